@@ -203,7 +203,8 @@ def _file_locked(path: str, create: bool, scope: CancelScope | None) -> Iterator
         stack.enter_context(path_lock(path, scope))
         # A folder that cannot be made or opened: the write itself reports it, if it fails too.
         with contextlib.suppress(OSError, ValueError):
-            if create:
+            # A path that ends in a separator names a folder: the write refuses it, and nothing is created.
+            if create and os.path.basename(path):
                 os.makedirs(folder, exist_ok=True)
             stack.enter_context(folder_lock(folder, scope))
         yield

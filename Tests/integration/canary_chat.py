@@ -99,6 +99,7 @@ class CanaryBackend(StubBackend):
         self.broken: dict[str, Reply] = {}
         self._prompts: dict[str, str] = {}
         self._lock = threading.Lock()
+        self._calls = 0
 
     def __enter__(self) -> CanaryBackend:
         self.start()
@@ -121,7 +122,9 @@ class CanaryBackend(StubBackend):
         if name == "embed":
             return json_reply({"data": [{"index": number, "embedding": _VECTOR}
                                         for number in range(len(body["input"]))]})
-        text = _text(name)
+        with self._lock:
+            self._calls += 1
+            text = _text(name, self._calls)
         return chat_stream_reply([text[:30], text[30:]]) if body.get("stream") else chat_reply(text)
 
     @staticmethod
@@ -130,13 +133,14 @@ class CanaryBackend(StubBackend):
         return found[1] if found else "?"
 
 
-def _text(name: str) -> str:
+def _text(name: str, call: int) -> str:
     if name == "word":
         return WORDS[0]
     if name == "facts":
         return json.dumps([{"title": WORDS[0], "summary": f"facts says: {SENTENCE}", "entities": [WORDS[2]],
                             "key_phrases": [WORDS[1]]}], ensure_ascii=False)
-    return f"{name} says: {SENTENCE}"
+    # A memory that only repeats the one before it is not stored, so each answer is another one.
+    return f"{name} says: {SENTENCE} {call}"
 
 
 def tool_call_reply() -> Reply:

@@ -124,7 +124,8 @@ def test_error_in_mid_stream_is_an_api_error(client: openai.OpenAI, backend: Bac
 def test_wrong_request_is_a_bad_request_error(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="Single", messages=[{"content": "x"}])  # type: ignore[list-item]
-    assert caught.value.body == "Each message must have a 'role' field."
+    assert "Each message must have a 'role' field." in str(caught.value)
+    assert (caught.value.type, caught.value.param, caught.value.code) == ("invalid_request_error", None, None)
 
 
 @pytest.mark.contract

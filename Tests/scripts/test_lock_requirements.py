@@ -26,7 +26,8 @@ def entries(file: str) -> list[str]:
 @pytest.mark.parametrize(("source", "lock"), LOCKS)
 def test_each_requirement_is_locked_at_its_version(source: str, lock: str) -> None:
     wanted, locked = pins(source), pins(lock)
-    assert wanted and {name: locked.get(name) for name in wanted} == wanted, "run Scripts/generate/lock_requirements.py"
+    advice = "run python -m Scripts.generate.lock_requirements"
+    assert wanted and {name: locked.get(name) for name in wanted} == wanted, advice
 
 
 def test_tests_run_with_the_versions_that_users_install() -> None:
@@ -49,5 +50,5 @@ def test_no_place_to_install_from_is_named(lock: str) -> None:
 @pytest.mark.parametrize("script", ["run_linux.sh", "run_windows.bat"])
 def test_start_scripts_install_from_the_lock(script: str) -> None:
     text = (ROOT / script).read_text(encoding="utf-8")
-    [line] = [line for line in text.splitlines() if "pip install" in line]
+    [line] = [line for line in text.splitlines() if "Middleware.cli.installing" in line]
     assert "--require-hashes -r requirements.lock" in line
