@@ -84,6 +84,18 @@ def test_trace(backend: Backend, tree: ConfigTree) -> None:
     assert full.count("one\n") >= 20 and "more lines" not in full
 
 
+@pytest.mark.parametrize(("text", "key", "workflow"), [("CODE", "CODE", "Single"), ("else", "Default", "Chain")])
+def test_trace_names_the_branch(backend: Backend, tree: ConfigTree, text: str, key: str, workflow: str) -> None:
+    tree.shared("Fork", {"type": "ConditionalCustomWorkflow", "title": "fork",
+                         "conditionalKey": "{chat_user_prompt_last_one}", "workflowUserFolderOverride": "_shared",
+                         "conditionalWorkflows": {"CODE": "Single", "Default": "Chain"}})
+    shown = run_launcher(*command(tree, "try", "Fork", text, "--trace")).stderr
+    lines = [line.strip() for line in shown.splitlines()]
+    start = lines.index(f"takes {key} -> {workflow}")
+    assert lines[start - 1].startswith("> node 1 ConditionalCustomWorkflow"), shown
+    assert lines[start + 1] == f"workflow _shared/{workflow}" and shown.count("takes ") == 1, shown
+
+
 def test_what_goes_wrong(backend: Backend, tree: ConfigTree) -> None:
     for words, message in (
             (("try", "Singel", "x"), "There is no model 'Singel'. The models: ann:"),
@@ -157,7 +169,7 @@ def test_chat(backend: Backend, tree: ConfigTree) -> None:
     from Tests.integration.terminal import Terminal
     words = command(tree, "chat", "Single")
     with Terminal([PROJECT / words[0], *words[1:]], tree.public) as terminal:
-        terminal.wait("/quit or Ctrl-D ends.")
+        terminal.wait("/quit or Ctrl-D ends the chat.")
         terminal.type(f"{backend.hello}\n")
         terminal.wait("single says hello.")
         terminal.wait("complete after")

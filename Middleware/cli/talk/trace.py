@@ -27,6 +27,8 @@ class Trace(EngineListener):
         self._full = full
         self._lock = threading.Lock()
         self._routes: set[str] = set()
+        # By request: how many of its branches have been printed.
+        self._branches: dict[str, int] = {}
         # By request, workflow and node: how deep the workflow is nested.
         self._depths: dict[tuple[str, str, int], int] = {}
 
@@ -39,6 +41,7 @@ class Trace(EngineListener):
                 self._routes.add(request.request_id)
         if is_new:
             self._print(0, f"route {request.route}")
+        self._new_branches(record, _depth(record))
         self._print(_depth(record), f"workflow {run.folder}/{run.workflow_name}" if run.folder else
                     f"workflow {run.workflow_name}")
 
@@ -69,6 +72,7 @@ class Trace(EngineListener):
         self._print(depth + 1, f"{call.endpoint} failed after {call.seconds:.2f} s: {error}")
 
     def node_delivered(self, record: RunRecord, index: int, output: object) -> None:
+        self._new_branches(record, _depth(record) + 1)
         self._fold(_depth(record) + 1, f"output of node {index}", restore_braces("" if output is None else str(output)))
 
     def node_finished(self, record: RunRecord, info: NodeExecutionInfo) -> None:
@@ -80,7 +84,17 @@ class Trace(EngineListener):
     def request_finished(self, request: RequestContext) -> None:
         with self._lock:
             self._routes.discard(request.request_id)
+            self._branches.pop(request.request_id, None)
             self._depths = {key: depth for key, depth in self._depths.items() if key[0] != request.request_id}
+
+    def _new_branches(self, record: RunRecord, depth: int) -> None:
+        """Print the branches taken since the last call. The workflow of a branch starts after it was chosen."""
+        request = record.run.request
+        with self._lock:
+            new = request.branches[self._branches.get(request.request_id, 0):]
+            self._branches[request.request_id] = len(request.branches)
+        for branch in new:
+            self._print(depth, f"takes {branch}")
 
     def _fold(self, depth: int, title: str, text: str) -> None:
         for number, line in enumerate(_folded(text, self._full)):
