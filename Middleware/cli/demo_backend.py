@@ -37,8 +37,10 @@ MAX_TEXT = 20_000
 # -- what it says ------------------------------------------------------------------------------------------------------
 # Nothing here knows the prompts of any workflow; it reacts to common ways of asking.
 
-CHOOSE = re.compile(r"\b(choose|pick|select|classif\w*|categor\w*|decide|which of)\b", re.I)
-BULLET = re.compile(r"^[ \t]*(?:[-*\u2022]|\d+[.)])[ \t]+([\w /-]{1,40}?)[ \t]*(?::[ \t]*(.*))?$", re.M)
+CHOOSE = re.compile(r"\b(choose|pick|select|classif\w*|categor\w*|decide|which (?:of|route))\b", re.I)
+# Names in capitals with a description need no bullet; what a conversation is labelled with is no option.
+BULLET = re.compile(r"^[ \t]*(?:[-*\u2022][ \t]+|\d+[.)][ \t]+|(?!(?:USER|ASSISTANT|SYSTEM|HUMAN):)(?=[A-Z]{3,20}:))"
+                    r"([\w /-]{1,40}?)[ \t]*(?::[ \t]*(.*))?$", re.M)
 SECTION = re.compile(r"^<([A-Za-z][\w-]*)>[ \t]*\n(.*?)\n</\1>", re.M | re.S)
 JSON_SAMPLE = re.compile(r'\{\s*"(\w+)"\s*:\s*(["\[])')
 STOP_WORDS = frozenset(
@@ -99,7 +101,7 @@ def answer(messages: list[dict[str, Any]]) -> str:
     if sample:
         title = "Demo: " + " ".join(word for word in question.split() if word.lower() not in STOP_WORDS)[:50]
         return json.dumps({sample[-1][0]: title if sample[-1][1] == '"' else [title]}, ensure_ascii=False)
-    options = dict(BULLET.findall(system) or BULLET.findall(asked))
+    options = dict(BULLET.findall(system) or BULLET.findall(SECTION.sub("", asked)))
     if len(options) > 1 and CHOOSE.search(f"{system}\n{SECTION.sub('', asked)}"):
         # The options themselves would otherwise count as the newest lines.
         return _choose(options, [line for line in lines if not BULLET.match(line)])

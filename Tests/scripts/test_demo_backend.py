@@ -74,6 +74,8 @@ def test_picks_the_option_that_shares_words_with_the_newest_line(question: str, 
         (CHOICE + "\n\nWhere are the dragons?", "STORY"),
         ("Decide, with a number:\n1. Tea: leaves\n2. Coffee: beans\nI have beans", "Coffee"),
         ("Select:\n* red\n* green\nGreen, I think", "green"),
+        ("<chat>\nUser: a tale\n</chat>\nTo which route?\nCODING: scripts\nSTORY: tales\nOne word.", "STORY"),
+        ("<chat>\nUSER: choose\nASSISTANT: red\n</chat>\nTo which route?\nCODING: scripts\nOTHER: all else", "OTHER"),
     ],
 )
 def test_options_are_found_in_several_notations(prompt: str, choice: str) -> None:
