@@ -25,7 +25,10 @@ from Middleware.workflows.streaming.value_stream import as_message
 
 logger = logging.getLogger(__name__)
 
-# Clients and proxies close connections that are silent for too long; the shortest timeouts are a few seconds.
+# Clients and proxies close connections that are silent for too long; the shortest timeouts are a few seconds. Some
+# proxies notice only at the next write that their client has left: with a write per second they pass it on within a
+# second or two, as Docs/User/reverse-proxy.md promises. After the first chunk, a heartbeat is sent only when the engine
+# returns, so that a shorter interval needs a shorter one in utilities/http/connect.py, too.
 HEARTBEAT_SECONDS = 1.0
 Start = Callable[[], Iterator[Any]]
 _END: Chunk = {"token": "", "finish_reason": None, "end": True}

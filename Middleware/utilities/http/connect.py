@@ -1,4 +1,7 @@
-"""Connect one call to its server: with retries, the cache of unreachable servers, and waits that a stop ends."""
+"""When a call gets a connection: retries, the cache of unreachable servers, and waits that a stop ends.
+
+How a connection is opened is in ``open_connection`` of ``connection.py``.
+"""
 from __future__ import annotations
 
 import logging
@@ -17,8 +20,8 @@ from Middleware.utilities.http.wire import HttpRequest, Route, Target
 
 logger = logging.getLogger(__name__)
 
-# Some proxies in front of this program notice only at the next write that their client has left. With a write per
-# second they pass it on within a second or two, as Docs/User/reverse-proxy.md promises.
+# How often a silent call returns to its caller, which can then send a heartbeat of its own. The interval of those to
+# clients is in api/answers/answer.py.
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT = b""
 # A server that is restarting refuses connections for a moment, and a refused attempt costs no time.
