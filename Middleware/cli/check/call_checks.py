@@ -1,4 +1,4 @@
-"""Checks of workflows that run each other: endless loops, marks that do not count, inputs that nobody passes."""
+"""Checks of workflows that run each other: endless loops, answers that go nowhere, inputs that no node passes."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,7 @@
-"""A node as its checks see it, and the checks of the files that it names and of CurlCommand."""
+"""A node as its checks see it, the workflows that it runs, and checks of single nodes.
+
+These are about the files that a node names, its limit on the response, and CurlCommand.
+"""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""The HTTP client for callers that need a complete answer and not a stream."""
+"""The HTTP client for all callers but the handlers of back-ends, which use ``llmapis/transport.py``."""
 from __future__ import annotations
 
 import contextlib
