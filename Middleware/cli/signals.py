@@ -54,7 +54,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 class StopSignals:
     """Counts the requests to stop while its ``with`` block runs. Must be entered on the main thread.
 
-    The first sets ``requested``: end cleanly. A second sets ``impatient``: the block shall end at once, and the process
+    The first sets ``requested``: end cleanly. A second sets ``impatient``: the block must end at once, and the process
     ends with it. One more after ``STUCK_SECONDS`` ends the process where it is. Signals that are ignored, as by
     ``nohup``, stay so.
 

@@ -58,7 +58,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
     """Start and serve until a signal to stop.
 
     Args:
-        serve: takes the launch, announces it once it listens, and returns when the process shall end.
+        serve: takes the launch, announces it once it listens, and returns when the process must end.
         threads: how many requests the server works on at a time, if that is limited.
 
     Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 if it cannot start; that of the sub-command if the command

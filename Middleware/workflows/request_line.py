@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from Middleware.models.request_context import RequestContext
 
-# Shorter work after the answer delays nobody.
-TOLD_SECONDS = 1.0
+# Shorter work after the answer delays no client and has no line on a terminal.
+SHOWN_SECONDS = 1.0
 
 
 def outcome(request: RequestContext) -> str:
@@ -42,10 +42,10 @@ def terminal_line(request: RequestContext, now: float) -> str:
 
 
 def background_line(request: RequestContext, now: float) -> str:
-    """Return the line for a terminal about the nodes after the answer; "" if it would tell nothing."""
+    """Return the line for a terminal about the nodes after the answer; "" if nothing is worth a line."""
     seconds = now - (request.background_at or request.started)
     # Most of these nodes find nothing to do.
-    if seconds < TOLD_SECONDS and not request.cancel_scope.cancelled:
+    if seconds < SHOWN_SECONDS and not request.cancel_scope.cancelled:
         return ""
     stopped = ", cancelled" if request.cancel_scope.cancelled else ""
     return "  ".join([*filter(None, [request.model]), f"nodes after the answer took {seconds:.2f} s{stopped}"])

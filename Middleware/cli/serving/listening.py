@@ -17,7 +17,7 @@ from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
 
-# Connections that the system keeps until they are accepted. A burst of clients shall not be refused.
+# Connections that the system keeps until they are accepted. A burst of clients must not be refused.
 BACKLOG = 1024
 _WITH_PORT = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)")
 ALL_ADDRESSES = ("0.0.0.0", "::")

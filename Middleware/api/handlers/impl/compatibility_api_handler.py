@@ -55,7 +55,7 @@ def _front_page() -> FrontPage:
     with request_scope(RequestContext()):
         try:
             return FrontPage(address, api_helpers.visible_model_ids(), local_only=local_only)
-        # The page shall help where the configuration is broken, too.
+        # The page must help where the configuration is broken, too.
         except Exception as error:
             log_error(error, None, "before the answer")
             return FrontPage(address, (), describe_error(error).message, local_only)
