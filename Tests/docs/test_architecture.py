@@ -1,4 +1,4 @@
-"""The pages about the architecture and the glossary name modules and classes that exist."""
+"""The architecture, the glossary and the table of what is where name modules, classes and constants that exist."""
 from __future__ import annotations
 
 import re
@@ -13,8 +13,10 @@ INDEX = all_pages()["Docs/Developer/where-to-change.md"]
 FLOORS = ("cli", "api", "workflows", "services", "llmapis", "utilities", "models", "exceptions", "common")
 _FILE = re.compile(r"[\w./-]+\.py|[\w.]+(?:/[\w.-]+)+/?")
 _NAME = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[a-z]+(?:_[a-z]+)+")
+_CONSTANT = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
 GLOSSARY = all_pages()["Docs/Developer/glossary.md"]
-FILES = sorted({code.text for code in (*PAGE.codes, *GLOSSARY.codes) if _FILE.fullmatch(code.text)})
+FILES = sorted({code.text for code in (*PAGE.codes, *GLOSSARY.codes, *INDEX.codes) if _FILE.fullmatch(code.text)})
+ROWS = sorted({code.line for code in INDEX.codes})
 NAMES = sorted({code.text for code in PAGE.codes if _NAME.fullmatch(code.text)})
 
 
@@ -40,6 +42,27 @@ def test_names(name: str) -> None:
     """A class, function, key or table stands somewhere in the program as a word; a program is a module."""
     word = re.compile(rf"\b{name}\b")
     assert f"Scripts/{name}.py" in sources() or any(word.search(text) for text in sources().values())
+
+
+@table("line", ROWS)
+def test_what_a_row_names_is_in_its_files(line: int) -> None:
+    """A class, function or constant beside a file, and a file by its name alone, are where the reader looks first."""
+    codes = [code.text for code in INDEX.codes if code.line == line]
+    files = [text for text in codes if _FILE.fullmatch(text)]
+    found = [path for text in files for path in (PROJECT / "Middleware" / text, PROJECT / text) if path.is_file()]
+    assert all("/" in text for text in files)
+    for name in codes:
+        if found and (_NAME.fullmatch(name) or _CONSTANT.fullmatch(name)):
+            assert any(re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")) for path in found), name
+
+
+@table("row", [row for row in PAGE.source.splitlines() if row.startswith("| `")])
+def test_a_file_without_folder_lies_beside_the_one_before_it(row: str) -> None:
+    folder = ""
+    for name in re.findall(r"`([\w./]+\.py)`", row.split("|")[1]):
+        folder = name.rpartition("/")[0] or folder
+        path = f"{folder}/{name.rpartition('/')[2]}".lstrip("/")
+        assert any((PROJECT / root / path).exists() for root in ("", "Middleware"))
 
 
 def test_every_floor_is_named() -> None:
