@@ -24,9 +24,11 @@ from Middleware.cli.rekey import folder as rekey_folder
 from Middleware.cli.rekey import journal as rekey_journal
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import own_command
+from Middleware.utilities.config.lookup import reset_config_store
 from Middleware.utilities.conversations.discussion_folder import SHORT
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.files.file_access import process_lock
+from Tests.integration.permissions import without_root_rights
 from Tests.scripts.rekey_lab import CONTENT, NEW, OLD, SECRET, USER, RekeyLab, cipher_of
 
 SCRIPTS = Path(__file__).parents[2] / "Scripts"
@@ -65,6 +67,25 @@ class Tool:
 @pytest.fixture
 def tool(lab: RekeyLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tool:
     return Tool(lab, capsys, monkeypatch)
+
+
+# -- the user ----------------------------------------------------------------------------------------------------------
+
+@posix
+def test_a_folder_of_users_that_must_not_be_read(lab: RekeyLab, tool: Tool) -> None:
+    lab.fill("d1", cipher_of(OLD))
+    users = lab.config.root / "Users"
+    users.chmod(0)
+    # The lab has read the folder already; the command is a process of its own.
+    reset_config_store()
+    try:
+        with without_root_rights():
+            assert tool(*KEYS) == 1
+    finally:
+        users.chmod(0o700)
+    assert (f"User '{USER}' in {lab.config.root} cannot be used: Users: no permission to read this folder. Nothing was "
+            "changed.") in tool.err
+    lab.check(lab.old / "d1", OLD)
 
 
 # -- the three changes -------------------------------------------------------------------------------------------------

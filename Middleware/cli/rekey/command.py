@@ -19,7 +19,7 @@ from Middleware.cli.rekey.journal import Journal, OtherOperationError
 from Middleware.cli.rekey.keys import KeyChange
 from Middleware.cli.rekey.places import Places, tell_of_others
 from Middleware.cli.running_server import servers_in
-from Middleware.exceptions import WilmerError
+from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER
@@ -133,9 +133,16 @@ def _use_configuration(options: Options) -> None:
     apply_arguments(LaunchArguments(
         config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
         discussion_directory=clean(options.DiscussionDirectory), users=[user]))
-    if not user or not config_utils.user_config_exists(user):
-        raise NotDoneError(f"There is no user '{user}' in {config_utils.get_root_config_directory()}. --User takes the "
-                           "name of a file in Users there, without '.json'.")
+    root = config_utils.get_root_config_directory()
+    try:
+        exists = bool(user) and config_utils.user_config_exists(user)
+    # The name is a path, several files differ only in case, or the folder Users must not be read.
+    except ConfigurationError as error:
+        raise NotDoneError(f"User '{user}' in {root} cannot be used: {str(error).rstrip('.')}. Nothing was "
+                           "changed.") from error
+    if not exists:
+        raise NotDoneError(f"There is no user '{user}' in {root}. --User takes the name of a file in Users there, "
+                           "without '.json'.")
     config_utils.user_settings()
 
 
