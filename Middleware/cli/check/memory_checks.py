@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
-from Middleware.cli.check.node_checks import COMMON, NO_ENDPOINT, ONE_ENDPOINT, NodeView
+from Middleware.cli.check.node_checks import COMMON, NO_ENDPOINT, ONE_ENDPOINT, NodeView, limit_problems
 from Middleware.services.memory import compactor_settings, memory_settings
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_search import HYBRID, KEYWORD, SEMANTIC
@@ -36,6 +36,9 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
 USER_KEYS = frozenset({MEMORY_KEY, COMPACTOR_KEY, "fileMemoryToolWorkflow", *HELPERS})
 # The columns of the search index that a search weighs.
 WEIGHT_COUNT = 5
+
+LIMIT, VECTOR_LIMIT = "maxResponseSizeInTokens", "vectorMemoryMaxResponseSizeInTokens"
+CONDENSE_LIMIT = "condenseMemoriesMaxResponseSizeInTokens"
 
 T = TypeVar("T")
 
@@ -170,8 +173,12 @@ class SettingsCheck:
         """Yield a finding unless a helper workflow of the user exists."""
         yield from self._problem(key, self.lookups.workflow(name, None, self.loaded) if name else None, in_use)
 
-    def call(self, purpose: str, endpoint: tuple[str, str], preset: tuple[str, str]) -> Iterator[Finding]:
-        """Yield a finding unless an LLM call has an endpoint, and a preset that fits it: each is a key and a name."""
+    def call(self, purpose: str, endpoint: tuple[str, str], preset: tuple[str, str],
+             limit: str = LIMIT) -> Iterator[Finding]:
+        """Yield a finding unless an LLM call has an endpoint, and a preset and a longest answer that fit it.
+
+        Endpoint and preset are a key and a name each; ``limit`` is the key of the longest answer.
+        """
         key, name = endpoint
         if not name:
             yield self.finding("error", "", f"the file names no endpoint that {purpose}",
@@ -180,6 +187,8 @@ class SettingsCheck:
             preset_key, preset_name = preset
             problem = self.lookups.preset(preset_name or None, name)
             yield from self._problem(preset_key if preset_name else key, problem, True)
+            for message, expected in limit_problems(limit, self.file.content.get(limit), name, self.lookups):
+                yield self.finding("warning", limit, message, expected)
 
     def marked(self, key: str, texts: Collection[str], marker: str, effect: str) -> Iterator[Finding]:
         """Yield a finding unless one of ``texts`` holds ``marker``; ``effect`` describes the consequence."""
@@ -248,11 +257,12 @@ class _MemoryPaths:
         if self._direct_vector:
             own, own_preset = settings.vector_endpoint_name, settings.vector_preset_name
             yield from call("writes searchable memories", ("vectorMemoryEndpointName", own) if own else endpoint,
-                            ("vectorMemoryPreset", own_preset) if own_preset else preset)
+                            ("vectorMemoryPreset", own_preset) if own_preset else preset, VECTOR_LIMIT)
         if self._condenses:
             own, own_preset = settings.condense_endpoint_name, settings.condense_preset_name
             yield from call("joins memories", ("condenseMemoriesEndpointName", own) if own else endpoint,
-                            ("condenseMemoriesPreset", own_preset) if own_preset else preset)
+                            ("condenseMemoriesPreset", own_preset) if own_preset else preset,
+                            LIMIT if settings.condense_response_tokens is None else CONDENSE_LIMIT)
 
     def _prompts(self) -> Iterator[Finding]:
         settings, check = self._settings, self._check

@@ -176,14 +176,22 @@ def _endpoint(view: NodeView, name: str, lookups: Lookups, path: str) -> Iterato
 def check_response_limit(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Yield a finding if the longest answer fills the context window of the endpoint, so that no prompt fits."""
     key, endpoint = "maxResponseSizeInTokens", view.node.get("endpointName")
-    limit = number_from(view.node.get(key), whole=False)
-    if limit is None or limit > MOST_TOKENS or not isinstance(endpoint, str) or not endpoint or "{" in endpoint:
+    if isinstance(endpoint, str) and endpoint and "{" not in endpoint:
+        for message, expected in limit_problems(key, view.node.get(key), endpoint, lookups):
+            yield view.finding("warning", key, message, expected=expected)
+
+
+def limit_problems(key: str, value: object, endpoint: str, lookups: Lookups) -> Iterator[tuple[str, str]]:
+    """Yield message and expectation if the response limit ``value`` fills the context window of ``endpoint``."""
+    limit = number_from(value, whole=False)
+    # A limit above MOST_TOKENS is reported as out of range.
+    if limit is None or limit > MOST_TOKENS:
         return
     window = lookups.context_window(endpoint)
     if window is not None and limit >= window:
-        yield view.finding("warning", key, f"'{key}' is {limit:.15g}, but the context window of endpoint "
-                           f"{quoted(endpoint)} has {window} tokens for the prompt and the answer together; no room is "
-                           "left for the prompt", expected=f"a number well below {window}")
+        yield (f"'{key}' is {limit:.15g}, but the context window of endpoint {quoted(endpoint)} has {window} tokens "
+               "for the prompt and the answer together; no room is left for the prompt",
+               f"a number well below {window}")
 
 
 def _preset_key(node: Mapping[str, object]) -> str:

@@ -64,6 +64,40 @@ def places(found: list[Finding]) -> list[tuple[str, str, str]]:
     return [(finding.severity, finding.file, finding.json_path) for finding in found]
 
 
+# -- longest answers ---------------------------------------------------------------------------------------------------
+
+PLAIN, OF_VECTORS, OF_JOINING = ("maxResponseSizeInTokens", "vectorMemoryMaxResponseSizeInTokens",
+                                 "condenseMemoriesMaxResponseSizeInTokens")
+
+
+@table(("settings", "key"), [
+    ({**GOOD, PLAIN: 4096}, PLAIN),
+    ({**GOOD, PLAIN: 4095}, ""),
+    # The endpoint of the purpose counts, not the general one.
+    ({**CONDENSE, "condenseMemoriesEndpointName": "Small", PLAIN: 600}, PLAIN),
+    ({**CONDENSE, "condenseMemoriesEndpointName": "Small", PLAIN: 600, OF_JOINING: 100}, ""),
+    ({**CONDENSE, OF_JOINING: 5000}, OF_JOINING),
+    ({**GOOD, OF_JOINING: 5000}, ""),
+    ({**VECTOR, OF_VECTORS: 5000}, OF_VECTORS),
+    ({**VECTOR, "vectorMemoryEndpointName": "Small", OF_VECTORS: 600}, OF_VECTORS),
+    # Not used for searchable memories.
+    ({**VECTOR, PLAIN: 5000}, ""),
+    ({**GOOD, "fileMemoryWorkflowName": "Helper", PLAIN: 5000}, ""),
+])
+def test_longest_answer_and_window(lab: MemoryChecks, settings: dict[str, Any], key: str) -> None:
+    lab.endpoint("Main", {"maxContextTokenSize": 4096})
+    lab.endpoint("Small", {"maxContextTokenSize": 512})
+    found = lab.with_settings(settings)
+    assert places(found) == ([("warning", FILE, key)] if key else [])
+    assert all("no room is left for the prompt" in finding.message for finding in found)
+
+
+def test_longest_summary_of_the_compactor_and_window(lab: MemoryChecks) -> None:
+    lab.endpoint("Main", {"maxContextTokenSize": 4096})
+    lab.write("Workflows/tester/Compact", {"endpointName": "Main", PLAIN: 5000})
+    assert places(lab.found("ContextCompactor")) == [("warning", COMPACT, PLAIN)]
+
+
 # -- the user's file ---------------------------------------------------------------------------------------------------
 
 WRITERS = ["QualityMemory", "RecentMemory", "FullChatSummary"]
