@@ -110,6 +110,7 @@ def _choose(request: RequestContext, run_categorization: Any) -> WorkflowManager
     logger.info("Routed to %s", request.route)
     if not category:
         _require_default_workflow()
+    service.require_default_workflow()
     return WorkflowManager(workflow)
 
 

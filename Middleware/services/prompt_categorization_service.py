@@ -6,7 +6,9 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from Middleware.exceptions import ConfigNotFoundError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import shortened
 from Middleware.utilities.config.keys.user import ROUTING
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 
@@ -15,6 +17,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN = "UNKNOWN"
 # Proxies and clients limit the size of headers.
 MAX_ROUTE_LENGTH = 200
+# An answer may be long, and an error message shows its beginning.
+MAX_ANSWER = 60
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -26,11 +30,13 @@ class PromptCategorizationService:
 
     Attributes:
         reason: why the workflow was chosen, for the log.
+        unmatched: the last answer of an LLM, if it named no category; then the default workflow is chosen.
     """
 
     def __init__(self, run_workflow: Callable[[str, Mapping[str, object]], Any]) -> None:
         self._run_workflow = run_workflow
         self.reason = ""
+        self.unmatched: str | None = None
 
     def choose_workflow(self) -> tuple[str, str]:
         """Return ``(category, workflow name)``; without a match ``UNKNOWN`` and the default workflow."""
@@ -40,8 +46,24 @@ class PromptCategorizationService:
         routing = config_utils.load_routing(name)
         category = self._categorize(routing)
         if category in routing:
+            self.unmatched = None
             return category, str(ROUTING.value(routing[category], "workflow"))
         return UNKNOWN, config_utils.DEFAULT_WORKFLOW
+
+    def require_default_workflow(self) -> None:
+        """Raise ConfigNotFoundError if no category matched and there is no default workflow to run instead."""
+        if self.unmatched is None:
+            return
+        try:
+            config_utils.load_workflow(config_utils.DEFAULT_WORKFLOW)
+        except ConfigNotFoundError as error:
+            name = config_utils.user_name_setting("routingConfig")
+            raise ConfigNotFoundError(
+                f"workflow '{config_utils.categorization_workflow_name()}' answered "
+                f"'{shortened(self.unmatched.strip(), MAX_ANSWER)}', which is none of the categories of the routing "
+                f"'{name}' ({', '.join(config_utils.load_routing(name))}), and there is no workflow "
+                f"'{config_utils.DEFAULT_WORKFLOW}', which would run for every other answer",
+                tried=error.tried, suggestion=error.suggestion) from error
 
     def _categorize(self, routing: Mapping[str, Mapping[str, str]]) -> str:
         workflow = config_utils.categorization_workflow_name()
@@ -53,6 +75,7 @@ class PromptCategorizationService:
             if isinstance(answer, Mapping):
                 answer = answer.get("content")
             sensitive_log(logger, logging.DEBUG, "The category is looked for in: %s", answer)
+            self.unmatched = "" if answer is None else str(answer)
             category = match_category(UNKNOWN if answer is None else str(answer), list(routing))
             if category:
                 # The choice is logged together with its workflow, so it is logged here only after a retry.

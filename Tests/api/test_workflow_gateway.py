@@ -65,6 +65,25 @@ def test_no_match_runs_the_default(routed: EngineLab, answer: str) -> None:
     assert ask(routed) == "default"
 
 
+@table(("answer", "shown"), [
+    ("", "answered ''"), ("no idea", "answered 'no idea'"), ("  a\nb ", "answered 'a b'"),
+    ("y" * 70, f"answered '{'y' * 57}...'")])
+def test_no_match_without_a_default(routed: EngineLab, answer: str, shown: str) -> None:
+    (routed.root / "Workflows" / "tester" / "_DefaultWorkflow.json").unlink()
+    routed.backend.responder = lambda request: reply_to(request, answer)
+    with pytest.raises(ConfigNotFoundError) as caught:
+        ask(routed)
+    assert str(caught.value) == (
+        f"workflow 'Categorize' {shown}, which is none of the categories of the routing 'routes' (RECIPES, OTHER), and "
+        "there is no workflow '_DefaultWorkflow', which would run for every other answer. Looked for: "
+        "Workflows/tester/_DefaultWorkflow.json.")
+
+
+def test_a_match_needs_no_default(routed: EngineLab) -> None:
+    (routed.root / "Workflows" / "tester" / "_DefaultWorkflow.json").unlink()
+    assert ask(routed) == "cooked"
+
+
 def test_no_routing_runs_the_default(lab: EngineLab) -> None:
     assert ask(lab) == "default"
 

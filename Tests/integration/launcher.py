@@ -107,6 +107,7 @@ def standard_tree(public: Path, backend_url: str) -> ConfigTree:
     respond = {"returnToUser": True}
     tree.private("Categorize", llm_node("categorize"))
     tree.private("Plain", llm_node("plain", **respond))
+    tree.private("_DefaultWorkflow", llm_node("plain", **respond))
     tree.private("Poem", llm_node("outline"), child_node("Draft", scoped_variables=["{agent1Output}"], **respond))
     tree.private("Draft", llm_node("draft", systemPrompt="node:draft {agent1Input}"),
                  llm_node("final", systemPrompt="node:final {agent1Output}", **respond))

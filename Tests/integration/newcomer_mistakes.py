@@ -10,8 +10,10 @@ from Tests.integration.configuration_mistakes import (
     CATEGORIZE,
     CHAT,
     MAIN,
+    MEMORY,
     PRESET,
     TEMPLATE,
+    USER,
     Mistake,
 )
 from Tests.integration.mistake_tree import FILES, URL
@@ -63,6 +65,7 @@ SCHEMAS = (
             ("none of the keys is a keyword of JSON Schema",), at="{"),
 )
 
+DEFAULT = "Workflows/ann/_DefaultWorkflow.json"
 FACTS, FORK = "Workflows/ann/Facts.json", '"conditionalWorkflows": {"Default": "Facts"}'
 
 CHOICES = (
@@ -82,7 +85,17 @@ CHOICES = (
      "CHATS": "Titles",
      "Default": "Titles"}}
 ]}
-""", ("'CHATS' is not a category of the routing 'routes'", "CHAT, TALK"), "CHAT", at='"CHATS"'))
+""", ("'CHATS' is not a category of the routing 'routes'", "CHAT, TALK"), "CHAT", at='"CHATS"',
+            more={DEFAULT: FILES["Workflows/ann/Titles.json"]}),
+    Mistake("routing-without-default", USER, '"Categorize"', '"Sort"',
+            ("the answer of workflow 'Sort' may name no category of the routing 'routes' (CHAT, TALK)",
+             "there is no workflow _DefaultWorkflow, which would run then"), at='"routingConfig"',
+            more={"Workflows/ann/Sort.json": '[{"type": "Standard", "endpointName": "Main", "prompt": "Which?"}]\n'}),
+    Mistake("routing-by-a-text-that-is-no-category", USER, '"Categorize"', '"Titles"',
+            ("the answer of workflow 'Titles' may name no category",), at='"routingConfig"'),
+    Mistake("routing-without-a-chooser", USER, '"Categorize"', '""',
+            ("no workflow chooses a category of the routing 'routes'", "nor a workflow _DefaultWorkflow"),
+            at='"routingConfig"'))
 
 THINKING = FILES[API_TYPE].replace('"structuredOutput"', '"thinking": {"mode": "bool", "field": "think"},\n  '
                                                          '"structuredOutput"')
@@ -95,7 +108,10 @@ VALUES = (
     Mistake("negative-limit", CHAT, LIMIT, f"{LIMIT[:-3]}-5", ("is -5, which is out of range", "1 to 10000000")),
     Mistake("absurd-limit", CHAT, LIMIT, f"{LIMIT}00000000", ("out of range", "1 to 10000000")),
     Mistake("limit-beyond-the-window", CHAT, LIMIT, f"{LIMIT}00",
-            ("is 10000, but the context window of endpoint 'Main' has 8192 tokens", "no room is left for the prompt")))
+            ("is 10000, but the context window of endpoint 'Main' has 8192 tokens", "no room is left for the prompt")),
+    Mistake("memory-limit-beyond-the-window", MEMORY, '"preset"', f'{LIMIT}00,\n  "preset"',
+            ("is 10000, but the context window of endpoint 'Main' has 8192 tokens", "no room is left for the prompt"),
+            at='"maxResponseSizeInTokens"'))
 
 CALLS = (
     Mistake("workflow-runs-itself", FACTS, "", '[\n  {"type": "CustomWorkflow", "workflowName": "Facts"}\n]\n',

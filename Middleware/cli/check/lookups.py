@@ -168,6 +168,11 @@ class Lookups:
         """Look up a workflow that the user's own file names."""
         return self._problem(("workflow", name, None, None, None), lambda: self._workflow(name, None, None, None))
 
+    def own_workflow(self, name: str) -> LoadedWorkflow | None:
+        """Return a workflow that the user's own file names; None if it cannot be read."""
+        found = self._answer(("own", name), lambda: config_utils.load_workflow(name))
+        return found if isinstance(found, LoadedWorkflow) else None
+
     def structured_output(self, name: str) -> Problem | None:
         """Look up a JSON schema in StructuredOutputs."""
         return _only_problem(self._file("structured-output", name, config_utils.structured_output_file,

@@ -16,7 +16,9 @@ from Middleware.cli.check.lookups import (
     folders_in,
 )
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KEY
+from Middleware.cli.check.value_checks import result_of
 from Middleware.exceptions import ConfigurationError
+from Middleware.services.prompt_categorization_service import UNKNOWN, match_category
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_meant, meant_key, no_effect, quoted
 from Middleware.utilities.config.json_source import child
@@ -152,7 +154,7 @@ class UserCheck:
         yield from self._workflow("backgroundTaskWorkflow", in_use=True)
         if routing and not custom:
             yield from self._workflow("categorizationWorkflow", in_use=True)
-            if not self._name("categorizationWorkflow"):
+            if not self._name("categorizationWorkflow") and self._lookups.user_workflow(DEFAULT_WORKFLOW) is None:
                 yield self._at("warning", "categorizationWorkflow", "'categorizationWorkflow' is not set, so that "
                                f"{DEFAULT_WORKFLOW} chooses the category", "the name of a workflow")
         if routing:
@@ -170,11 +172,34 @@ class UserCheck:
             yield from self._problem("routingConfig", found, in_use)
             return
         display = next((file for file, kind in self._lookups.named.items() if kind == "routing"), "")
+        if in_use:
+            yield from self._unmatched(name, found)
         for category, entry in found.items() if in_use else ():
             problem = self._lookups.user_workflow(entry["workflow"])
             if problem is not None:
                 yield Finding("error", display, child(child("", category), "workflow"), None, problem.message, "",
                               problem.suggestion, about=problem.file)
+
+    def _unmatched(self, name: str, routing: Mapping[str, object]) -> Iterator[Finding]:
+        """Yield a finding if an answer may name no category, and there is no workflow for that."""
+        problem = self._lookups.user_workflow(DEFAULT_WORKFLOW)
+        # Without a category, the engine looks for the one with this name first.
+        if problem is None or problem.file or UNKNOWN in routing:
+            return
+        chooser = self._name("categorizationWorkflow")
+        if not chooser:
+            yield self._at("error", "routingConfig", f"no workflow chooses a category of the routing {quoted(name)}: "
+                           f"there is neither 'categorizationWorkflow' nor a workflow {DEFAULT_WORKFLOW}",
+                           "'categorizationWorkflow' with the name of a workflow", problem.suggestion)
+            return
+        loaded = self._lookups.own_workflow(chooser)
+        said = result_of(loaded, self._lookups) if loaded is not None else None
+        if said is not None and (said.is_open or any(match_category(text, list(routing)) is None
+                                                     for text in said.texts.values())):
+            yield self._at("warning", "routingConfig", f"the answer of workflow {quoted(chooser)} may name no category "
+                           f"of the routing {quoted(name)} ({', '.join(routing)}), and there is no workflow "
+                           f"{DEFAULT_WORKFLOW}, which would run then; the request fails", "a workflow "
+                           f"{DEFAULT_WORKFLOW} for every other answer", problem.suggestion)
 
     def _default(self) -> Iterator[Finding]:
         """Yield a finding if a request without routing has neither ``_DefaultWorkflow`` nor a shared workflow."""

@@ -65,6 +65,11 @@ def check_choice(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         yield from _check_categories(view, keys, lookups)
 
 
+def result_of(loaded: LoadedWorkflow, lookups: Lookups) -> Range | None:
+    """Return what a workflow may answer; None if the files do not show it."""
+    return _Values(loaded, lookups).of_result(0)
+
+
 def _check_closed(view: NodeView, found: Range, keys: Mapping[str, str], has_fallback: bool) -> Iterator[Finding]:
     without_key = [text for value, text in found.texts.items() if value not in keys]
     never = [name for value, name in keys.items() if value not in found.texts]

@@ -63,7 +63,9 @@ def good_files() -> Files:
         "PromptTemplates/_chatonly.json": TEMPLATE,
         "PromptTemplates/chatml.json": {**TEMPLATE, "promptTemplateUserPrefix": "x"},
         ROUTES: {"CODE": {"description": "code", "workflow": "Coding"},
-                 "OTHER": {"description": "the rest", "workflow": "General"}},
+                 "OTHER": {"description": "the rest", "workflow": "General"},
+                 # For answers that name no category, as there is no _DefaultWorkflow.
+                 "UNKNOWN": {"description": "not clear", "workflow": "General"}},
         "Workflows/alice/Categorize.json": {"nodes": [llm(prompt="{chat_user_prompt_last_one}")]},
         CODING: {"nodes": [{"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
                             "scoped_variables": ["{chat_user_prompt_last_one}"]}]},

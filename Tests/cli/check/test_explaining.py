@@ -21,7 +21,7 @@ GOOD = {
     "Users/_current-user.json": '{"currentUser": "ann"}',
     USER: '{\n "routingConfig": "routes",\n "categorizationWorkflow": "Main"\n}',
     ROUTES: '{"A": {"description": "all",\n "workflow": "Main"}}',
-    MAIN: '{"nodes": [{"type": "StaticResponse", "content": "x"}]}',
+    MAIN: '{"nodes": [{"type": "StaticResponse", "content": "A"}]}',
 }
 
 

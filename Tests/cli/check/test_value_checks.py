@@ -81,4 +81,4 @@ def test_keys_that_are_no_categories_of_the_routing(tree: TreeLab) -> None:
     found = only(tree.check(nodes(tree_llm(prompt="Which of {categoriesSeparatedByOr}?"), choice)))
     assert (found.file, found.line, found.severity) == (GENERAL, 16, "warning")
     assert found.text == ("node 2: 'OTHR' is not a category of the routing 'routes', among which the LLM chooses. "
-                          "Expected: CODE, OTHER. Did you mean 'OTHER'?")
+                          "Expected: CODE, OTHER, UNKNOWN. Did you mean 'OTHER'?")
