@@ -58,12 +58,15 @@ class PromptCategorizationService:
             config_utils.load_workflow(config_utils.DEFAULT_WORKFLOW)
         except ConfigNotFoundError as error:
             name = config_utils.user_name_setting("routingConfig")
-            raise ConfigNotFoundError(
+            failure = ConfigNotFoundError(
                 f"workflow '{config_utils.categorization_workflow_name()}' answered "
                 f"'{shortened(self.unmatched.strip(), MAX_ANSWER)}', which is none of the categories of the routing "
                 f"'{name}' ({', '.join(config_utils.load_routing(name))}), and there is no workflow "
                 f"'{config_utils.DEFAULT_WORKFLOW}', which would run for every other answer",
-                tried=error.tried, suggestion=error.suggestion) from error
+                tried=error.tried, suggestion=error.suggestion)
+            # The answer may quote the conversation, which a redacted log must not hold.
+            failure.private = True
+            raise failure from error
 
     def _categorize(self, routing: Mapping[str, Mapping[str, str]]) -> str:
         workflow = config_utils.categorization_workflow_name()

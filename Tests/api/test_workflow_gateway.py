@@ -15,6 +15,7 @@ from Middleware.api.requests.messages import chat_messages
 from Middleware.api.workflow_gateway import handle_user_prompt
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ClientError, ConfigNotFoundError, ConfigValueError, EarlyTerminationException
+from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import request_scope
 from Middleware.services.cancellation_service import cancellation_service
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
@@ -77,6 +78,8 @@ def test_no_match_without_a_default(routed: EngineLab, answer: str, shown: str) 
         f"workflow 'Categorize' {shown}, which is none of the categories of the routing 'routes' (RECIPES, OTHER), and "
         "there is no workflow '_DefaultWorkflow', which would run for every other answer. Looked for: "
         "Workflows/tester/_DefaultWorkflow.json.")
+    # The answer may quote the conversation.
+    assert log_text(caught.value, redact=True) == "ConfigNotFoundError, whose text may quote the conversation"
 
 
 def test_a_match_needs_no_default(routed: EngineLab) -> None:
