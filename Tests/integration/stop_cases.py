@@ -68,9 +68,12 @@ def second_in_vain(talk: Talk) -> Answer:
     return lambda request: says(request, "node") if next(numbers) == 1 else Reply(never=True)
 
 
+_NUMBERS = itertools.count(1)
+
+
 def hello_again(talk: Talk) -> Answer:
-    """The conversation's own words, by which later calls are known."""
-    return chat_reply(f"They said {talk.hello}.")
+    """The conversation's own words, by which later calls are known; a memory that is said again is not stored."""
+    return lambda request: chat_reply(f"They said {talk.hello} for the time {next(_NUMBERS)}.")
 
 
 def facts(talk: Talk) -> Answer:

@@ -37,7 +37,8 @@ class Model:
         with self._lock:
             self.prompts.append((system, rest))
             self.roles.append("".join(message["role"][0] for message in body["messages"]))
-        for known, answer in (("sort messages for a dispatcher", self.category), ("keep notes", "Odo owns a mill."),
+        note = f"Odo owns a mill. He has {len(self.prompts)} cats."
+        for known, answer in (("sort messages for a dispatcher", self.category), ("keep notes", note),
                               ("keep the summary", "Odo, a miller, lost his cat."), ("small tasks", "a title"),
                               ("You make notes on a request", "use a loop"), ("You plan texts", "begin with rain")):
             if known in system:

@@ -231,7 +231,8 @@ def test_a_second_signal_leaves_no_mcp_server(tree: ConfigTree, backend: Backend
         assert server.process is not None
         tool = int(server.ask("Tool").text)
         server.process.send_signal(signal.SIGINT)
-        server.wait_output("stopping: no request")
+        # The run's own end may still be under way on a busy machine.
+        server.wait_output("stopping: ")
         assert end_by(server, signal.SIGINT) < 20
         assert until(lambda: not runs(tool))
 

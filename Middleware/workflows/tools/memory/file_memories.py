@@ -4,9 +4,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from Middleware.exceptions import ConfigValueError, DataKeyError, StoredDataError
+from Middleware.models.process import process
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MemoryStore
@@ -14,6 +16,7 @@ from Middleware.utilities.conversations.discussion_files import Pair, read_json,
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
+from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
@@ -38,12 +41,37 @@ from Middleware.workflows.tools.memory.shared import (
 
 logger = logging.getLogger(__name__)
 
+# A model that repeats itself may find something new the second time. Asked again with each message, it would cost a
+# call for each of them and keep all later messages from being remembered.
+_ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class _Repetitions:
+    """Answers about the messages behind one memory that only repeated earlier ones.
+
+    Attributes:
+        memory: the hash of that memory; None for the beginning of the conversation.
+        count: the number of these answers.
+        chunk: the chunk to go on behind; None as long as it is tried again.
+    """
+
+    memory: str | None
+    count: int
+    chunk: Chunk | None
+
+
+def _all_repetitions() -> BoundedCache[str, _Repetitions]:
+    """Return what was found out since the start, by the folder of the discussion."""
+    return BoundedCache(1000)
+
 
 class MemoryWriter:
     """Turns chunks into memories and stores each at once. The caller holds the lock on the memories."""
 
     def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
         self._context, self._settings, self._discussion = context, settings, folder.discussion_id
+        self._folder = folder.folder
         self._store, self._anchors = MemoryStore(folder), MemoryAnchors(folder)
         self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens)
         self._written = 0
@@ -65,11 +93,14 @@ class MemoryWriter:
 
     def _write(self, chunks: Sequence[Chunk], as_condensed: bool) -> bool:
         known, last = stored_memory(self._store), self._last()
-        for number, chunk in enumerate(chunks, 1):
+        for chunk in chunks:
             memory = self._memory(chunk, known)
+            # The memory of a later chunk covers the messages of this one, too.
+            if memory == "" and self._is_left_out(chunk, last):
+                continue
             if not memory or self._changed_since(last):
                 logger.error("Discussion %s: %d of %d memories written, the rest is tried again next time",
-                             self._discussion, number - 1, len(chunks))
+                             self._discussion, self._written, len(chunks))
                 return False
             self._store.append_memory(memory, chunk.hash)
             self._written, last = self._written + 1, chunk.hash
@@ -78,6 +109,13 @@ class MemoryWriter:
                 self._store.save_condensation_hash(chunk.hash)
             known = known.followed_by(memory)
         return True
+
+    def _is_left_out(self, chunk: Chunk, last: str | None) -> bool:
+        found = process().one(_all_repetitions).get(self._folder)
+        count = found.count + 1 if found is not None and found.memory == last else 1
+        left_out = count >= _ATTEMPTS
+        process().one(_all_repetitions).put(self._folder, _Repetitions(last, count, chunk if left_out else None))
+        return left_out
 
     def _last(self) -> str | None:
         pairs = self._store.memories()
@@ -94,7 +132,8 @@ class MemoryWriter:
         if chunk.place is not None:
             self._anchors.note(chunk.hash, chunk.place, {stored for _, stored in self._store.memories()})
 
-    def _memory(self, chunk: Chunk, known: DiscussionMemory) -> str:
+    def _memory(self, chunk: Chunk, known: DiscussionMemory) -> str | None:
+        """Return the memory; "" if the answer only repeats earlier ones, None if there is none for another reason."""
         try:
             answer = self._ask(restore_braces(chunk.text), known)
         except DataKeyError:
@@ -103,12 +142,13 @@ class MemoryWriter:
         except Exception as error:
             raise_if_cancelled(self._context.request.cancel_scope)
             logger.error("Discussion %s: no memory: %s", self._discussion, failure_reason(error))
-            return ""
+            return None
         raise_if_cancelled(self._context.request.cancel_scope)
         text = clean_memory(restore_braces(answer), self._prompts, known.memories)
-        if problem := problem_with(answer) or ("" if text.strip() else REPETITIONS):
-            logger.error("Discussion %s: no memory: %s", self._discussion, problem)
-            return ""
+        problem = problem_with(answer)
+        if problem or not text.strip():
+            logger.error("Discussion %s: no memory: %s", self._discussion, problem or REPETITIONS)
+            return None if problem else ""
         return text
 
     @property
@@ -155,10 +195,12 @@ class FileMemoryPass:
             return self._store.open_memories()
 
     def _start(self, pairs: Sequence[Pair]) -> int:
-        if not pairs or not self._end:
-            return 0
-        places = MemoryAnchors(self._folder).read()
-        return first_new(self._known, [stored for _, stored in pairs], self._end, places)
+        stored, places = [chunk_hash for _, chunk_hash in pairs], MemoryAnchors(self._folder).read()
+        found = process().one(_all_repetitions).get(self._folder.folder)
+        if found is not None and found.chunk is not None and found.memory == (stored[-1] if stored else None):
+            stored.append(found.chunk.hash)
+            places.update({found.chunk.hash: found.chunk.place} if found.chunk.place is not None else {})
+        return first_new(self._known, stored, self._end, places) if stored and self._end else 0
 
     @cached_property
     def _known(self) -> KnownMessages:

@@ -60,6 +60,20 @@ def test_memories_of_a_model_that_copies_and_loops(lab: MemoryLab, caplog: pytes
     assert [text for text, _ in lab.stored()] == ["Mara has a dog.", "Balu is ill."]
 
 
+def test_a_model_that_only_repeats_itself_does_not_keep_later_messages_out(lab: MemoryLab) -> None:
+    """It is asked twice for the same messages; then the next memory covers them."""
+    said = "Mara has a dog."
+    lab.backend.responder = lambda request: chat_reply(said)
+    for count in (8, 13, 14):
+        lab.remember(chat(count))
+    assert len(lab.backend.requests) == 3
+    lab.remember(chat(15))
+    assert len(lab.backend.requests) == 3
+    said = "Balu is ill."
+    lab.remember(chat(20))
+    assert [text for text, _ in lab.stored()] == ["Mara has a dog.", "Balu is ill."]
+
+
 def test_a_condensed_memory(lab: MemoryLab) -> None:
     lab.settings(condenseMemories=True, memoriesBeforeCondensation=2,
                  condenseMemoriesPrompt="<entries>[MemoriesToCondense]</entries>")
