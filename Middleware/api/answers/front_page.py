@@ -16,14 +16,19 @@ _GUIDES = (("User/open-webui.md", "Open WebUI"), ("User/sillytavern.md", "SillyT
            ("User/connecting-clients.md", "other programs"), ("User/troubleshooting.md", "troubleshooting"),
            ("README.md", "all pages"))
 
-# Browsers take the colours of light and dark pages from the reader's settings.
+# Browsers take the colours of light and dark pages from the reader's settings. On a phone the cells of a row stand
+# below each other, so that an address is not broken into pieces.
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
 body { max-width: 46rem; margin: 2rem auto; padding: 0 1rem; background: Canvas; color: CanvasText; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid GrayText; }
-th { font-weight: 600; } code { user-select: all; overflow-wrap: anywhere; } .note { color: GrayText; }
+th { font-weight: 600; } code { user-select: all; overflow-wrap: break-word; } .note { color: GrayText; }
+@media (max-width: 40rem) {
+  th, td { display: block; padding: 0; border: 0; } tr { display: block; padding: .6rem 0; }
+  tr + tr { border-top: 1px solid GrayText; }
+}
 """
 # The page may use its own style and nothing else: no script, no form, no other address.
 POLICY = ("default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; style-src "
