@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 
+from Middleware.utilities.terminal import painted, without_controls
+
 TIME_FORMAT = "%H:%M:%S"
 COLOURS = {logging.INFO: "32", logging.WARNING: "1;33", logging.ERROR: "1;31", logging.CRITICAL: "1;31"}
-# A terminal obeys control characters, and messages quote what clients and servers send. Line breaks and tabs stay.
-_CONTROL = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "?")
 
 
 class TerminalFilter(logging.Filter):
@@ -36,7 +36,7 @@ class TerminalFormatter(logging.Formatter):
         level = getattr(record, "terminal_level", record.levelno)
         # The traceback of a bug stays: without a log file it would be nowhere.
         text = shown if isinstance(shown, str) else super().format(record)
-        text = text.translate(_CONTROL)
+        text = without_controls(text, "?")
         if shown is None:
             text = f"{self._paint(self._label(record), level)} {text}"
         return f"{self._paint(self.formatTime(record, self.datefmt), level)}  {text}"
@@ -47,4 +47,4 @@ class TerminalFormatter(logging.Formatter):
         return f"{record.levelname.lower()}:" if user == "system" else f"{record.levelname.lower()} ({user}):"
 
     def _paint(self, text: str, level: int) -> str:
-        return f"\033[{COLOURS.get(level, '0')}m{text}\033[0m" if self._colour else text
+        return painted(text, COLOURS.get(level, "0")) if self._colour else text

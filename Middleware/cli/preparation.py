@@ -12,12 +12,12 @@ from Middleware.api.logging_setup import set_up_logging
 from Middleware.api.terminal_log import TerminalFormatter
 from Middleware.cli import announcement, users
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.check.findings import wants_colour
 from Middleware.cli.console import StartError
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
+from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from Middleware.models.request_context import RequestContext
+from Middleware.utilities.text_utils import counted
 
 # Shorter work after the answer delays no client and has no line on a terminal.
 SHOWN_SECONDS = 1.0
@@ -85,7 +86,7 @@ def _tokens(request: RequestContext) -> list[str]:
     read = counts.processed_tokens
     text = f"{counts.prompt_tokens} prompt tokens" if read is None \
         else f"{read} of {counts.prompt_tokens} prompt tokens processed"
-    return [f"{counts.calls} call{'' if counts.calls == 1 else 's'}", text]
+    return [counted(counts.calls, "call"), text]
 
 
 def _was_cut_short(request: RequestContext) -> bool:

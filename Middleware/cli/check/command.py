@@ -18,7 +18,7 @@ from Middleware.cli.arguments import (
     parse_command_arguments,
 )
 from Middleware.cli.check.data_checks import check_conversation_modes, check_data_folders, check_modes
-from Middleware.cli.check.findings import Finding, Summary, count_of, human_text, json_text, wants_colour
+from Middleware.cli.check.findings import Finding, Summary, count_of, human_text, json_text
 from Middleware.cli.check.online import check_servers, origins
 from Middleware.cli.check.scope import split_words
 from Middleware.cli.check.tree_check import CheckResult, TreeCheck
@@ -27,6 +27,7 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
+from Middleware.utilities.terminal import wants_colour
 from Middleware.utilities.text_utils import counted
 
 # Return the findings about files with tests, given by their paths.

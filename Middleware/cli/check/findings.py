@@ -3,16 +3,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TextIO
 
 from Middleware.utilities.config.check import Severity, quoted, shortened
 from Middleware.utilities.config.excerpts import Excerpts
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.terminal import painted
 from Middleware.utilities.text_utils import counted
 
 # The severities, the worst one first.
@@ -202,7 +201,7 @@ def _lines(finding: Finding, root: str, colour: bool, excerpts: Excerpts) -> str
 
 
 def _paint(text: str, name: str, colour: bool) -> str:
-    return f"\033[{COLOURS[name]}m{text}\033[0m" if colour else text
+    return painted(text, COLOURS[name]) if colour else text
 
 
 def json_text(findings: Sequence[Finding], summary: Summary) -> str:
@@ -234,16 +233,3 @@ def path_shown(root: str, file: str) -> str:
 def _absolute(root: str, file: str) -> str:
     # Data directories, which have findings too, are named by their absolute paths.
     return os.path.abspath(file if os.path.isabs(file) else os.path.join(root, *file.split("/")))
-
-
-def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the stream is a terminal that shows colours, and NO_COLOR does not forbid them."""
-    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" or not stream.isatty():
-        return False
-    if sys.platform != "win32":
-        return True
-    # Older consoles of Windows show escape sequences as text until ENABLE_VIRTUAL_TERMINAL_PROCESSING (4) is set.
-    import ctypes
-    console = ctypes.windll.kernel32
-    handle, mode = console.GetStdHandle(-11), ctypes.c_ulong()
-    return bool(console.GetConsoleMode(handle, ctypes.byref(mode)) and console.SetConsoleMode(handle, mode.value | 4))

@@ -4,7 +4,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sqlite3
 import sys
 import unicodedata
@@ -20,12 +19,12 @@ from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.terminal import without_controls
 from Middleware.utilities.text_utils import counted, restore_braces
 
 HEADER = ("ID", "KEY FOLDER", "MEMORIES", "SUMMARY", "SEARCHABLE", "STATE", "LAST CHANGE", "SIZE", "VECTORS")
 RIGHT = frozenset({"MEMORIES", "SEARCHABLE", "SIZE"})
 HASH_SHOWN = 8
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a stored text must not steer the terminal
 
 
 def make_utf8() -> None:
@@ -37,11 +36,11 @@ def make_utf8() -> None:
 
 def say(text: str) -> None:
     text = text.replace("\r\n", "\n")  # people edit files on Windows, too
-    print(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text), flush=True)
+    print(without_controls(text), flush=True)
 
 
 def complain(text: str) -> None:
-    print(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text), file=sys.stderr, flush=True)
+    print(without_controls(text), file=sys.stderr, flush=True)
 
 
 # -- list --------------------------------------------------------------------------------------------------------------
@@ -74,7 +73,7 @@ def _cells(row: Overview) -> tuple[str, ...]:
     vectors = ", ".join(f"{model} {count}/{row.searchable}" for model, count in row.vectors.items())
     notes = [note for note, holds in (("encrypted", row.encrypted and row.memories is not None),
                                       ("damaged", row.damaged)) if holds]
-    return tuple(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", cell.replace("\n", " ").replace("\t", " ")) for cell in (
+    return tuple(without_controls(cell.replace("\n", " ").replace("\t", " ")) for cell in (
         row.discussion.discussion_id, row.discussion.key_hash or "-",
         unknown if row.memories is None else str(row.memories), _yes(row.summary), searchable,
         _yes(row.state_document), local_time(row.discussion.last_change), human_size(row.discussion.size),

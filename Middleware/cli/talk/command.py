@@ -21,7 +21,6 @@ from Middleware.cli.arguments import (
     build_command_parser,
     parse_command_arguments,
 )
-from Middleware.cli.check.findings import wants_colour
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.discussions.command import KEY_VARIABLE, key_of
 from Middleware.cli.preparation import build_application, configure
@@ -39,6 +38,7 @@ from Middleware.cli.talk.connections import (
 from Middleware.cli.talk.screen import Screen
 from Middleware.cli.talk.trace import Trace
 from Middleware.exceptions import WilmerError
+from Middleware.utilities.terminal import wants_colour
 from Middleware.utilities.text_utils import nearest
 
 TRY = """Sends one request to a model and prints the answer as it arrives. Ctrl-C stops it. A running server of this

@@ -1,13 +1,12 @@
 """The terminal of ``try`` and ``chat``: the answer on stdout, everything else on stderr, never on the same line."""
 from __future__ import annotations
 
-import re
 import sys
 import threading
 
-# A model's text must not steer the terminal.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_DIM, _RESET = "\x1b[2m", "\x1b[0m"
+from Middleware.utilities.terminal import painted, without_controls
+
+_DIM = "2"
 
 
 class Screen:
@@ -21,7 +20,7 @@ class Screen:
 
     def write(self, text: str) -> None:
         """Print a piece of the answer at once."""
-        text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+        text = without_controls(text.replace("\r\n", "\n"))
         with self._lock:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -34,10 +33,10 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Print a line that does not belong to the answer."""
-        text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+        text = without_controls(text)
         with self._lock:
             self._end()
-            sys.stderr.write(f"{_DIM}{text}{_RESET}\n" if self._colours else f"{text}\n")
+            sys.stderr.write(f"{painted(text, _DIM) if self._colours else text}\n")
             sys.stderr.flush()
 
     def _end(self) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from Middleware.cli.check.findings import Finding, path_shown, wants_colour
+from Middleware.cli.check.findings import Finding, path_shown
 from Middleware.cli.console import make_output_safe, program_name, say
 from Middleware.cli.signals import INTERRUPTED
 from Middleware.cli.workflow_tests.reading import read_tests
@@ -20,7 +20,8 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import get_root_config_directory, meant_folder, missing_folder
 from Middleware.utilities.config.workflows import TEST_SUFFIX
-from Middleware.utilities.text_utils import nearest
+from Middleware.utilities.terminal import painted, wants_colour
+from Middleware.utilities.text_utils import counted, nearest
 
 PASSED, FAILED, WRONG = 0, 1, 2
 GUIDE = "Docs/User/workflow-tests.md shows how to write some"
@@ -211,7 +212,7 @@ class _Report:
     def summary(self, results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> None:
         failed = sum(not result.passed for result in results)
         parts = [f"{len(results) - failed} passed", *([f"{failed} failed"] if failed else []),
-                 *([f"{len(findings)} mistake{'s' * (len(findings) > 1)} in test files"] if findings else [])]
+                 *([f"{counted(len(findings), 'mistake')} in test files"] if findings else [])]
         say(self._paint(f"{', '.join(parts)} in {seconds:.1f} s", RED if failed or findings else GREEN))
 
     def _details(self, result: Result) -> None:
@@ -224,7 +225,7 @@ class _Report:
             say(f"    log: {line}")
 
     def _paint(self, text: str, colour: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if self._colours and colour else text
+        return painted(text, colour) if self._colours and colour else text
 
 
 def _as_json(results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.check.findings import Finding, Summary, human_text, json_text, path_shown, wants_colour
+from Middleware.cli.check.findings import Finding, Summary, human_text, json_text, path_shown
+from Middleware.utilities.terminal import wants_colour
 
 BAD = Finding("error", "Users/ann.json", "port", 3, "it is bad", "good", "better", column=5)
 WORSE = Finding("warning", "Users/ann.json", "", None, "it is odd", users=("ann", "bob"))
