@@ -25,6 +25,7 @@ from Middleware.utilities.prompt_extraction_utils import (
     context_clamp,
     extract_last_n_turns,
     extract_last_turns_by_estimated_token_limit,
+    leading_systems,
 )
 from Middleware.utilities.text_utils import estimate_message, rough_estimate_token_length
 
@@ -125,7 +126,7 @@ class _Call:
             chosen = selection.last_messages(self.messages, self.count, self._token_cap())
             conversation += chosen
             conversation = self._arrange_assistants(conversation)
-            start = selection.leading_systems(conversation)
+            start = leading_systems(conversation)
             conversation[start:] = self._within_window(conversation[start:])
             conversation = selection.with_user_message(conversation, self.messages)
             conversation = selection.limit_images(conversation, self.max_images)

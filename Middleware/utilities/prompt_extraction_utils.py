@@ -34,7 +34,7 @@ def filter_systems(messages: Sequence[Message], include_sysmes: bool = True,
     """Drop the leading run of ``system`` messages (if all are, keep all), or every one of them."""
     if remove_all_systems_override or not include_sysmes:
         return [message for message in messages if message.get("role") != "system"]
-    start = _leading_systems(messages)
+    start = leading_systems(messages)
     return list(messages) if start == len(messages) else list(messages[start:])
 
 
@@ -86,7 +86,7 @@ def separate_messages(messages: Sequence[Message], separate_sysmes: bool = False
         if "role" not in message or "content" not in message:
             raise ValueError("A message needs a role and a content")
     if separate_sysmes:
-        start = _leading_systems(messages)
+        start = leading_systems(messages)
         return " ".join(map(message_text, messages[:start])), list(messages[start:])
     systems = [message_text(message) for message in messages if message["role"] == "system"]
     return " ".join(systems), filter_systems(messages, remove_all_systems_override=True)
@@ -94,11 +94,12 @@ def separate_messages(messages: Sequence[Message], separate_sysmes: bool = False
 
 def system_text(messages: Sequence[Message], leading_only: bool) -> str:
     """Return the contents of the leading (or of all) ``system`` messages, joined by one space."""
-    chosen = messages[:_leading_systems(messages)] if leading_only else messages
+    chosen = messages[:leading_systems(messages)] if leading_only else messages
     return " ".join(message_text(message) for message in chosen if message.get("role") == "system")
 
 
-def _leading_systems(messages: Sequence[Message]) -> int:
+def leading_systems(messages: Sequence[Message]) -> int:
+    """Return the number of ``system`` messages at the beginning."""
     return next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from Tests.api.front_dialects import Front
 from Tests.integration.scripted_backend import USAGE as USAGE
 from Tests.integration.scripted_backend import Answer as Answer
 from Tests.integration.scripted_backend import Backend as Backend
@@ -245,6 +246,15 @@ class Launcher:
         sock.sendall(head.encode("ascii") + body)
         return sock
 
+    def open_front(self, front: Front, model: str, stream: bool, timeout: float = 30.0) -> socket.socket:
+        """Send a request in a dialect and leave the answer unread."""
+        assert self._backend is not None
+        body = json.dumps(front.body(self._backend.hello, model=model, stream=stream)).encode()
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+        sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+                     % (front.path.encode(), len(body), body))
+        return sock
+
     def _chat(self, model: str | None, stream: bool, **fields: Any) -> dict[str, Any]:
         text = fields.pop("text", self._backend.hello if self._backend else "Hello")
         named = {} if model is None else {"model": model}
@@ -305,6 +315,16 @@ def read_to_end(sock: socket.socket, timeout: float = 10.0) -> bytes:
     while piece := sock.recv(65536):
         data += piece
     return data
+
+
+def dechunked(answer: bytes) -> bytes:
+    """The body of a streamed answer. Raises ValueError if its last chunk is missing."""
+    body, rest = b"", answer.partition(b"\r\n\r\n")[2]
+    while True:
+        size, _, rest = rest.partition(b"\r\n")
+        if not (length := int(size, 16)):
+            return body
+        body, rest = body + rest[:length], rest[length + 2:]
 
 
 def sse_payloads(body: bytes) -> list[str]:

@@ -26,6 +26,7 @@ from Tests.integration.launcher import (
     ConfigTree,
     Launcher,
     clean_environment,
+    dechunked,
     llm_node,
     read_to_end,
     read_until,
@@ -159,32 +160,13 @@ def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend
     assert "Traceback" not in output and "ERROR" not in output
 
 
-def asked(server: Launcher, backend: Backend, front: Front, model: str, stream: bool) -> socket.socket:
-    """A request that has been sent, and is not read yet."""
-    body = json.dumps(front.body(backend.hello, model=model, stream=stream)).encode()
-    sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s"
-                 % (front.path.encode(), len(body), body))
-    return sock
-
-
-def dechunked(answer: bytes) -> bytes:
-    """The body of a streamed answer. Raises ValueError if its last chunk is missing."""
-    body, rest = b"", answer.partition(b"\r\n\r\n")[2]
-    while True:
-        size, _, rest = rest.partition(b"\r\n")
-        if not (length := int(size, 16)):
-            return body
-        body, rest = body + rest[:length], rest[length + 2:]
-
-
 @pytest.mark.contract
 def test_no_answer_that_was_cut_looks_complete(script: str, tree: ConfigTree, backend: Backend) -> None:
     """In every dialect: a stream with text, one of which only heartbeats came, and a whole answer."""
     backend.replies.update(single=stuck("Once ", "upon ", "a "), first=Reply(never=True))
     with launch(script, tree, backend) as server, contextlib.ExitStack() as open_:
         def started(model: str, stream: bool) -> list[tuple[Front, socket.socket]]:
-            return [(front, open_.enter_context(asked(server, backend, front, model, stream))) for front in FRONTS]
+            return [(front, open_.enter_context(server.open_front(front, model, stream))) for front in FRONTS]
 
         begun = started("Single", True)
         silent = started("Chain", True)

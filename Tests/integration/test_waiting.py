@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from Tests.api.front_dialects import FRONTS, Front, message_at
+from Tests.api.front_dialects import FRONTS, message_at
 from Tests.integration.gate_cases import Ask, wait_in_queue
 from Tests.integration.launcher import (
     USER,
     Backend,
     Launcher,
+    dechunked,
     llm_node,
     read_to_end,
     read_until,
@@ -65,31 +66,14 @@ def held(server: Launcher, backend: Backend) -> Iterator[socket.socket]:
         yield sock
 
 
-def asked(server: Launcher, backend: Backend, front: Front, stream: bool) -> socket.socket:
-    body = json.dumps(front.body(backend.hello, model="Single", stream=stream)).encode()
-    sock = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-    sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
-                 % (front.path.encode(), len(body), body))
-    return sock
-
-
-def dechunked(answer: bytes) -> bytes:
-    body, rest = b"", answer.partition(b"\r\n\r\n")[2]
-    while True:
-        size, _, rest = rest.partition(b"\r\n")
-        if not (length := int(size, 16)):
-            return body
-        body, rest = body + rest[:length], rest[length + 2:]
-
-
 @pytest.mark.contract
 def test_a_stream_that_waits_is_not_silent(script: str, servers_of: Callable[..., Launcher], backend: Backend) -> None:
     """In every dialect; a whole answer waits in silence. When the time is up, the stream says so in an event."""
     server = servers_of(script)
     with held(server, backend), contextlib.ExitStack() as open_:
         began = time.monotonic()
-        streams = [(front, open_.enter_context(asked(server, backend, front, True))) for front in FRONTS]
-        whole = [(front, open_.enter_context(asked(server, backend, front, False))) for front in FRONTS]
+        streams = [(front, open_.enter_context(server.open_front(front, "Single", True))) for front in FRONTS]
+        whole = [(front, open_.enter_context(server.open_front(front, "Single", False))) for front in FRONTS]
         heads = [read_until(sock, b"\r\n\r\n", TIMEOUT) for _, sock in streams]
         assert 4.5 < time.monotonic() - began < TIMEOUT
         for (front, sock), head in zip(streams, heads, strict=True):
@@ -112,7 +96,7 @@ def test_a_stream_that_has_its_headers_gets_the_slot(script: str, servers_of: Ca
     server = servers_of(script)
     with contextlib.ExitStack() as open_:
         with held(server, backend):
-            streams = [(front, open_.enter_context(asked(server, backend, front, True))) for front in FRONTS]
+            streams = [(front, open_.enter_context(server.open_front(front, "Single", True))) for front in FRONTS]
             heads = [read_until(sock, b"\r\n\r\n", TIMEOUT) for _, sock in streams]
         for (front, sock), head in zip(streams, heads, strict=True):
             assert front.streamed(dechunked(head + read_to_end(sock, 20))) == "single says hello."
@@ -123,7 +107,7 @@ def test_a_client_that_leaves_with_its_headers_gives_its_place_up(servers_of: Ca
                                                                   backend: Backend) -> None:
     server = servers_of("run_waitress.py")
     with held(server, backend):
-        with asked(server, backend, FRONTS[0], True) as sock:
+        with server.open_front(FRONTS[0], "Single", True) as sock:
             head = read_until(sock, b":\n\n", TIMEOUT)
         request_id = head.partition(b"X-Request-Id: ")[2].partition(b"\r\n")[0].decode()
         # Whichever of the two looks first.

@@ -9,7 +9,7 @@ from typing import Any
 
 from Middleware.cli.check.endpoint_checks import EndpointCheck, check_api_type, is_address
 from Middleware.cli.check.file_kinds import KINDS, FileKind
-from Middleware.cli.check.findings import Finding, shown_address
+from Middleware.cli.check.findings import Finding, finding_in, shown_address
 from Middleware.cli.check.memory_checks import check_settings_keys
 from Middleware.cli.check.preset_checks import check_preset
 from Middleware.cli.check.schema_checks import check_schema
@@ -99,7 +99,7 @@ def syntax_finding(display: str, error: ConfigSyntaxError) -> Finding:
 
 
 def _keys(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterator[Finding]:
-    check = KeyCheck(partial(_keyed, display), homes=HOMES)
+    check = KeyCheck(partial(finding_in, display), homes=HOMES)
     if not kind.entries:
         yield from check.findings(content, kind.key, is_open=kind.is_open)
         return
@@ -130,10 +130,6 @@ def _duplicates(source: JsonSource) -> Iterator[Finding]:
     for key in source.duplicates():
         yield Finding("warning", source.display, key.json_path, key.line, "the key appears twice in one object, "
                       f"first in line {key.first_line}; this one counts", "each key once", column=key.column)
-
-
-def _keyed(display: str, severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
-    return Finding(severity, display, path, None, message, expected, suggestion)
 
 
 def _finding(severity: Severity, display: str, message: str, expected: str = "") -> Finding:

@@ -85,6 +85,12 @@ class Finding:
                        json_path=path.removeprefix("nodes") if source.is_list else path)
 
 
+def finding_in(display: str, severity: Severity, path: str, message: str, expected: str, suggestion: str,
+               asked_by: str = "") -> Finding:
+    """Return a finding about a value of the file ``display``; the other arguments are those of ``KeyCheck``."""
+    return Finding(severity, display, path, None, message, expected, suggestion, asked_by)
+
+
 def distinct(findings: Iterable[Finding], bad_files: Container[str] = ()) -> list[Finding]:
     """Return the findings without those that only follow from others: one mistake, one message.
 

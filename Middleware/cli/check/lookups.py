@@ -199,7 +199,7 @@ class Lookups:
         expanded = os.path.expanduser(path)
         paths = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
         name = os.path.basename(path)
-        found = next(filter(_is_file, paths), None)
+        found = next(filter(os.path.isfile, paths), None)
         if found is None:
             near = next(filter(None, map(_nearest_script, paths)), "")
             return Problem(f"the Python script '{name}' does not exist", path.removesuffix(name) + near if near else "")
@@ -416,14 +416,6 @@ def _nearest_script(path: str) -> str:
     # A ValueError means that no file can have this path.
     except (OSError, ValueError):
         return ""
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return os.path.isfile(path)
-    # No file can have this path.
-    except ValueError:
-        return False
 
 
 # Parsing this much takes seconds; scripts are far smaller.

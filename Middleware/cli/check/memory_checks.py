@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.findings import Finding, finding_in
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.node_checks import COMMON, NO_ENDPOINT, ONE_ENDPOINT, NodeView, limit_problems
 from Middleware.services.memory import compactor_settings, memory_settings
@@ -50,10 +50,7 @@ def check_settings_keys(cls: type[Any], content: Mapping[str, object], display: 
 
 
 def _key_check(display: str, asked_by: str) -> KeyCheck[Finding]:
-    def at(severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
-        return Finding(severity, display, path, None, message, expected, suggestion, asked_by)
-
-    return KeyCheck(at, near_only=True, known=NODE_KEYS, of_settings=True)
+    return KeyCheck(partial(finding_in, display, asked_by=asked_by), near_only=True, known=NODE_KEYS, of_settings=True)
 
 
 def holds(texts: Collection[str], marker: str, loaded: LoadedWorkflow, lookups: Lookups) -> bool:

@@ -3,13 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
-from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.findings import Finding, finding_in
 from Middleware.cli.check.lookups import files_in
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.samplers import NULL_MARKER
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import KeyCheck, Severity, is_remark, quoted
+from Middleware.utilities.config.check import KeyCheck, is_remark, quoted
 from Middleware.utilities.config.declarations import ConfigKey, number_from
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.endpoint import PRESET_SAMPLERS
@@ -40,9 +41,7 @@ def check_preset(display: str, content: Mapping[str, object]) -> Iterator[Findin
 
 
 def _value(display: str, name: str, key: ConfigKey, value: object) -> list[Finding]:
-    def at(severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
-        return Finding(severity, display, path, None, message, expected, suggestion)
-
+    at = partial(finding_in, display)
     numeric = key.kind in ("int", "number") and not key.also
     if numeric and (quoted_number := unquoted(value)):
         return [at("warning", child("", name), f"'{name}' {SENT_AS_STRING}", quoted_number, "")]

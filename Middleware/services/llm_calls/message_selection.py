@@ -7,6 +7,7 @@ from Middleware.models.messages import Message, without_images
 from Middleware.utilities.prompt_extraction_utils import (
     extract_last_n_turns,
     extract_last_turns_by_estimated_token_limit,
+    leading_systems,
 )
 from Middleware.utilities.text_utils import estimate_message, message_text
 
@@ -96,11 +97,6 @@ def fit_budget(messages: Sequence[Message], budget: int) -> tuple[list[Message],
         if used > budget:
             break
     return list(messages[start:]), used <= budget
-
-
-def leading_systems(messages: Sequence[Message]) -> int:
-    """Return the number of ``system`` messages at the beginning."""
-    return next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
 
 
 def find_tool_exchange(messages: Sequence[Message]) -> tuple[int, int]:

@@ -101,7 +101,7 @@ def find_script(module_path: str) -> str:
     places = [expanded] if os.path.isabs(expanded) else [
         os.path.abspath(expanded), os.path.join(get_project_root_directory_path(), expanded)]
     for place in places:
-        if _is_file(place):
+        if os.path.isfile(place):
             return _checked(place)
     sensitive_log(logger, logging.ERROR, "There is no script at %s", " or ".join(dict.fromkeys(places)))
     shown = os.path.basename(expanded) if os.path.isabs(expanded) else module_path
@@ -130,14 +130,6 @@ def _checked(path: str) -> str:
         raise ConfigValueError(f"'{os.path.basename(path)}' is not a Python script", json_path="module_path",
                                expected="the path of a .py file")
     return path
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return os.path.isfile(path)
-    # The path, which variables made, holds a NUL.
-    except ValueError:
-        return False
 
 
 def _run(path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Generator[Any, None, Any]:

@@ -21,11 +21,11 @@ from Middleware.llmapis.transport import BackendRequest, BackendStream, Transpor
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.messages import Answer, Chunk, Message, Usage
-from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.once import Once
+from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class LlmApiHandler(ABC):
     def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
         settings = self.settings
         payload = self.payload(prompt)
-        if logger.isEnabledFor(logging.DEBUG) and not _redacting():
+        if logger.isEnabledFor(logging.DEBUG) and not is_encryption_active():
             # The transport reports a payload that is nested too deeply.
             with contextlib.suppress(RecursionError):
                 logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
@@ -381,11 +381,6 @@ class LlmApiHandler(ABC):
     @property
     def is_cancelled(self) -> bool:
         return self._scope is not None and self._scope.cancelled
-
-
-def _redacting() -> bool:
-    request = current_request()
-    return request is not None and request.redact
 
 
 def usable_field(descriptor: Mapping[str, object]) -> str | None:

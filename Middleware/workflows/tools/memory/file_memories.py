@@ -15,7 +15,6 @@ from Middleware.services.memory.memory_store import ANCHORS_FILE, MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair, read_json, write_json
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
-from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -204,7 +203,7 @@ class FileMemoryPass:
 
     @cached_property
     def _known(self) -> KnownMessages:
-        return KnownMessages(hash_messages(self._messages), recognition_keys(self._messages))
+        return KnownMessages.of(self._messages)
 
     def _due(self, start: int, existed: bool) -> bool:
         # In a conversation that is new here, only enough text counts: a short history waits for its next messages.

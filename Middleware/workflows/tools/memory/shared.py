@@ -23,6 +23,7 @@ from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_files import if_readable
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, find_place, place_of
+from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.prompt_extraction_utils import ROLE_TAGS
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 from Middleware.utilities.text_utils import (
@@ -83,6 +84,11 @@ class KnownMessages:
         self.keys = hashes if keys is None else keys
         self._by_hash = _indexes(hashes)
         self._by_key = self._by_hash if self.keys == hashes else _indexes(self.keys)
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> KnownMessages:
+        """Return the messages of a request with their hashes and recognition keys."""
+        return cls(hash_messages(messages), recognition_keys(messages))
 
     def reached(self, stored: str, place: MessagePlace | None, before: int) -> int | None:
         """Return the index of the message that a memory ends with; None if it is no longer there.

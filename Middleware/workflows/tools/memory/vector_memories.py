@@ -27,7 +27,6 @@ from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage
 from Middleware.utilities.conversations.vector_memory import VectorMemories
-from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.utilities.text_utils import escape_braces
@@ -138,7 +137,7 @@ class VectorMemoryPass:
 
     @cached_property
     def _known(self) -> KnownMessages:
-        return KnownMessages(hash_messages(self._messages), recognition_keys(self._messages))
+        return KnownMessages.of(self._messages)
 
 
 def new_messages(messages: KnownMessages, logged: Sequence[LoggedMessage], lookback: int) -> range:
