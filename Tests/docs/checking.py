@@ -16,6 +16,7 @@ from Middleware.cli.check.file_checks import check_content
 from Middleware.cli.check.file_kinds import KINDS
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.commands import COMMANDS
+from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config.check import KeyCheck, Severity
 from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.keys.workflow_test import TEST_KEYS
@@ -102,7 +103,9 @@ class Checker:
         if block.value == "workflow" and "nodes" in content:
             return self._nodes(block, content["nodes"], page, python)
         kind = KINDS[block.value]
-        found = check_content(block.value, kind, freeze(content))
+        with own_process(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(instance, "CONFIG_DIRECTORY", str(self._sandbox.configs))
+            found = list(check_content(block.value, kind, freeze(content)))
         if kind.name == "workflow-test":  # whole files are checked elsewhere
             found = list(KeyCheck(_finding).findings(content, {**kind.key, **KeyTable(TEST_KEYS)}))
         return [str(block.error(f"{finding.json_path}: {finding.text}")) for finding in found
