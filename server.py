@@ -8,10 +8,13 @@ from Middleware.cli import prerequisites
 if __name__ == "__main__":
     prerequisites.require_python()  # before a line that an old Python does not understand
 
+import gc
+
 from Middleware.cli.signals import end_on_signals
 
 if __name__ == "__main__":
     end_on_signals()  # the other imports take a moment
+    gc.disable()  # they leave nothing to collect; run() turns it on again
     prerequisites.require_packages("waitress")
 
 import sys

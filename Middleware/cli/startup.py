@@ -5,7 +5,8 @@ import gc
 import logging
 import socket
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
@@ -64,12 +65,14 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
     Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 if it cannot start; that of the sub-command if the command
     line begins with one.
     """
-    prepare_process()
-    command = find_command(argv)
+    with _collector_off():
+        prepare_process()
+        command = find_command(argv)
     if command is not None:
         return _run_command(command)
     try:
-        launch = prepare(argv, threads)
+        with _collector_off():
+            launch = prepare(argv, threads)
         with announced(url_of(launch.host, launch.port)):
             serve(launch)
         end_orderly()
@@ -92,6 +95,20 @@ def _run_command(command: Callable[[], int]) -> int:
         return command()
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Do without the garbage collector, and then with it. What was made before it never looks at.
+
+    A start makes many objects that stay and hardly any garbage: looking for it took a fifth of the time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> Launch:
@@ -121,7 +138,4 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     load_check = build_load_check()
     application = build_application(threads, [load_check])
     announcement.log_access(address)
-    # What the start made stays to the end: the garbage collector need not look at it during requests.
-    gc.collect()
-    gc.freeze()
     return Launch(application, sock, host, port, address, load_check, demo_mode)
