@@ -20,22 +20,21 @@ class CancelScope:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._event = threading.Event()
+        # An attribute and not the event itself, as every node and every token of a stream asks for it.
+        self.cancelled = False
         # Under tokens, as two calls of a request may register equal callbacks.
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._tokens = itertools.count(1)
         self.reason = ""
 
-    @property
-    def cancelled(self) -> bool:
-        return self._event.is_set()
-
     def cancel(self, reason: str = "") -> bool:
         """Set the flag and run the callbacks. Return False if it was already set."""
         with self._lock:
-            if self._event.is_set():
+            if self.cancelled:
                 return False
-            # In this order, as other threads read the reason as soon as the event is set.
+            # In this order, as other threads read the reason as soon as the flag is set.
             self.reason = reason
+            self.cancelled = True
             self._event.set()
             callbacks = list(self._callbacks.values())
             self._callbacks.clear()
@@ -48,7 +47,7 @@ class CancelScope:
         """Call ``callback`` on cancellation, immediately if it has happened. Return a token for ``remove_callback``."""
         token = next(self._tokens)
         with self._lock:
-            if not self._event.is_set():
+            if not self.cancelled:
                 self._callbacks[token] = callback
                 return token
         # Cancelled already, perhaps by another thread just now.

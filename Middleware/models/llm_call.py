@@ -124,6 +124,8 @@ class TokenCounts:
     def in_words(self) -> str:
         """The counts of a node, such as ``2451 tokens in, 2230 cached, 120 out``; without the unknown ones."""
         prompt, read, written = self.prompt_tokens, self.processed_tokens, self.completion_tokens
+        if prompt is None and written is None:
+            return ""
         parts = [None if prompt is None else f"{prompt} tokens in",
                  None if prompt is None or read is None else f"{prompt - read} cached",
                  None if written is None else f"{written} out" if prompt is not None else f"{written} tokens out"]

@@ -105,6 +105,9 @@ def _shorten(text: str) -> str:
 
 def mask_url(url: str) -> str:
     """Return ``url`` without user name and password, and with the values of secret-like parameters masked."""
+    # Nothing to mask: neither a password nor a parameter can do without one of these.
+    if "@" not in url and "?" not in url:
+        return url
     try:
         parts = urlsplit(url)
     # It is not a URL, so the password in it, if there is one, cannot be found.

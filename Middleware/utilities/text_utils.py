@@ -40,6 +40,8 @@ def counted(count: int, one: str) -> str:
 
 def escape_braces(text: str) -> str:
     """Replace every brace by its sentinel, so that no substitution takes it for a placeholder."""
+    if "{" not in text and "}" not in text:
+        return text
     return _replace(_replace(text, "{", LEFT_BRACE_SENTINEL), "}", RIGHT_BRACE_SENTINEL)
 
 

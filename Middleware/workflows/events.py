@@ -84,8 +84,9 @@ class LogSummary(EngineListener):
     """Writes the execution summary of each run to the log."""
 
     def node_started(self, record: RunRecord, index: int, node_type: str, name: str) -> None:
-        logger.debug("Request %s: workflow %s, node %d: %s '%s'", record.run.request_id, record.run.where, index,
-                     node_type, name)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("Request %s: workflow %s, node %d: %s '%s'", record.run.request_id, record.run.where, index,
+                         node_type, name)
 
     def run_finished(self, record: RunRecord) -> None:
         if record.nodes and logger.isEnabledFor(logging.INFO):
@@ -125,7 +126,8 @@ class Listeners:
         self._methods: dict[str, list[Callable[..., object]]] = {}
 
     def emit(self, event: str, *arguments: object) -> None:
-        for method in self._methods_for(event):
+        methods = self._methods.get(event)
+        for method in self._methods_for(event) if methods is None else methods:
             try:
                 method(*arguments)
             # A listener must not break what it observes.
@@ -137,11 +139,10 @@ class Listeners:
         return any(self._methods_for(event) for event in events)
 
     def _methods_for(self, event: str) -> list[Callable[..., object]]:
-        methods = self._methods.get(event)
-        if methods is None:
-            methods = self._methods[event] = [
+        if event not in self._methods:
+            self._methods[event] = [
                 method for listener in self.listeners if (method := _method(listener, event)) is not None]
-        return methods
+        return self._methods[event]
 
 
 def _method(listener: object, event: str) -> Callable[..., object] | None:

@@ -52,7 +52,7 @@ class Values:
         found = self._memory.get(name)
         if found is None:
             value, from_config = self.find(name)
-            found = self._memory[name] = (readable(value), from_config)
+            found = self._memory[name] = (value if isinstance(value, str) else readable(value), from_config)
         return found
 
     def for_jinja(self, names: Iterable[str]) -> dict[str, object]:

@@ -14,7 +14,6 @@ from Middleware.utilities.templates.jinja_limits import RenderLimitError
 from Middleware.utilities.templates.substitution import (
     SubstitutionError,
     UnknownVariableError,
-    has_braces,
     substitute,
     substitute_wherever_possible,
 )
@@ -26,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 # What stands in braces may be text of a conversation, which the log must not show; a name looks like this.
 _HARMLESS_NAME = re.compile(r"[\w .\[\]'\"-]{1,80}")
+_JINJA = NODE.lookup("jinja2")
 _OUTPUT_NAME = re.compile(r"agent(\d+)Output")
 
 
@@ -42,9 +42,10 @@ class WorkflowVariableManager:
         """
         if not isinstance(text, str):
             text = "" if text is None else str(text)
-        if NODE.flag(context.config, "jinja2"):
+        # Nearly all nodes leave the key out; every text of theirs passes here.
+        if context.config.get(*_JINJA) is not False and NODE.flag(context.config, "jinja2"):
             result = self._apply_jinja(text, context, escaped=not restore)
-        elif has_braces(text):
+        elif "{" in text or "}" in text:
             result = self._apply_format(text, context)
         else:
             result = text
@@ -78,6 +79,9 @@ class WorkflowVariableManager:
 
     def fill_early(self, text: str, context: ExecutionContext) -> str:
         """Call ``apply_early_variables`` with the values that a node knows."""
+        # Asked for first, as nearly all of these texts have no variables.
+        if "{" not in text:
+            return text
         return self.apply_early_variables(text, context.agent_inputs, context.workflow_config, context.agent_outputs,
                                           context.discussion_id, config_utils.user_wide_variables())
 

@@ -81,6 +81,7 @@ class WorkflowProcessor:
         self.override_index = self._find_override_target()
         self.record = RunRecord(run)
         self.times = MessageTimes(run)
+        self._no_llm: LlmHandler | None = None
 
     # -- the loop ------------------------------------------------------------------------------------------------
     def execute(self) -> Generator[Any, None, None]:
@@ -153,13 +154,14 @@ class WorkflowProcessor:
         """Run one node and keep its output. Yields only what the responder delivers."""
         self._raise_if_cancelled()
         started = time.perf_counter()
-        node_type, name = self._node_type(index), name_of(self.run.nodes[index])
+        run = self.run
+        node_type, name = self._node_type(index), name_of(run.nodes[index])
         self.listeners.emit("node_started", self.record, index + 1, node_type, name)
-        site = NodeSite(self.listeners, self.run.request_id, self.run.workflow_name, index + 1, name, self.run.chain,
-                        TokenCounts(), self.run.discussion_id or "")
+        site = NodeSite(self.listeners, run.request.request_id, run.workflow_name, index + 1, name, run.chain,
+                        TokenCounts(), run.discussion_id or "")
         before = enter_node(site)
         try:
-            context = self._prepare(index, node_type)
+            context = self._prepare(index, node_type, name)
             if context.is_responder:
                 output = yield from self._respond(context, node_type)
             else:
@@ -177,10 +179,10 @@ class WorkflowProcessor:
             leave_node(site, before)
         self.outputs[f"agent{index + 1}Output"] = output
         if logger.isEnabledFor(logging.DEBUG):
-            log_prompt_content(logger, f"Request {self.run.request_id}: workflow {self.run.where}, output of node "
+            log_prompt_content(logger, f"Request {run.request_id}: workflow {run.where}, output of node "
                                        f"{index + 1} '{name}'", restore_braces(str(output)))
         self.listeners.emit("node_delivered", self.record, index + 1, output)
-        return NodeExecutionInfo(index + 1, node_type, _summary_name(context.config, name),
+        return NodeExecutionInfo(index + 1, node_type, _summary_name(node_type, context.config, name),
                                  *_endpoint_and_url(context.llm_handler), time.perf_counter() - started, site.counts)
 
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
@@ -225,11 +227,11 @@ class WorkflowProcessor:
         return next((i for i, node in enumerate(self.run.nodes) if any(key in node for key in OVERRIDABLE)), -1)
 
     def _node_type(self, index: int) -> str:
-        problem = self._type_problem(index)
-        if not problem:
-            return str(self.run.nodes[index].get(*_TYPE))
+        node_type = self.run.nodes[index].get(*_TYPE)
+        if isinstance(node_type, str) and node_type in self.node_handlers:
+            return node_type
         logger.warning("Workflow %s, node %d: unknown type %s, running it as Standard", self._shown_name(), index + 1,
-                       problem)
+                       self._type_problem(index))
         return "Standard"
 
     def _type_problem(self, index: int) -> str:
@@ -249,21 +251,22 @@ class WorkflowProcessor:
             config.update({key: text for key, text in prompts if text is not None})
         return config
 
-    def _prepare(self, index: int, node_type: str) -> ExecutionContext:
+    def _prepare(self, index: int, node_type: str, name: str) -> ExecutionContext:
         run = self.run
         config = self._node(index)
         config["type"] = node_type
         is_responder = index == self.responder_index
         # The outputs are copied: nodes that run beside this one go on adding theirs.
         context = ExecutionContext(
-            request_id=run.request_id, workflow_id=run.workflow_id, discussion_id=run.discussion_id, config=config,
-            messages=self.times.messages_for(config), stream=run.stream and is_responder, workflow_config=run.variables,
+            request_id=run.request.request_id, workflow_id=run.workflow_id, discussion_id=run.discussion_id,
+            config=config, messages=self.times.messages_for(config), stream=run.stream and is_responder,
+            workflow_config=run.variables,
             agent_inputs=self.inputs, agent_outputs={**self.inputs, **self.outputs},
             workflow_variable_service=self.variables, workflow_manager=self.workflow_manager,
             node_handlers=self.node_handlers, api_key=run.api_key, api_key_hash=run.api_key_hash,
             encryption_key=run.encryption_key, tools=run.tools, tool_choice=run.tool_choice,
             is_responder=is_responder, request=run.request, run=run)
-        coerce_numeric_fields(config, context.substitute_early, name_of(config))
+        coerce_numeric_fields(config, context.substitute_early, name)
         context.llm_handler = self._llm_handler(context)
         return context
 
@@ -271,12 +274,18 @@ class WorkflowProcessor:
         config = context.config
         endpoint = NODE.value(config, "endpointName")
         if not endpoint:
-            return self.llm_handler_service.without_endpoint()
+            return self._without_endpoint()
         preset = NODE.value(config, "preset") or NODE.value(config, "presetName")
         return self.llm_handler_service.load_model_from_config(
             context.substitute_early(str(endpoint)), context.substitute_early(str(preset)) if preset else None,
             context.stream, self._longest_answer(context), self._generation_prompt_flag(config, context.is_responder),
             context.request.cancel_scope)
+
+    def _without_endpoint(self) -> LlmHandler:
+        """Return the handler of the nodes that call no LLM of their own; they share one, which nothing changes."""
+        if self._no_llm is None:
+            self._no_llm = self.llm_handler_service.without_endpoint()
+        return self._no_llm
 
     @staticmethod
     def _longest_answer(context: ExecutionContext) -> object:
@@ -460,8 +469,7 @@ def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     return handler.answering_endpoint[1]
 
 
-def _summary_name(config: Mapping[str, object], name: str) -> str:
-    node_type = NODE.value(config, "type")
+def _summary_name(node_type: str, config: Mapping[str, object], name: str) -> str:
     if node_type == "CustomWorkflow":
         return f"{name} -> {NODE.value(config, 'workflowName')}"
     if node_type == "ConditionalCustomWorkflow":
@@ -478,6 +486,8 @@ def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
     if handler is None:
         return "", ""
     name, config = handler.answering_endpoint
+    if not config:
+        return name, ""
     return name, mask_url(str(ENDPOINT.value(config, "endpoint") or ""))
 
 

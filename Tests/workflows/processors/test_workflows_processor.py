@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -503,3 +504,27 @@ def test_format_time(seconds: float, text: str) -> None:
 def test_odd_conditional_workflows_do_not_break_the_summary(lab: EngineLab) -> None:
     assert lab.run([{"type": "ConditionalCustomWorkflow", "conditionalWorkflows": ["x"],
                      "UseDefaultContentInsteadOfWorkflow": "fine"}]) == "fine"
+
+
+# -- what a node costs -------------------------------------------------------------------------------------------------
+
+def test_python_calls_of_a_node_that_only_joins_texts(lab: EngineLab) -> None:
+    """Every node of every workflow pays them, so a change that adds some is a decision."""
+    def calls(count: int) -> int:
+        nodes = [{"type": "StringConcatenator", "strings": ["a", f"{{agent{index}Output}}" if index else "b"]}
+                 for index in range(count)]
+        made = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal made
+            made += event == "call"
+
+        lab.run(nodes)
+        sys.setprofile(note)
+        try:
+            lab.run(nodes)
+        finally:
+            sys.setprofile(None)
+        return made
+
+    assert (calls(24) - calls(4)) / 20 < 80

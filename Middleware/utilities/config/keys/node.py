@@ -125,6 +125,9 @@ NUMERIC_FIELDS: dict[str, Any] = {
     "offlineWikiApiPort": KEEP}
 """The keys that are numbers in nodes of any type, with the default for a string that is not a number."""
 FLOAT_FIELDS: dict[str, float] = {"percentile": 0.5}
+_NUMBERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    **{key: (default, int) for key, default in NUMERIC_FIELDS.items()},
+    **{key: (default, float) for key, default in FLOAT_FIELDS.items()}}
 
 
 def coerce_numeric_fields(config: dict[str, Any], substitute: Callable[[str], str], node_name: str) -> None:
@@ -133,10 +136,9 @@ def coerce_numeric_fields(config: dict[str, Any], substitute: Callable[[str], st
     The placeholders of a string are replaced by early variables. A string that is not a number is replaced by the
     default, or stays if the key has none.
     """
-    for key in config.keys() & NUMERIC_FIELDS.keys():
-        config[key] = _coerce(config[key], key, NUMERIC_FIELDS[key], int, substitute, node_name)
-    for key in config.keys() & FLOAT_FIELDS.keys():
-        config[key] = _coerce(config[key], key, FLOAT_FIELDS[key], float, substitute, node_name)
+    for key in config.keys() & _NUMBERS.keys():
+        default, convert = _NUMBERS[key]
+        config[key] = _coerce(config[key], key, default, convert, substitute, node_name)
 
 
 def _coerce(value: Any, key: str, default: Any, convert: Callable[[Any], Any], substitute: Callable[[str], str],

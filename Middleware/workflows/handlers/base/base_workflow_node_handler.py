@@ -81,7 +81,8 @@ class BaseHandler(ABC):
 
     def value(self, context: ExecutionContext, name: str) -> Any:
         """Return the node's value of a declared key, flags as booleans, its default when absent."""
-        return self.table(context).read(context.config, name)
+        config = context.config
+        return self.TABLES[config.get(*_TYPE) or "Standard"].read(config, name)
 
     def number(self, context: ExecutionContext, name: str) -> int:
         """Return a declared whole number; its default for any other value."""
