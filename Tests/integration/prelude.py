@@ -13,8 +13,8 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 def launcher_after(folder: Path, script: str, *lines: str) -> str:
-    """The path of a script that runs ``lines`` of Python and then becomes the launcher ``script``."""
-    file = folder / f"changed_{script}"
+    """The path of a script that runs ``lines`` of Python and then becomes ``script``, a launcher or another server."""
+    file = folder / f"changed_{Path(script).name}"
     file.write_text(TEXT.format(project=str(PROJECT), script=str(PROJECT / script), lines="\n".join(lines)),
                     encoding="utf-8")
     return str(file)
