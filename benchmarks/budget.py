@@ -27,14 +27,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, os.fspath(PROJECT))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from benchmarks.budget_backend import SteppedBackend, Workload, ask, write_configuration  # noqa: E402
-from Tests.integration.launcher import START_SECONDS, USER, Launcher  # noqa: E402
+from benchmarks.budget_backend import SteppedBackend, Workload, ask, write_configuration
+from Tests.integration.launcher import START_SECONDS, USER, Launcher
 
 SERVER = "benchmarks/budget_server.py"
-TABLES = PROJECT / "benchmarks" / "budget"
+TABLES = Path(__file__).with_name("budget")
 KINDS = ("calls", "system")
 CALLS, SYSTEM_CALLS, FILE_OPENS = "Python calls", "system calls", "file opens"
 ALLOCATIONS, BYTES = "allocations", "bytes allocated"

@@ -20,8 +20,8 @@ from pathlib import Path
 from socket import create_connection, socket
 from types import CodeType, FrameType
 
-PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, os.fspath(PROJECT))
+PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, PROJECT)
 
 from Middleware.cli.serving import limits  # noqa: E402
 from Middleware.cli.serving.serve_waitress import serve  # noqa: E402
@@ -35,7 +35,7 @@ MARK = "/budget-mark/"
 PR_SET_PTRACER, PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)
 # The packages' folder may be in one of the others.
 FOLDERS = [folder + os.sep for folder in (
-    sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"), os.fspath(PROJECT))]
+    sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"), PROJECT)]
 # These threads wake by the clock: what they do depends on how long a request takes, and is not counted.
 BY_THE_CLOCK = frozenset({"disconnect-watcher", "idle-connections", "start-check", "workflow-locks", "budget"})
 

@@ -1,6 +1,6 @@
 """What memories cost per turn of a growing conversation, apart from the LLM, which answers at once here.
 
-    python -m benchmarks.memory_turns [--messages 2000] [--words 60] [--profile]
+    python benchmarks/memory_turns.py [--messages 2000] [--words 60] [--profile]
 
 A conversation grows by a question and an answer per turn, as a client sends it: whole each time. The workflow answers
 with time stamps and then writes searchable memories with vectors and a state document, memory files, a rolling summary
@@ -13,9 +13,11 @@ import argparse
 import cProfile
 import json
 import logging
+import os
 import pstats
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -23,13 +25,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
 from Middleware.common import instance_global_variables as instance
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.llmapis.llm_api import LlmApiService
+from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.events import EngineListener, Listeners, RunRecord
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import NodeExecutionInfo
+from Tests.integration.launcher import ConfigTree
 
 DIMENSIONS = 384
 AROUND = 25  # turns on either side of a place that is reported
@@ -128,16 +134,9 @@ class NodeTimes(EngineListener):
             self.turns[-1][info.node_type] = (info.execution_time_seconds - (self._llm.seconds - self._before)) * 1000
 
 
-def write_configuration(root: Path) -> None:
-    for name, content in FILES.items():
-        path = root / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content), encoding="utf-8")
-
-
 def run(name: str, messages: Sequence[dict[str, str]], llm: InstantLlm, listeners: Listeners) -> tuple[float, float]:
     """Wall and CPU milliseconds of one turn without the LLM's."""
-    fresh = [dict(message) for message in messages]
+    fresh: list[Message] = [{"role": message["role"], "content": message["content"]} for message in messages]
     seconds, cpu = llm.seconds, llm.cpu
     begun, begun_cpu = time.perf_counter(), time.process_time()
     with request_scope(RequestContext(listeners=listeners)):
@@ -190,8 +189,10 @@ def main() -> None:
     llm.install()
     times = NodeTimes(llm)
     with tempfile.TemporaryDirectory() as folder:
-        write_configuration(Path(folder) / "Configs")
-        instance.CONFIG_DIRECTORY, instance.USERS = str(Path(folder) / "Configs"), ["bench"]
+        tree = ConfigTree(Path(folder))
+        for name, content in FILES.items():
+            tree.write(f"{name}.json", content)
+        instance.CONFIG_DIRECTORY, instance.USERS = str(tree.configs), ["bench"]
         instance.DISCUSSION_DIRECTORY = str(Path(folder) / "Discussions")
         profile = cProfile.Profile()
         if options.profile:

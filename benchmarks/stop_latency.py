@@ -16,14 +16,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, os.fspath(PROJECT))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Tests.integration.stop_cases import PHASES, Phase  # noqa: E402
-from Tests.integration.stop_clients import Client  # noqa: E402
-from Tests.integration.stop_table import CLIENTS, Cell, StopLab  # noqa: E402
+from Tests.integration.stop_cases import PHASES, Phase
+from Tests.integration.stop_clients import Client
+from Tests.integration.stop_table import CLIENTS, Cell, StopLab
 
-PAGE = PROJECT / "Docs" / "Developer" / "stop-latency.md"
+PAGE = Path(__file__).resolve().parents[1] / "Docs" / "Developer" / "stop-latency.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 NAMES = {"run_waitress.py": "Waitress", "run_eventlet.py": "Eventlet"}
 """A launcher of each server; server.py serves with Waitress, too."""
