@@ -222,13 +222,17 @@ class Clients:
     Attributes:
         done: how often each thing was done.
         failures: how many went wrong; ``troubles`` has the first of them in words.
+
+    ``rate``: the most requests per second of all of them together; 0: as many as the server answers.
     """
 
-    def __init__(self, port: int, count: int) -> None:
+    def __init__(self, port: int, count: int, rate: float = 0.0) -> None:
         self.done: Counter[str] = Counter()
         self.failures = 0
         self.troubles: list[str] = []
         self._lock = threading.Lock()
+        self._interval = 1 / rate if rate else 0.0
+        self._next = 0.0
         self._resting = threading.Event()
         numbers = itertools.count()
         self._clients = [Client(port, seed, numbers) for seed in range(count)]
@@ -249,7 +253,7 @@ class Clients:
             self._note("a client", RuntimeError("it has not come to an end"))
 
     def _work(self, client: Client) -> None:
-        while not self._resting.is_set():
+        while not self._resting.wait(self._pause()):
             name, action = client.choose()
             try:
                 action()
@@ -257,6 +261,14 @@ class Clients:
                 self._note(name, error)
             with self._lock:
                 self.done[name] += 1
+
+    def _pause(self) -> float:
+        """Take the next turn and return the seconds until it. A server that lags is not asked faster afterwards."""
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._next)
+            self._next = turn + self._interval
+        return turn - now
 
     def _note(self, name: str, error: Exception) -> None:
         with self._lock:
