@@ -8,22 +8,19 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import apply_arguments, parse_arguments
+from Middleware.cli.background_check import BackgroundCheck
 from Middleware.cli.commands import command_list, find_command, no_such_command
 from Middleware.cli.console import StartError, prepare_process, program_name, say
-from Middleware.cli.preparation import build_application, build_load_check, configure
+from Middleware.cli.preparation import build_application, configure
 from Middleware.cli.running_server import announced
 from Middleware.cli.serving.listening import bind_socket, url_of
 from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.http.addresses import is_loopback
-
-if TYPE_CHECKING:
-    from Middleware.cli.check.load_check import LoadCheck
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +42,7 @@ class Launch:
     host: str
     port: int
     address: str
-    load_check: LoadCheck
+    load_check: BackgroundCheck
     demo: bool = False
 
     def announce(self) -> None:
@@ -135,7 +132,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     demo_mode = demo.is_wanted(arguments)
     if demo_mode:
         demo.start_backend()
-    load_check = build_load_check()
+    load_check = BackgroundCheck()
     application = build_application(threads, [load_check])
     announcement.log_access(address)
     return Launch(application, sock, host, port, address, load_check, demo_mode)

@@ -87,10 +87,6 @@ class LoadCheck(EngineListener):
         self._lock = threading.Lock()
 
     # -- at the start ------------------------------------------------------------------------------------------------
-    def begin(self) -> None:
-        """Check in the background. Nothing waits for the check, and no failure in it reaches the server."""
-        threading.Thread(target=self.check_start, name="start-check", daemon=True).start()
-
     def check_start(self) -> None:
         """Log the errors in the files that the served users reach, and in the directories of their data."""
         try:
