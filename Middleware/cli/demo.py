@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.console import StartError
-from Middleware.cli.init.servers import printable
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
@@ -18,6 +17,7 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT as ENDPOINT_KEYS
 from Middleware.utilities.config.users import FIRST_USER
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.wire import parse_target
+from Middleware.utilities.terminal import printable
 
 logger = logging.getLogger(__name__)
 

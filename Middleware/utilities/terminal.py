@@ -32,3 +32,8 @@ def painted(text: str, colour: str) -> str:
 def without_controls(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
     """Return the text with each control character replaced, except line breaks and tabs."""
     return _CONTROLS.sub(instead, text)
+
+
+def printable(text: object) -> str:
+    """Return the text in one line, with a question mark for each character that is not shown."""
+    return "".join(mark if mark.isprintable() else "?" for mark in str(text))

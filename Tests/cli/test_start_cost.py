@@ -27,6 +27,22 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
+# Each with all that is below it.
+NOT_WHILE_IDLE = (
+    "Middleware.cli.check", "Middleware.cli.demo_backend", "Middleware.cli.init", "Middleware.cli.talk",
+    "Middleware.workflows.tools.mcp.sessions", "Middleware.workflows.tools.mcp.transports",
+    "Middleware.workflows.tools.memory.context_compaction", "Middleware.workflows.tools.memory.file_memories",
+    "Middleware.workflows.tools.memory.vector_memories", "Middleware.workflows.tools.offline_researcher_api_tool",
+    "Middleware.workflows.tools.offline_wikipedia_api_tool", "Middleware.workflows.tools.slow_but_quality_rag_tool",
+    "Middleware.workflows.tools.web")
+# Eventlet loads some of these itself, as Flask and urllib3 load what is not listed here.
+NOT_WITH_WAITRESS = ("anyio", "asyncio", "concurrent.futures", "cryptography", "eventlet", "graphlib", "html.parser",
+                     "httpx", "httpx2", "jsonschema", "mcp", "multiprocessing", "psutil", "pydantic", "requests",
+                     "tkinter", "unittest", "xml")
+ADVICE = ("Import it in the functions that need it, with a comment that says for whom, or under TYPE_CHECKING if only "
+          "annotations name it. 'python -X importtime run_waitress.py' shows who imports what. A module that every "
+          "server needs is taken off the list.")
+
 
 @pytest.fixture(scope="module", params=LAUNCHERS)
 def started(request, tmp_path_factory):
@@ -40,7 +56,13 @@ def started(request, tmp_path_factory):
                "--User", "ann", "--port", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return {**json.loads(done.stdout.splitlines()[-1]), "launcher": request.param}
+
+
+def test_an_idle_server_has_not_imported_what_few_requests_need(started):
+    unwanted = NOT_WHILE_IDLE if started["launcher"] == "run_eventlet" else NOT_WHILE_IDLE + NOT_WITH_WAITRESS
+    found = [name for name in started["modules"] if any(name == one or name.startswith(f"{one}.") for one in unwanted)]
+    assert not found, f"A server imports {', '.join(found)} before it listens. {ADVICE}"
 
 
 def test_nothing_looks_for_garbage_before_the_server_listens(started):

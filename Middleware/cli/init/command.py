@@ -13,10 +13,11 @@ from Middleware.cli.init import output
 from Middleware.cli.init.plan import Choice, make_plan, port_for
 from Middleware.cli.init.probing import Found, look_closer, probe_all, smaller_model
 from Middleware.cli.init.questions import DEFAULT_USER, REPLACE, Dialogue, Stopped, confirm, is_terminal, named_model
-from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, printable, usual_addresses
+from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, usual_addresses
 from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
 from Middleware.cli.signals import INTERRUPTED, end_on_signals, interrupt_on_signals
 from Middleware.utilities import config_utils
+from Middleware.utilities.terminal import printable
 
 DESCRIPTION = """Looks for an LLM server on this computer, or at the address that --backend names, and writes a user for
 it: plain chat, an assistant that chooses a route for each message, and a conversation that is remembered. Asks at most

@@ -14,7 +14,6 @@ from Middleware.cli.init.servers import (
     Model,
     NoServer,
     Server,
-    printable,
     usual_host,
 )
 from Middleware.cli.init.writing import Written
@@ -22,6 +21,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container
 from Middleware.utilities.config.users import FIRST_USER
+from Middleware.utilities.terminal import printable
 
 # A longer list would push the question off the screen; names can be typed anyway.
 SHOWN_MODELS = 30

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from Middleware.cli.console import StartError, say
 from Middleware.cli.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, listed, name_shown
-from Middleware.cli.init.servers import Model, Server, printable
+from Middleware.cli.init.servers import Model, Server
 from Middleware.cli.init.writing import user_name_problem
+from Middleware.utilities.terminal import printable
 
 DEFAULT_USER = "me"
 # Typed in place of a name, it has an existing user replaced.

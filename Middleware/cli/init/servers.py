@@ -131,8 +131,3 @@ def normal_address(text: str) -> str:
     path = _PATHS.sub("", parts.path.rstrip("/") or "")
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme.lower()}://{shown}" + (f":{port}" if port else "") + path
-
-
-def printable(text: object) -> str:
-    """Return a foreign string without characters that control a terminal."""
-    return "".join(mark if mark.isprintable() else "?" for mark in str(text))

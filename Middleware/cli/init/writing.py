@@ -12,12 +12,12 @@ from pathlib import Path
 
 from Middleware.cli.console import StartError
 from Middleware.cli.init.plan import Plan, planned_paths, to_bytes
-from Middleware.cli.init.servers import printable
 from Middleware.cli.users import current_user
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import CURRENT_USER as CURRENT_USER_KEYS
 from Middleware.utilities.file_utils import atomic_write
 from Middleware.utilities.files.path_utils import is_storable_name
+from Middleware.utilities.terminal import printable
 
 CURRENT_USER = "Users/_current-user.json"
 # Names of files and folders contain it, and with its folders a path must stay short enough for Windows.

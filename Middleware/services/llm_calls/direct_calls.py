@@ -5,7 +5,6 @@ import contextvars
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from Middleware.common import instance_global_variables as instance
@@ -106,6 +105,8 @@ def run_together(tasks: Sequence[Callable[[CancelScope], T]], scope: CancelScope
 def _run_in_pool(tasks: Sequence[Callable[[CancelScope], T]], group: CancelScope) -> list[T]:
     if not tasks:
         return []
+    # Imported here because few nodes make several calls at a time.
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
     with ThreadPoolExecutor(min(len(tasks), _max_workers()), "wilmer-call") as pool:
         # A new thread knows neither the request nor its user.
         futures = [pool.submit(contextvars.copy_context().run, task, group) for task in tasks]

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextvars
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from graphlib import TopologicalSorter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.json_data import strings_in
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 MAX_WORKERS = 16
 _TYPE = NODE.lookup("type")
@@ -57,6 +58,10 @@ def run_when_ready(indexes: Iterable[int], needed: Sequence[frozenset[int]], run
     Indexes that are in ``needed`` but not in ``indexes`` are done already. After a failure no further node is started,
     the running ones are waited for, and the failure of the first node in order is raised.
     """
+    # Imported here because most workflows run their nodes one after the other.
+    from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+    from graphlib import TopologicalSorter
+
     wanted = frozenset(indexes)
     order = TopologicalSorter({index: needed[index] & wanted for index in wanted})
     order.prepare()

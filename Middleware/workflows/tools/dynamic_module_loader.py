@@ -1,7 +1,6 @@
 """Runs users' Python scripts: loads the file afresh on every call and calls its function ``Invoke``."""
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
@@ -38,8 +37,6 @@ UNEXPECTED_ERROR = ("Error: An unexpected error occurred while processing your r
                     "Please check system logs.")
 # Keys of chunks that only the engine sets: a script that set them could end the answer of its workflow.
 ENGINE_KEYS = frozenset({"end", "more"})
-# A script that calls sys.exit or ends its own event loop must end the script only.
-FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 _numbers = itertools.count(1)
 _path_lock = threading.Lock()
 
@@ -143,7 +140,7 @@ def _run(path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Gene
         invoke = _invoke_of(module, path)
         try:
             result = invoke(*args, **kwargs)
-        except FAILURES as error:
+        except _failures() as error:
             return _failure_text(error, path)
         if not isgenerator(result):
             return result
@@ -151,13 +148,20 @@ def _run(path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Gene
             yield None
             for chunk in result:
                 yield _chunk_of(chunk)
-        except FAILURES as error:
+        except _failures() as error:
             yield {"token": _failure_text(error, path), "finish_reason": None}
         finally:
             result.close()
     finally:
         sys.modules.pop(module.__name__, None)
         sensitive_log(logger, logging.INFO, "The script %s took %.2f s", path, time.perf_counter() - started)
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """Return what ends a script only, also if it calls sys.exit or ends its own event loop."""
+    # Imported here because it is large, and a script that does not fail may not need it.
+    import asyncio
+    return Exception, SystemExit, asyncio.CancelledError
 
 
 def _load(path: str) -> ModuleType:

@@ -4,13 +4,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.workflows.tools.mcp.server_file import MCPToolCallError, load_server
-from Middleware.workflows.tools.mcp.sessions import Action, McpSessions, SessionError, SessionTimeout
+
+if TYPE_CHECKING:
+    from Middleware.workflows.tools.mcp.sessions import Action, McpSessions
 
 __all__ = ["DEFAULT_TIMEOUT_SECONDS", "MCPClient", "MCPToolCallError", "check_timeout"]
 
@@ -19,14 +21,22 @@ DEFAULT_TIMEOUT_SECONDS = 30
 MAX_PAGES = 100
 
 
+def _new_sessions() -> McpSessions:
+    # Imported at the first call: sessions need asyncio, the largest module that nothing else here does.
+    from Middleware.workflows.tools.mcp.sessions import McpSessions
+    return McpSessions()
+
+
 def close_sessions() -> None:
     """End the sessions that calls have opened, and the processes behind them. The next call opens one afresh."""
-    process().one(McpSessions).close()
+    if _new_sessions in process().factories():
+        process().one(_new_sessions).close()
 
 
 def kill_sessions() -> None:
     """End the processes behind the sessions, whatever they are doing. For the end of this process."""
-    process().one(McpSessions).kill()
+    if _new_sessions in process().factories():
+        process().one(_new_sessions).kill()
 
 
 class MCPClient:
@@ -37,7 +47,7 @@ class MCPClient:
     """
 
     def __init__(self, sessions: McpSessions | None = None) -> None:
-        self._sessions = sessions or process().one(McpSessions)
+        self._sessions = sessions or process().one(_new_sessions)
 
     def call_tool(self, server: str, tool: str, arguments: Mapping[str, object] | None = None,
                   timeout: float = DEFAULT_TIMEOUT_SECONDS) -> str:
@@ -74,6 +84,7 @@ class MCPClient:
                 for tool in self._run(server, "tools/list", fetch, timeout)}
 
     def _run(self, server: str, tool: str, action: Action, timeout: float) -> Any:
+        from Middleware.workflows.tools.mcp.sessions import SessionError, SessionTimeout
         seconds = check_timeout(timeout)
         request = current_request()
         try:

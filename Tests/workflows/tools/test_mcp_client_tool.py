@@ -291,7 +291,7 @@ def test_an_idle_server_is_ended(lab: Lab) -> None:
 def test_idle_time_and_the_shared_sessions() -> None:
     from Middleware.workflows.tools.mcp import sessions as mcp_sessions
     assert mcp_sessions.IDLE_SECONDS == 300
-    assert MCPClient()._sessions is MCPClient()._sessions is process().one(McpSessions)
+    assert MCPClient()._sessions is MCPClient()._sessions is process().one(mcp_client_tool._new_sessions)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from Middleware.services.memory.compactor_settings import load_compactor_setting
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of
-from Middleware.workflows.tools.memory.context_compaction import ContextCompaction
 
 
 class ContextCompactorHandler(BaseHandler):
@@ -25,4 +24,8 @@ class ContextCompactorHandler(BaseHandler):
         if folder is None:
             return ""
         settings = load_compactor_settings()
-        return "" if settings is None else ContextCompaction(context, settings, folder).run()
+        if settings is None:
+            return ""
+        # Imported here because only users with such settings need it.
+        from Middleware.workflows.tools.memory.context_compaction import ContextCompaction
+        return ContextCompaction(context, settings, folder).run()

@@ -19,7 +19,6 @@ from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHa
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
 from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer, save_summary, take_lock
-from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +111,12 @@ class _UsersWorkflowHandler(BaseHandler):
     # The workflows that the user's file and settings name may have nodes of any type.
     acts = "outside"
 
+    def write_memories(self, context: ExecutionContext, force_file_memory: bool = False) -> None:
+        """Write the memories of the context's discussion that are due."""
+        # Imported here because it needs all that writes memories, and most servers have no such node.
+        from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+        SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=force_file_memory)
+
     def helper_result(self, context: ExecutionContext, user_key: str) -> str | None:
         """Return the result of the workflow that the user's file names under ``user_key``; None if it names none."""
         name = config_utils.user_name_setting(user_key)
@@ -125,7 +130,7 @@ class QualityMemoryHandler(_UsersWorkflowHandler):
 
     def handle(self, context: ExecutionContext) -> object:
         if context.discussion_id:
-            SlowButQualityRAGTool().handle_discussion_id_flow(context)
+            self.write_memories(context)
             return ""
         result = self.helper_result(context, RECENT_WORKFLOW)
         return NOT_GENERATED if result is None else result
@@ -138,7 +143,7 @@ class RecentMemoryHandler(_UsersWorkflowHandler):
 
     def handle(self, context: ExecutionContext) -> object:
         if context.discussion_id:
-            SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=True)
+            self.write_memories(context, force_file_memory=True)
         result = self.helper_result(context, RECENT_WORKFLOW)
         if result is not None:
             return result
@@ -176,7 +181,7 @@ class FullChatSummaryHandler(_UsersWorkflowHandler):
         store = MemoryStore(folder)
         if self.value(context, "isManualConfig"):
             return _text(store)
-        SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=True)
+        self.write_memories(context, force_file_memory=True)
         if _is_current(store):
             return _text(store)
         result = self.helper_result(context, SUMMARY_WORKFLOW)

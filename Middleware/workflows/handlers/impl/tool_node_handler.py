@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory.memory_store import MemoryStore
@@ -18,9 +18,10 @@ from Middleware.workflows.handlers.base.network_keys import MAX_SECONDS
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
 from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module
-from Middleware.workflows.tools.offline_researcher_api_tool import OfflineResearcherApiClient
-from Middleware.workflows.tools.offline_wikipedia_api_tool import OfflineWikiApiClient
-from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+
+# Imported where a node uses them: most servers have none of these nodes.
+if TYPE_CHECKING:
+    from Middleware.workflows.tools.offline_wikipedia_api_tool import OfflineWikiApiClient
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class SlowButQualityRAGHandler(BaseHandler):
             logger.info("Node '%s' makes no call and returns an empty text: the conversation has no discussion id",
                         context.node_name)
             return ""
+        from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
         return SlowButQualityRAGTool().perform_rag_on_conversation_chunk(
             str(self.value(context, "systemPrompt")), str(self.value(context, "prompt")),
             self.text(context, "ragTarget"), context)
@@ -146,7 +148,7 @@ PERCENTILE = ConfigKey("percentile", "number", 0.5, "How relevant an article mus
                        least=0, most=1)
 
 # Queries the service with a prompt; the last argument reads the node's keys.
-Question = Callable[[OfflineWikiApiClient, str, Callable[[str], Any]], str]
+Question = Callable[["OfflineWikiApiClient", str, Callable[[str], Any]], str]
 
 QUESTIONS: Mapping[str, Question] = {
     "OfflineWikiApiPartialArticle": lambda client, prompt, key: client.get_wiki_summary_by_prompt(
@@ -179,6 +181,7 @@ class OfflineWikipediaHandler(BaseHandler):
     }
 
     def handle(self, context: ExecutionContext) -> object:
+        from Middleware.workflows.tools.offline_wikipedia_api_tool import OfflineWikiApiClient
         client = OfflineWikiApiClient(context.request.cancel_scope)
         return QUESTIONS[context.node_type](client, prompt_to_search(self, context), partial(self.value, context))
 
@@ -214,6 +217,7 @@ class OfflineResearcherHandler(BaseHandler):
         "OfflineResearcherApiDeepResearch": _keys(600)}
 
     def handle(self, context: ExecutionContext) -> object:
+        from Middleware.workflows.tools.offline_researcher_api_tool import OfflineResearcherApiClient
         query = prompt_to_search(self, context)
         return OfflineResearcherApiClient(context.request.cancel_scope).search(
             query, MODES[context.node_type], timeout=self._timeout(context),

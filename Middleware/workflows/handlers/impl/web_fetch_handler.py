@@ -6,6 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
@@ -15,12 +16,16 @@ from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.web.fetch import WebFetchError, WebFetchTimeoutError, WebRequest, fetch
-from Middleware.workflows.tools.web.output import OUTPUT_FORMATS, Stopped, render_failure, render_response
+
+# What fetches and renders is imported in the functions that do it: most servers have no such node.
+if TYPE_CHECKING:
+    from Middleware.workflows.tools.web.fetch import WebRequest
+    from Middleware.workflows.tools.web.output import Stopped
 
 logger = logging.getLogger(__name__)
 
 MAX_RENDER_SECONDS = 60.0
+OUTPUT_FORMATS = ("text", "json", "full", "html-stripped")
 # A method or the name of a header, as RFC 9110 defines it.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -54,6 +59,8 @@ class WebFetchHandler(BaseHandler):
         return str(METHOD.of(node) or METHOD.default).upper() in ("GET", "HEAD")
 
     def handle(self, context: ExecutionContext) -> object:
+        from Middleware.workflows.tools.web.fetch import WebFetchError, fetch
+        from Middleware.workflows.tools.web.output import render_failure, render_response
         output_format = network.choice(context, OUTPUT_FORMAT)
         raises = network.choice(context, network.ON_ERROR) == "raise"
         request = _request(context)
@@ -76,10 +83,12 @@ def _rendered(context: ExecutionContext, render: Callable[[Stopped], str]) -> st
     try:
         return run_interruptible(render, context.request.cancel_scope, MAX_RENDER_SECONDS)
     except DeadlineError:
+        from Middleware.workflows.tools.web.fetch import WebFetchTimeoutError
         raise WebFetchTimeoutError("WebFetch could not read the response in time.") from None
 
 
 def _request(context: ExecutionContext) -> WebRequest:
+    from Middleware.workflows.tools.web.fetch import WebRequest
     # Text of a model may hold lone surrogates, which UTF-8 cannot encode: hence "replace" below.
     body = _text(context, BODY)
     return WebRequest(

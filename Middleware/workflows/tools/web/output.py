@@ -9,8 +9,6 @@ from html.parser import HTMLParser
 
 from Middleware.workflows.tools.web.fetch import ResponseTooLargeError, WebFetchError, WebResponse
 
-OUTPUT_FORMATS = ("text", "json", "full", "html-stripped")
-
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 _META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 _META_WITHIN_BYTES = 2048
