@@ -3,16 +3,24 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+# Clients come in bursts. After this time without work a kept thread ends, and gives the memory of its stack back.
+REST_SECONDS = 2.0
+RESTING = "resting"
+"""The name of a kept thread between two pieces of work."""
 
 
 def start_daemon(target: Callable[[], object], name: str, without: str) -> threading.Thread | None:
@@ -28,6 +36,70 @@ def start_daemon(target: Callable[[], object], name: str, without: str) -> threa
         logger.warning("%s: %s", without, error)
         return None
     return thread
+
+
+class _Kept:
+    """A kept thread: its next piece of work, and the lock that it waits for while it rests."""
+
+    __slots__ = ("turn", "work")
+
+    def __init__(self, work: tuple[Callable[[], object], str]) -> None:
+        self.work: tuple[Callable[[], object], str] | None = work
+        self.turn = threading.Lock()
+        self.turn.acquire()
+
+
+class KeptThreads:
+    """Daemon threads for short work, kept for the next piece of it; the one that rested last works first.
+
+    Starting a thread costs several system calls, and twice the wait until the interpreter's lock is free: for the new
+    thread, and for the one that waits until it runs.
+    """
+
+    def __init__(self) -> None:
+        # Its methods are atomic, so that it needs no lock.
+        self._resting: list[_Kept] = []
+
+    def start(self, target: Callable[[], object], name: str) -> None:
+        """Run ``target`` on a thread that has this name meanwhile, in an empty context as on a new thread.
+
+        Raises RuntimeError if none rests and the system cannot start another.
+        """
+        try:
+            kept = self._resting.pop()
+        except IndexError:
+            threading.Thread(target=self._run, args=(_Kept((target, name)),), name=name, daemon=True).start()
+            return
+        kept.work = target, name
+        kept.turn.release()
+
+    def _run(self, kept: _Kept) -> None:
+        thread = threading.current_thread()
+        while (work := kept.work) is not None:
+            target, thread.name = work
+            try:
+                contextvars.Context().run(target)
+            # As at the end of any thread.
+            except BaseException:
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
+            # A thread that rests must not keep the last request alive.
+            del work, target
+            kept.work, thread.name = None, RESTING
+            self._resting.append(kept)
+            if not kept.turn.acquire(timeout=REST_SECONDS):
+                self._end_rest(kept)
+
+    def _end_rest(self, kept: _Kept) -> None:
+        try:
+            self._resting.remove(kept)
+        # It has just been chosen for another piece of work.
+        except ValueError:
+            kept.turn.acquire()
+
+
+def on_kept_thread(target: Callable[[], object], name: str) -> None:
+    """Run ``target`` on one of the process's kept threads. Raises RuntimeError as ``KeptThreads.start`` does."""
+    process().one(KeptThreads).start(target, name)
 
 
 class DeadlineError(Exception):
@@ -57,7 +129,7 @@ def run_interruptible(work: Callable[[Callable[[], bool]], Result], scope: Cance
         if not scope.cancelled:
             # Log entries of the work belong to the request, and may be private.
             context = contextvars.copy_context()
-            threading.Thread(target=context.run, args=(run,), name="web-fetch", daemon=True).start()
+            on_kept_thread(partial(context.run, run), "web-fetch")
             wake.wait(min(seconds, threading.TIMEOUT_MAX))
     finally:
         scope.remove_callback(token)

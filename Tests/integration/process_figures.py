@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from Middleware.utilities.daemon_threads import REST_SECONDS
+
 NOT_KNOWN = -1
 LOOK_SECONDS = 0.1
 
@@ -46,16 +48,19 @@ def figures_of(pid: int) -> Figures | None:
 
 
 def held_at_rest(pid: int, expected: dict[str, int] | None = None, seconds: float = 5.0) -> dict[str, int]:
-    """What a process holds once that is ``expected``, or, without that, the same twice in a row.
+    """What a process holds once that is ``expected``, or, without that, once no kept thread can be left to end.
 
-    Waits for ``seconds`` at most. Empty where nothing can be known.
+    Waits for ``seconds`` at most, or until then. Empty where nothing can be known.
     """
-    deadline = time.monotonic() + seconds
-    held = expected
+    quiet = 0.0 if expected is not None else REST_SECONDS + 1.0
+    deadline = time.monotonic() + seconds + 2 * quiet
+    held, since = expected, time.monotonic()
     while True:
         before, figures = held, figures_of(pid)
         held = figures.held if figures else {}
-        if held == (before if expected is None else expected) or time.monotonic() >= deadline:
+        if held != (before if expected is None else expected):
+            since = time.monotonic() + LOOK_SECONDS
+        if time.monotonic() >= min(since + quiet, deadline):
             return held
         time.sleep(LOOK_SECONDS)
 

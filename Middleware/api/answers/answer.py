@@ -18,6 +18,7 @@ from Middleware.exceptions import EarlyTerminationException, ServerStoppingError
 from Middleware.models.messages import Chunk, Message, ToolCall, Usage, token_count
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
+from Middleware.utilities.daemon_threads import on_kept_thread
 from Middleware.utilities.text_utils import rough_estimate_token_length
 from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.request_line import terminal_line
@@ -148,7 +149,7 @@ class StreamingAnswer:
     # -- until the first chunk -----------------------------------------------------------------------------------
     def begin(self, timeout: float = HEARTBEAT_SECONDS) -> StreamingAnswer:
         """Start the engine. An error within ``timeout`` seconds is raised, so that the client gets a real status."""
-        threading.Thread(target=self._run_to_first_chunk, name="first-chunk", daemon=True).start()
+        on_kept_thread(self._run_to_first_chunk, "first-chunk")
         self._ready.wait(timeout)
         if self._ready.is_set() and self._error is not None \
                 and not isinstance(self._error, EarlyTerminationException):

@@ -13,6 +13,7 @@ from http.client import HTTPException
 from urllib3.exceptions import HTTPError
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.daemon_threads import on_kept_thread
 from Middleware.utilities.http.connection import SLICE_SECONDS, Connection
 from Middleware.utilities.http.pool import ConnectionPool, unreachable_key
 from Middleware.utilities.http.problems import PERMANENT, HttpError, Kind, connect_problem, root_cause
@@ -172,7 +173,7 @@ class Connector:
 
 
 class _PendingConnection:
-    """A connection that a daemon thread opens; an abandoned one is closed as soon as it is open."""
+    """A connection that another thread opens; an abandoned one is closed as soon as it is open."""
 
     def __init__(self, pool: ConnectionPool, target: Target, timeout: float, route: Route) -> None:
         self.ready = threading.Event()
@@ -182,7 +183,7 @@ class _PendingConnection:
         self._outcome: Connection | Exception | None = None
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="http-connect", daemon=True).start()
+        on_kept_thread(self._run, "http-connect")
 
     def _run(self) -> None:
         outcome: Connection | Exception

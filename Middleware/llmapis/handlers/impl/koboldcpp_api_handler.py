@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
@@ -13,6 +14,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, usage_
 from Middleware.llmapis.transport import BackendRequest
 from Middleware.models.messages import Answer, Chunk, Usage
 from Middleware.models.process import process
+from Middleware.utilities.daemon_threads import on_kept_thread
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +131,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         finally:
             answered = self.ended or self.closed
             if self.is_cancelled and not answered and not running.busy(request.url):
-                threading.Thread(target=self._abort, args=(request,), name="koboldcpp-abort", daemon=True).start()
+                on_kept_thread(partial(self._abort, request), "koboldcpp-abort")
 
     def _abort(self, request: BackendRequest) -> None:
         # A call that started in the meantime must not be aborted.
