@@ -17,7 +17,7 @@ from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import current_node, current_request
 from Middleware.utilities.config.users import configured_users, flag_in, get_current_username, settings_for
 from Middleware.utilities.files.path_utils import safe_join
-from Middleware.utilities.sensitive_logging_utils import REDACTED, is_encryption_active, places_of
+from Middleware.utilities.sensitive_logging_utils import REDACTED, places_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +45,19 @@ class PrivacyFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        own = f"{record.name}.".startswith(_OWN)
-        unknown = current_request() is None and (not own or bool(record.exc_info))
-        if is_encryption_active() or (unknown and _any_user_wants_privacy()):
+        request = current_request()
+        if request is not None:
+            if request.redact:
+                _clean(record, _is_own(record))
+            return True
+        own = _is_own(record)
+        if (not own or record.exc_info) and _any_user_wants_privacy():
             _clean(record, own)
         return True
+
+
+def _is_own(record: logging.LogRecord) -> bool:
+    return f"{record.name}.".startswith(_OWN)
 
 
 def _clean(record: logging.LogRecord, own: bool) -> None:
@@ -88,9 +96,8 @@ class NodeFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         node = current_node(current_request()) if record.levelno >= logging.WARNING else None
-        own = f"{record.name}.".startswith(_OWN)
         # Several handlers filter the same record.
-        if node is not None and own and not hasattr(record, "node"):
+        if node is not None and _is_own(record) and not hasattr(record, "node"):
             record.node, text = node, record.getMessage()
             where = node.chain[-1] if node.chain else node.workflow_name
             title = "" if f"'{node.node_name}'" in text else f" '{node.node_name}'"

@@ -89,11 +89,11 @@ class ConfigLookup:
                  if any(stem.casefold() == wanted for stem in search.stems(folder))]
         return found if len(found) <= MAX_ELSEWHERE else []
 
-    def folder_names(self, root: str, parts: Candidate) -> dict[str, bool]:
+    def folder_names(self, root: str, parts: Candidate) -> Mapping[str, bool]:
         """Return the names in a folder below the root, and for each whether it is a folder; empty if it is missing."""
         search = _Search(self.store, root)
         folder = search.folder(parts)
-        return dict(search.names(folder)) if folder is not None else {}
+        return search.names(folder) if folder is not None else {}
 
     def _warn_about_case(self, found: FoundFile, candidates: tuple[Candidate, ...]) -> None:
         wanted = tried_paths(candidates)
@@ -168,8 +168,8 @@ class _Search:
                        if is_folder and name.casefold() == wanted]
         return matches
 
-    def names(self, folder: Candidate) -> dict[str, bool]:
-        return dict(self._listing(folder) or {})
+    def names(self, folder: Candidate) -> Mapping[str, bool]:
+        return self._listing(folder) or {}
 
     def stems(self, folder: Candidate) -> list[str]:
         """Return the names of the JSON files in a folder, sorted, without their suffix."""
@@ -230,7 +230,11 @@ def candidate(name: object, *folders: str, kind: str) -> Candidate:
     if isinstance(name, str) and not name.strip():
         raise ConfigValueError(f"no name is given for the {kind}")
     try:
-        return tuple(part for folder in folders if folder for part in split_name(folder)) + split_name(name)
+        parts: Candidate = ()
+        for folder in folders:
+            if folder:
+                parts += split_name(folder)
+        return parts + split_name(name)
     except ConfigValueError as error:
         raise ConfigValueError(f"{kind}: {error}") from None
 

@@ -16,7 +16,7 @@ from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, 
 from Middleware.utilities.config.keys.user import CURRENT_USER, USER
 from Middleware.utilities.config.lookup import Candidate, candidate, find_file, forbidden_folder, require_file
 from Middleware.utilities.config.paths import choose_directory, get_root_config_directory, get_root_public_directory
-from Middleware.utilities.config.store import FoundFile, config_store, read_object
+from Middleware.utilities.config.store import ConfigStore, FoundFile, config_store, read_object
 from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ DEFAULT_WORKFLOW: str = USER["categorizationWorkflow"].default
 class UserSnapshot:
     """A user's settings as one request sees them. ``basis`` holds everything that the choice of the user depends on."""
 
+    store: ConfigStore
     basis: tuple[object, ...]
     name: str
     settings: Mapping[str, object]
@@ -87,17 +88,17 @@ def user_settings() -> Mapping[str, object]:
 def current_snapshot() -> UserSnapshot:
     """Return the current user with settings."""
     request = current_request()
-    if request is None:
-        name = get_current_username()
-        return UserSnapshot((), name, settings_for(name))
+    known = request.config if request is not None else None
+    store = known.store if isinstance(known, UserSnapshot) else config_store()
     # Within a request the settings must not change, even if the file does; only a change of the user reads them again.
-    basis = (config_store().generation, request.user, instance.USERS, instance.CONFIG_DIRECTORY,
-             instance.PUBLIC_DIRECTORY)
-    known = request.config
+    basis = (store.generation, request.user if request is not None else None, instance.USERS,
+             instance.CONFIG_DIRECTORY, instance.PUBLIC_DIRECTORY)
     if isinstance(known, UserSnapshot) and known.basis == basis:
         return known
     name = get_current_username()
-    request.config = snapshot = UserSnapshot(basis, name, settings_for(name))
+    snapshot = UserSnapshot(store, basis, name, settings_for(name))
+    if request is not None:
+        request.config = snapshot
     return snapshot
 
 
@@ -231,8 +232,11 @@ def user_wide_variables() -> Mapping[str, object]:
 def user_flag(key: str) -> bool:
     """Return ``flag_in`` for the current user."""
     snapshot = current_snapshot()
-    # Requests read many flags, and nearly all of them are JSON booleans.
-    value = snapshot.settings.get(USER[key].name)
+    declared = USER[key]
+    # Requests read many flags, and nearly all of them are absent or JSON booleans.
+    value = snapshot.settings.get(key)
+    if value is None:
+        return declared.default is True
     return value if value is True or value is False else flag_in(snapshot.settings, key, snapshot.name)
 
 

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_SHARED_FOLDER = USER["sharedWorkflowsSubDirectoryOverride"]
+
 TEST_SUFFIX = ".test.json"
 """The suffix of files that contain tests of the workflow beside them; they are not workflows."""
 
@@ -155,8 +157,10 @@ def _split(data: object, display: str) -> tuple[list[dict[str, object]], dict[st
 
 def shared_workflow_folder(user: str | None = None) -> str:
     """Return the folder below ``Workflows`` whose workflows ``user`` (None: the current one) offers as models."""
-    name = user or get_current_username()
-    return text_setting(settings_for(user), USER["sharedWorkflowsSubDirectoryOverride"], name)
+    if user is None:
+        current = current_snapshot()
+        return text_setting(current.settings, _SHARED_FOLDER, current.name)
+    return text_setting(settings_for(user), _SHARED_FOLDER, user)
 
 
 def shared_selection(name: object, user: str | None = None) -> tuple[str, str] | None:
@@ -169,10 +173,10 @@ def shared_selection(name: object, user: str | None = None) -> tuple[str, str] |
         return None
     assert isinstance(name, str)
     folder = shared_workflow_folder(user)
-    names = _shared_names(folder, user)
-    is_file = names.get(f"{name}.json") is False
+    names, file = _shared_names(folder, user), f"{name}.json"
+    is_file = names.get(file) is False and not _is_test(file)
     # A folder beside a file of the same name may contain only what the file calls; then the file is the workflow.
-    if names.get(name) and not (is_file and not _has_default(folder, name)):
+    if names.get(name) and not _is_test(name) and not (is_file and not _has_default(folder, name)):
         return DEFAULT_WORKFLOW, f"{folder}/{name}"
     return (name, folder) if is_file else None
 
@@ -189,7 +193,7 @@ def list_shared_workflows(user: str | None = None) -> list[str]:
     """
     listed, folder = set(), shared_workflow_folder(user)
     for name, is_folder in _shared_names(folder, user).items():
-        if name.startswith("_"):
+        if name.startswith("_") or _is_test(name):
             continue
         if not is_folder:
             if name.endswith(".json") and is_flat_name(name[:-5]):
@@ -209,9 +213,12 @@ def _shared_names(folder: str, user: str | None) -> Mapping[str, bool]:
     except ConfigValueError as error:
         raise ConfigValueError(f"sharedWorkflowsSubDirectoryOverride: {error}",
                                file=user_display_path(user or get_current_username())) from None
-    names = config_lookup().folder_names(get_root_config_directory(), ("Workflows", *parts))
+    return config_lookup().folder_names(get_root_config_directory(), ("Workflows", *parts))
+
+
+def _is_test(name: str) -> bool:
     # A client must not run the tests of a workflow as a model.
-    return {name: is_folder for name, is_folder in names.items() if not name.endswith(TEST_SUFFIX)}
+    return name.endswith(TEST_SUFFIX)
 
 
 def model_ids() -> list[str]:

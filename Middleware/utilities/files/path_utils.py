@@ -18,6 +18,7 @@ WINDOWS = os.name == "nt"
 MAX_NAME_BYTES = 255
 
 _DRIVE = re.compile(r"[A-Za-z]:")
+_NOT_FLAT = re.compile(r"[/\\:\0]")
 _SEPARATORS = re.compile(r"[/\\]")
 _WINDOWS_MARKS = frozenset('<>"|?*:')
 _WINDOWS_DEVICES = frozenset({"con", "prn", "aux", "nul", "conin$", "conout$", "clock$",
@@ -30,7 +31,7 @@ def is_flat_name(name: object) -> bool:
     It must not be blank, ``.`` or ``..``, nor contain ``/``, ``\\``, ``:`` or NUL. On Windows it must also not be a
     device or end with a dot or a space.
     """
-    if not isinstance(name, str) or not name.strip(" .") or any(mark in name for mark in "/\\:\0"):
+    if not isinstance(name, str) or not name.strip(" .") or _NOT_FLAT.search(name):
         return False
     return _is_encodable(name) and not (WINDOWS and _means_another_file(name))
 

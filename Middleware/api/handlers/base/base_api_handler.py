@@ -70,7 +70,7 @@ class MissingKeys:
         """
         if api_key:
             return
-        user = config_utils.get_current_username()
+        user = config_utils.current_snapshot().name
         if config_utils.user_flag("encryptUsingApiKey") and self._users.first(user):
             logger.warning("User %s has encryptUsingApiKey, but a request brought no key (it must be exactly "
                            "'Authorization: Bearer KEY'): what it stores is not encrypted.", user)
@@ -84,7 +84,7 @@ class MissingKeys:
 
 def _answering_model(context: RequestContext, asked: object) -> str:
     """Return the model that answers, and the requested one if that does not exist, as part of a log line."""
-    name = api_helpers.get_model_name()
+    name = context.model
     if context.workflow_override or not asked or not isinstance(asked, str) \
             or asked.removesuffix(api_helpers.LATEST) == name:
         return name
