@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 FILL = 0.8
 """The share of a size that is used, so that a text whose estimate is too low still fits."""
 
+SENTINEL_CHARACTER = "_"
+"""In each sentinel of a brace."""
 _SENTINEL_START = "__WILMER_"
 # In characters. A longer text is searched in pieces, as no other thread runs during a call of a string method.
 _PIECE = 128 * 1024

@@ -25,11 +25,23 @@ def chat_messages(raw: object, *, empty_texts_left_out: bool = False) -> list[Me
 
     ``empty_texts_left_out``: the dialect's own packages omit ``content`` where the text is empty.
     """
-    if not isinstance(raw, list) or not all(isinstance(message, dict) for message in raw):
+    if not isinstance(raw, list) or [sent for sent in raw if not isinstance(sent, dict)]:
         raise ClientError("The 'messages' field must be a list of objects.")
     add_prefixes = config_utils.user_flag("chatCompleteAddUserAssistant")
-    messages = [_message(message, add_prefixes, empty_texts_left_out) for message in raw]
-    if any("tool_calls" in message for message in messages):
+    prefixes = ROLE_PREFIXES if add_prefixes else {}
+    messages: list[Message] = []
+    has_calls = False
+    for sent in raw:
+        role, content = sent.get("role"), sent.get("content")
+        # A conversation has thousands of messages with only these two, and a call for each would double the time.
+        if len(sent) == 2 and isinstance(content, str) and isinstance(role, str) and role:
+            role = ROLE_NAMES.get(role, role)
+            messages.append({"role": role, "content": prefixes.get(role, "") + content if prefixes else content})
+        else:
+            message = _message(sent, prefixes, empty_texts_left_out)
+            has_calls = has_calls or "tool_calls" in message
+            messages.append(message)
+    if has_calls:
         _link_tool_results(messages)
     if messages and messages[-1]["role"] != "assistant" \
             and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator"):
@@ -42,7 +54,7 @@ def string_list(value: object) -> list[str]:
     return [entry for entry in value if isinstance(entry, str) and entry] if isinstance(value, list) else []
 
 
-def _message(raw: Mapping[str, object], add_prefixes: bool, empty_texts_left_out: bool) -> Message:
+def _message(raw: Mapping[str, object], prefixes: Mapping[str, str], empty_texts_left_out: bool) -> Message:
     role = raw.get("role")
     if not role or not isinstance(role, str):
         raise ClientError("Each message must have a 'role' field.")
@@ -50,14 +62,9 @@ def _message(raw: Mapping[str, object], add_prefixes: bool, empty_texts_left_out
             and not (empty_texts_left_out and (role in ("assistant", "tool") or raw.get("images"))):
         raise ClientError("Each message must have 'content' or 'tool_calls'.")
     role = ROLE_NAMES.get(role, role)
-    prefix = ROLE_PREFIXES.get(role, "") if add_prefixes else ""
-    content = raw.get("content")
-    # A shortcut for most messages of a long conversation.
-    if len(raw) == 2 and isinstance(content, str):
-        return {"role": role, "content": prefix + content}
-    text, images = _content(content)
+    text, images = _content(raw.get("content"))
     images += string_list(raw.get("images"))
-    message: dict[str, object] = {"role": role, "content": prefix + text}
+    message: dict[str, object] = {"role": role, "content": prefixes.get(role, "") + text}
     if images:
         message["images"] = images
     if raw.get("tool_calls") is not None:

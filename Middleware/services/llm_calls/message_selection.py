@@ -44,8 +44,8 @@ def limit_images(messages: Sequence[Message], most: int) -> list[Message]:
 
 def gather_images(messages: Sequence[Message], look_back: int, most: int) -> list[str]:
     """Return the newest ``most`` images (0: all) of the newest ``look_back`` messages, oldest first."""
-    images = [image for message in (messages[-look_back:] if look_back > 0 else ())
-              for image in message.get("images") or ()]
+    images = [image for message in (messages[-look_back:] if look_back > 0 else ()) if "images" in message
+              for image in message["images"] or ()]
     return images[-most:] if most > 0 else images
 
 

@@ -10,7 +10,7 @@ from Middleware.utilities.files.path_utils import is_storable_name
 
 logger = logging.getLogger(__name__)
 
-_OPEN, _CLOSE = "[DiscussionId]", "[/DiscussionId]"
+OPEN_TAG, _CLOSE_TAG = "[DiscussionId]", "[/DiscussionId]"
 
 
 def extract_discussion_id(messages: Iterable[Mapping[str, object]]) -> str | None:
@@ -18,7 +18,7 @@ def extract_discussion_id(messages: Iterable[Mapping[str, object]]) -> str | Non
     for message in messages:
         content = message.get("content")
         # The result of a tool comes from outside and must not select the data of another conversation.
-        if not isinstance(content, str) or _OPEN not in content or message.get("role") == "tool":
+        if not isinstance(content, str) or OPEN_TAG not in content or message.get("role") == "tool":
             continue
         found = next(_names(content), None)
         if found:
@@ -30,33 +30,34 @@ def remove_discussion_id_tag(messages: Iterable[Message]) -> None:
     """Remove every complete tag from every message, in place; the text around it stays, white space included."""
     for message in messages:
         content = message.get("content")
-        if isinstance(content, str) and _OPEN in content:
-            message["content"] = _without_tags(content)
+        if isinstance(content, str) and OPEN_TAG in content:
+            message["content"] = without_discussion_id_tags(content)
 
 
 def _names(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of the name in each complete tag. A name ends at the first closing tag, within its line."""
     # The time is proportional to the length of the text, whatever tags it has; that of a regular expression is not.
     at, line_end = 0, -1
-    while (found := text.find(_OPEN, at)) >= 0:
-        start = found + len(_OPEN)
+    while (found := text.find(OPEN_TAG, at)) >= 0:
+        start = found + len(OPEN_TAG)
         if line_end < start:
             newline = text.find("\n", start)
             line_end = len(text) if newline < 0 else newline
-        end = text.find(_CLOSE, start, line_end)
+        end = text.find(_CLOSE_TAG, start, line_end)
         # Without a closing tag, no other opening tag of this line is complete either.
         if end < 0:
             at = line_end
         else:
             yield start, end
-            at = end + len(_CLOSE)
+            at = end + len(_CLOSE_TAG)
 
 
-def _without_tags(text: str) -> str:
+def without_discussion_id_tags(text: str) -> str:
+    """Return the text without its complete tags."""
     kept, at = [], 0
     for start, end in _names(text):
-        kept.append(text[at:start - len(_OPEN)])
-        at = end + len(_CLOSE)
+        kept.append(text[at:start - len(OPEN_TAG)])
+        at = end + len(_CLOSE_TAG)
     return "".join((*kept, text[at:]))
 
 

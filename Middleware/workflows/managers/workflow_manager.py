@@ -126,18 +126,26 @@ class WorkflowManager:
         return results[-1] if results else None
 
     def start(self, request: RequestContext, messages: list[Message], *, discussion_id: str | None = None,
-              chain: tuple[str, ...] | None = None, **run_fields: Any) -> Iterator[Any]:
-        """Return an iterator over the run: the responder's output first, then the later nodes as iteration goes on.
+              **run_fields: Any) -> Iterator[Any]:
+        """As ``start_prepared``, for messages that may be blank or have tags. These are removed in place.
 
-        ``run_fields`` are fields of ``RunRequest``. ``chain`` names the workflows around this one; by default
-        those around the running node. ``messages`` is changed in place: tags and blank messages are removed.
+        Without a ``discussion_id``, that of the first tag is used.
         """
-        if request.listeners is None:
-            request.listeners = self.listeners or Listeners(default_listeners())
         if discussion_id is None:
             discussion_id = extract_discussion_id(messages)
         remove_discussion_id_tag(messages)
         messages[:] = [message for message in messages if not is_blank(message)]
+        return self.start_prepared(request, messages, discussion_id=discussion_id, **run_fields)
+
+    def start_prepared(self, request: RequestContext, messages: list[Message], *, discussion_id: str | None,
+                       chain: tuple[str, ...] | None = None, **run_fields: Any) -> Iterator[Any]:
+        """Return an iterator over the run: the responder's output first, then the later nodes as iteration goes on.
+
+        ``run_fields`` are fields of ``RunRequest``. ``chain`` names the workflows around this one; by default
+        those around the running node.
+        """
+        if request.listeners is None:
+            request.listeners = self.listeners or Listeners(default_listeners())
         loaded = self._load()
         listeners = self.listeners or request.listeners
         listeners.emit("workflow_loaded", loaded)

@@ -9,7 +9,7 @@ from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block, LlmApiHandler, Prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import SENTINEL_CHARACTER, restore_braces
 
 
 class BaseChatCompletionsHandler(LlmApiHandler):
@@ -35,7 +35,7 @@ class BaseChatCompletionsHandler(LlmApiHandler):
         """Return copies of the messages with the endpoint's texts injected and braces restored."""
         messages: list[BackendMessage]
         if prompt.conversation is not None:
-            messages = [cast(BackendMessage, dict(message)) for message in prompt.conversation]
+            messages = cast(list[BackendMessage], list(map(dict, prompt.conversation)))
         else:
             messages = [{"role": role, "content": text} for role, text in
                         (("system", prompt.system_prompt), ("user", prompt.prompt)) if text]
@@ -49,7 +49,9 @@ class BaseChatCompletionsHandler(LlmApiHandler):
         for message in messages:
             content = message.get("content")
             if isinstance(content, str):
-                message["content"] = restore_braces(content)
+                # Few texts need the call, and a search for a single character is much faster than any other.
+                if SENTINEL_CHARACTER in content:
+                    message["content"] = restore_braces(content)
             elif isinstance(content, list):
                 message["content"] = [_restored_block(block) for block in content]
         return messages

@@ -101,28 +101,26 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
     # -- request -------------------------------------------------------------------------------------------------
     def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         for message in messages:
-            calls = message.get("tool_calls")
-            if "tool_calls" in message and not (isinstance(calls, list) and calls):
+            if "tool_calls" in message and not (isinstance(message["tool_calls"], list) and message["tool_calls"]):
                 del message["tool_calls"]
-        if any("images" in message for message in messages):
-            self._convert_images(messages)
+            if "images" in message:
+                self._convert_images(message)
         return messages
 
-    def _convert_images(self, messages: list[BackendMessage]) -> None:
-        """Turn the images of user messages into content blocks; remove ``images`` everywhere."""
-        for message in messages:
-            images = message.pop("images", None)
-            if message.get("role") != "user" or not images:
-                continue
-            sources = images if isinstance(images, list) else [images]
-            urls = [url for url in map(image_url, sources) if url]
-            if len(urls) < len(sources):
-                self.unreadable(f"{len(sources) - len(urls)} image(s) that are neither data, base64 nor a web address")
-            if urls:
-                content = message.get("content")
-                text: list[Block] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-                shown: list[Block] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-                message["content"] = text + shown
+    def _convert_images(self, message: BackendMessage) -> None:
+        """Turn the images of a user message into content blocks; remove those of others."""
+        images = message.pop("images")
+        if message.get("role") != "user" or not images:
+            return
+        sources = images if isinstance(images, list) else [images]
+        urls = [url for url in map(image_url, sources) if url]
+        if len(urls) < len(sources):
+            self.unreadable(f"{len(sources) - len(urls)} image(s) that are neither data, base64 nor a web address")
+        if urls:
+            content = message.get("content")
+            text: list[Block] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+            shown: list[Block] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+            message["content"] = text + shown
 
     # -- streamed answer -----------------------------------------------------------------------------------------
     def read_events(self, events: Sequence[SSEEvent | str]) -> list[Chunk]:

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -87,6 +89,31 @@ def test_finish_reason_length(lab: ApiLab, stream: bool) -> None:
         assert [event["choices"][0]["finish_reason"] for event in answer.events[:-1]][-1] == "length"
     else:
         assert answer.json["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_plain_message_costs_no_call_of_a_function(lab: ApiLab) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    lab.default([llm("", lastMessagesToSendInsteadOfPrompt=1000)])
+    lab.backend.responder = lambda request: reply_to(request, "x", usage=usage)
+
+    def calls(count: int) -> int:
+        made: list[str] = []
+
+        def note(frame: FrameType, event: str, _argument: object) -> None:
+            if event == "call" and "Middleware" in frame.f_code.co_filename:
+                made.append(frame.f_code.co_name)
+
+        conversation = [{"role": ("user", "assistant")[turn % 2], "content": f"turn {turn}"} for turn in range(count)]
+        sys.setprofile(note)
+        try:
+            lab.chat(*conversation)
+        finally:
+            sys.setprofile(None)
+        assert lab.backend.requests[-1].json["messages"] == conversation
+        return len(made)
+
+    calls(10)
+    assert calls(500) - calls(10) < 50
 
 
 def test_tools_go_through(lab: ApiLab) -> None:
