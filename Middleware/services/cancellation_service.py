@@ -76,7 +76,10 @@ class CancellationService:
             logger.warning("A cancel scope without a request id cannot be registered")
             return
         with self._lock:
-            entry = self._entry(request_id)
+            entry = self._entries.get(request_id)
+            if entry is None:
+                self._entries[request_id] = _Entry(scope, adopted=True)
+                return
             before, entry.scope, entry.adopted = entry.scope, scope, True
             self._unknown.pop(request_id, None)
         if before is scope:

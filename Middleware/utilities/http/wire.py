@@ -27,6 +27,9 @@ MAX_HEAD_BYTES = 256 * 1024
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
 
 _VERSION = b"HTTP/1."
+_A_REQUEST = Request(method="GET", target="/", headers=[("Host", "host")])
+# Stands for the length of a body in a head that is kept.
+_SOME_LENGTH = "1"
 _GZIP_START = b"\x1f\x8b"
 # Control characters that headers must not contain; a tab is allowed.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -204,18 +207,13 @@ class HttpCall:
         where = f"{target.scheme}://{target.host_header}{target.path}" if absolute else target.path
         if body_length is None and request.method in ("POST", "PUT", "PATCH"):
             body_length = 0
-        given = {name.lower() for name in (*request.headers, *(extra or {}))}
-        defaults = {"Host": target.host_header, "Accept-Encoding": "identity", "Accept": "*/*",
-                    "Authorization": target.authorization,
-                    "Content-Length": "" if body_length is None else str(body_length)}
-        items = {**{name: value for name, value in defaults.items() if value and name.lower() not in given},
-                 **request.headers, **(extra or {})}
-        raw = [_header(*item) for item in items.items()]
-        try:
-            return self._http.send(Request(method=request.method, target=where, headers=raw))
-        except LocalProtocolError:
-            # The text of that error would quote the value.
-            raise ConfigValueError("The request's URL or headers cannot be sent (check URL and API key)") from None
+        # Elsewhere a URL may quote a conversation, which must not stay in memory.
+        parts = _head_parts if request.remembers_unreachable else _head_parts.__wrapped__
+        before, after = parts(request.method, where, target.host_header, target.authorization, body_length is not None,
+                              (*request.headers.items(), *(extra or {}).items()))
+        # The parser of the answer must know that a request was sent; any other one than CONNECT will do.
+        self._http.send(_A_REQUEST)
+        return before + str(body_length).encode("ascii") + after if after else before
 
     def feed(self, data: bytes) -> bytes:
         """Return the body bytes in the received data. Raises WireError if it is not HTTP/1.x."""
@@ -277,6 +275,33 @@ class HttpCall:
         encoding = headers.get("content-encoding", "").lower()
         if encoding in _Inflater.ENCODINGS or (encoding not in ("", "identity") and not self._request.keep_encoded):
             self._inflater = _Inflater(encoding, self._request.max_bytes)
+
+
+# The heads of all requests to an endpoint differ in the length of the body only.
+@lru_cache(maxsize=256)
+def _head_parts(method: str, where: str, host: str, authorization: str, has_body: bool,
+                headers: tuple[tuple[str, str], ...]) -> tuple[bytes, bytes]:
+    """Return the head of a request up to the length of its body, and the rest of it.
+
+    The rest is empty, and the first part the whole head, if the length is given in ``headers`` or there is no body.
+    Raises ConfigValueError for a header that cannot be sent.
+    """
+    given = {name.lower() for name, _ in headers}
+    defaults = {"Host": host, "Accept-Encoding": "identity", "Accept": "*/*", "Authorization": authorization,
+                "Content-Length": _SOME_LENGTH if has_body else ""}
+    items = {**{name: value for name, value in defaults.items() if value and name.lower() not in given},
+             **dict(headers)}
+    raw = [_header(*item) for item in items.items()]
+    try:
+        head = Connection(CLIENT).send(Request(method=method, target=where, headers=raw))
+    except LocalProtocolError:
+        # The text of that error would quote the value.
+        raise ConfigValueError("The request's URL or headers cannot be sent (check URL and API key)") from None
+    if not has_body or "content-length" in given:
+        return head, b""
+    # No header can contain the line break in front of the name.
+    before, _, after = head.partition(f"\r\nContent-Length: {_SOME_LENGTH}".encode())
+    return before + b"\r\nContent-Length: ", after
 
 
 def _header(name: str, value: str) -> tuple[bytes, bytes]:

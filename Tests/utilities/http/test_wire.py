@@ -4,6 +4,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -219,3 +220,28 @@ def test_secrets_of_urls() -> None:
     secrets = parse_target("http://user:pass@h/?api-version=2024&api_key=abcd%2Fef&sig=xyz").secrets
     assert {"user:pass", "pass", "abcd/ef", "xyz"} <= set(secrets)
     assert "2024" not in secrets
+
+
+def endpoint(path: str, **headers: str) -> HttpRequest:
+    return replace(to(f"http://host{path}", **headers), remembers_unreachable=True)
+
+
+def test_heads_to_an_endpoint_differ_in_the_length_only() -> None:
+    wire._head_parts.cache_clear()
+    request = endpoint("/v1", Authorization="Bearer k", X_Note="Content-Length: 1")
+    heads = [HttpCall(request).request_head(length) for length in (0, 1, 1000)]
+    fresh = [HttpCall(replace(request, remembers_unreachable=False)).request_head(length) for length in (0, 1, 1000)]
+    assert heads == fresh
+    assert [b"\r\nContent-Length: %d\r\n" % length in head for head, length in zip(heads, (0, 7, 1000), strict=True)] \
+        == [True, False, True]
+    assert wire._head_parts.cache_info().misses == 1
+
+
+def test_a_length_that_is_given_is_sent() -> None:
+    assert b"\r\ncontent-length: 5\r\n" in HttpCall(endpoint("/v1", content_length="5")).request_head(7)
+
+
+def test_heads_that_may_quote_a_conversation_are_not_kept() -> None:
+    wire._head_parts.cache_clear()
+    HttpCall(to("http://host/search?q=secret")).request_head(None)
+    assert wire._head_parts.cache_info().currsize == 0
