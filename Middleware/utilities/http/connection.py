@@ -9,9 +9,12 @@ import functools
 import os
 import socket
 import ssl
+import struct
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import BuiltinMethodType
 from typing import Any
 
 import certifi
@@ -35,6 +38,8 @@ from Middleware.utilities.http.wire import Route, Target
 
 # The longest single wait on a socket. A stop takes effect after this time if shutting the socket down wakes no thread.
 SLICE_SECONDS = 0.2
+# What a read or a write raises after a slice: the system's own timeout is reported as a call that would block.
+SLICE_PASSED = (TimeoutError, BlockingIOError)
 # The maximum size of a TLS record.
 RECORD_BYTES = 16384
 
@@ -62,8 +67,9 @@ class Connection:
     expires: float = 0.0
 
     def wait_in_slices(self) -> None:
-        """Make each read and write raise TimeoutError after a slice without progress."""
-        self.sock.settimeout(SLICE_SECONDS)
+        """Make each read and write raise one of SLICE_PASSED after a slice without progress."""
+        if not _limit_by_system(self.sock):
+            self.sock.settimeout(SLICE_SECONDS)
 
     @property
     def receive(self) -> Callable[[int], bytes]:
@@ -100,7 +106,7 @@ class Connection:
         return system
 
     def send(self, data: memoryview, timeout: float) -> int:
-        """Write a part of ``data`` and return how many bytes. Raises TimeoutError after a slice; call it again then.
+        """Write a part of ``data`` and return how many bytes. Raises SLICE_PASSED after a slice; call it again then.
 
         TLS within TLS writes a whole record or breaks the connection, so it waits for ``timeout`` seconds instead.
         """
@@ -179,6 +185,27 @@ def open_connection(target: Target, timeout: float, route: Route) -> Connection:
         owner.close()
         raise
     return connection
+
+
+def _limit_by_system(sock: socket.socket) -> bool:
+    """Let the system limit each wait on a socket to a slice; return False if that is not possible.
+
+    A wait is then one system call. Python's own timeout needs two, ``poll`` and ``recv``, and takes the interpreter's
+    lock after each of them.
+    """
+    # Windows documents that a socket is in an undefined state after such a timeout: data may be lost.
+    if sys.platform == "win32":
+        return False
+    # TLS and Eventlet have their own methods in Python, which need Python's timeout.
+    if not isinstance(sock.recv, BuiltinMethodType):
+        return False
+    sock.settimeout(None)
+    seconds, microseconds = divmod(round(SLICE_SECONDS * 1_000_000), 1_000_000)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        # The C library chooses the size of ``struct timeval``, which may be 16 bytes on a 32-bit system too.
+        size = len(sock.getsockopt(socket.SOL_SOCKET, option, 16))
+        sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("=qq" if size == 16 else "=ii", seconds, microseconds))
+    return True
 
 
 class _ChosenAddresses:

@@ -1,9 +1,9 @@
 """One request and its answer on one connection, with waits that are short enough to be stopped.
 
-Only the owner thread reads the socket, with ``recv`` and a timeout of one slice: in C that is one ``poll`` and one
-``recv`` per block. A timeout loses no data, because there is no buffered file object above the socket; with TLS
-``recv`` looks into the TLS buffer first. A stop from another thread shuts the socket down, which ends the wait; where
-it does not, the end of the slice does.
+Only the owner thread reads the socket, with ``recv`` and a timeout of one slice, which the system observes where it
+can: one system call per block. A timeout loses no data, because there is no buffered file object above the socket; with
+TLS ``recv`` looks into the TLS buffer first. A stop from another thread shuts the socket down, which ends the wait;
+where it does not, the end of the slice does.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http.body import WireError
 from Middleware.utilities.http.connect import HEARTBEAT, Connector, IdleTime, StopSwitch
-from Middleware.utilities.http.connection import SLICE_SECONDS, Connection
+from Middleware.utilities.http.connection import SLICE_PASSED, SLICE_SECONDS, Connection
 from Middleware.utilities.http.pool import ConnectionPool
 from Middleware.utilities.http.problems import (
     HttpError,
@@ -138,7 +138,7 @@ class Exchange:
                 try:
                     view = view[connection.send(view, self._request.read_timeout):]
                     self.idle.server_seconds = 0.0
-                except TimeoutError:
+                except SLICE_PASSED:
                     if connection.tls_in_tls:
                         self.idle.server_seconds = self._request.read_timeout
                     if self._heartbeat_due():
@@ -159,7 +159,7 @@ class Exchange:
         while True:
             try:
                 data = connection.receive(BLOCK_BYTES)
-            except TimeoutError:
+            except SLICE_PASSED:
                 if self._stop.stopped:
                     return None
                 if self._heartbeat_due():
@@ -200,7 +200,7 @@ class Exchange:
                     return
                 try:
                     data = receive(BLOCK_BYTES)
-                except TimeoutError:
+                except SLICE_PASSED:
                     if self._stop.stopped:
                         return
                     block = b""
