@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
-from waitress.task import ErrorTask
+from waitress.task import ErrorTask, WSGITask
 from waitress.utilities import BadRequest
 
 from Middleware.api.edge.browser_safety import headers_of_every_answer
@@ -99,6 +99,25 @@ class Parser(HTTPRequestParser):
         return max(len(self.body_rcv), self.body_bytes_received // FRAMING_WEIGHT)
 
 
+class Task(WSGITask):
+    """Sends the head of an answer in one piece with the beginning of its body."""
+
+    # Declared by Waitress without a type.
+    wrote_header: bool
+
+    def write(self, data: bytes) -> None:
+        length = self.content_length
+        # Waitress knows what to do with a body that is not wanted, or is longer than announced.
+        if not data or not self.complete or not self.has_body or (length is not None and not self.chunked_response
+                                                                  and self.content_bytes_written + len(data) > length):
+            super().write(data)
+            return
+        head = b"" if self.wrote_header else self.build_response_header()
+        self.channel.write_soon(head + (b"%X\r\n%b\r\n" % (len(data), data) if self.chunked_response else data))
+        self.wrote_header = True
+        self.content_bytes_written += len(data)
+
+
 class JsonErrorTask(ErrorTask):
     """Answers what Waitress itself refuses (a malformed request, a crash) with JSON."""
 
@@ -118,6 +137,7 @@ class Channel(HTTPChannel):
     Closing at once would reset a connection on which data is under way, and the client might lose the answer.
     """
 
+    task_class = Task
     error_task_class = JsonErrorTask
     # The number of times that the client has taken some bytes.
     sends = 0

@@ -243,3 +243,31 @@ def test_no_conversation_is_kept_in_a_temporary_file(run: Callable[..., Running]
     answer = b"".join(iter(lambda: client.recv(1_000_000), b""))
     assert len(answer.partition(b"\r\n\r\n")[2]) == 64 * len(PIECE)
     assert files == []
+
+
+@pytest.mark.parametrize(("headers", "body", "pieces"), [
+    ([("Content-Length", "2")], [b"ab"], [b"\r\n\r\nab"]),
+    ([], [b"a", b"b"], [b"\r\n\r\n1\r\na\r\n", b"1\r\nb\r\n", b"0\r\n\r\n"]),
+    ([("Content-Length", "1")], [b"ab"], [b"\r\n\r\n", b"a"]),
+    ([("Content-Length", "3")], [b"a", b"bcd"], [b"\r\n\r\na", b"bc"]),
+])
+def test_a_head_is_sent_together_with_the_beginning_of_the_body(
+        run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, str]],
+        body: list[bytes], pieces: list[bytes]) -> None:
+    written: list[bytes] = []
+    write_soon = Channel.write_soon
+
+    def note(channel: Channel, data: bytes) -> Any:
+        written.append(bytes(data))
+        return write_soon(channel, data)
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        start_response("200 OK", headers)
+        return iter(body)
+
+    monkeypatch.setattr(Channel, "write_soon", note)
+    client = run(answer).client(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    received = b"".join(iter(lambda: client.recv(65536), b""))
+    assert len(written) == len(pieces)
+    assert all(data.endswith(end) for data, end in zip(written, pieces, strict=True))
+    assert written[1:] == pieces[1:] and received == b"".join(written)
