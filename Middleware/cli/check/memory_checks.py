@@ -11,16 +11,22 @@ from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.node_checks import COMMON, NO_ENDPOINT, ONE_ENDPOINT, NodeView, limit_problems
 from Middleware.services.memory import compactor_settings, memory_settings
 from Middleware.services.memory.compactor_settings import CompactorSettings
-from Middleware.services.memory.memory_search import HYBRID, KEYWORD, SEMANTIC
-from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.services.memory.memory_settings import (
+    BATCH,
+    CURRENT_SUMMARY,
+    HYBRID,
+    KEYWORD,
+    LATEST_MEMORIES,
+    PROMPTS,
+    SEMANTIC,
+    MemorySettings,
+)
 from Middleware.utilities.config.check import KeyCheck, Severity, no_effect, quoted
 from Middleware.utilities.config.declarations import KeyTable, read_settings, settings_keys
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.memory.chat_summary import CURRENT_SUMMARY, LATEST_MEMORIES, PROMPTS
-from Middleware.workflows.tools.memory.condensation import BATCH
 
 # The keys of a node, which also apply in settings files, for LLM calls of their own.
 NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS}

@@ -15,6 +15,7 @@ from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.memory.embedding_service import EmbeddingService
+from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.conversations.vector_memory.keyword_search import split_query
@@ -24,7 +25,6 @@ from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
 
 logger = logging.getLogger(__name__)
 
-KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
 NOTHING_FOUND = "No relevant memories found in the vector database for the given keywords."
 SEPARATOR = "\n\n---\n\n"
 # Names of later results have little to do with the query, and a query with more terms gets slow.

@@ -14,6 +14,15 @@ USER_KEY = "discussionIdMemoryFileWorkflowSettings"
 # Seconds. After the answer no client is waiting, so the limit only guards against a lock that is never released.
 LONGEST_WAIT_AFTER_ANSWER = 600.0
 
+# What follows is here because the checks need it too, and must not import all that searches and writes memories.
+# The ways of searching:
+KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
+# A node's prompts, and the markers in them: the memories to condense, and what a summary is made of.
+PROMPTS = ("systemPrompt", "prompt")
+BATCH = "[MemoriesToCondense]"
+CURRENT_SUMMARY = "[CHAT_SUMMARY]"
+LATEST_MEMORIES = "[LATEST_MEMORIES]"
+
 
 @dataclass(frozen=True)
 class MemorySettings:

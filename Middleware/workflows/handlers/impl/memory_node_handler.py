@@ -3,11 +3,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.services.memory_service import NO_MEMORIES, NO_STATE_DOCUMENT, NO_SUMMARY, MemoryService, summary_lag
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.config.declarations import ConfigKey
@@ -18,9 +17,18 @@ from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
-from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer, save_summary, take_lock
+
+# What reads and writes memories is imported where a node does it: most servers have none of these nodes.
+if TYPE_CHECKING:
+    from Middleware.services.memory_service import MemoryService
 
 logger = logging.getLogger(__name__)
+
+
+def reading_service() -> MemoryService:
+    """Return the service that reads what is stored."""
+    from Middleware.services.memory_service import MemoryService
+    return MemoryService()
 
 
 def keys_of(context: ExecutionContext) -> dict[str, Any]:
@@ -47,7 +55,7 @@ class RecentMemorySummarizerHandler(BaseHandler):
     def handle(self, context: ExecutionContext) -> object:
         turns, chunks, lookback = (self.number(context, name) for name in (
             "maxTurnsToPull", "maxSummaryChunksFromFile", "lookbackStart"))
-        text = MemoryService().get_recent_memories(raw_messages(context), context.discussion_id, turns, chunks,
+        text = reading_service().get_recent_memories(raw_messages(context), context.discussion_id, turns, chunks,
                                                    lookback, **keys_of(context))
         delimiter = self.value(context, "customDelimiter")
         return text if delimiter is None else text.replace(CHUNK_BREAK, str(delimiter))
@@ -61,7 +69,7 @@ class ChatSummaryMemoryGatheringHandler(BaseHandler):
     KEYS = {"ChatSummaryMemoryGatheringTool": (TURNS,)}
 
     def handle(self, context: ExecutionContext) -> object:
-        return MemoryService().get_chat_summary_memories(
+        return reading_service().get_chat_summary_memories(
             raw_messages(context), context.discussion_id, self.number(context, "maxTurnsToPull"),
             **keys_of(context))
 
@@ -75,7 +83,7 @@ class CurrentMemoryHandler(BaseHandler):
         ConfigKey("customDelimiter", "str", CHUNK_BREAK, "The text between them."),)}
 
     def handle(self, context: ExecutionContext) -> object:
-        memories = MemoryService().get_current_memories(context.discussion_id, **keys_of(context))
+        memories = reading_service().get_current_memories(context.discussion_id, **keys_of(context))
         return str(self.value(context, "customDelimiter")).join(memories)
 
 
@@ -87,7 +95,7 @@ class CurrentSummaryHandler(BaseHandler):
     KEYS = {"GetCurrentSummaryFromFile": ()}
 
     def handle(self, context: ExecutionContext) -> object:
-        return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))
+        return reading_service().get_current_summary(context.discussion_id, **keys_of(context))
 
 
 class CurrentStateDocumentHandler(BaseHandler):
@@ -98,7 +106,8 @@ class CurrentStateDocumentHandler(BaseHandler):
     KEYS = {"GetCurrentStateDocument": ()}
 
     def handle(self, context: ExecutionContext) -> object:
-        return if_readable(lambda: MemoryService().get_current_state_document(
+        from Middleware.services.memory_service import NO_STATE_DOCUMENT
+        return if_readable(lambda: reading_service().get_current_state_document(
             context.discussion_id, **keys_of(context)), NO_STATE_DOCUMENT)
 
 
@@ -113,7 +122,6 @@ class _UsersWorkflowHandler(BaseHandler):
 
     def write_memories(self, context: ExecutionContext, force_file_memory: bool = False) -> None:
         """Write the memories of the context's discussion that are due."""
-        # Imported here because it needs all that writes memories, and most servers have no such node.
         from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
         SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=force_file_memory)
 
@@ -147,7 +155,7 @@ class RecentMemoryHandler(_UsersWorkflowHandler):
         result = self.helper_result(context, RECENT_WORKFLOW)
         if result is not None:
             return result
-        return MemoryService().get_recent_memories(raw_messages(context), context.discussion_id, **keys_of(context))
+        return reading_service().get_recent_memories(raw_messages(context), context.discussion_id, **keys_of(context))
 
 
 class ConversationMemoryHandler(_UsersWorkflowHandler):
@@ -157,11 +165,12 @@ class ConversationMemoryHandler(_UsersWorkflowHandler):
 
     def handle(self, context: ExecutionContext) -> object:
         if not context.discussion_id:
+            from Middleware.services.memory_service import NO_MEMORIES
             return NO_MEMORIES
         result = self.helper_result(context, CONVERSATION_WORKFLOW)
         if result is not None:
             return result
-        return CHUNK_BREAK.join(MemoryService().get_current_memories(context.discussion_id, **keys_of(context)))
+        return CHUNK_BREAK.join(reading_service().get_current_memories(context.discussion_id, **keys_of(context)))
 
 
 NOT_FOUND = "No summary found"
@@ -187,7 +196,7 @@ class FullChatSummaryHandler(_UsersWorkflowHandler):
         result = self.helper_result(context, SUMMARY_WORKFLOW)
         if result is not None:
             return result
-        return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))
+        return reading_service().get_current_summary(context.discussion_id, **keys_of(context))
 
 
 class ChatSummarySummarizerHandler(BaseHandler):
@@ -204,6 +213,8 @@ class ChatSummarySummarizerHandler(BaseHandler):
                   "If there are more new memories, they are folded in this many at a time.", "early"))}
 
     def handle(self, context: ExecutionContext) -> object:
+        from Middleware.services.memory_service import NO_SUMMARY
+        from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer
         folder = folder_of(context)
         if folder is None:
             return NO_SUMMARY
@@ -234,6 +245,7 @@ class WriteCurrentSummaryHandler(BaseHandler):
             logger.warning("Discussion %s: node '%s' gives %s; the summary stays as it is", folder.discussion_id,
                            context.node_name, "unfinished reasoning" if text.strip() else "no text")
             return
+        from Middleware.workflows.tools.memory.chat_summary import save_summary, take_lock
         store = MemoryStore(folder)
         with contextlib.ExitStack() as stack:
             # The text is stored without the lock too: a text that was handed over must not be lost.
@@ -248,6 +260,7 @@ class WriteCurrentSummaryHandler(BaseHandler):
 
 
 def _is_current(store: MemoryStore) -> bool:
+    from Middleware.services.memory_service import summary_lag
     return summary_lag(store) in (0, 1)
 
 
@@ -282,7 +295,7 @@ class VectorMemorySearchHandler(BaseHandler):
     def handle(self, context: ExecutionContext) -> Any:
         if not context.discussion_id:
             return NO_DISCUSSION
-        return MemoryService().search_vector_memories(
+        return reading_service().search_vector_memories(
             context.discussion_id, self.text(context, "input"),
             max(0, self.number(context, "limit")),
             bm25_weights=self._weights(context), use_recency=self.value(context, "useRecencyScoring"),

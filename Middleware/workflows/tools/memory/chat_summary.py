@@ -11,7 +11,13 @@ from datetime import datetime
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
 from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, without_streaming
 from Middleware.services.llm_dispatch_service import LLMDispatchService
-from Middleware.services.memory.memory_settings import USER_KEY, MemorySettings
+from Middleware.services.memory.memory_settings import (
+    CURRENT_SUMMARY,
+    LATEST_MEMORIES,
+    PROMPTS,
+    USER_KEY,
+    MemorySettings,
+)
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, memories_and_covered, unsummarized
 from Middleware.utilities import config_utils
@@ -25,10 +31,6 @@ from Middleware.workflows.tools.memory.memory_texts import clean_memory
 from Middleware.workflows.tools.memory.shared import counted, memory_lock, readable
 
 logger = logging.getLogger(__name__)
-
-CURRENT_SUMMARY = "[CHAT_SUMMARY]"
-LATEST_MEMORIES = "[LATEST_MEMORIES]"
-PROMPTS = ("systemPrompt", "prompt")
 
 
 class ChatSummarizer:

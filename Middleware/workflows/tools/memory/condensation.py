@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from Middleware.exceptions import DataKeyError
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
-from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.services.memory.memory_settings import BATCH, MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import RECENT_MEMORIES, valid_position
 from Middleware.utilities.conversations.discussion_files import Pair
@@ -25,7 +25,6 @@ from Middleware.workflows.tools.memory.shared import (
 
 logger = logging.getLogger(__name__)
 
-BATCH = "[MemoriesToCondense]"
 PRECEDING = "[Memories_Before_Memories_to_Condense]"
 # The system prompt keeps this marker as written: it never shows the memories to join, but may speak of them.
 _BATCH_AS_WRITTEN = "[MemoriesToCondense as written]"
