@@ -135,4 +135,6 @@ def _plain(text: str) -> str:
 def route_header(route: str) -> str:
     """Return the route as the value of an HTTP header: Latin-1 without control characters, of limited length."""
     text = " ".join(route.split()).encode("latin-1", "replace").decode("latin-1")
-    return "".join(letter for letter in text if letter.isprintable())[:MAX_ROUTE_LENGTH]
+    if not text.isprintable():
+        text = "".join(letter for letter in text if letter.isprintable())
+    return text[:MAX_ROUTE_LENGTH]

@@ -99,7 +99,8 @@ class RunningRequests:
 
     def leave(self, request: RequestContext) -> None:
         """Note the end of the response. This ends a request that never reached the engine."""
-        if request.request_id not in self._in_engine:
+        # Nearly all have ended by then, at the hands of the engine.
+        if request.request_id in self._requests and request.request_id not in self._in_engine:
             self.end(request)
 
     def end(self, request: RequestContext) -> None:

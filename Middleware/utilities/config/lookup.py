@@ -92,6 +92,9 @@ class ConfigLookup:
     def folder_names(self, root: str, parts: Candidate) -> Mapping[str, bool]:
         """Return the names in a folder below the root, and for each whether it is a folder; empty if it is missing."""
         search = _Search(self.store, root)
+        names = search.listing(parts)
+        if names is not None:
+            return names
         folder = search.folder(parts)
         return search.names(folder) if folder is not None else {}
 
@@ -159,7 +162,7 @@ class _Search:
         return matches[0] if matches else None
 
     def folders(self, parts: Candidate) -> list[Candidate]:
-        if self._listing(parts) is not None:
+        if self.listing(parts) is not None:
             return [parts]
         matches: list[Candidate] = [()]
         for part in parts:
@@ -169,7 +172,7 @@ class _Search:
         return matches
 
     def names(self, folder: Candidate) -> Mapping[str, bool]:
-        return self._listing(folder) or {}
+        return self.listing(folder) or {}
 
     def stems(self, folder: Candidate) -> list[str]:
         """Return the names of the JSON files in a folder, sorted, without their suffix."""
@@ -188,7 +191,8 @@ class _Search:
                 waiting += [(*folder, name) for name, is_folder in self.names(folder).items() if is_folder]
         return found
 
-    def _listing(self, parts: Candidate) -> Mapping[str, bool] | None:
+    def listing(self, parts: Candidate) -> Mapping[str, bool] | None:
+        """Return the names in a folder spelled exactly so; None if there is no such folder."""
         names, checked = self._store.list_folder(os.path.join(self._root, *parts))
         self.oldest = min(self.oldest, checked)
         return names

@@ -88,14 +88,14 @@ def user_settings() -> Mapping[str, object]:
 def current_snapshot() -> UserSnapshot:
     """Return the current user with settings."""
     request = current_request()
-    known = request.config if request is not None else None
-    store = known.store if isinstance(known, UserSnapshot) else config_store()
     # Within a request the settings must not change, even if the file does; only a change of the user reads them again.
+    if request is not None and isinstance(known := request.config, UserSnapshot) and known.basis == (
+            known.store.generation, request.user, instance.USERS, instance.CONFIG_DIRECTORY,
+            instance.PUBLIC_DIRECTORY):
+        return known
+    name, store = get_current_username(), config_store()
     basis = (store.generation, request.user if request is not None else None, instance.USERS,
              instance.CONFIG_DIRECTORY, instance.PUBLIC_DIRECTORY)
-    if isinstance(known, UserSnapshot) and known.basis == basis:
-        return known
-    name = get_current_username()
     snapshot = UserSnapshot(store, basis, name, settings_for(name))
     if request is not None:
         request.config = snapshot

@@ -24,7 +24,6 @@ from Middleware.models.messages import Answer, Chunk, Message, Usage
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
 from Middleware.utilities.http.wire import parse_target
-from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 
 logger = logging.getLogger(__name__)
@@ -125,7 +124,8 @@ class LlmApiHandler(ABC):
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = self.understood = False
         self.failure: BackendError | None = None
-        self._skipped: Once[str] = Once()
+        # The number of skipped parts of each kind.
+        self._skipped: dict[str, int] = {}
 
     # -- the dialect ---------------------------------------------------------------------------------------------
     def path(self, stream: bool) -> str:
@@ -368,13 +368,14 @@ class LlmApiHandler(ABC):
 
     def unreadable(self, what: str) -> None:
         """Log that a part of an answer was skipped, without its content and once per kind and call."""
-        if self._skipped.first(what):
+        self._skipped[what] = self._skipped.get(what, 0) + 1
+        if self._skipped[what] == 1:
             logger.warning("Endpoint '%s': skipped %s.", self.settings.endpoint_name, what)
 
     def _log_skipped(self) -> None:
         """Log the number of skipped parts of each kind that was logged once."""
-        for what in self._skipped.keys():  # noqa: SIM118  - not a dict
-            count = self._skipped.over(what)
+        skipped, self._skipped = self._skipped, {}
+        for what, count in skipped.items():
             if count > 1:
                 logger.warning("Endpoint '%s': skipped %s %d times in all.", self.settings.endpoint_name, what, count)
 
