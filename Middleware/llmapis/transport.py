@@ -81,7 +81,11 @@ def encode_payload(payload: Mapping[str, Any]) -> bytes:
     Raises ConfigValueError for values that JSON cannot represent, ClientError for nesting that only a client can send.
     """
     try:
-        text = _ENCODER.encode(payload)
+        try:
+            text = _FAST_ENCODER.encode(payload)
+        except RecursionError:
+            # To tell what a script has put into itself from what a client has nested too deeply.
+            text = _ENCODER.encode(payload)
     except RecursionError:
         raise ClientError("The request is nested too deeply to be sent to an LLM") from None
     except (TypeError, ValueError) as error:
@@ -97,6 +101,9 @@ def _plain(value: Any) -> Any:
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+# Without a list of the containers around each value, which takes a tenth of the time for a long conversation.
+_FAST_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain,
+                                 check_circular=False)
 
 
 class BackendStream:

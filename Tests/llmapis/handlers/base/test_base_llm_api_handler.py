@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.exceptions import BackendResponseError, ClientError
+from Middleware.exceptions import BackendResponseError, ClientError, ConfigValueError
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base import base_llm_api_handler as base
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import arguments_object
@@ -86,6 +86,15 @@ def test_a_request_nested_absurdly_deep_is_the_clients_mistake(
     call, prompt = handler(backend, transport), Prompt(HI.conversation, tools=[deep])
     with pytest.raises(ClientError, match="nested too deeply"):
         list(call.stream(prompt)) if stream else call.generate(prompt)
+    assert backend.requests == []
+
+
+def test_a_value_that_contains_itself_is_a_mistake_of_the_configuration(backend: StubBackend,
+                                                                        transport: Transport) -> None:
+    loop: dict[str, Any] = {}
+    loop["loop"] = loop
+    with pytest.raises(ConfigValueError, match="cannot be written as JSON .Circular reference"):
+        handler(backend, transport).generate(Prompt(HI.conversation, tools=[loop]))
     assert backend.requests == []
 
 
