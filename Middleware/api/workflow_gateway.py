@@ -131,20 +131,25 @@ def _require_default_workflow() -> None:
 
 
 def _prepared(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
-    """Return copies with escaped braces, without blank messages and tags, and the messages that have a tag."""
+    """Return the messages with escaped braces, without blank messages and tags, and those that had a tag.
+
+    Changed messages are copies.
+    """
     prepared: list[Message] = []
     tagged: list[Message] = []
     # One loop with all tests in it: for thousands of messages, a loop or a call for each would be felt.
     for message in messages:
-        copy, content = message.copy(), message.get("content")
+        given = content = message.get("content")
         if not isinstance(content, str):
-            content = copy["content"] = ""
+            content = ""
         elif "{" in content or "}" in content:
-            content = copy["content"] = escape_braces(content)
+            content = escape_braces(content)
         # A search for a single character is several times as fast as that for a tag.
         if "[" in content and OPEN_TAG in content:
             tagged.append(message)
-            content = copy["content"] = without_discussion_id_tags(content)
-        if (content and not content.isspace()) or not is_blank(copy):
-            prepared.append(copy)
+            content = without_discussion_id_tags(content)
+        if content is not given:
+            message = {**message, "content": content}
+        if (content and not content.isspace()) or not is_blank(message):
+            prepared.append(message)
     return prepared, tagged

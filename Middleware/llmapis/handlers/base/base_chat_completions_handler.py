@@ -16,6 +16,8 @@ class BaseChatCompletionsHandler(LlmApiHandler):
     """Builds ``model``, ``messages``, samplers, tools and schema, in this order."""
 
     takes_schema = True
+    # Whether ``finish_messages`` changes the messages that it gets: then they are copies.
+    changes_messages = True
 
     def payload(self, prompt: Prompt) -> dict[str, object]:
         body: dict[str, object] = {}
@@ -32,28 +34,30 @@ class BaseChatCompletionsHandler(LlmApiHandler):
         return body
 
     def messages(self, prompt: Prompt) -> list[BackendMessage]:
-        """Return copies of the messages with the endpoint's texts injected and braces restored."""
+        """Return the messages with the endpoint's texts injected and braces restored. Changed messages are copies."""
         messages: list[BackendMessage]
         if prompt.conversation is not None:
-            messages = cast(list[BackendMessage], list(map(dict, prompt.conversation)))
+            given = cast(Sequence[BackendMessage], prompt.conversation)
+            # Copies of thousands of messages take longer than all that is done to them here.
+            messages = [{**message} for message in given] if self.changes_messages else list(given)
         else:
             messages = [{"role": role, "content": text} for role, text in
                         (("system", prompt.system_prompt), ("user", prompt.prompt)) if text]
-        for message in messages:
+        for index, message in enumerate(messages):
             if message.get("role") == "systemMes":
-                message["role"] = "system"
+                messages[index] = {**message, "role": "system"}
         if ENDPOINT.flag(self.settings.endpoint, "alternateRoles"):
             # Before the texts, which belong to the beginning of a whole turn or to the end of the last one.
             messages = alternate_roles(messages)
         inject_texts(messages, self.settings.endpoint)
-        for message in messages:
+        for index, message in enumerate(messages):
             content = message.get("content")
             if isinstance(content, str):
                 # Few texts need the call, and a search for a single character is much faster than any other.
                 if SENTINEL_CHARACTER in content:
-                    message["content"] = restore_braces(content)
+                    messages[index] = {**message, "content": restore_braces(content)}
             elif isinstance(content, list):
-                message["content"] = [_restored_block(block) for block in content]
+                messages[index] = {**message, "content": [_restored_block(block) for block in content]}
         return messages
 
     def finish_messages(self, messages: list[BackendMessage]) -> Sequence[Mapping[str, object]]:
@@ -62,31 +66,31 @@ class BaseChatCompletionsHandler(LlmApiHandler):
 
 
 def inject_texts(messages: list[BackendMessage], endpoint: Mapping[str, object]) -> None:
-    """Insert the endpoint's texts before system and prompt and after the last message, in place.
+    """Insert the endpoint's texts before system and prompt and after the last message, in the list.
 
-    ``messages`` must be the caller's own copies. A trailing empty assistant message is dropped afterwards.
+    Changed messages are copies. A trailing empty assistant message is dropped afterwards.
     """
     text = injected_text(endpoint, "addTextToStartOfSystem", "textToAddToStartOfSystem")
     if text:
-        system = next((message for message in messages if message.get("role") == "system"), None)
+        system = next((index for index, message in enumerate(messages) if message.get("role") == "system"), None)
         if system is None:
             messages.insert(0, {"role": "system", "content": text})
         else:
-            _prepend(system, text)
+            messages[system] = _with_text_before(messages[system], text)
     text = injected_text(endpoint, "addTextToStartOfPrompt", "textToAddToStartOfPrompt")
     if text:
-        user = next((message for message in reversed(messages) if message.get("role") == "user"), None)
+        user = next((index for index in reversed(range(len(messages))) if messages[index].get("role") == "user"), None)
         if user is None:
             messages.append({"role": "user", "content": text})
         else:
-            _prepend(user, text)
+            messages[user] = _with_text_before(messages[user], text)
     text = injected_text(endpoint, "addTextToStartOfCompletion", "textToAddToStartOfCompletion")
     if text:
         to_assistant = ENDPOINT.flag(endpoint, "ensureTextAddedToAssistantWhenChatCompletion")
         if not messages or (to_assistant and messages[-1].get("role") != "assistant"):
             messages.append({"role": "assistant", "content": text})
         else:
-            _append(messages[-1], text)
+            messages[-1] = _with_text_after(messages[-1], text)
     if messages and messages[-1].get("role") == "assistant" and not messages[-1].get("content") \
             and not messages[-1].get("tool_calls"):
         messages.pop()
@@ -112,16 +116,18 @@ def arguments_object(arguments: object) -> Mapping[str, object]:
     return arguments if isinstance(arguments, Mapping) else {}
 
 
-def _prepend(message: BackendMessage, text: str) -> None:
+def _with_text_before(message: BackendMessage, text: str) -> BackendMessage:
     content = message.get("content")
-    message["content"] = [{"type": "text", "text": text}, *content] if isinstance(content, list) \
-        else text + (content or "")
+    if isinstance(content, list):
+        return {**message, "content": [{"type": "text", "text": text}, *content]}
+    return {**message, "content": text + (content or "")}
 
 
-def _append(message: BackendMessage, text: str) -> None:
+def _with_text_after(message: BackendMessage, text: str) -> BackendMessage:
     content = message.get("content")
-    message["content"] = [*content, {"type": "text", "text": text}] if isinstance(content, list) \
-        else (content or "") + text
+    if isinstance(content, list):
+        return {**message, "content": [*content, {"type": "text", "text": text}]}
+    return {**message, "content": (content or "") + text}
 
 
 def _restored_block(block: Block) -> Block:

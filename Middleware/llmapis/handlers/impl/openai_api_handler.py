@@ -97,21 +97,24 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
     """Calls ``/v1/chat/completions``."""
 
     PATH = "/v1/chat/completions"
+    changes_messages = False
 
     # -- request -------------------------------------------------------------------------------------------------
     def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
-        for message in messages:
-            if "tool_calls" in message and not (isinstance(message["tool_calls"], list) and message["tool_calls"]):
-                del message["tool_calls"]
-            if "images" in message:
-                self._convert_images(message)
+        for index, message in enumerate(messages):
+            if "tool_calls" in message or "images" in message:
+                messages[index] = self._finished(message)
         return messages
 
-    def _convert_images(self, message: BackendMessage) -> None:
-        """Turn the images of a user message into content blocks; remove those of others."""
-        images = message.pop("images")
+    def _finished(self, message: BackendMessage) -> BackendMessage:
+        """Return a copy with the images of a user message as content blocks, and without empty tool calls."""
+        message = {**message}
+        calls = message.get("tool_calls")
+        if "tool_calls" in message and not (isinstance(calls, list) and calls):
+            del message["tool_calls"]
+        images = message.pop("images", None)
         if message.get("role") != "user" or not images:
-            return
+            return message
         sources = images if isinstance(images, list) else [images]
         urls = [url for url in map(image_url, sources) if url]
         if len(urls) < len(sources):
@@ -121,6 +124,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
             text: list[Block] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
             shown: list[Block] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
             message["content"] = text + shown
+        return message
 
     # -- streamed answer -----------------------------------------------------------------------------------------
     def read_events(self, events: Sequence[SSEEvent | str]) -> list[Chunk]:

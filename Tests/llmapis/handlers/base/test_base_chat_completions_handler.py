@@ -117,6 +117,22 @@ def test_null_and_block_contents_are_tolerated() -> None:
     assert conversation == [system("S"), user(text)]
 
 
+@pytest.mark.parametrize("endpoint", [
+    {}, {"alternateRoles": True}, {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "S"},
+    {"addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P"}, completion("X")])
+def test_changed_messages_are_copies_and_others_are_not(endpoint: dict[str, Any]) -> None:
+    plain = [user("a"), assistant("b")]
+    conversation = [system("s"), {"role": "systemMes", "content": "m"}, *plain, assistant("", tool_calls=[]),
+                    user([{"type": "text", "text": "__WILMER_L_CURLY__"}]),
+                    {**user("__WILMER_R_CURLY__"), "images": ["data:image/png;base64,QUJD"]}, assistant("c")]
+    before = copy.deepcopy(conversation)
+    sent = payload(Prompt(conversation), endpoint)["messages"]
+    assert conversation == before
+    if not endpoint:
+        assert [message for message in sent if any(message is given for given in conversation)] == [
+            system("s"), *plain, assistant("c")]
+
+
 def test_schema_styles(caplog: pytest.LogCaptureFixture) -> None:
     schema = {"type": "object"}
 
