@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack
 
 from Middleware.models.llm_call import TokenCounts
 from Middleware.models.llm_handler import LlmHandler
@@ -178,8 +178,7 @@ def note_branch(context: ExecutionContext, branch: str, looked_at: str) -> None:
         context.request.branches.append(branch)
 
 
-@dataclass(frozen=True)
-class NodeExecutionInfo:
+class NodeExecutionInfo(NamedTuple):
     """One finished node, for the execution summary. ``counts`` are the tokens of its own LLM calls."""
 
     node_index: int

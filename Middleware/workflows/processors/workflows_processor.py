@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from inspect import isgenerator
+from types import GeneratorType
 from typing import Any, TypeGuard
 
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, WilmerError
@@ -454,7 +454,7 @@ def find_responder(nodes: Sequence[Mapping[str, object]]) -> int:
 
 def is_stream(result: object) -> TypeGuard[Generator[Chunk, None, None]]:
     """Return whether a node answered with a generator of chunk dicts."""
-    return isgenerator(result)
+    return isinstance(result, GeneratorType)
 
 
 class _RunEnds(Exception):

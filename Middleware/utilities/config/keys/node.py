@@ -107,7 +107,8 @@ NODE = KeyTable((*COMMON_KEYS, *PROMPT_KEYS, *MANY_LLM_KEYS, *SEARCH_KEYS, WORKF
 
 def is_responder(node: Mapping[str, Any]) -> bool:
     """Return whether a node is declared as the responder. A null ``is_responder`` takes precedence too."""
-    return NODE.flag(node, "is_responder" if "is_responder" in node else "returnToUser")
+    key = "is_responder" if "is_responder" in node else "returnToUser"
+    return key in node and NODE.flag(node, key)
 
 
 
