@@ -399,6 +399,11 @@ class ResponseCleaner:
         """True if ``feed`` returns every ASCII text unchanged from now on, so that a caller may skip it."""
         return not self._filters and not self._joiner.holding
 
+    @property
+    def finds_reasoning(self) -> bool:
+        """True as long as a piece of text may bring reasoning for ``take_reasoning``."""
+        return self._think is not None and not self._think.done
+
     def feed(self, text: str) -> str:
         """Add the next piece and return the text that is decided (often "")."""
         text = self._joiner.feed(text)
@@ -444,8 +449,10 @@ class ResponseCleaner:
         return text
 
     def _drop_done(self) -> None:
-        if any(link.done for link in self._filters):
-            self._filters = [link for link in self._filters if not link.done]
+        for link in self._filters:
+            if link.done:
+                self._filters = [each for each in self._filters if not each.done]
+                return
 
 
 def clean_answer(text: str, rules: CleaningRules, tool_calls_seen: bool = False) -> tuple[str, str]:

@@ -61,7 +61,7 @@ class StreamingResponseHandler:
         self._unoffered = ToolCallAssembler()
         self._parts: list[str] = []
         self._state = _READING
-        self._begun = self._plain = self._calls_withheld = False
+        self._begun = self._plain = self._passes_ascii = self._calls_withheld = False
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.tool_calls_seen = False
@@ -88,12 +88,18 @@ class StreamingResponseHandler:
         parts = self._parts
         try:
             for chunk in chunks:
-                # By far the most chunks of an answer take this path: there is nothing to clean and nothing special
-                # about them. See the note on plain chunks in OpenAiApiHandler.read_events.
+                # By far the most chunks of an answer take this path: they bring text and nothing else. See the note on
+                # plain chunks in OpenAiApiHandler.read_events.
                 if self._plain:
                     token = chunk.get("token")
-                    if (token and token.isascii() and not chunk.get("finish_reason", True)
+                    if (token and not chunk.get("finish_reason", True)
                             and (len(chunk) == 2 or (len(chunk) == 3 and "more" in chunk))):
+                        if not (self._passes_ascii and token.isascii()):
+                            text = self._cleaner.feed(token)
+                            self._passes_ascii = self._cleaner.passes_ascii
+                            if text != token:
+                                token = text
+                                chunk = {**chunk, "token": text}
                         parts.append(token)
                         yield chunk
                         continue
@@ -120,7 +126,8 @@ class StreamingResponseHandler:
         if self._on_unoffered is not None and (chunk.get("tool_calls") or self._calls_withheld):
             chunk = self._without_calls(chunk, self._on_unoffered)
         out = self._tool_step(chunk) if chunk.get("tool_calls") else self._text_step(chunk)
-        self._plain = self._state == _READING and self._cleaner.passes_ascii
+        self._plain = self._state == _READING and not self._cleaner.finds_reasoning
+        self._passes_ascii = self._cleaner.passes_ascii
         return out
 
     def _text_step(self, chunk: Chunk) -> list[Chunk]:

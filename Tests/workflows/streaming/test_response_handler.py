@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,30 @@ def test_plain_stream() -> None:
     assert run(handler, [token("Hi"), token(" you"), token("", "stop")]) == [
         token("Hi"), token(" you"), token("", "stop")]
     assert handler.full_response_text == "Hi you"
+
+
+@pytest.mark.parametrize("options", [
+    {"trimBeginningAndEndLineBreaks": True}, {**THINK, "trimBeginningAndEndLineBreaks": True}])
+@pytest.mark.parametrize("word", [" word", " w\u00f6rd", "word \n"])
+def test_a_chunk_of_text_takes_few_calls_where_only_the_end_is_still_open(options: dict[str, Any], word: str) -> None:
+    def calls(count: int) -> int:
+        handler = StreamingResponseHandler(options, {})
+        chunks = iter([token("<think>so</think>Hi"), *[token(word)] * count, token("", "stop")])
+        made = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal made
+            made += event == "call"
+
+        sys.setprofile(note)
+        try:
+            out = list(handler.process_stream(chunks))
+        finally:
+            sys.setprofile(None)
+        assert len(out) == count + 2 and handler.full_response_text.endswith((word * count).rstrip())
+        return made
+
+    assert (calls(60) - calls(20)) / 40 < 8
 
 
 def test_text_on_the_finishing_chunk_is_delivered_and_reading_ends() -> None:
