@@ -3,19 +3,22 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import threading
 from collections.abc import Callable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.services.lock_database import CannotOpenDatabaseError, DatabaseBusyError, LockDatabase
 from Middleware.utilities import config_utils
 from Middleware.utilities.daemon_threads import start_daemon
 from Middleware.utilities.files.path_utils import safe_join
+
+# Imported with the first database: SQLite takes a megabyte, and few workflows have locks.
+if TYPE_CHECKING:
+    from Middleware.services.lock_database import LockDatabase
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +26,13 @@ BEAT_SECONDS = 20.0
 # Every beat marks the session as alive; only every third one renews the locks, which live for ten minutes.
 RENEW_EVERY = 3
 
-_FAILURES = (sqlite3.Error, DatabaseBusyError, CannotOpenDatabaseError)
+
+def _failures() -> tuple[type[Exception], type[Exception], type[Exception]]:
+    """Return the errors of a database."""
+    import sqlite3
+
+    from Middleware.services.lock_database import CannotOpenDatabaseError, DatabaseBusyError
+    return sqlite3.Error, DatabaseBusyError, CannotOpenDatabaseError
 
 
 class LockingService:
@@ -59,6 +68,8 @@ class LockingService:
         if the database cannot be created or its disk is full. Raises EarlyTerminationException when ``scope`` is
         cancelled meanwhile, ``sqlite3.Error`` for a database that fails in another way.
         """
+        from Middleware.services.lock_database import CannotOpenDatabaseError, DatabaseBusyError
+
         database = self._database(user)
         ended = self._ended_in(database.path)
         try:
@@ -79,7 +90,7 @@ class LockingService:
         database = self._database(user)
         try:
             return database.exists and database.is_locked(lock_id)
-        except _FAILURES as error:
+        except _failures() as error:
             logger.warning("The lock database cannot be read (%s): %s", type(error).__name__, error)
             return False
 
@@ -94,7 +105,7 @@ class LockingService:
             self._changed.notify_all()
         # Without the lock, because a busy database takes seconds.
         for path in paths:
-            if not self._delete(LockDatabase(path, self._now), session_id=self.session_id, workflow_id=workflow_id):
+            if not self._delete(self._open(path), session_id=self.session_id, workflow_id=workflow_id):
                 with self._changed:
                     self._ended.setdefault(path, set()).add(workflow_id)
 
@@ -107,7 +118,7 @@ class LockingService:
         for workflow_id in runs:
             self.release(workflow_id)
         for path, workflow_id in ended:
-            self._delete(LockDatabase(path, self._now), session_id=self.session_id, workflow_id=workflow_id)
+            self._delete(self._open(path), session_id=self.session_id, workflow_id=workflow_id)
 
     def delete(self, session_id: str | None = None, workflow_id: str | None = None, lock_id: str | None = None,
                user: str | None = None) -> None:
@@ -120,21 +131,28 @@ class LockingService:
     def delete_dead_locks(self, user: str | None = None) -> None:
         """Delete the locks of processes that have ended, at the start of a server. Errors are logged."""
         try:
-            database = self._database(user)
-            if database.exists:
-                database.delete_dead(self.session_id)
+            path = self._path(user)
+            if os.path.exists(path):
+                self._open(path).delete_dead(self.session_id)
         # The folder is not known without the user's file; the check of the start reports what is wrong in it.
         except ConfigurationError:
             return
-        except (*_FAILURES, OSError) as error:
+        except (*_failures(), OSError) as error:
             whose = f"user {user}" if user else "the current user"
             logger.warning("Old locks of %s cannot be deleted: %s", whose, error)
 
     # -- which file ----------------------------------------------------------------------------------------------
     def _database(self, user: str | None) -> LockDatabase:
+        return self._open(self._path(user))
+
+    def _open(self, path: str) -> LockDatabase:
+        from Middleware.services.lock_database import LockDatabase
+        return LockDatabase(path, self._now)
+
+    def _path(self, user: str | None) -> str:
         name = f"WilmerDb.{user or config_utils.get_current_username()}.sqlite"
         path = os.path.abspath(safe_join(config_utils.get_lock_database_directory(user), name))
-        return LockDatabase(path if os.path.exists(path) else self._old_path(name, path) or path, self._now)
+        return path if os.path.exists(path) else self._old_path(name, path) or path
 
     def _old_path(self, name: str, path: str) -> str | None:
         """Return the path at which an earlier version created the file, if it still exists."""
@@ -171,14 +189,14 @@ class LockingService:
                         runs_of.setdefault(path, []).append(workflow_id)
             beats += 1
             for path, runs in runs_of.items():
-                self._renew_in(LockDatabase(path, self._now), runs if beats % RENEW_EVERY == 0 else [])
+                self._renew_in(self._open(path), runs if beats % RENEW_EVERY == 0 else [])
 
     def _renew_in(self, database: LockDatabase, runs: list[str]) -> None:
         ended = self._ended_in(database.path)
         try:
             database.renew(self.session_id, runs, ended)
         # The next beat tries again.
-        except _FAILURES as error:
+        except _failures() as error:
             logger.warning("Locks could not be kept alive (%s): %s", type(error).__name__, error)
         else:
             self._deleted(database.path, ended)
@@ -189,7 +207,7 @@ class LockingService:
         try:
             if database.exists:
                 database.delete(**criteria)
-        except _FAILURES as error:
+        except _failures() as error:
             logger.error("Locks could not be deleted (%s): %s", type(error).__name__, error)
             return False
         return True

@@ -32,8 +32,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 # Each with all that is below it.
 NOT_WHILE_IDLE = (
     "Middleware.cli.demo_backend", "Middleware.cli.init", "Middleware.cli.talk",
-    "Middleware.services.memory.embedding_service", "Middleware.services.memory.memory_search",
-    "Middleware.services.memory_service", "Middleware.utilities.conversations.vector_memory",
+    "Middleware.services.lock_database", "Middleware.services.memory.embedding_service",
+    "Middleware.services.memory.memory_search", "Middleware.services.memory_service",
+    "Middleware.utilities.conversations.vector_memory",
     "Middleware.workflows.tools.mcp.sessions", "Middleware.workflows.tools.mcp.transports",
     "Middleware.workflows.tools.memory", "Middleware.workflows.tools.offline_researcher_api_tool",
     "Middleware.workflows.tools.offline_wikipedia_api_tool", "Middleware.workflows.tools.slow_but_quality_rag_tool",
@@ -41,7 +42,7 @@ NOT_WHILE_IDLE = (
 # Eventlet loads some of these itself, as Flask and urllib3 load what is not listed here.
 NOT_WITH_WAITRESS = ("anyio", "asyncio", "concurrent.futures", "cryptography", "eventlet", "graphlib", "html.parser",
                      "httpx", "httpx2", "jsonschema", "mcp", "multiprocessing", "psutil", "pydantic", "requests",
-                     "tkinter", "unittest", "xml")
+                     "sqlite3", "tkinter", "unittest", "xml")
 ADVICE = ("Import it in the functions that need it, with a comment that says for whom, or under TYPE_CHECKING if only "
           "annotations name it. 'python -X importtime run_waitress.py' shows who imports what. A module that every "
           "server needs is taken off the list.")
