@@ -180,6 +180,32 @@ class Channel(HTTPChannel):
         except OSError:
             self.will_close = True
 
+    def write_soon(self, data: bytes) -> int:
+        """Send a piece of an answer, or keep what the client does not take now; return its length."""
+        length = len(data)
+        # A piece for which nothing has to wait needs no buffer, which would cost as much as sending it. Whatever is
+        # unusual, the end of the connection too, is left to Waitress.
+        if self.connected and not self.total_outbufs_len and type(data) is bytes:
+            self.outbuf_lock.acquire()
+            try:
+                if not self.total_outbufs_len:
+                    try:
+                        sent = self.socket.send(data)
+                    except OSError:
+                        sent = 0
+                    if sent:
+                        self.sends += 1
+                        self.last_activity = time.time()
+                    if sent == length:
+                        return length
+                    data = data[sent:]
+                super().write_soon(data)
+            finally:
+                self.outbuf_lock.release()
+        else:
+            super().write_soon(data)
+        return length
+
     def _flush_some(self, do_close: bool = True) -> bool:
         sent: bool = super()._flush_some(do_close)
         self.sends += sent

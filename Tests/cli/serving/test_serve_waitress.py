@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waitress.buffers import OverflowableBuffer
 
 from Middleware.cli.serving import limits, serve_waitress
 from Middleware.cli.serving.serve_waitress import make_server
@@ -271,3 +272,28 @@ def test_a_head_is_sent_together_with_the_beginning_of_the_body(
     assert len(written) == len(pieces)
     assert all(data.endswith(end) for data, end in zip(written, pieces, strict=True))
     assert written[1:] == pieces[1:] and received == b"".join(written)
+
+
+def test_a_piece_that_the_client_takes_needs_no_buffer_and_the_rest_keeps_its_order(
+        run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    buffered: list[int] = []
+    append = OverflowableBuffer.append
+    monkeypatch.setattr(OverflowableBuffer, "append",
+                        lambda self, data: (buffered.append(len(data)), append(self, data))[1])
+    pieces = [b"%07d\n" % number for number in range(100_000)]
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        body = pieces if environ["PATH_INFO"] == "/long" else pieces[:3]
+        start_response("200 OK", [("Content-Length", str(sum(map(len, body))))])
+        return body
+
+    server = run(answer)
+    close = b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    short = server.client(b"GET /short" + close)
+    assert b"0000002" in b"".join(iter(lambda: short.recv(65536), b""))
+    assert buffered == []
+    long = server.client(b"GET /long" + close)
+    # The client takes nothing until the buffers of the system are full.
+    assert until(lambda: bool(buffered))
+    body = b"".join(iter(lambda: long.recv(65536), b"")).partition(b"\r\n\r\n")[2]
+    assert body == b"".join(pieces)
