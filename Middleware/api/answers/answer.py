@@ -183,10 +183,7 @@ class StreamingAnswer:
 
     # -- the body ------------------------------------------------------------------------------------------------
     def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        return next(self._body)
+        return self._body
 
     def _render(self) -> Iterator[bytes]:
         while not self._ready.is_set() and not is_cut_off(self._request):
@@ -208,7 +205,7 @@ class StreamingAnswer:
             yield from self._flush()
 
     def _render_chunks(self) -> Iterator[bytes]:
-        run, items, pending = self._context.run, self._items, self._pending
+        run, items, pending, joins = self._context.run, self._items, self._pending, self._renderer.joins
         assert items is not None
         chunk = self._first
         written = time.monotonic()
@@ -221,7 +218,12 @@ class StreamingAnswer:
                 return
             if "more" not in chunk:
                 if pending:
-                    yield from self._flush()
+                    if joins:
+                        piece = b"".join(pending)
+                        pending.clear()
+                        yield piece
+                    else:
+                        yield from self._flush()
                     written = time.monotonic()
                 elif time.monotonic() - written >= HEARTBEAT_SECONDS:
                     yield self._renderer.heartbeat()
@@ -265,8 +267,8 @@ class StreamingAnswer:
 
     def _flush(self) -> Iterator[bytes]:
         """Yield the pending pieces, joined into one where the dialect's clients can parse that."""
-        pending, joins = self._pending, self._renderer.joins
-        pieces = [b"".join(pending)] if joins and len(pending) > 1 else pending[:]
+        pending = self._pending
+        pieces = [b"".join(pending)] if self._renderer.joins and len(pending) > 1 else pending[:]
         pending.clear()
         yield from pieces
 

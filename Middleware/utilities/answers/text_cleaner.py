@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -395,9 +395,15 @@ class ResponseCleaner:
             self._filters.append(TrimFilter())
 
     @property
-    def passes_ascii(self) -> bool:
-        """True if ``feed`` returns every ASCII text unchanged from now on, so that a caller may skip it."""
-        return not self._filters and not self._joiner.holding
+    def ascii_rest(self) -> Callable[[str], str] | None:
+        """The function that does what ``feed`` does to ASCII text from now on; None while there is more to decide."""
+        if self._joiner.holding or len(self._filters) > 1:
+            return None
+        if not self._filters:
+            # It returns a string itself.
+            return str
+        last = self._filters[0]
+        return last.feed if isinstance(last, TrimFilter) else None
 
     @property
     def finds_reasoning(self) -> bool:

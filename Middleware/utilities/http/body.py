@@ -12,6 +12,8 @@ from collections.abc import Mapping
 # A size and its extensions take a few bytes. Without a limit a server could fill the memory with one line.
 MAX_CHUNK_LINE_BYTES = 16 * 1024
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?")
+# The line before a chunk, and the line end after it, as servers send them.
+_CHUNK_START = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 
 
 class WireError(ValueError):
@@ -68,6 +70,17 @@ class ChunkedDecoder:
             data, self._partial = self._partial + data, b""
         parts: list[bytes] = []
         position, end = 0, len(data)
+        # Nearly all chunks arrive complete, with nothing but their size before them.
+        while not (self._left or self._after_chunk or self._in_trailer):
+            start = _CHUNK_START.match(data, position)
+            if start is None:
+                break
+            first = start.end()
+            last = first + int(start[1], 16)
+            if first == last or data[last:last + 2] != b"\r\n":
+                break
+            parts.append(data[first:last])
+            position = last + 2
         while position < end and not self.done:
             if self._left:
                 part = data[position:position + self._left]

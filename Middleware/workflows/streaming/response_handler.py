@@ -61,7 +61,8 @@ class StreamingResponseHandler:
         self._unoffered = ToolCallAssembler()
         self._parts: list[str] = []
         self._state = _READING
-        self._begun = self._plain = self._passes_ascii = self._calls_withheld = False
+        self._begun = self._plain = self._calls_withheld = False
+        self._clean_ascii: Callable[[str], str] | None = None
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.tool_calls_seen = False
@@ -94,13 +95,15 @@ class StreamingResponseHandler:
                     token = chunk.get("token")
                     if (token and not chunk.get("finish_reason", True)
                             and (len(chunk) == 2 or (len(chunk) == 3 and "more" in chunk))):
-                        if not (self._passes_ascii and token.isascii()):
+                        clean = self._clean_ascii
+                        if clean is not None and token.isascii():
+                            text = clean(token)
+                        else:
                             text = self._cleaner.feed(token)
-                            self._passes_ascii = self._cleaner.passes_ascii
-                            if text != token:
-                                token = text
-                                chunk = {**chunk, "token": text}
-                        parts.append(token)
+                            self._clean_ascii = self._cleaner.ascii_rest
+                        if text is not token:
+                            chunk = {**chunk, "token": text}
+                        parts.append(text)
                         yield chunk
                         continue
                 yield from self._step(chunk)
@@ -127,7 +130,7 @@ class StreamingResponseHandler:
             chunk = self._without_calls(chunk, self._on_unoffered)
         out = self._tool_step(chunk) if chunk.get("tool_calls") else self._text_step(chunk)
         self._plain = self._state == _READING and not self._cleaner.finds_reasoning
-        self._passes_ascii = self._cleaner.passes_ascii
+        self._clean_ascii = self._cleaner.ascii_rest
         return out
 
     def _text_step(self, chunk: Chunk) -> list[Chunk]:

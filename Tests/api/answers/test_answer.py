@@ -278,7 +278,7 @@ def test_an_early_end_before_any_output_is_an_empty_answer(request_: RequestCont
 def test_closing_in_mid_stream_cancels_and_closes(request_: RequestContext) -> None:
     run = Run(text("a"), text("b"), text("c"), END)
     body = stream(request_, run)
-    next(body)
+    next(iter(body))
     body.close()
     body.close()
     assert request_.cancel_scope.cancelled
@@ -306,7 +306,7 @@ def test_a_body_that_was_never_read_is_cleaned_up(request_: RequestContext) -> N
 
 def test_no_flag_is_left_behind(request_: RequestContext) -> None:
     body = stream(request_, Run(text("a"), END))
-    next(body)
+    next(iter(body))
     cancellation_service.request_cancellation(request_.request_id)
     body.close()
     assert request_.request_id not in cancellation_service.get_all_cancelled_requests()
@@ -339,7 +339,7 @@ def test_later_nodes_run_in_the_background(request_: RequestContext) -> None:
 def test_leaving_after_the_terminator_cancels_nothing(request_: RequestContext) -> None:
     ran: list[bool] = []
     body = stream(request_, after(request_, lambda: ran.append(True)))
-    while not next(body).endswith(b"data: [DONE]\n\n"):
+    while not next(iter(body)).endswith(b"data: [DONE]\n\n"):
         pass
     body.close()
     assert settled() and ran == [True]

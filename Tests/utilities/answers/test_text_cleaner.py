@@ -112,11 +112,12 @@ def test_any_chunking_gives_the_text_that_the_rules_ask_for(text: str, rules: Cl
 
 @examples(300)
 @given(TEXTS, RULES, st.lists(st.integers(0, 500), max_size=12))
-def test_once_it_passes_ascii_it_passes_ascii(text: str, rules: CleaningRules, cuts: list[int]) -> None:
-    cleaner = ResponseCleaner(rules)
+def test_the_shortcut_for_ascii_text_returns_the_same(text: str, rules: CleaningRules, cuts: list[int]) -> None:
+    usual, short = ResponseCleaner(rules), ResponseCleaner(rules)
     for piece in cut(text, cuts):
-        skippable = cleaner.passes_ascii and piece.isascii()
-        assert cleaner.feed(piece) == piece or not skippable
+        clean = short.ascii_rest if piece.isascii() else None
+        assert (clean or short.feed)(piece) == usual.feed(piece)
+    assert short.finish() == usual.finish()
 
 
 def both_ways(text: str, endpoint: dict, node: dict | None = None, prompt: str | None = None,
@@ -205,12 +206,12 @@ def test_text_is_released_as_soon_as_it_is_certain() -> None:
     assert cleaner.feed("b") == "<b"
     assert cleaner.feed("<think>x</thi") == ""
     assert cleaner.feed("nk> you") == " you"
-    assert cleaner.passes_ascii
+    assert cleaner.ascii_rest is str
     node = {"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": ["Reply:"]}
     cleaner = ResponseCleaner(CleaningRules.build({}, node, has_endpoint=True))
     assert cleaner.feed("Rep") == ""
     assert cleaner.feed("air") == "Repair"
-    assert cleaner.passes_ascii
+    assert cleaner.ascii_rest is str
 
 
 def test_flush_releases_what_is_held_and_otherwise_stays_armed() -> None:

@@ -29,7 +29,7 @@ from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 logger = logging.getLogger(__name__)
 
 DONE = "[DONE]"
-decode_json = json.JSONDecoder().decode
+_decoder = json.JSONDecoder()
 
 # How long token counts may follow a finish reason.
 DRAIN_SECONDS = 1.0
@@ -38,6 +38,13 @@ CLOSING_SECONDS = 0.1
 DRAIN_BYTES = 65536
 # Bytes kept of a stream without events, which may be one complete JSON answer.
 WHOLE_LIMIT = 16 * 1024 * 1024
+
+
+def decode_json(text: str) -> Any:
+    """Return the value of a JSON text without white space around it. Raises ValueError, RecursionError."""
+    # ``decode`` does the same, and looks for white space with two regular expressions.
+    value, end = _decoder.raw_decode(text)
+    return value if end == len(text) else _decoder.decode(text)
 
 
 Block = dict[str, object]
