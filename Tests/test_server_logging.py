@@ -103,6 +103,17 @@ def test_rotation(tmp_path, monkeypatch):
     assert (logging_setup.BACKUP_COUNT, 3 * 1024 * 1024) == (7, 3_145_728)
 
 
+def test_a_line_is_formatted_once_for_all_handlers(tmp_path, capsys, monkeypatch):
+    made = []
+    format_time = logging_setup.LineFormatter.formatTime
+    monkeypatch.setattr(logging_setup.LineFormatter, "formatTime",
+                        lambda *arguments: made.append(arguments) or format_time(*arguments))
+    set_up_logging(str(tmp_path), [])
+    logging.getLogger("some.module").info("line")
+    assert len(made) == 1
+    assert lines(tmp_path / "wilmerai.log") == capsys.readouterr().err.splitlines()
+
+
 class FullDisk(io.StringIO):
     """Takes what is written, and fails to bring it to the disk."""
 

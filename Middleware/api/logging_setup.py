@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -115,6 +116,20 @@ class UserFilter(logging.Filter):
         return True
 
 
+class LineFormatter(logging.Formatter):
+    """The form of the lines on stderr and in files, which is made once for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(LINE_FORMAT, DATE_FORMAT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: str | None = getattr(record, "wilmer_line", None)
+        # Each handler asks for it, and a file once more, for its length.
+        if line is None:
+            line = record.wilmer_line = super().format(record)
+        return line
+
+
 class LogFile(RotatingFileHandler):
     """The rotating log file of a folder, which is created if needed.
 
@@ -131,6 +146,16 @@ class LogFile(RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         os.makedirs(self._directory, exist_ok=True)
         return super()._open()
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:
+        # With one look at the file, where the inherited method takes six, at every line.
+        try:
+            file = os.stat(self.baseFilename)
+        # It is not there yet, or somebody has deleted it.
+        except OSError:
+            return False
+        # In its place there may be a link to a device, which cannot be renamed.
+        return stat.S_ISREG(file.st_mode) and 0 < file.st_size >= self.maxBytes - len(self.format(record)) - 1
 
     def emit(self, record: logging.LogRecord) -> None:
         self._failed_now = False
@@ -208,7 +233,7 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
         handler.addFilter(PrivacyFilter())
         # After the one that reads the arguments of the message.
         handler.addFilter(NodeFilter())
-        handler.setFormatter(logging.Formatter(LINE_FORMAT, DATE_FORMAT))
+        handler.setFormatter(LineFormatter())
         root.addHandler(handler)
     if terminal is not None and log_level(level) > logging.DEBUG:
         handlers[0].setFormatter(terminal)
