@@ -19,6 +19,10 @@ Result = TypeVar("Result")
 
 # Clients come in bursts. After this time without work a kept thread ends, and gives the memory of its stack back.
 REST_SECONDS = 2.0
+# So much work at once that finds no thread at rest is the beginning of a burst, for which spare threads are started.
+# A single request needs up to three threads.
+BURST = 4
+SPARES = 16
 RESTING = "resting"
 """The name of a kept thread between two pieces of work."""
 
@@ -43,8 +47,8 @@ class _Kept:
 
     __slots__ = ("turn", "work")
 
-    def __init__(self, work: tuple[Callable[[], object], str]) -> None:
-        self.work: tuple[Callable[[], object], str] | None = work
+    def __init__(self, work: tuple[Callable[[], object], str] | None = None) -> None:
+        self.work = work
         self.turn = threading.Lock()
         self.turn.acquire()
 
@@ -59,6 +63,8 @@ class KeptThreads:
     def __init__(self) -> None:
         # Its methods are atomic, so that it needs no lock.
         self._resting: list[_Kept] = []
+        # Pieces of work that found no thread at rest, lately. That it may miss one does no harm.
+        self._missed = 0
 
     def start(self, target: Callable[[], object], name: str) -> None:
         """Run ``target`` on a thread that has this name meanwhile, in an empty context as on a new thread.
@@ -68,33 +74,56 @@ class KeptThreads:
         try:
             kept = self._resting.pop()
         except IndexError:
-            threading.Thread(target=self._run, args=(_Kept((target, name)),), name=name, daemon=True).start()
+            self._missed += 1
+            self._add(_Kept((target, name)), name)
             return
         kept.work = target, name
         kept.turn.release()
 
-    def _run(self, kept: _Kept) -> None:
-        thread = threading.current_thread()
-        while (work := kept.work) is not None:
-            target, thread.name = work
-            try:
-                contextvars.Context().run(target)
-            # As at the end of any thread.
-            except BaseException:
-                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
-            # A thread that rests must not keep the last request alive.
-            del work, target
-            kept.work, thread.name = None, RESTING
-            self._resting.append(kept)
-            if not kept.turn.acquire(timeout=REST_SECONDS):
-                self._end_rest(kept)
+    def _add(self, kept: _Kept, name: str) -> None:
+        threading.Thread(target=self._run, args=(kept,), name=name, daemon=True).start()
 
-    def _end_rest(self, kept: _Kept) -> None:
+    def _add_spares(self) -> None:
+        self._missed = 0
+        try:
+            for _ in range(SPARES):
+                self._add(_Kept(), RESTING)
+        # Work that needs a thread will report it.
+        except RuntimeError:
+            pass
+
+    def _run(self, kept: _Kept) -> None:
+        while True:
+            if kept.work is not None:
+                self._do(kept)
+            self._resting.append(kept)
+            if not kept.turn.acquire(timeout=REST_SECONDS) and self._ends(kept):
+                return
+
+    def _do(self, kept: _Kept) -> None:
+        thread = threading.current_thread()
+        assert kept.work is not None
+        target, thread.name = kept.work
+        try:
+            contextvars.Context().run(target)
+        # As at the end of any thread.
+        except BaseException:
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
+        # A thread that rests must not keep the last request alive.
+        kept.work, thread.name = None, RESTING
+        # More work is likely to come. Here nobody waits for the start of the threads, unlike in the server's loop.
+        if self._missed >= BURST:
+            self._add_spares()
+
+    def _ends(self, kept: _Kept) -> bool:
         try:
             self._resting.remove(kept)
         # It has just been chosen for another piece of work.
         except ValueError:
             kept.turn.acquire()
+            return False
+        self._missed = 0
+        return True
 
 
 def on_kept_thread(target: Callable[[], object], name: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from Middleware.utilities import daemon_threads
-from Middleware.utilities.daemon_threads import RESTING, KeptThreads
+from Middleware.utilities.daemon_threads import BURST, RESTING, SPARES, KeptThreads
 from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.engine_lab import until
 
@@ -89,6 +89,31 @@ def test_no_work_is_lost_at_the_end_of_a_rest(crew: Crew, monkeypatch: pytest.Mo
     for _ in range(300):
         crew.work()
     assert crew.rests(0)
+
+
+def test_a_burst_finds_spare_threads(crew: Crew) -> None:
+    """They are started by a thread that has just ended its work, not by the one that has more of it."""
+    hold, first = threading.Event(), threading.Event()
+    for number in range(BURST):
+        crew.work(hold if number else first)
+    assert crew.pool._resting == []
+    first.set()
+    assert crew.rests(SPARES + 1)
+    for _ in range(SPARES + 1):
+        crew.work(hold)
+    hold.set()
+    assert crew.rests(BURST + SPARES) and len(set(crew.workers)) == BURST + SPARES
+
+
+def test_single_requests_need_no_spare_threads(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_threads, "REST_SECONDS", 0.01)
+    for _ in range(2):
+        gate = threading.Event()
+        for _ in range(BURST - 1):
+            crew.work(gate)
+        gate.set()
+        assert until(lambda: not any(worker.is_alive() for worker in crew.workers))
+    assert len(set(crew.workers)) == 2 * (BURST - 1) and crew.pool._resting == []
 
 
 def test_work_begins_in_an_empty_context(crew: Crew) -> None:

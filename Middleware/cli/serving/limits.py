@@ -38,7 +38,7 @@ SEND_BUFFER_BYTES = 65536
 # Of an answer, before the code that makes it has to wait for the client.
 UNSENT_BYTES = 1024 * 1024
 
-# All of Waitress's threads are created at start; each needs about 16 KB of memory until it has worked.
+# The requests that Waitress works on at the same time. A thread that waits needs about 20 KB of memory.
 WORKER_THREADS = 512
 
 # Waitress's connections. Where select() takes the place of poll(), on Windows, it can handle 512 sockets.

@@ -4,9 +4,13 @@ from __future__ import annotations
 import logging
 import select
 import socket
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
 
@@ -14,7 +18,8 @@ from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
-from waitress.task import ThreadedTaskDispatcher
+from waitress.utilities import logger as waitress_logger
+from waitress.utilities import queue_logger
 
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.running.shutdown import shut_down
@@ -23,6 +28,7 @@ from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import DescriptorExhaustion
 from Middleware.cli.serving.waitress_connections import UNLIMITED, Channel, SlowClients
 from Middleware.cli.signals import StopSignals
+from Middleware.utilities.daemon_threads import on_kept_thread
 
 if TYPE_CHECKING:
     from Middleware.cli.startup import Launch
@@ -31,8 +37,11 @@ logger = logging.getLogger(__name__)
 
 HAS_POLL = hasattr(select, "poll")
 
-# For all threads to be ready, which takes a small part of it on an idle machine.
-START_SECONDS = 5.0
+# A limit on threads that is so many times higher than the server's number leaves enough for other programs.
+AMPLE_FACTOR = 10
+
+# Of a container's control group, version 2 and version 1.
+PIDS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 
 # While the server stops, its loop turns this often, to notice the end of the requests.
 STOPPING_TURN_SECONDS = 0.05
@@ -64,64 +73,106 @@ def waitress_settings() -> dict[str, object]:
     }
 
 
-class LatestFirst:
-    """A condition like that of ``threading``, whose ``notify`` wakes the thread that began to wait last.
+class Dispatcher:
+    """Has kept threads work on Waitress's tasks, at most ``count`` at a time; further tasks wait their turn.
 
-    All methods need ``lock`` to be held.
-    """
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-        self._waiting: list[threading.Lock] = []
-
-    def wait(self) -> None:
-        """Release the lock until a call of ``notify``, then take it again."""
-        turn = threading.Lock()
-        turn.acquire()
-        self._waiting.append(turn)
-        self._lock.release()
-        try:
-            turn.acquire()
-        finally:
-            self._lock.acquire()
-
-    def notify(self) -> None:
-        """Wake one thread, if any waits."""
-        if self._waiting:
-            self._waiting.pop().release()
-
-    def notify_all(self) -> None:
-        while self._waiting:
-            self.notify()
-
-
-class Dispatcher(ThreadedTaskDispatcher):
-    """``count`` worker threads, of which the one that rested last works first.
-
-    Waitress would give the work to each of them in turn. Every thread that has ever worked keeps memory for the next
-    time: its stack, and what the C library sets aside for it. With hundreds of threads that are seldom all needed this
-    comes to many times what the requests need.
-
-    Raises StartError if the system refuses some of them.
+    Waitress's own dispatcher starts all its threads at once, and gives the work to each of them in turn. With hundreds
+    of threads that are seldom all needed this takes time at the start, and every thread keeps memory, all the more
+    once it has worked: its stack, and what the C library sets aside for it.
     """
 
     def __init__(self, count: int) -> None:
-        super().__init__()
-        self.queue_cv = LatestFirst(self.lock)
-        try:
-            self.set_thread_count(count)
-        # Python raises it if the system cannot start another thread.
-        except RuntimeError:
-            raise StartError(
-                f"The server needs {count} threads, and the system allows this process only {self.active_count}. Raise "
-                "the limit on memory (ulimit -v; each thread reserves address space for its stack) or on threads "
-                "(ulimit -u; the pids limit of a container).") from None
-        self._await_idle(time.monotonic() + START_SECONDS)
+        self._free = self._count = count
+        self._waiting: deque[Any] = deque()
+        self._lock = threading.Lock()
 
-    def _await_idle(self, deadline: float) -> None:
-        # Until then Waitress takes the new threads for busy, and warns of a queue at the first request.
-        while self.active_count and time.monotonic() < deadline:
-            time.sleep(0.001)
+    def add_task(self, task: Any) -> None:
+        """Have a thread call the task's ``service``. Waitress calls this for each request."""
+        with self._lock:
+            begins = self._free > 0
+            self._free -= begins
+            if not begins:
+                self._waiting.append(task)
+            depth = len(self._waiting)
+        if begins:
+            self._begin(task)
+        else:
+            queue_logger.warning("Task queue depth is %d", depth)
+
+    def _begin(self, task: Any) -> None:
+        try:
+            on_kept_thread(partial(self._work, task), "waitress")
+        # The system cannot start another thread.
+        except RuntimeError as error:
+            with self._lock:
+                self._free += 1
+                others_work = self._free < self._count
+                if others_work:
+                    self._waiting.append(task)
+            logger.error("A request %s: %s", "waits until another ends" if others_work else "is given up", error)
+            if not others_work:
+                task.cancel()
+
+    def _work(self, task: Any) -> None:
+        while task is not None:
+            try:
+                task.service()
+            # Otherwise one thread less would be left for other tasks.
+            except BaseException:
+                waitress_logger.exception("Exception when servicing %r", task)
+            with self._lock:
+                task = self._waiting.popleft() if self._waiting else None
+                self._free += task is None
+
+    def shutdown(self) -> None:
+        """Cancel the tasks that wait."""
+        with self._lock:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for task in waiting:
+            task.cancel()
+
+
+def require_threads(count: int) -> None:
+    """Raise StartError if a limit of the system allows fewer threads.
+
+    Requests that wait at the gate leave some of the threads free for those that must be answered at once, so the server
+    must be able to have all of them.
+    """
+    if not _threads_are_limited(count):
+        return
+    end = threading.Event()
+    started = 0
+    try:
+        while started < count:
+            on_kept_thread(end.wait, "thread-check")
+            started += 1
+    # Python raises it if the system cannot start another thread.
+    except RuntimeError:
+        raise StartError(
+            f"The server needs {count} threads, and the system allows this process only {started}. Raise "
+            "the limit on memory (ulimit -v; each thread reserves address space for its stack) or on threads "
+            "(ulimit -u; the pids limit of a container).") from None
+    finally:
+        end.set()
+
+
+def _threads_are_limited(count: int) -> bool:
+    """Return whether there is a limit that may be too low. To find out by starting the threads takes 40 ms."""
+    if sys.platform == "win32":
+        return False
+    import resource
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    # All threads of the user's programs count. The usual limits are far above that.
+    few = processes != resource.RLIM_INFINITY and processes < AMPLE_FACTOR * count
+    return few or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY or any(map(_is_set, PIDS_LIMITS))
+
+
+def _is_set(limit: str) -> bool:
+    try:
+        return Path(limit).read_text(encoding="ascii").strip() != "max"
+    except OSError:
+        return False
 
 
 class Server(TcpWSGIServer):
@@ -169,7 +220,8 @@ class Server(TcpWSGIServer):
 
 
 def make_server(application: WSGIApplication, sock: socket.socket, channels: dict[int, Any]) -> Server:
-    """Make a server on a bound socket; it listens from now on."""
+    """Make a server on a bound socket; it listens from now on. Raises StartError."""
+    require_threads(limits.WORKER_THREADS)
     adjustments = Adjustments(sockets=[sock], **waitress_settings())
     server = Server(application, channels, True, sock, Dispatcher(limits.WORKER_THREADS), adjustments,
                     bind_socket=False, sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()))

@@ -58,7 +58,7 @@ class Running:
         self._stopping = True
         self._thread.join(2)
         serve_waitress.wasyncore.close_all(self.channels)
-        self.server.task_dispatcher.shutdown(timeout=1)
+        self.server.task_dispatcher.shutdown()
 
 
 @pytest.fixture

@@ -1,139 +1,174 @@
-"""Waitress's worker threads: who works, and that all work gets done."""
+"""The threads that work on Waitress's tasks: how many, and that all work gets done."""
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from waitress import wasyncore
 
+from Middleware.cli.console import StartError
+from Middleware.cli.serving import serve_waitress
 from Middleware.cli.serving.limits import WORKER_THREADS
-from Middleware.cli.serving.serve_waitress import Dispatcher, LatestFirst, make_server
+from Middleware.cli.serving.serve_waitress import Dispatcher, make_server, require_threads
+from Middleware.models.process import Process
+from Middleware.utilities import daemon_threads
+from Middleware.utilities.daemon_threads import KeptThreads
+from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.engine_lab import until
 
 
 class Task:
-    """Notes the thread that works on it, once ``gate`` lets it."""
+    """Notes its number once it has begun, and works until ``gate`` lets it end."""
 
-    def __init__(self, workers: list[str], gate: threading.Event | None = None) -> None:
-        self._workers, self._gate = workers, gate
+    def __init__(self, begun: list[int], number: int = 0, gate: threading.Event | None = None) -> None:
+        self._begun, self._number, self._gate = begun, number, gate
+        self.cancelled = False
+        self.thread: threading.Thread | None = None
 
     def service(self) -> None:
-        self._workers.append(threading.current_thread().name)
+        self.thread = threading.current_thread()
+        self._begun.append(self._number)
         if self._gate is not None:
             self._gate.wait(5)
 
     def cancel(self) -> None:
-        self._workers.append("cancelled")
+        self.cancelled = True
 
 
-@pytest.fixture
-def dispatcher() -> Iterator[Dispatcher]:
-    dispatcher = Dispatcher(5)
-    assert until(lambda: resting(dispatcher) == 5)
-    yield dispatcher
-    dispatcher.shutdown()
-    assert dispatcher.threads == set()
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptThreads]:
+    """The kept threads of a process of its own, without spares."""
+    own = Process()
+    monkeypatch.setattr(daemon_threads, "SPARES", 0)
+    monkeypatch.setattr("Middleware.models.process._process", own)
+    yield own.one(KeptThreads)
 
 
-def resting(dispatcher: Any) -> int:
-    return len(dispatcher.queue_cv._waiting)
+def rest(kept: KeptThreads, count: int) -> bool:
+    return until(lambda: len(kept._resting) == count)
 
 
-def comes_to(count: int, number: Callable[[], int]) -> bool:
-    return until(lambda: number() == count)
+def test_one_after_the_other_is_the_work_of_one_thread(kept: KeptThreads) -> None:
+    dispatcher, begun = Dispatcher(5), list[int]()
+    tasks = [Task(begun, number) for number in range(20)]
+    for task in tasks:
+        dispatcher.add_task(task)
+        assert rest(kept, 1)
+    assert begun == list(range(20)) and len({task.thread for task in tasks}) == 1
 
 
-def put_to_work(dispatcher: Dispatcher, gates: Sequence[threading.Event]) -> list[str]:
-    """Add a task for each gate, each once the one before it has begun; returns who works on them, in order."""
-    workers: list[str] = []
-    for number, gate in enumerate(gates):
-        dispatcher.add_task(Task(workers, gate))
-        assert comes_to(number + 1, lambda: len(workers))
-    return workers
-
-
-def test_one_after_the_other_is_the_work_of_one_thread(dispatcher: Dispatcher) -> None:
-    workers: list[str] = []
-    for number in range(20):
-        dispatcher.add_task(Task(workers))
-        assert comes_to(number + 1, lambda: len(workers)) and comes_to(5, lambda: resting(dispatcher))
-    assert len(set(workers)) == 1
-
-
-def test_as_many_at_a_time_as_there_are_threads(dispatcher: Dispatcher) -> None:
-    workers: list[str] = []
-    gate = threading.Event()
-    for _ in range(12):
-        dispatcher.add_task(Task(workers, gate))
-    assert until(lambda: len(workers) == 5)
-    assert len(set(workers)) == 5 and resting(dispatcher) == 0
+def test_as_many_at_a_time_as_there_are_threads(kept: KeptThreads, caplog: pytest.LogCaptureFixture) -> None:
+    """The others follow in order; the number of those that wait is logged."""
+    dispatcher, begun, gate = Dispatcher(5), list[int](), threading.Event()
+    for number in range(12):
+        dispatcher.add_task(Task(begun, number, gate))
+        assert until(lambda number=number: len(begun) == min(number + 1, 5))  # type: ignore[misc]
+    assert [record.getMessage() for record in caplog.records] == [f"Task queue depth is {n}" for n in range(1, 8)]
     gate.set()
-    assert until(lambda: len(workers) == 12 and resting(dispatcher) == 5)
+    assert rest(kept, 5) and sorted(begun) == list(range(12)) and begun[:5] == list(range(5))
 
 
-def test_the_last_to_rest_is_the_first_to_work(dispatcher: Dispatcher) -> None:
-    gates = [threading.Event() for _ in range(3)]
-    workers = put_to_work(dispatcher, gates)
-    for rested, number in enumerate((1, 2, 0)):
-        gates[number].set()
-        assert comes_to(3 + rested, lambda: resting(dispatcher))
-    hold = threading.Event()
-    again = put_to_work(dispatcher, [hold] * 3)
-    hold.set()
-    assert again == [workers[0], workers[2], workers[1]]
+def test_those_that_wait_follow_in_order(kept: KeptThreads) -> None:
+    dispatcher, begun, gate = Dispatcher(1), list[int](), threading.Event()
+    for number in range(8):
+        dispatcher.add_task(Task(begun, number, gate))
+    gate.set()
+    assert rest(kept, 1) and begun == list(range(8))
 
 
-def test_the_server_has_these_threads() -> None:
+def test_no_thread_before_the_first_request(kept: KeptThreads) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         channels: dict[int, Any] = {}
+        before = threading.active_count()
         server = make_server(lambda environ, start_response: [], listener, channels)
         try:
             assert isinstance(server.task_dispatcher, Dispatcher)
-            assert len(server.task_dispatcher.threads) == WORKER_THREADS
+            assert server.task_dispatcher._free == WORKER_THREADS and threading.active_count() <= before
         finally:
-            server.task_dispatcher.shutdown()
             wasyncore.close_all(channels)
 
 
-def test_nobody_waits() -> None:
-    """A call that finds no thread waiting is not kept for later."""
-    lock = threading.Lock()
-    condition = LatestFirst(lock)
-    woken: list[int] = []
-    with lock:
-        condition.notify()
-        condition.notify_all()
+def test_a_task_that_fails_costs_no_thread(kept: KeptThreads, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Task):
+        def service(self) -> None:
+            raise KeyError("mine")
 
-    def wait(number: int) -> None:
-        with lock:
-            condition.wait()
-            woken.append(number)
-
-    threads = [threading.Thread(target=wait, args=(number,), daemon=True) for number in range(3)]
-    for number, thread in enumerate(threads):
-        thread.start()
-        assert comes_to(number + 1, lambda: len(condition._waiting))
-    assert woken == []
-    with lock:
-        condition.notify()
-    threads[2].join(5)
-    assert woken == [2]
-    with lock:
-        condition.notify_all()
-    for thread in threads:
-        thread.join(5)
-    assert sorted(woken) == [0, 1, 2]
+    dispatcher, begun = Dispatcher(1), list[int]()
+    for _ in range(3):
+        dispatcher.add_task(Failing(begun))
+        assert rest(kept, 1)
+    dispatcher.add_task(Task(begun, 7))
+    assert rest(kept, 1) and begun == [7]
+    assert caplog.text.count("Exception when servicing") == 3
 
 
-def test_the_first_request_finds_threads_that_rest() -> None:
-    """Waitress takes threads that have not yet begun for busy ones, and would warn of a queue."""
-    for _ in range(20):
-        dispatcher = Dispatcher(8)
-        try:
-            assert resting(dispatcher) == 8
-        finally:
-            dispatcher.shutdown()
+def test_the_end_cancels_the_tasks_that_wait(kept: KeptThreads) -> None:
+    dispatcher, begun, gate = Dispatcher(1), list[int](), threading.Event()
+    tasks = [Task(begun, number, gate) for number in range(3)]
+    for task in tasks:
+        dispatcher.add_task(task)
+    dispatcher.shutdown()
+    gate.set()
+    assert rest(kept, 1) and begun == [0] and [task.cancelled for task in tasks] == [False, True, True]
+
+
+# -- too few threads ---------------------------------------------------------------------------------------------------
+
+def test_the_system_refuses_a_thread(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch,
+                                     caplog: pytest.LogCaptureFixture) -> None:
+    """The request waits for one that ends; only if there is none, its connection is closed."""
+    dispatcher, begun, gate = Dispatcher(5), list[int](), threading.Event()
+    dispatcher.add_task(Task(begun, 0, gate))
+    with monkeypatch.context() as patch:
+        no_more_threads(patch, "waitress")
+        later = [Task(begun, number, gate) for number in (1, 2)]
+        for task in later:
+            dispatcher.add_task(task)
+        gate.set()
+        assert rest(kept, 1) and begun == [0, 1, 2] and not any(task.cancelled for task in later)
+        kept._resting.clear()
+        alone = Task(begun, 3)
+        dispatcher.add_task(alone)
+        assert alone.cancelled and begun == [0, 1, 2]
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    waits = "A request waits until another ends: can't start new thread"
+    assert messages == [waits, waits, "A request is given up: can't start new thread"]
+    dispatcher.add_task(Task(begun, 4))
+    assert rest(kept, 1) and begun == [0, 1, 2, 4] and dispatcher._free == 5
+
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, limit: Path, content: str) -> None:
+    limit.write_text(content, encoding="ascii")
+    monkeypatch.setattr(serve_waitress, "PIDS_LIMITS", (str(limit),))
+
+
+@posix
+def test_a_limit_of_the_container(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If there is one, the threads are started for once: the system knows best how many it allows."""
+    limited(monkeypatch, tmp_path / "pids.max", "100\n")
+    require_threads(8)
+    assert rest(kept, 8)
+    kept._resting.clear()
+    with monkeypatch.context() as patch:
+        no_more_threads(patch, "thread-check")
+        with pytest.raises(StartError, match="needs 8 threads, and the system allows this process only 0"):
+            require_threads(8)
+
+
+@posix
+def test_without_a_limit_nothing_is_tried(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import resource
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    limited(monkeypatch, tmp_path / "pids.max", "max\n")
+    require_threads(8)
+    assert kept._resting == []
