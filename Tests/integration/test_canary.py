@@ -39,8 +39,6 @@ from Tests.integration.launcher import Launcher, Response
 from Tests.integration.memory_chat import until
 from Tests.stub_backend import chat_reply, json_reply, status_reply
 
-pytestmark = pytest.mark.timeout(180)
-
 KEY, OTHER_KEY, SECRET = "the-clients-own-key", "another-clients-key", "sk-endpoint-secret-1234"
 UNKNOWN_KEY = "a-key-nobody-accepts"
 CHATS = {FILES: "chat-of-files", VECTORS: "chat-of-vectors"}

@@ -27,7 +27,7 @@ from Tests.integration.memory_chat import (
     until,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 KILLS = 20  # of each kind of memories
 TURN = 6  # messages by which the conversation grows

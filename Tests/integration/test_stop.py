@@ -19,8 +19,6 @@ from Tests.integration.stop_clients import PATHS, QUIET_SECONDS, Client, leave
 from Tests.integration.stop_table import Cell, StopLab
 from Tests.stub_backend import Reply, chat_stream_reply
 
-pytestmark = pytest.mark.timeout(240)
-
 QUEUE_SECONDS = 0.2
 MEDIAN_SECONDS = 0.25
 # A back-end that is not stopped goes on until its client gives up after 20 s.

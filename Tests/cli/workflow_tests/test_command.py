@@ -18,7 +18,8 @@ from Tests.cli.workflow_tests.lab import asks, run, run_json, says, static, test
 PROJECT = Path(__file__).resolve().parents[3]
 GOOD = test(name="says hello", expect={"answer": "Hello"})
 BAD = test(name="says goodbye", expect={"answer": "Goodbye"})
-SHIPPED_LIMIT_SECONDS = 10.0
+# Two seconds on an idle machine; one wait for a network is longer.
+SHIPPED_LIMIT_SECONDS = 60.0
 
 
 @pytest.fixture
