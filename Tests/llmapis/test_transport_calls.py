@@ -4,6 +4,7 @@ from __future__ import annotations
 import gzip
 import threading
 import time
+from collections.abc import Callable
 from types import MappingProxyType
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from Middleware.exceptions import BackendResponseError, BackendStatusError, ConfigValueError
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.http import pool, wire
+from Middleware.utilities.http import exchange, pool, wire
+from Middleware.utilities.http.connection import Connection
 from Tests.llmapis.transport_lab import KEY, SOON, ask, idle_connections
 from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, chat_stream_reply, json_reply, sse_reply, status_reply
 
@@ -124,6 +126,21 @@ def test_large_bodies_both_ways(backend: StubBackend, transport: Transport) -> N
     text = "x" * 3_000_000
     backend.responder = lambda request: json_reply({"echo": request.json["t"]})
     assert transport.post_json(ask(backend, payload={"t": text})) == {"echo": text}
+
+
+def test_only_a_body_that_fills_a_block_gets_large_ones(backend: StubBackend, transport: Transport,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def receive(connection: Connection) -> Callable[[int], bytes]:
+        return lambda size: (sizes.append(size), connection.sock.recv(size))[1]
+
+    monkeypatch.setattr(Connection, "receive", property(receive))
+    backend.script(sse_reply(["a"] * 5, delay=0.01), json_reply({"text": "x" * 1_000_000}))
+    assert list(transport.open_stream(ask(backend)))
+    assert set(sizes) == {exchange.BLOCK_BYTES}
+    assert len(transport.post_json(ask(backend))["text"]) == 1_000_000
+    assert sizes[-1] == exchange.LARGE_BLOCK_BYTES
 
 
 def test_one_process_wide_transport() -> None:

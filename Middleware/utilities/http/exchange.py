@@ -26,8 +26,10 @@ from Middleware.utilities.http.wire import HttpCall, HttpRequest, ResponseHead, 
 
 logger = logging.getLogger(__name__)
 
-# The size of one read: few system calls for a large answer, and little memory for each stream.
-BLOCK_BYTES = 64 * 1024
+# The size of a read. Each waiting stream holds so much memory, and a token has a few hundred bytes.
+BLOCK_BYTES = 8 * 1024
+# The size after a read that was filled: few system calls for a large answer.
+LARGE_BLOCK_BYTES = 64 * 1024
 # Below this size, copying the body to the end of the head costs less than a second packet and system call.
 JOIN_BELOW_BYTES = 1024 * 1024
 
@@ -191,7 +193,7 @@ class Exchange:
         if self._connection is None:
             return
         receive, scope, http, idle = self._connection.receive, self._scope, self._http, self.idle
-        feed, block = http.feed, self._rest
+        feed, block, size = http.feed, self._rest, BLOCK_BYTES
         try:
             while True:
                 if block:
@@ -199,7 +201,7 @@ class Exchange:
                 if http.done:
                     return
                 try:
-                    data = receive(BLOCK_BYTES)
+                    data = receive(size)
                 except SLICE_PASSED:
                     if self._stop.stopped:
                         return
@@ -215,6 +217,8 @@ class Exchange:
                     raise HttpError(lost_problem(answered=True))
                 if idle.since_heartbeat or idle.server_seconds:
                     idle.reset()
+                if len(data) == size:
+                    size = LARGE_BLOCK_BYTES
                 block = feed(data)
         except WireError as error:
             raise _wire_error(error) from error
