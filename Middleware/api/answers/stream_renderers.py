@@ -108,8 +108,11 @@ class _OpenAIStream:
         return SSE_HEARTBEAT
 
     def text(self, token: str) -> bytes:
-        if self._template is None:
-            self._template = _Template(lambda text: self._event(self._chunk(text)))
+        template = self._template
+        return self._first_text(token) if template is None else template.fill(token)
+
+    def _first_text(self, token: str) -> bytes:
+        self._template = _Template(lambda text: self._event(self._chunk(text)))
         return self._template.fill(token)
 
     def final(self, finish_reason: str) -> bytes:
@@ -141,8 +144,9 @@ class OpenAIChatStream(_OpenAIStream):
         self._role: str | None = "assistant"
         self._numbers = ToolCallNumbers()
 
-    def text(self, token: str) -> bytes:
-        return self._event(self._chunk(token)) if self._role else super().text(token)
+    def _first_text(self, token: str) -> bytes:
+        # The first chunk alone has the role.
+        return self._event(self._chunk(token)) if self._role else super()._first_text(token)
 
     def reasoning(self, token: str) -> bytes:
         return self._event(self._chunk("", reasoning=token))

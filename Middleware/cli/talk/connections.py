@@ -183,8 +183,8 @@ def answer(connection: Connection, reply: Reply, model: str, messages: Sequence[
     try:
         for block in blocks:
             if reply.status == 200:
-                for event in parser.feed(block):
-                    yield from _texts(event.data)
+                for _, data in parser.feed(block):
+                    yield from _texts(data)
             else:
                 refused += block
     finally:

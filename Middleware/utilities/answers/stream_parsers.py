@@ -6,8 +6,6 @@ a byte order mark at the start is dropped.
 """
 from __future__ import annotations
 
-from typing import NamedTuple
-
 _BOM = "\ufeff"
 
 # An image in an event has a few megabytes; a line that never ends must not fill the memory.
@@ -64,11 +62,8 @@ class LineAssembler:
         return text
 
 
-class SSEEvent(NamedTuple):
-    """One ``data:`` line: its trimmed payload and the name from the latest ``event:`` line, if any."""
-
-    event: str | None
-    data: str
+SSEEvent = tuple[str | None, str]
+"""The name from the latest ``event:`` line, if any, and the trimmed payload of one ``data:`` line."""
 
 
 class SSEParser:
@@ -90,18 +85,18 @@ class SSEParser:
         return self._parse(self._lines.finish())
 
     def _parse(self, lines: list[str]) -> list[SSEEvent]:
-        events = []
+        events: list[SSEEvent] = []
         for line in lines:
             line = line.strip()
             if line.startswith("data:"):
                 payload = line[5:].lstrip()
                 if payload:
-                    events.append(SSEEvent(self._event, payload))
+                    events.append((self._event, payload))
             elif line.startswith("event:"):
                 self._event = line[6:].strip() or None
             # Older llama.cpp servers report errors as "error: {...}"; it becomes an event called "error".
             elif line.startswith("error:") and (payload := line[6:].lstrip()).startswith("{"):
-                events.append(SSEEvent("error", payload))
+                events.append(("error", payload))
         return events
 
 

@@ -186,10 +186,12 @@ class HttpCall:
 
     Attributes:
         head: status and headers, None until they have arrived. Interim responses (1xx) are skipped.
+        done: the response is complete.
     """
 
     def __init__(self, request: HttpRequest) -> None:
         self.head: ResponseHead | None = None
+        self.done = False
         self._body: BodyDecoder | None = None
         self._request = request
         self._http = Connection(CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -222,17 +224,14 @@ class HttpCall:
         if self._body is None:
             return b""
         body = self._body.feed(data) if data else b""
+        self.done = self._body.done
         return self._inflater.inflate(body) if self._inflater else body
 
     def eof(self) -> bool:
         """Record that the peer closed the connection; return whether the response is complete."""
         self._peer_closed = True
-        return self._body is not None and self._body.eof()
-
-    @property
-    def done(self) -> bool:
-        """Return whether the response is complete."""
-        return self._body is not None and self._body.done
+        self.done = self._body is not None and self._body.eof()
+        return self.done
 
     @property
     def reusable(self) -> bool:

@@ -93,7 +93,7 @@ class WorkflowProcessor:
                 yield from self._run_in_parallel()
             else:
                 for index in range(len(self.run.nodes)):
-                    yield from self._step(index)
+                    self._report((yield from self._run_node(index)))
         # The client has its answer, and does not see that a node after it failed.
         except _RunEnds as end:
             self.record.error = type(end.__cause__).__name__
@@ -117,7 +117,7 @@ class WorkflowProcessor:
                               {**config_utils.user_wide_variables(), **self.run.variables}, self.node_handlers)
         self._together(range(self.responder_index), needed)
         if self.run.nodes:
-            yield from self._step(self.responder_index)
+            self._report((yield from self._run_node(self.responder_index)))
         self._together(range(self.responder_index + 1, len(self.run.nodes)), needed)
 
     def _together(self, indexes: range, needed: Sequence[frozenset[int]]) -> None:
@@ -142,9 +142,6 @@ class WorkflowProcessor:
             info: NodeExecutionInfo = end.value
             return info
         raise AssertionError("only the responder delivers")
-
-    def _step(self, index: int) -> Iterator[object]:
-        self._report((yield from self._run_node(index)))
 
     def _report(self, info: NodeExecutionInfo) -> None:
         self.record.nodes.append(info)
@@ -327,11 +324,16 @@ class WorkflowProcessor:
 
     # -- the responder -------------------------------------------------------------------------------------------
     def _respond(self, context: ExecutionContext, node_type: str) -> Generator[Any, None, Any]:
-        """Deliver the answer and return it as the node's output."""
+        """Call the responder; return the generator that delivers its answer and returns it as the node's output."""
         self.times.before_answer(context.config)
         result = self._call(context, node_type)
-        if self.run.stream:
-            return (yield from self._respond_streaming(context, result))
+        if not self.run.stream:
+            return self._respond_whole(context, result)
+        if isinstance(result, ChildRun):
+            return self._pass_child_on(context, result)
+        return self._respond_streaming(context, result)
+
+    def _respond_whole(self, context: ExecutionContext, result: object) -> Generator[Any, None, Any]:
         if isinstance(result, ChildRun):
             output = result.item()
             yield self._announce(context, output)
@@ -393,8 +395,6 @@ class WorkflowProcessor:
         return find_generation_prompt(self.run.messages[-1].get("content"))
 
     def _respond_streaming(self, context: ExecutionContext, result: object) -> Generator[Any, None, Any]:
-        if isinstance(result, ChildRun):
-            return (yield from self._pass_child_on(context, result))
         chunks = result if is_stream(result) else value_to_chunks(result)
         stream = StreamingResponseHandler(
             lambda: _endpoint_config(context), context.config, generation_prompt=self._speaker(context.config),

@@ -53,8 +53,8 @@ def test_sse(data: bytes, events: list[tuple[str | None, str]]) -> None:
 
 def test_ready_events_are_handed_over_at_once() -> None:
     parser = SSEParser()
-    assert [event.data for event in parser.feed(b"data: 1\n\ndata: 2\n\ndata: 3")] == ["1", "2"]
-    assert [event.data for event in parser.feed(b"\n")] == ["3"]
+    assert [data for _, data in parser.feed(b"data: 1\n\ndata: 2\n\ndata: 3")] == ["1", "2"]
+    assert [data for _, data in parser.feed(b"\n")] == ["3"]
     assert parser.finish() == []
 
 

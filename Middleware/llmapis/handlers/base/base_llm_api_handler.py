@@ -260,7 +260,7 @@ class LlmApiHandler(ABC):
             connection.abort()
 
     def _chunks(self, connection: BackendStream) -> Iterator[Chunk]:
-        framer = self.FRAMER()
+        framer, scope = self.FRAMER(), self._scope
         # The beginning of an answer of which no event has been understood.
         start = bytearray()
         for block in connection:
@@ -282,7 +282,7 @@ class LlmApiHandler(ABC):
                 raise self.failure
             if self.ended or self.closed:
                 break
-            if self.is_cancelled:
+            if scope is not None and scope.cancelled:
                 return
         if self.is_cancelled:
             return

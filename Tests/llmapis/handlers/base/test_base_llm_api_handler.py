@@ -18,7 +18,6 @@ from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHan
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.utilities.answers import stream_parsers
-from Middleware.utilities.answers.stream_parsers import SSEEvent
 from Tests.stub_backend import Reply, StubBackend, chat_chunk, json_reply, sse_reply
 
 HI = Prompt([{"role": "user", "content": "hi"}])
@@ -159,10 +158,10 @@ def test_every_event_is_decoded_once(backend: StubBackend, transport: Transport,
 
     monkeypatch.setattr(base, "decode_json", decode)
     monkeypatch.setattr(openai_api_handler, "decode_json", decode)
-    events = [SSEEvent(None, json.dumps(chat_chunk(part))) for part in ({"content": "a"}, delta, delta)]
+    events = [(None, json.dumps(chat_chunk(part))) for part in ({"content": "a"}, delta, delta)]
     chunks = handler(backend, transport).read_events(events)
     assert [chunk["token"] or chunk["reasoning"] for chunk in chunks] == ["a", "b", "b"]
-    assert decoded == [event.data for event in events]
+    assert decoded == [data for _, data in events]
 
 
 def test_a_single_skipped_part_is_not_counted(backend: StubBackend, transport: Transport,
