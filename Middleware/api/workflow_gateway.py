@@ -49,7 +49,7 @@ def start_user_prompt(request: RequestContext, messages: list[Message], stream: 
     messages = _without_liveness_calls(messages)
     request.task = background_task(messages, stream)
     background = _background_workflow(request)
-    messages, tagged = _prepared(messages)
+    messages, tagged = prepared_messages(messages)
     # A front-end's own request only quotes the conversation, and must not write to its memories.
     discussion_id = "" if background else _discussion_id(tagged, api_key)
     shared: dict[str, Any] = {"api_key": api_key, "tools": tools, "tool_choice": tool_choice}
@@ -130,7 +130,7 @@ def _require_default_workflow() -> None:
                           + ", ".join(ids)) from error
 
 
-def _prepared(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+def prepared_messages(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
     """Return the messages with escaped braces, without blank messages and tags, and those that had a tag.
 
     Changed messages are copies.

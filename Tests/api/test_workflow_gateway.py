@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from Middleware.api.requests.background_tasks import limit_in
 from Middleware.api.requests.messages import chat_messages
-from Middleware.api.workflow_gateway import handle_user_prompt
+from Middleware.api.workflow_gateway import handle_user_prompt, prepared_messages
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ClientError, ConfigNotFoundError, ConfigValueError, EarlyTerminationException
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import request_scope
 from Middleware.services.cancellation_service import cancellation_service
+from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
+from Middleware.utilities.text_utils import replace_brackets_in_list
+from Middleware.workflows.managers.workflow_manager import is_blank
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
 from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, llm, reply_to, static, user
@@ -241,6 +246,23 @@ def test_braces_reach_the_back_end_and_the_client(lab: EngineLab, stream: bool) 
     lab.workflow("_DefaultWorkflow", [llm()])
     assert ask(lab, user("{a}"), stream=stream) == "<{a}>"
     assert lab.prompts == ["{a}"]
+
+
+TEXTS = st.lists(st.sampled_from(["[DiscussionId]", "[/DiscussionId]", "[", "{", "}", "a", " ", "\n", "\u2028"]),
+                 max_size=8).map("".join)
+
+
+@given(st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"]), "content": TEXTS},
+                                      optional={"images": st.sampled_from([[], ["x"]]), "tool_call_id": st.just("c1")}),
+                max_size=5))
+def test_one_loop_does_what_its_steps_would_do_one_by_one(messages: list[Any]) -> None:
+    before = [dict(message) for message in messages]
+    expected: list[Any] = [dict(message) for message in messages]
+    remove_discussion_id_tag(replace_brackets_in_list(expected))
+    prepared, tagged = prepared_messages(messages)
+    assert prepared == [message for message in expected if not is_blank(message)]
+    assert extract_discussion_id(tagged) == extract_discussion_id(messages)
+    assert messages == before
 
 
 @pytest.mark.parametrize("content", ["", " \n", None, "[DiscussionId]d1[/DiscussionId]"])
