@@ -188,7 +188,8 @@ class Channel(HTTPChannel):
         if self.connected and not self.total_outbufs_len and type(data) is bytes:
             self.outbuf_lock.acquire()
             try:
-                if not self.total_outbufs_len:
+                # Under the lock, as the loop may have closed the connection meanwhile: then there is no socket.
+                if self.connected and not self.total_outbufs_len:
                     try:
                         sent = self.socket.send(data)
                     except OSError:

@@ -297,3 +297,34 @@ def test_a_piece_that_the_client_takes_needs_no_buffer_and_the_rest_keeps_its_or
     assert until(lambda: bool(buffered))
     body = b"".join(iter(lambda: long.recv(65536), b"")).partition(b"\r\n\r\n")[2]
     assert body == b"".join(pieces)
+
+
+def test_a_connection_that_ends_just_before_a_piece_is_sent(
+        run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    served: list[Channel] = []
+    service = Channel.service
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        yield b"a"
+        channel = next(iter(server.server.active_channels.values()))
+        lock = channel.outbuf_lock
+        acquire = lock.acquire
+
+        def close_first(*arguments: Any) -> Any:
+            lock.acquire = acquire
+            channel.handle_close()
+            return acquire(*arguments)
+
+        lock.acquire = close_first
+        yield b"b"
+
+    def serve_and_note(channel: Channel) -> None:
+        service(channel)
+        served.append(channel)
+
+    monkeypatch.setattr(Channel, "service", serve_and_note)
+    server = run(answer)
+    client = server.client(GET)
+    assert b"".join(iter(lambda: client.recv(65536), b"")).endswith(b"1\r\na\r\n")
+    assert until(lambda: bool(served)) and "Exception while serving" not in caplog.text
