@@ -233,7 +233,8 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
         handler.addFilter(PrivacyFilter())
         # After the one that reads the arguments of the message.
         handler.addFilter(NodeFilter())
-        handler.setFormatter(LineFormatter())
+        # A line that has one reader need not be kept for another.
+        handler.setFormatter(LineFormatter() if directory else logging.Formatter(LINE_FORMAT, DATE_FORMAT))
         root.addHandler(handler)
     if terminal is not None and log_level(level) > logging.DEBUG:
         handlers[0].setFormatter(terminal)
