@@ -22,7 +22,7 @@ REST_SECONDS = 2.0
 # So much work at once that finds no thread at rest is the beginning of a burst, for which spare threads are started.
 # A single request needs up to three threads.
 BURST = 4
-SPARES = 16
+SPARES = 4
 RESTING = "resting"
 """The name of a kept thread between two pieces of work."""
 
