@@ -79,10 +79,10 @@ FAILURES = [
     ({"server": "a/b"}, "'a/b' cannot be the name of an MCP server"),
     ({"server": "{nothing_of_this_name}"}, "MCP server config '{nothing_of_this_name}' was not found under"),
     ({"tool": "refused"}, "MCP call to 'lab.refused' failed: not like this"),
-    ({"tool": "slow", "arguments": {"seconds": 30}, "timeout": 0.2},
-     "MCP call to 'lab.slow' timed out after 0.2s (waiting for the tool)"),
-    ({"tool": "slow", "arguments": {"seconds": 30}, "timeout": 1},
-     "MCP call to 'lab.slow' timed out after 1s (waiting for the tool)"),
+    ({"tool": "slow", "arguments": {"seconds": 30}, "timeout": 2.5},
+     "MCP call to 'lab.slow' timed out after 2.5s (waiting for the tool)"),
+    ({"tool": "slow", "arguments": {"seconds": 30}, "timeout": 3},
+     "MCP call to 'lab.slow' timed out after 3s (waiting for the tool)"),
     ({"tool": "die"}, "MCP call to 'lab.die' failed: the server ended the connection")]
 
 
@@ -121,7 +121,7 @@ def test_the_time_takes_variables(lab: EngineLab) -> None:
     # Connected already, so that the time runs out during the call.
     lab.run([call()])
     slow = call("slow", arguments={"seconds": 30}, timeout="{agent1Output}", onError="return")
-    assert lab.run([static(" 0.2 "), slow]) == "MCP call to 'lab.slow' timed out after 0.2s (waiting for the tool)"
+    assert lab.run([static(" 2.5 "), slow]) == "MCP call to 'lab.slow' timed out after 2.5s (waiting for the tool)"
     with pytest.raises(ValueError, match="'Mine'.*'timeout'"):
         lab.run([static("soon"), slow])
 
