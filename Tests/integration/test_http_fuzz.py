@@ -176,7 +176,8 @@ def test_it_still_serves_and_nothing_has_grown(target: Target) -> None:
     assert {path.name for path in (target.outside / "Public").iterdir()} <= {
         "Configs", "DiscussionIds", "SqlLiteDBs", "notes", "logs"}
     if sys.platform == "linux":
-        assert threads < 560 and files < 80  # 512 workers, and little else
+        # Threads start when they are needed, and one client asks.
+        assert threads < 64 and files < 80
 
 
 def test_one_more_round_costs_nothing(target: Target) -> None:

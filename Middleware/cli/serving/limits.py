@@ -38,7 +38,8 @@ SEND_BUFFER_BYTES = 65536
 # Of an answer, before the code that makes it has to wait for the client.
 UNSENT_BYTES = 1024 * 1024
 
-# The requests that Waitress works on at the same time. A thread that waits needs about 20 KB of memory.
+# The requests that Waitress works on at the same time where the system limits threads; elsewhere each connection may
+# have a thread, as a stream without one would wait until another ends. A thread that waits needs about 20 KB of memory.
 WORKER_THREADS = 512
 
 # Waitress's connections. Where select() takes the place of poll(), on Windows, it can handle 512 sockets.

@@ -133,14 +133,15 @@ class Dispatcher:
             task.cancel()
 
 
-def require_threads(count: int) -> None:
-    """Raise StartError if a limit of the system allows fewer threads.
+def allowed_threads() -> int:
+    """Return how many requests Waitress may work on at the same time.
 
-    Requests that wait at the gate leave some of the threads free for those that must be answered at once, so the server
-    must be able to have all of them.
+    Requests that wait at the gate leave some of WORKER_THREADS free for those that must be answered at once, so the
+    server must be able to have so many where the system limits threads. Raises StartError otherwise.
     """
+    count = limits.WORKER_THREADS
     if not _threads_are_limited(count):
-        return
+        return max(count, limits.CONNECTIONS)
     end = threading.Event()
     started = 0
     try:
@@ -155,6 +156,7 @@ def require_threads(count: int) -> None:
             "(ulimit -u; the pids limit of a container).") from None
     finally:
         end.set()
+    return count
 
 
 def _threads_are_limited(count: int) -> bool:
@@ -221,10 +223,10 @@ class Server(TcpWSGIServer):
 
 def make_server(application: WSGIApplication, sock: socket.socket, channels: dict[int, Any]) -> Server:
     """Make a server on a bound socket; it listens from now on. Raises StartError."""
-    require_threads(limits.WORKER_THREADS)
+    dispatcher = Dispatcher(allowed_threads())
     adjustments = Adjustments(sockets=[sock], **waitress_settings())
-    server = Server(application, channels, True, sock, Dispatcher(limits.WORKER_THREADS), adjustments,
-                    bind_socket=False, sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()))
+    server = Server(application, channels, True, sock, dispatcher, adjustments, bind_socket=False,
+                    sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()))
     server.is_unwelcome = application.refuses if isinstance(application, AdmissionMiddleware) else None
     return server
 

@@ -63,7 +63,7 @@ class Running:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., Any]], Running]]:
-    monkeypatch.setattr(limits, "WORKER_THREADS", 4)
+    monkeypatch.setattr(serve_waitress, "allowed_threads", lambda: 4)
     running: list[Running] = []
 
     def start(application: Callable[..., Any]) -> Running:

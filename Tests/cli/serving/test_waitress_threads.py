@@ -13,9 +13,9 @@ import pytest
 from waitress import wasyncore
 
 from Middleware.cli.console import StartError
-from Middleware.cli.serving import serve_waitress
-from Middleware.cli.serving.limits import WORKER_THREADS
-from Middleware.cli.serving.serve_waitress import Dispatcher, make_server, require_threads
+from Middleware.cli.serving import limits, serve_waitress
+from Middleware.cli.serving.limits import CONNECTIONS, WORKER_THREADS
+from Middleware.cli.serving.serve_waitress import Dispatcher, allowed_threads, make_server
 from Middleware.models.process import Process
 from Middleware.utilities import daemon_threads
 from Middleware.utilities.daemon_threads import KeptThreads
@@ -90,7 +90,7 @@ def test_no_thread_before_the_first_request(kept: KeptThreads) -> None:
         server = make_server(lambda environ, start_response: [], listener, channels)
         try:
             assert isinstance(server.task_dispatcher, Dispatcher)
-            assert server.task_dispatcher._free == WORKER_THREADS and threading.active_count() <= before
+            assert server.task_dispatcher._free in (WORKER_THREADS, CONNECTIONS) and threading.active_count() <= before
         finally:
             wasyncore.close_all(channels)
 
@@ -148,6 +148,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such 
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, limit: Path, content: str) -> None:
+    monkeypatch.setattr(limits, "WORKER_THREADS", 8)
     limit.write_text(content, encoding="ascii")
     monkeypatch.setattr(serve_waitress, "PIDS_LIMITS", (str(limit),))
 
@@ -156,19 +157,20 @@ def limited(monkeypatch: pytest.MonkeyPatch, limit: Path, content: str) -> None:
 def test_a_limit_of_the_container(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If there is one, the threads are started for once: the system knows best how many it allows."""
     limited(monkeypatch, tmp_path / "pids.max", "100\n")
-    require_threads(8)
+    assert allowed_threads() == 8
     assert rest(kept, 8)
     kept._resting.clear()
     with monkeypatch.context() as patch:
         no_more_threads(patch, "thread-check")
         with pytest.raises(StartError, match="needs 8 threads, and the system allows this process only 0"):
-            require_threads(8)
+            allowed_threads()
 
 
 @posix
-def test_without_a_limit_nothing_is_tried(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_limit_each_connection_may_have_a_thread(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch,
+                                                           tmp_path: Path) -> None:
     import resource
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     limited(monkeypatch, tmp_path / "pids.max", "max\n")
-    require_threads(8)
+    assert allowed_threads() == CONNECTIONS
     assert kept._resting == []
