@@ -10,8 +10,9 @@ import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,9 @@ class SteppedBackend:
         self._steps.release()
 
     def close(self) -> None:
+        # On Linux, closing alone does not end an accept that waits; elsewhere this may not be possible.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:
@@ -129,7 +133,7 @@ class SteppedBackend:
     def _serve(self, connection: socket.socket) -> None:
         with closing(connection), connection.makefile("rb") as requests:
             try:
-                while head := b"".join(iter(requests.readline, b"\r\n")):
+                while head := _read_head(requests):
                     found = _LENGTH.search(head)
                     requests.read(int(found[1]) if found else 0)
                     for burst in self.workload.bursts():
@@ -137,6 +141,14 @@ class SteppedBackend:
                         connection.sendall(burst)
             except OSError:
                 return
+
+
+def _read_head(requests: BufferedIOBase) -> bytes:
+    """Return the head of a request; empty if the client has closed the connection."""
+    head = b""
+    while (line := requests.readline()) not in (b"\r\n", b""):
+        head += line
+    return head
 
 
 def ask(port: int, backend: SteppedBackend, workload: Workload) -> None:
