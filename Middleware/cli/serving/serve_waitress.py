@@ -109,8 +109,10 @@ class Dispatcher:
                 others_work = self._free < self._count
                 if others_work:
                     self._waiting.append(task)
-            logger.error("A request %s: %s", "waits until another ends" if others_work else "is given up", error)
-            if not others_work:
+            if others_work:
+                logger.error("A request waits until another ends: %s", error)
+            else:
+                logger.error("A request is given up: %s", error)
                 task.cancel()
 
     def _work(self, task: Any) -> None:
