@@ -69,7 +69,7 @@ def begin(server: Launcher, backend: MemoryBackend, public: Path, name: str, str
     open_file(server, name)
     before = count_calls(backend)
     ask(server, "Chat", name, FIRST, stream)
-    assert until(lambda: count_calls(backend) > before), "no memory was asked for"
+    assert until(lambda: count_calls(backend) > before, 30), "no memory was asked for"
     assert not remembered(public, name), "the memory was there before the answer"
 
 
