@@ -47,4 +47,4 @@ class TerminalFormatter(logging.Formatter):
         return f"{record.levelname.lower()}:" if user == "system" else f"{record.levelname.lower()} ({user}):"
 
     def _paint(self, text: str, level: int) -> str:
-        return painted(text, COLOURS.get(level, "0")) if self._colour else text
+        return painted(text, COLOURS.get(level, ""), self._colour)

@@ -33,6 +33,10 @@ class Process:
                 self._objects[factory] = factory()
             return cast(T, self._objects[factory])
 
+    def built(self, factory: Callable[[], T]) -> T | None:
+        """Return the object that ``factory`` has made, or None if nobody has asked for it yet."""
+        return cast("T | None", self._objects.get(factory))
+
     def put(self, factory: Callable[[], T], made: T) -> None:
         """Use ``made`` in place of what ``factory`` would make: for tests, and for programs that embed the app."""
         with self._lock:

@@ -24,9 +24,12 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) ->
     return bool(console.GetConsoleMode(handle, ctypes.byref(mode)) and console.SetConsoleMode(handle, mode.value | 4))
 
 
-def painted(text: str, colour: str) -> str:
-    """Return the text in a colour, given by its SGR parameters such as ``1;31`` for bold red."""
-    return f"\x1b[{colour}m{text}\x1b[0m"
+def painted(text: str, colour: str, shown: bool = True) -> str:
+    """Return the text in a colour, given by its SGR parameters such as ``1;31`` for bold red.
+
+    Without a colour, or where none are ``shown``, the text is returned as it is.
+    """
+    return f"\x1b[{colour}m{text}\x1b[0m" if shown and colour else text
 
 
 def without_controls(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:

@@ -35,9 +35,9 @@ _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,4000}")
 ROLE_LABELS = ("User: ", "USER: ", "Assistant: ", "ASSISTANT: ", "systemMes: ", "SYSTEMMES: ")
 
 
-def counted(count: int, one: str) -> str:
-    """Return a number with its noun, such as ``2 errors``."""
-    return f"{count} {one}{'' if count == 1 else 's'}"
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun, such as ``2 errors``; ``many`` is the plural if it is not that with an ``s``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def escape_braces(text: str) -> str:

@@ -218,6 +218,7 @@ class StreamingAnswer:
                 return
             if "more" not in chunk:
                 if pending:
+                    # Not through _flush: a generator for each token costs more than all the rest of this loop.
                     if joins:
                         piece = b"".join(pending)
                         pending.clear()

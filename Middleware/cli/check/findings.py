@@ -11,7 +11,7 @@ from Middleware.utilities.config.check import Severity, quoted, shortened
 from Middleware.utilities.config.excerpts import Excerpts
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.paths import get_root_config_directory
-from Middleware.utilities.terminal import painted
+from Middleware.utilities.terminal import painted, printable
 from Middleware.utilities.text_utils import counted
 
 # The severities, the worst one first.
@@ -159,7 +159,7 @@ def with_excerpts(findings: Iterable[Finding]) -> list[str]:
 
 def _excerpt(finding: Finding, excerpts: Excerpts, colour: bool = False) -> list[str]:
     return excerpts.lines(finding.file, finding.line, finding.column, finding.severity,
-                          lambda text, name: _paint(text, name, colour))
+                          lambda text, name: painted(text, COLOURS[name], colour))
 
 
 # -- printed -----------------------------------------------------------------------------------------------------------
@@ -193,21 +193,17 @@ def human_text(findings: Sequence[Finding], summary: Summary, colour: bool = Fal
 
 def _lines(finding: Finding, root: str, colour: bool, excerpts: Excerpts) -> str:
     # The name of a file may hold escape sequences, which a terminal would obey.
-    printable = "".join(character if character.isprintable() else "?" for character in path_shown(root, finding.file))
-    start, severity = _paint(printable + finding.position, "file", colour), finding.severity
-    lines = [f"{start}: {_paint(severity, severity, colour)}: {finding.path_prefix}{finding.message}",
+    start = painted(printable(path_shown(root, finding.file)) + finding.position, COLOURS["file"], colour)
+    severity = finding.severity
+    lines = [f"{start}: {painted(severity, COLOURS[severity], colour)}: {finding.path_prefix}{finding.message}",
              *(f"  {line}" for line in _excerpt(finding, excerpts, colour))]
     if finding.expected:
         lines.append(f"    Expected: {finding.expected}")
     if finding.suggestion:
-        lines.append("    " + _paint(f"Did you mean '{finding.suggestion}'?", "hint", colour))
+        lines.append("    " + painted(f"Did you mean '{finding.suggestion}'?", COLOURS["hint"], colour))
     if finding.users:
         lines.append(f"    With the settings of: {', '.join(finding.users)}")
     return "\n".join(lines)
-
-
-def _paint(text: str, name: str, colour: bool) -> str:
-    return painted(text, COLOURS[name]) if colour else text
 
 
 def json_text(findings: Sequence[Finding], summary: Summary) -> str:

@@ -36,7 +36,7 @@ class Screen:
         text = without_controls(text)
         with self._lock:
             self._end()
-            sys.stderr.write(f"{painted(text, _DIM) if self._colours else text}\n")
+            sys.stderr.write(f"{painted(text, _DIM, self._colours)}\n")
             sys.stderr.flush()
 
     def _end(self) -> None:

@@ -220,12 +220,12 @@ class _Report:
             first, *rest = failure.lines
             say(f"    {failure.json_path}: {first}" if failure.json_path else f"    {first}")
             for line in rest:
-                say(f"      {self._paint(line, _colour_of(line)) if self._colours else line}")
+                say(f"      {self._paint(line, _colour_of(line))}")
         for line in result.log if result.failures else ():
             say(f"    log: {line}")
 
     def _paint(self, text: str, colour: str) -> str:
-        return painted(text, colour) if self._colours and colour else text
+        return painted(text, colour, self._colours)
 
 
 def _as_json(results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> str:

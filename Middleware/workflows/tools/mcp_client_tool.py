@@ -29,14 +29,16 @@ def _new_sessions() -> McpSessions:
 
 def close_sessions() -> None:
     """End the sessions that calls have opened, and the processes behind them. The next call opens one afresh."""
-    if _new_sessions in process().factories():
-        process().one(_new_sessions).close()
+    sessions = process().built(_new_sessions)
+    if sessions is not None:
+        sessions.close()
 
 
 def kill_sessions() -> None:
     """End the processes behind the sessions, whatever they are doing. For the end of this process."""
-    if _new_sessions in process().factories():
-        process().one(_new_sessions).kill()
+    sessions = process().built(_new_sessions)
+    if sessions is not None:
+        sessions.kill()
 
 
 class MCPClient:

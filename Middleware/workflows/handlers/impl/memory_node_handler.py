@@ -56,7 +56,7 @@ class RecentMemorySummarizerHandler(BaseHandler):
         turns, chunks, lookback = (self.number(context, name) for name in (
             "maxTurnsToPull", "maxSummaryChunksFromFile", "lookbackStart"))
         text = reading_service().get_recent_memories(raw_messages(context), context.discussion_id, turns, chunks,
-                                                   lookback, **keys_of(context))
+                                                     lookback, **keys_of(context))
         delimiter = self.value(context, "customDelimiter")
         return text if delimiter is None else text.replace(CHUNK_BREAK, str(delimiter))
 

@@ -28,7 +28,7 @@ from Middleware.utilities.conversations.discussion_folder import DiscussionFolde
 from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.memory.memory_texts import clean_memory
-from Middleware.workflows.tools.memory.shared import counted, memory_lock, readable
+from Middleware.workflows.tools.memory.shared import memory_count, memory_lock, readable
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ChatSummarizer:
             finally:
                 if self._folded:
                     logger.info("Discussion %s: summary brought up to date with %s in %.1f s",
-                                self._folder.discussion_id, counted(self._folded), time.monotonic() - began)
+                                self._folder.discussion_id, memory_count(self._folded), time.monotonic() - began)
 
     def _update(self, new: list[Pair]) -> str:
         if not new:

@@ -17,9 +17,9 @@ from Middleware.workflows.tools.memory.memory_texts import clean_memory
 from Middleware.workflows.tools.memory.shared import (
     MEMORY_SEPARATOR,
     MemoryCall,
-    counted,
     failure_reason,
     joined_memories,
+    memory_count,
     readable,
 )
 
@@ -126,7 +126,7 @@ class Condensation:
         self._store.save_condensation_hash(stored_hash)
         self._move_summary(pairs, after, start, end)
         self._store.replace_memories(after)
-        logger.info("Discussion %s: %s joined into one", self._discussion, counted(len(batch)))
+        logger.info("Discussion %s: %s joined into one", self._discussion, memory_count(len(batch)))
         return True
 
     def _move_summary(self, pairs: list[Pair], after: list[Pair], start: int, end: int) -> None:

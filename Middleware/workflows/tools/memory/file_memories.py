@@ -29,9 +29,9 @@ from Middleware.workflows.tools.memory.shared import (
     MemoryCall,
     are_enough,
     chunks_of,
-    counted,
     failure_reason,
     first_new,
+    memory_count,
     memory_lock,
     problem_with,
     storage_errors_logged,
@@ -87,7 +87,7 @@ class MemoryWriter:
             return self._write(chunks, as_condensed)
         finally:
             if self._written:
-                logger.info("Discussion %s: %s written in %.1f s", self._discussion, counted(self._written),
+                logger.info("Discussion %s: %s written in %.1f s", self._discussion, memory_count(self._written),
                             time.monotonic() - began)
 
     def _write(self, chunks: Sequence[Chunk], as_condensed: bool) -> bool:

@@ -29,6 +29,7 @@ from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 from Middleware.utilities.text_utils import (
     ROLE_LABELS,
     chunk_messages_by_token_size,
+    counted,
     message_text,
     messages_to_text_block,
     restore_braces,
@@ -200,8 +201,8 @@ def stored_memory(store: MemoryStore) -> DiscussionMemory:
     return DiscussionMemory(tuple(text for text, _ in store.memories()), summary[0] if summary else NO_SUMMARY)
 
 
-def counted(memories: int) -> str:
-    return f"{memories} {'memory' if memories == 1 else 'memories'}"
+def memory_count(memories: int) -> str:
+    return counted(memories, "memory", "memories")
 
 
 def joined_memories(memories: Sequence[str]) -> str:
