@@ -5,7 +5,7 @@ At runtime these are plain dictionaries. Clients, back-ends and users' scripts m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NotRequired, Required, TypedDict
+from typing import NotRequired, Required, Self, TypedDict, cast
 
 
 class FunctionCall(TypedDict, total=False):
@@ -35,6 +35,19 @@ class Message(TypedDict, total=False):
     tool_calls: list[ToolCall]
     tool_call_id: str
     name: str
+
+
+class VisionNote(dict[str, object]):
+    """A message that describes an image; code that counts a client's messages leaves it out."""
+
+    @classmethod
+    def saying(cls, content: str) -> Message:
+        """Return a note from the user."""
+        return cast(Message, cls(role="user", content=content))
+
+    def copy(self) -> Self:
+        """Return a copy that is a note as well."""
+        return type(self)(self)
 
 
 def without_images(message: Message) -> Message:

@@ -22,9 +22,11 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.prompt_extraction_utils import (
     ContextClamp,
+    block_size,
     context_clamp,
     extract_last_n_turns,
     extract_last_turns_by_estimated_token_limit,
+    from_block,
     leading_systems,
 )
 from Middleware.utilities.text_utils import estimate_message, rough_estimate_token_length
@@ -123,11 +125,7 @@ class _Call:
             conversation += [user, *self.exchange]
             self._warn_if_too_large(self.prompt)
         else:
-            chosen = selection.last_messages(self.messages, self.count, self._token_cap())
-            conversation += chosen
-            conversation = self._arrange_assistants(conversation)
-            start = leading_systems(conversation)
-            conversation[start:] = self._within_window(conversation[start:])
+            conversation += self._chat_window()
             conversation = selection.with_user_message(conversation, self.messages)
             conversation = selection.limit_images(conversation, self.max_images)
         return {"conversation": conversation, "system_prompt": None, "prompt": None}
@@ -141,7 +139,7 @@ class _Call:
             if strict and NODE.flag(self.node, "addUserTurnTemplate"):
                 system, prompt = templates.system_in_user_turn(system, prompt, template)
         else:
-            messages = self._within_window(self._completion_messages())
+            messages = self._completion_window()
             if strict:
                 system, messages = alternating_turns(system, messages, template)
                 continued = bool(messages) and messages[-1].get("role") == "assistant"
@@ -157,6 +155,35 @@ class _Call:
                 "system_prompt": templates.wrap_system(system, template), "prompt": prompt}
 
     # -- messages ------------------------------------------------------------------------------------------------
+    def _chat_window(self) -> list[Message]:
+        """Return the part of the conversation that is sent, with its assistant messages arranged."""
+        chosen = selection.last_messages(self.messages, self.count, self._token_cap())
+        arranged = self._arrange_assistants(chosen)
+        start = leading_systems(arranged)
+        window = [*arranged[:start], *self._within_window(arranged[start:])]
+        dropped = len(arranged) - len(window)
+        size = self._block_size() if dropped or len(chosen) < len(self.messages) else 1
+        if size == 1:
+            return window
+        if dropped:
+            # Blocks are counted in messages as the client sent them, so before they are joined or separated.
+            places = range(len(chosen)) if arranged is chosen else selection.places_of_arranged(
+                chosen, NODE.flag(self.node, "mergeConsecutiveAssistantMessages"))
+            chosen = chosen[places[start + dropped]:]
+        block = from_block(chosen, self.messages, size)
+        return window if len(block) == len(chosen) else self._arrange_assistants(block)
+
+    def _completion_window(self) -> list[Message]:
+        window = self._within_window(self._completion_messages())
+        if len(window) == len(self.messages):
+            return window
+        # The question is never left out for the open assistant message behind it.
+        least = 2 if window and window[-1].get("role") == "assistant" else 1
+        return from_block(window, self.messages, self._block_size(), least, without_systems=True)
+
+    def _block_size(self) -> int:
+        return block_size(self.node, config_utils.user_setting("messageBlockSize"))
+
     def _completion_messages(self) -> list[Message]:
         """Return one message more than the node's count, to offset the open assistant message that clients append.
 

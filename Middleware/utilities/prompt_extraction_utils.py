@@ -9,10 +9,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.models.messages import FunctionCall, Message, ToolCall
+from Middleware.models.messages import FunctionCall, Message, ToolCall, VisionNote
 from Middleware.utilities.answers.tool_calls import calls_among
-from Middleware.utilities.config.declarations import SWITCHED_ON, as_flag
+from Middleware.utilities.config.declarations import SWITCHED_ON, as_flag, number_from
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.utilities.text_utils import estimate_message, estimation_level_multiplier, message_text
 
@@ -25,6 +26,7 @@ RESERVED_TOKENS = 512
 # The arguments of a tool call may be a whole file.
 _SUMMARY_LENGTH = 200
 _CLAMP, _WINDOW = map(ENDPOINT.lookup, ("clampPromptToContextWindow", "maxContextTokenSize"))
+_BLOCK_SIZE = NODE.lookup("messageBlockSize")
 
 
 # --- selection ---
@@ -75,6 +77,46 @@ def newest_within(messages: Sequence[Message], limit: float, floor: int = 1) -> 
             break
         start = index
     return list(messages[start:])
+
+
+def block_size(node: Mapping[str, object], user_value: object) -> int:
+    """Resolve ``messageBlockSize`` (node, then ``user_value``; the first that is a number); 1 has no effect."""
+    sizes = (number_from(value, whole=True) for value in (node.get(*_BLOCK_SIZE), user_value))
+    return max(int(next((size for size in sizes if size is not None), 1)), 1)
+
+
+def from_block(window: Sequence[Message], conversation: Sequence[Message], size: int, least: int = 1,
+               without_systems: bool = False) -> list[Message]:
+    """Return the window from its first message whose number is a multiple of ``size``.
+
+    The window is the newest part of ``conversation``, of which ``without_systems`` has left out every system message.
+    Numbers count from 0 at the first message that is not ``system``, so that a window begins at the same message until
+    a whole block has to go, and a server finds the beginning of the prompt in its cache. The window is returned as it
+    is if fewer than ``least`` messages would be left.
+    """
+    if size > 1 and window:
+        numbers = _client_numbers(conversation, without_systems)[-len(window):]
+        allowed = numbers[:len(window) - max(least, 1) + 1]
+        return list(window[next((index for index, number in enumerate(allowed) if number % size == 0), 0):])
+    return list(window)
+
+
+def _client_numbers(messages: Sequence[Message], without_systems: bool) -> Sequence[int]:
+    """Return the numbers that a client would give to its messages; a note of the engine has none and gets -1."""
+    first = leading_systems(messages)
+    if not without_systems and VisionNote not in set(map(type, messages)):
+        # The ordinary case, which must not cost a loop over thousands of messages.
+        return range(len(messages) - first)
+    number, numbers = 0, []
+    for message in messages[first:]:
+        # Notes come and go with the images that they describe, and must not move the blocks.
+        if isinstance(message, VisionNote):
+            numbers.append(-1)
+            continue
+        if not (without_systems and message.get("role") == "system"):
+            numbers.append(number)
+        number += 1
+    return numbers
 
 
 def separate_messages(messages: Sequence[Message], separate_sysmes: bool = False) -> tuple[str, list[Message]]:

@@ -82,6 +82,19 @@ def with_user_message(messages: Sequence[Message], history: Sequence[Message]) -
     return out
 
 
+def places_of_arranged(messages: Sequence[Message], merge: bool) -> list[int]:
+    """Return for each message of an arranged list the index in ``messages`` from which it stands there.
+
+    ``merge`` for merge_assistant_runs, else for separate_assistant_runs.
+    """
+    places: list[int] = []
+    for index, message in enumerate(messages):
+        follows = index > 0 and _is_assistant(message) and _is_assistant(messages[index - 1])
+        # Joined to the message before it; or a message of the user is inserted before it.
+        places += [] if follows and merge else [index, index] if follows else [index]
+    return places
+
+
 def fit_budget(messages: Sequence[Message], budget: int) -> tuple[list[Message], bool]:
     """Return the newest messages within ``budget`` estimated tokens, and whether they fit.
 

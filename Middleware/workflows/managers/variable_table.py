@@ -118,10 +118,21 @@ class Values:
         # A text whose placeholder became no number is still a text here.
         return int(value if isinstance(value, (int, float)) else NODE[key].default)
 
-    def conversation(self, templated: bool, clamp: extraction.ContextClamp) -> list[Message]:
-        """Return the messages that slices are taken from."""
-        messages = extraction.filter_systems(self.messages(), remove_all_systems_override=templated or not self.chat)
-        return messages if clamp.budget is None else extraction.newest_within(messages, clamp.budget)
+    def window(self, templated: bool, clamp: extraction.ContextClamp, count: int | None = None,
+               limit: int | None = None, floor: int = 1) -> list[Message]:
+        """Return the newest messages that fit the clamp: ``count`` of them, or ``floor`` and all within ``limit``."""
+        # The smallest number cannot exceed the clamp's budget, because it is taken from what fits.
+        conversation, without_systems = self.messages(), templated or not self.chat
+        messages = extraction.filter_systems(conversation, remove_all_systems_override=without_systems)
+        chosen = messages if clamp.budget is None else extraction.newest_within(messages, clamp.budget)
+        if count is not None:
+            chosen = extraction.newest(chosen, count)
+        if limit is not None:
+            chosen = extraction.newest_within(chosen, limit, floor)
+        if len(chosen) == len(messages):
+            return chosen
+        size = extraction.block_size(self.node, config_utils.user_setting("messageBlockSize"))
+        return extraction.from_block(chosen, conversation, size, floor, without_systems)
 
     def messages(self) -> list[Message]:
         messages = self.context.messages or []
@@ -155,7 +166,7 @@ def _last(count: int | None, templated: bool) -> Callable[[Values], str]:
     """Compute the last messages: ``count`` of them, or as many as the node says."""
     def compute(values: Values) -> str:
         number = values.number("nMessagesToIncludeInVariable") if count is None else count
-        return values.render(extraction.newest(values.conversation(templated, values.clamp()), number), templated)
+        return values.render(values.window(templated, values.clamp(), number), templated)
     return compute
 
 
@@ -163,10 +174,8 @@ def _within(limit_key: str, templated: bool, floor_key: str = "") -> Callable[[V
     """Compute the newest messages within a number of tokens, but at least as many as ``floor_key`` says."""
     def compute(values: Values) -> str:
         clamp = values.clamp()
-        # These fit the clamp's budget, which the smallest number of messages therefore cannot exceed.
-        messages = values.conversation(templated, clamp)
         limit, floor = clamp.limit(values.number(limit_key)), values.number(floor_key) if floor_key else 1
-        return values.render(extraction.newest_within(messages, limit, floor), templated)
+        return values.render(values.window(templated, clamp, limit=limit, floor=floor), templated)
     return compute
 
 
@@ -181,7 +190,7 @@ def _system_prompt(of_endpoint: bool) -> Callable[[Values], str]:
 
 def _without_system(of_endpoint: bool) -> Callable[[Values], str]:
     def compute(values: Values) -> str:
-        return flatten_messages(values.conversation(True, values.clamp()), values.template(of_endpoint))
+        return flatten_messages(values.window(True, values.clamp()), values.template(of_endpoint))
     return compute
 
 

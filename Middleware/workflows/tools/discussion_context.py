@@ -4,11 +4,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from Middleware.models.messages import Message
+from Middleware.models.messages import Message, VisionNote
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.image_describer import VisionNote
 
 
 def folder_of(context: ExecutionContext) -> DiscussionFolder | None:

@@ -7,10 +7,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import cast
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.messages import Message, without_images
+from Middleware.models.messages import Message, VisionNote, without_images
 from Middleware.services.llm_calls.direct_calls import (
     answer_text,
     raise_if_cancelled,
@@ -24,7 +23,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.once import BoundedCache
-from Middleware.utilities.prompt_extraction_utils import context_clamp, extract_last_n_turns
+from Middleware.utilities.prompt_extraction_utils import block_size, context_clamp, extract_last_n_turns, from_block
 from Middleware.utilities.text_utils import message_text
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -33,15 +32,6 @@ UNSHAPING_KEYS = frozenset({
     "type", "title", "agentName", "returnToUser", "is_responder", "addAsUserMessage", "message", "systemPrompt",
     "prompt", "saveVisionResponsesToDiscussionId", "visionScanMessageLimit"})
 """Keys of the node that do not influence a description, or whose filled-in text is hashed instead."""
-
-
-class VisionNote(dict[str, object]):
-    """A message that describes an image; code that counts a client's messages leaves it out."""
-
-    @classmethod
-    def saying(cls, content: str) -> Message:
-        """Return a note from the user."""
-        return cast(Message, cls(role="user", content=content))
 
 
 def images_of(message: Message) -> list[str]:
@@ -130,7 +120,9 @@ class ImageDescriber:
     def _surely_sent(self, messages: Sequence[Message], index: int) -> bool:
         if NODE.has(self._context.config, "lastMessagesToSendInsteadOfPromptMaxTokenSize") or self._clamped():
             return False
-        return any(message is messages[index] for message in extract_last_n_turns(messages, self._count))
+        size = block_size(self._context.config, config_utils.user_setting("messageBlockSize"))
+        sent = from_block(extract_last_n_turns(messages, self._count), messages, size)
+        return any(message is messages[index] for message in sent)
 
     def _chat(self) -> bool:
         return self._context.llm_handler is not None and self._context.llm_handler.takes_message_collection

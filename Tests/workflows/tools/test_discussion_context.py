@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from Middleware.models.messages import VisionNote
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import as_text, folder_of, raw_messages
-from Middleware.workflows.tools.image_describer import VisionNote
 
 
 def context(discussion_id: str | None, messages: list[dict[str, Any]]) -> ExecutionContext:

@@ -34,6 +34,8 @@ PROMPT_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("lastMessagesToSendInsteadOfPrompt", "int", 5, "How many messages are sent without a prompt.", "early"),
     ConfigKey("lastMessagesToSendInsteadOfPromptMaxTokenSize", "int", None,
               "The most tokens for these messages.", "early", least=0, most=MOST_TOKENS),
+    ConfigKey("messageBlockSize", "int", None,
+              "Windows of messages begin at multiples of this number; 1: at any message.", "early", least=1),
     ConfigKey("addUserTurnTemplate", "bool", False, "Wrap the prompt as a user turn (completion back-ends)."),
     ConfigKey("addOpenEndedAssistantTurnTemplate", "bool", False, "Put an assistant prefix before the prompt."),
     ConfigKey("forceGenerationPromptIfEndpointAllows", "bool", False, "End the prompt with an assistant prefix."),

@@ -85,6 +85,10 @@ PROMPTS: tuple[ConfigKey, ...] = (
     ConfigKey("clampPromptToContextWindow", "bool", False,
               "Leaves out the oldest messages if a prompt would not fit the endpoint's maxContextTokenSize; endpoints "
               "and nodes can override this."),
+    ConfigKey("messageBlockSize", "int", 1,
+              "Where only a part of a conversation is sent, it begins at a message whose number is a multiple of this, "
+              "so that the server can reuse the beginning of the prompt for several turns; nodes can override this.",
+              least=1),
     ConfigKey("userWideWorkflowVariables", "object", FrozenDict(),
               "Variables for all workflows of this user; their values may contain placeholders."),
     ConfigKey("partialVariableSubstitution", "bool", False,

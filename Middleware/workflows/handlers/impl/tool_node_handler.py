@@ -69,7 +69,7 @@ NO_TYPE = "No rag type specified in Slow But Quality RAG node"
 SHARED_KEYS = frozenset({
     "systemPrompt", "prompt", "blockGenerationPrompt", "nMessagesToIncludeInVariable",
     "estimatedTokensToIncludeInVariable", "minMessagesInVariable", "maxEstimatedTokensInVariable",
-    "addUserAssistantTags", "includeToolCallsInConversation", "removeCustomTextFromResponseStart",
+    "messageBlockSize", "addUserAssistantTags", "includeToolCallsInConversation", "removeCustomTextFromResponseStart",
     "responseStartTextToRemove", "clampPromptToContextWindow", "addDiscussionIdTimestampsForLLM",
     "useRelativeTimestamps", "useGroupChatTimestampLogic"})
 

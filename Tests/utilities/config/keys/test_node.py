@@ -42,8 +42,8 @@ def test_defaults(key: str, default: Any, caplog: pytest.LogCaptureFixture) -> N
 def test_the_table_is_that_of_the_specification() -> None:
     kept = {key for key, default in NUMERIC_FIELDS.items() if default is KEEP}
     assert kept == {"lastMessagesToSendInsteadOfPromptMaxTokenSize", "maxTurnsToPull", "maxSummaryChunksFromFile",
-                    "offlineWikiApiPort"}
-    assert len(NUMERIC_FIELDS) == 27
+                    "offlineWikiApiPort", "messageBlockSize"}
+    assert len(NUMERIC_FIELDS) == 28
     assert FLOAT_FIELDS == {"percentile": 0.5}
 
 

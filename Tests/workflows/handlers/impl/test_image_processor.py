@@ -173,6 +173,12 @@ def test_conversation_mode_attaches_images_that_would_be_left_out(lab: EngineLab
     assert run(lab, eyes(prompt="", **more), *conversation) == "red"
 
 
+def test_conversation_mode_attaches_images_before_the_block_that_is_sent(lab: EngineLab) -> None:
+    node = eyes(prompt="", lastMessagesToSendInsteadOfPrompt=3, messageBlockSize=2)
+    assert run(lab, node, user("a"), shown("b", RED), user("c"), user("d")) == "red"
+    assert texts_sent(lab.backend.requests[0]) == ["c", "d"]
+
+
 @pytest.mark.parametrize("role", ["assistant", "system", "tool"])
 @pytest.mark.parametrize("prompt", ["", "What?"])
 def test_images_of_any_role_reach_the_model(lab: EngineLab, role: str, prompt: str) -> None:

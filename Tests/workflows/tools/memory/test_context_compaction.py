@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, EarlyTerminationException, GateTimeoutError
 from Middleware.llmapis.llm_api import LlmApiService
+from Middleware.models.messages import VisionNote
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory import compactor_store
 from Middleware.services.memory.compactor_settings import load_compactor_settings
@@ -24,7 +25,6 @@ from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces, rough_estimate_token_length, tagged_text
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.image_describer import VisionNote
 from Middleware.workflows.tools.memory.context_compaction import (
     ContextCompaction,
     Sections,

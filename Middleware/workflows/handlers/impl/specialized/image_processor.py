@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from Middleware.models.messages import Message
+from Middleware.models.messages import Message, VisionNote
 from Middleware.services.vision_cache import VisionResponses
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
@@ -13,7 +13,7 @@ from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of
-from Middleware.workflows.tools.image_describer import ImageDescriber, VisionNote, images_of, join_descriptions
+from Middleware.workflows.tools.image_describer import ImageDescriber, images_of, join_descriptions
 
 NO_IMAGES = "There were no images attached to the message"
 IMAGE_BLOCK = "[IMAGE_BLOCK]"
