@@ -167,7 +167,7 @@ class LlmApiService:
             self, conversation: Sequence[Message] | None = None, system_prompt: str | None = None,
             prompt: str | None = None, llm_takes_images: bool = False, request_id: str | None = None,
             tools: Sequence[Mapping[str, object]] | None = None, tool_choice: object = None,
-            structured_output_schema: Mapping[str, object] | None = None,
+            structured_output_schema: Mapping[str, object] | None = None, answer_choices: Sequence[str] = (),
     ) -> Answer | Generator[Chunk, None, None]:
         """Call the LLM.
 
@@ -178,7 +178,8 @@ class LlmApiService:
         """
         if conversation is not None and not llm_takes_images:
             conversation = [without_images(message) if "images" in message else message for message in conversation]
-        call = Prompt(conversation, system_prompt, prompt, tools or None, tool_choice, structured_output_schema)
+        call = Prompt(conversation, system_prompt, prompt, tools or None, tool_choice, structured_output_schema,
+                      answer_choices)
         logger.debug("Request %s calls endpoint '%s'%s", request_id, self.endpoint_name,
                      " (streaming)" if self.streaming else "")
         self._busy, self._backup = True, None

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
@@ -14,7 +14,9 @@ from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
 from Middleware.models.messages import Message
 from Middleware.models.request_context import first_logged
 from Middleware.services.llm_calls import message_selection as selection
+from Middleware.services.llm_calls.answer_choices import chosen, chosen_before, key_of
 from Middleware.services.llm_calls.answer_shape import AnswerShape
+from Middleware.services.llm_calls.direct_calls import without_streaming
 from Middleware.services.llm_calls.tool_enforcement import ToolRound
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
@@ -72,6 +74,9 @@ class _Call:
         self.max_images = max_images if llm_takes_images else 0
         self.count = NODE.number(self.node, "lastMessagesToSendInsteadOfPrompt")
         self.shape = AnswerShape.of(context, schema)
+        if self.shape.choices and context.stream:
+            # One word needs no stream, and an object around it must not reach the client.
+            context.llm_handler = self.handler = without_streaming(handler, context.request.cancel_scope)
         self.authored = bool(NODE.value(self.node, "prompt"))
         self.exchange: list[Message] = []
         self._find_tool_exchange()
@@ -92,9 +97,26 @@ class _Call:
             llm.get_response_from_llm, **arguments, llm_takes_images=self.takes_images,
             request_id=self.context.request_id, tools=shape.tools, tool_choice=shape.tool_choice,
             structured_output_schema=shape.schema)
+        if shape.choices:
+            return self._choice(functools.partial(call, answer_choices=shape.choices), arguments)
         if shape.demand is None:
             return call()
         return ToolRound(shape.demand, call, llm, self.context.request.cancel_scope, self.context.node_name).run()
+
+    def _choice(self, call: Callable[[], object], arguments: Mapping[str, object]) -> object:
+        """Return one of the choices, without a call if the same prompt got it a moment ago, or any other answer."""
+        choices = self.shape.choices
+        key = key_of(self.context, self.handler, arguments, choices)
+        known = chosen_before().get(key) if key is not None else None
+        if known is not None:
+            logger.info("Node '%s': its prompt is the same as a moment ago, and so is the answer; no call is made.",
+                        self.context.node_name)
+            return choices[known]
+        answer = call()
+        choice = chosen(answer, choices, self.handler)
+        if choice is not None and key is not None:
+            chosen_before().put(key, choices.index(choice))
+        return answer if choice is None else choice
 
     # -- texts ---------------------------------------------------------------------------------------------------
     def _substituted(self, key: str) -> str:

@@ -181,6 +181,18 @@ def check_response_limit(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
             yield view.finding("warning", key, message, expected=expected)
 
 
+def check_answer_choices(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Yield findings for a node with two constraints on its answer, or with none to remember."""
+    if view.node.get("answerChoices"):
+        for key, given in (("structuredOutputFile", view.node.get("structuredOutputFile")),
+                           ("allowTools", as_flag(view.node.get("allowTools")))):
+            if given and key in view.keys:
+                yield view.finding("error", key, f"the node has both 'answerChoices' and '{key}'",
+                                   expected="one of the two")
+    elif "rememberChoice" in view.keys and as_flag(view.node.get("rememberChoice")):
+        yield view.finding("note", "rememberChoice", "'rememberChoice' has no effect without 'answerChoices'")
+
+
 def limit_problems(key: str, value: object, endpoint: str, lookups: Lookups) -> Iterator[tuple[str, str]]:
     """Yield message and expectation if the response limit ``value`` fills the context window of ``endpoint``."""
     limit = number_from(value, whole=False)

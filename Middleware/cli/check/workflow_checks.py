@@ -15,6 +15,7 @@ from Middleware.cli.check.memory_checks import check_memory, check_memory_node
 from Middleware.cli.check.node_checks import (
     COMMON,
     NodeView,
+    check_answer_choices,
     check_curl_node,
     check_response_limit,
     check_targets,
@@ -268,7 +269,7 @@ def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[
 # A new check of single nodes is one function in this list.
 NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
     check_type, check_targets, check_memory_node, check_curl_node, check_dependencies, check_tools,
-    check_choice, check_response_limit, check_condition,
+    check_choice, check_response_limit, check_answer_choices, check_condition,
     check_loop, check_child_answers)
 
 

@@ -1,4 +1,4 @@
-"""The constraint on the answer of an LLM node: a JSON schema, a required tool call, or none."""
+"""The constraint on the answer of an LLM node: a JSON schema, a few texts, a required tool call, or none."""
 from __future__ import annotations
 
 import logging
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.api_types import CLAUDE_MESSAGES
 from Middleware.llmapis.handlers.base.base_llm_api_handler import usable_field
+from Middleware.services.llm_calls.answer_choices import KEY as CHOICES_KEY
+from Middleware.services.llm_calls.answer_choices import choices_of
 from Middleware.services.llm_calls.tool_enforcement import ToolDemand
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE
@@ -29,20 +31,26 @@ class AnswerShape:
     Attributes:
         tools: the client's tools, for the back-end's own tool calling; never sent together with a schema.
         demand: the required tool call; its schema is ``schema``.
+        choices: the only texts that the answer may be; there is no ``schema`` then.
     """
 
     schema: Mapping[str, object] | None = None
     tools: Sequence[Mapping[str, object]] | None = None
     tool_choice: object = None
     demand: ToolDemand | None = None
+    choices: tuple[str, ...] = ()
 
     @staticmethod
     def of(context: ExecutionContext, schema: Mapping[str, object] | None = None) -> AnswerShape:
         """Return the shape for the node in ``context``; ``schema`` is given by code and replaces the node's file.
 
-        Raises ConfigurationError for an unusable schema file, and for a node with a schema if the request requires a
-        tool call.
+        Raises ConfigurationError for an unusable schema file, for a node with two constraints, and for a node with a
+        schema if the request requires a tool call.
         """
+        choices = choices_of(context) if schema is None else ()
+        if choices:
+            _require_choices_alone(context)
+            return AnswerShape(choices=choices)
         forwards = NODE.flag(context.config, "allowTools")
         tools, choice = (context.tools or None, context.tool_choice) if forwards else (None, None)
         demand = ToolDemand.of(tools, choice)
@@ -58,6 +66,14 @@ class AnswerShape:
                            context.node_name)
             tools = choice = None
         return AnswerShape(schema, tools, choice)
+
+
+def _require_choices_alone(context: ExecutionContext) -> None:
+    for key, given in ((SCHEMA_KEY, NODE.value(context.config, SCHEMA_KEY)),
+                       ("allowTools", NODE.flag(context.config, "allowTools"))):
+        if given:
+            raise ConfigValueError(f"node '{context.node_name}' has both '{CHOICES_KEY}' and '{key}'", json_path=key,
+                                   expected="one of the two")
 
 
 def _node_schema(context: ExecutionContext) -> Mapping[str, object] | None:

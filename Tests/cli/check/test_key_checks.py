@@ -118,6 +118,16 @@ def test_bad_numbers(value: Any) -> None:
     assert "number" in found.message
 
 
+@pytest.mark.parametrize(("keys", "findings"), [
+    ({"answerChoices": ["A", "B {tone}"], "rememberChoice": True}, []),
+    ({"answerChoices": "{categoryNameBulletpoints}"}, []),
+    ({"answerChoices": {"A": "a"}}, [("warning", "nodes[0].answerChoices")]),
+    ({"answerChoices": ["A"], "allowTools": True}, [("error", "nodes[0].allowTools")]),
+    ({"rememberChoice": True}, [("note", "nodes[0].rememberChoice")])])
+def test_choices_for_the_answer(keys: dict[str, Any], findings: list[tuple[str, str]]) -> None:
+    assert brief(check(llm("x", **keys), tone="warm")) == findings
+
+
 @pytest.mark.parametrize(("value", "bad"), [(2, False), ("{n}", False), ("2", True), ("x", True)])
 def test_counts_of_pieces_are_no_texts(value: Any, bad: bool) -> None:
     assert bool(check({**FILE, "headCount": value}, n=2)) is bad

@@ -16,9 +16,9 @@ class BaseCompletionsHandler(LlmApiHandler):
         return body
 
     def add_declared_schema(self, body: dict[str, object], prompt: Prompt) -> None:
-        """Insert the schema if the API type supports one."""
+        """Insert the constraint on the answer if the API type supports one."""
         # Few of these API types declare one, and the node whose schema is not sent logs that.
-        if API_TYPE.value(self.settings.api_type, "structuredOutput"):
+        if prompt.choices or API_TYPE.value(self.settings.api_type, "structuredOutput"):
             self.add_schema(body, prompt)
 
     def text(self, prompt: Prompt) -> str:

@@ -100,7 +100,12 @@ def bearer_headers(settings: BackendSettings) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The content to send: a list of messages, or two texts. Handlers never change it."""
+    """The content to send: a list of messages, or two texts. Handlers never change it.
+
+    Attributes:
+        schema: the JSON schema of the answer.
+        choices: the only texts that the answer may be; ``schema`` does not count then.
+    """
 
     conversation: Sequence[Message] | None = None
     system_prompt: str | None = None
@@ -108,6 +113,7 @@ class Prompt:
     tools: Sequence[Mapping[str, object]] | None = None
     tool_choice: object = None
     schema: Mapping[str, object] | None = None
+    choices: Sequence[str] = ()
 
 
 class LlmApiHandler(ABC):
@@ -332,16 +338,29 @@ class LlmApiHandler(ABC):
 
     # -- helpers of the dialects ---------------------------------------------------------------------------------
     def add_schema(self, body: dict[str, Any], prompt: Prompt) -> None:
-        """Insert the JSON schema for the answer, if there is one, as the API type's ``structuredOutput`` defines."""
-        if prompt.schema is None:
+        """Insert the constraint on the answer, if there is one: a grammar or a JSON schema, as the API type defines."""
+        if prompt.schema is None and not prompt.choices:
             return
+        fields = API_TYPE.value(self.settings.api_type, "samplerFieldMap")
+        grammar = text_in(fields, "grammar") if prompt.choices and isinstance(fields, Mapping) else ""
         descriptor = API_TYPE.value(self.settings.api_type, "structuredOutput")
         descriptor = descriptor if isinstance(descriptor, Mapping) else {}
-        field, name = usable_field(descriptor), self.settings.endpoint_name
-        if field is None:
+        field = usable_field(descriptor)
+        if grammar:
+            self._put(body, grammar, choices_grammar(prompt.choices))
+        elif field is not None:
+            schema = choices_schema(prompt.choices) if prompt.choices else prompt.schema
+            self._put(body, field, schema if STRUCTURED_OUTPUT.value(descriptor, "style") == "raw" else {
+                "type": "json_schema", "json_schema": {
+                    "name": "wilmer_structured_output", "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
+                    "schema": schema}})
+        # A prompt that offers choices asks for one of them in words as well.
+        elif not prompt.choices:
             logger.warning("Endpoint '%s': its API type declares no usable structuredOutput; the answer is not "
-                           "constrained.", name)
-            return
+                           "constrained.", self.settings.endpoint_name)
+
+    def _put(self, body: dict[str, Any], field: str, constraint: object) -> None:
+        """Set a field of the payload, whose dots separate nested objects."""
         *parents, leaf = field.split(".")
         for parent in parents:
             known = body.get(parent)
@@ -349,11 +368,9 @@ class LlmApiHandler(ABC):
             body[parent] = dict(known) if isinstance(known, Mapping) else {}
             body = body[parent]
         if leaf in body:
-            logger.warning("Endpoint '%s': the schema replaces the value of '%s'.", name, field)
-        body[leaf] = prompt.schema if STRUCTURED_OUTPUT.value(descriptor, "style") == "raw" else {
-            "type": "json_schema", "json_schema": {
-                "name": "wilmer_structured_output", "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
-                "schema": prompt.schema}}
+            logger.warning("Endpoint '%s': the schema replaces the value of '%s'.", self.settings.endpoint_name,
+                           field)
+        body[leaf] = constraint
 
     def base64_images(self, sources: Sequence[object], server: str) -> list[str]:
         """Return the images as plain base64. Web addresses and other entries are skipped with a warning."""
@@ -395,6 +412,23 @@ def usable_field(descriptor: Mapping[str, object]) -> str | None:
     """Return the field of the schema by an API type's ``structuredOutput``; None for an invalid descriptor."""
     field, style = STRUCTURED_OUTPUT.value(descriptor, "field"), STRUCTURED_OUTPUT.value(descriptor, "style")
     return field if isinstance(field, str) and field and style in STRUCTURED_OUTPUT["style"].choices else None
+
+
+# The field of the object in which a server without grammars returns the choice: some allow only objects as a schema.
+CHOICE_FIELD = "answer"
+
+
+def choices_grammar(choices: Sequence[str]) -> str:
+    """Return the grammar, in llama.cpp's format, of an answer that is one of the texts."""
+    texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+    # The first token of many models begins with a space.
+    return f'root ::= " "? ({texts})'
+
+
+def choices_schema(choices: Sequence[str]) -> dict[str, object]:
+    """Return the JSON schema of an object with one of the texts."""
+    return {"type": "object", "properties": {CHOICE_FIELD: {"type": "string", "enum": list(choices)}},
+            "required": [CHOICE_FIELD], "additionalProperties": False}
 
 
 def usage_of(prompt: int, completion: int, cached: int | None = None) -> Usage:

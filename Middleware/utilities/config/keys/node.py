@@ -70,6 +70,14 @@ PROMPT_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("injectLivenessToolCall", "bool", False, "Add the configured liveness tool call.", true_texts=ONLY_TRUE),
 )
 
+CHOICE_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("answerChoices", "list", None,
+              "The only answers, where the back-end can enforce them: a list, or a text with one on each line.", "full",
+              also=("str",)),
+    ConfigKey("rememberChoice", "bool", False,
+              "With answerChoices: the same prompt within ten minutes gets the same answer without a call."),
+)
+
 MANY_LLM_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("multiModelList", "list", None, 'Several LLMs in parallel: {"endpointName": name}.', "early"),
     ConfigKey("fileMemoryWorkflowName", "str", None, "A workflow that answers instead of the prompt.",
@@ -103,8 +111,8 @@ WORKFLOW_FILE_KEYS: tuple[ConfigKey, ...] = (
 )
 WORKFLOW_FILE = KeyTable(WORKFLOW_FILE_KEYS)
 
-NODE = KeyTable((*COMMON_KEYS, *PROMPT_KEYS, *MANY_LLM_KEYS, *SEARCH_KEYS, WORKFLOW_NAME, CONDITIONAL_WORKFLOWS,
-                 FOLDER_OVERRIDE, SCOPED_VARIABLES))
+NODE = KeyTable((*COMMON_KEYS, *PROMPT_KEYS, *CHOICE_KEYS, *MANY_LLM_KEYS, *SEARCH_KEYS, WORKFLOW_NAME,
+                 CONDITIONAL_WORKFLOWS, FOLDER_OVERRIDE, SCOPED_VARIABLES))
 
 
 def is_responder(node: Mapping[str, Any]) -> bool:

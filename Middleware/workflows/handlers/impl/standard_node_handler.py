@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 
 from Middleware.services.llm_dispatch_service import LLMDispatchService
-from Middleware.utilities.config.keys.node import NODE, PROMPT_KEYS
+from Middleware.utilities.config.keys.node import CHOICE_KEYS, NODE, PROMPT_KEYS
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -19,7 +19,7 @@ class StandardNodeHandler(BaseHandler):
     pure = True
     needs_endpoint = True
 
-    KEYS = {"Standard": PROMPT_KEYS}
+    KEYS = {"Standard": (*PROMPT_KEYS, *CHOICE_KEYS)}
 
     def handle(self, context: ExecutionContext) -> object:
         self.check_endpoint(context)
