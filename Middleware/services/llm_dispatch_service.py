@@ -17,6 +17,7 @@ from Middleware.services.llm_calls import message_selection as selection
 from Middleware.services.llm_calls.answer_choices import chosen, chosen_before, key_of
 from Middleware.services.llm_calls.answer_shape import AnswerShape
 from Middleware.services.llm_calls.direct_calls import without_streaming
+from Middleware.services.llm_calls.prompt_parts import NO_PARTS, PromptParts
 from Middleware.services.llm_calls.tool_enforcement import ToolRound
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
@@ -84,6 +85,7 @@ class _Call:
         if self.shape.demand is not None:
             self.system_prompt = self.shape.demand.extend(self.system_prompt)
         self.prompt = self._substituted("prompt") if self.authored else ""
+        self.parts = PromptParts.of(self.node, self.context.substitute)
         if self.authored and not self.prompt.strip():
             logger.warning("Node '%s': its prompt is blank after its variables were filled in; it is sent anyway.",
                            context.node_name)
@@ -140,28 +142,32 @@ class _Call:
         if self.system_prompt:
             conversation.append({"role": "system", "content": self.system_prompt})
         if self.authored:
-            user: Message = {"role": "user", "content": self.prompt}
+            user: Message = {"role": "user", "content": self.parts.around(self.prompt)}
             images = self._images()
             if images:
                 user["images"] = images
-            conversation += [user, *self.exchange]
+            conversation += [*self.parts.examples, user, *self.exchange]
             self._warn_if_too_large(self.prompt)
         else:
             conversation += self._chat_window()
             conversation = selection.with_user_message(conversation, self.messages)
             conversation = selection.limit_images(conversation, self.max_images)
+            if self.parts is not NO_PARTS:
+                strict = ENDPOINT.flag(self.handler.endpoint_config, "alternateRoles")
+                conversation = self.parts.in_conversation(conversation, strict)
         return {"conversation": conversation, "system_prompt": None, "prompt": None}
 
     def _completion_arguments(self) -> dict[str, Any]:
         template = config_utils.load_prompt_template(self.handler.prompt_template_file_name or "")
         strict = ENDPOINT.flag(self.handler.endpoint_config, "alternateRoles")
-        system, prompt, continued = self.system_prompt, self.prompt, False
+        system, examples = self.parts.rendered_examples(self.system_prompt, template, strict)
+        prompt, continued = self.parts.around(self.prompt), False
         if self.authored:
-            self._warn_if_too_large(prompt)
+            self._warn_if_too_large(self.prompt)
             if strict and NODE.flag(self.node, "addUserTurnTemplate"):
                 system, prompt = templates.system_in_user_turn(system, prompt, template)
         else:
-            messages = self._completion_window()
+            messages = self.parts.in_newest_user_message(self._completion_window())
             if strict:
                 system, messages = alternating_turns(system, messages, template)
                 continued = bool(messages) and messages[-1].get("role") == "assistant"
@@ -174,7 +180,7 @@ class _Call:
             prompt = templates.add_generation_prompt(prompt, template)
         images = self._images()
         return {"conversation": [{"role": "user", "content": "", "images": images}] if images else None,
-                "system_prompt": templates.wrap_system(system, template), "prompt": prompt}
+                "system_prompt": templates.wrap_system(system, template), "prompt": examples + prompt}
 
     # -- messages ------------------------------------------------------------------------------------------------
     def _chat_window(self) -> list[Message]:
@@ -260,7 +266,7 @@ class _Call:
                            "expected is 1 or more, or null for no limit.", self.context.node_name, limit)
         if clamp.budget is None:
             return clamp
-        taken = rough_estimate_token_length(self.system_prompt)
+        taken = rough_estimate_token_length(self.system_prompt) + self.parts.tokens
         if self.shape.tools:
             taken += rough_estimate_token_length(json.dumps(self.shape.tools, ensure_ascii=False))
         return ContextClamp(clamp.budget - taken, clamp.multiplier)

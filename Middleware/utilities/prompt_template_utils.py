@@ -17,16 +17,18 @@ Template = Mapping[str, Any]
 _ROLE_MARKERS = ("[Beg_Sys]", "[Beg_User]", "[Beg_Assistant]", "[Beg_SysMes]")
 
 
-def flatten_messages(messages: Sequence[Mapping[str, object]], template: Template | None) -> str:
-    """Return all messages in one text without separator."""
-    # An assistant message at the end gets no suffix: the model continues it.
+def flatten_messages(messages: Sequence[Mapping[str, object]], template: Template | None, closed: bool = False) -> str:
+    """Return all messages in one text without separator.
+
+    An assistant message at the end gets no suffix, because the model continues it, unless they are ``closed``.
+    """
     if template is None:
         return _without_markers("".join(map(message_text, messages)))
     pieces: list[str] = []
     for index, message in enumerate(messages):
         role = str(message.get("role", ""))
         pieces += (_part(template, role, "Prefix"), message_text(message))
-        if role != "assistant" or index < len(messages) - 1:
+        if closed or role != "assistant" or index < len(messages) - 1:
             pieces.append(_part(template, role, "Suffix"))
     return _without_markers("".join(pieces))
 

@@ -1,7 +1,6 @@
 """From a node to the arguments of its LLM call."""
 from __future__ import annotations
 
-import copy
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from Middleware.services.llm_service import LlmHandlerService
 from Middleware.utilities.text_utils import rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.llmapis.lab import Lab
+from Tests.services.dispatch_lab import FakeLlm, conversation, dispatch, m
 from Tests.stub_backend import StubBackend, chat_reply
 from Tests.tables import table
 
@@ -25,40 +25,6 @@ CALLS = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments":
 @pytest.fixture(autouse=True)
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(tmp_path, monkeypatch)
-
-
-class FakeLlm:
-    """Notes what it is asked."""
-
-    def get_response_from_llm(self, **arguments: Any) -> dict[str, Any]:
-        return arguments
-
-
-class Variables:
-    """Knows ``{count}``, the number of messages that variables may see."""
-
-    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str:
-        return text.replace("{count}", str(len(context.messages))).replace("{nothing}", "")
-
-
-def m(role: str, content: Any, **more: Any) -> dict[str, Any]:
-    return {"role": role, "content": content, **more}
-
-
-def dispatch(messages: list[dict[str, Any]] | None, node: dict[str, Any] | None = None, chat: bool = True,
-             endpoint: dict[str, Any] | None = None, generation_prompt: bool = False, max_tokens: int | None = 400,
-             options: dict[str, Any] | None = None, llm: Any = None, **context: Any) -> dict[str, Any]:
-    handler = LlmHandler(llm or FakeLlm(), "chatml", generation_prompt, chat, "Main", endpoint or {}, max_tokens)
-    before = copy.deepcopy(messages)
-    result = LLMDispatchService.dispatch(ExecutionContext(
-        request_id="r", workflow_id="w", discussion_id=None, config=node or {}, messages=messages,  # type: ignore[arg-type]
-        stream=False, llm_handler=handler, workflow_variable_service=Variables(), **context), **(options or {}))
-    assert messages == before
-    return result
-
-
-def conversation(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-    return dispatch(*args, **kwargs)["conversation"]
 
 
 def last(count: int, **more: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from Middleware.cli.check.findings import Finding, finding_in
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.node_checks import COMMON, NO_ENDPOINT, ONE_ENDPOINT, NodeView, limit_problems
+from Middleware.services.llm_calls.prompt_parts import PART_KEYS, part_templates
 from Middleware.services.memory import compactor_settings, memory_settings
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import (
@@ -29,7 +30,7 @@ from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 
 # The keys of a node, which also apply in settings files, for LLM calls of their own.
-NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS}
+NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS} - {*PART_KEYS}
 
 EMBEDDINGS_EXPECTED = "an endpoint whose API type has the 'type' openAIEmbeddings or ollamaEmbeddings"
 MEMORY_KEY, COMPACTOR_KEY = memory_settings.USER_KEY, compactor_settings.USER_KEY
@@ -307,7 +308,8 @@ def check_memory_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     if view.runs_as == "VectorMemorySearch":
         yield from _search(view, lookups)
         return
-    texts = [text for text in map(view.node.get, PROMPTS) if isinstance(text, str) and text.strip()]
+    texts = [text for text in (*map(view.node.get, PROMPTS), *part_templates(view.node))
+             if isinstance(text, str) and text.strip()]
     has = partial(holds, texts, loaded=view.loaded, lookups=lookups)
     if view.runs_as == "chatSummarySummarizer":
         yield from _summarizer(view, [marker for marker in (CURRENT_SUMMARY, LATEST_MEMORIES) if not has(marker)])

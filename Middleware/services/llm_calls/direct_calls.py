@@ -14,6 +14,7 @@ from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
+from Middleware.services.llm_calls.prompt_parts import NO_PARTS, PromptParts
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
@@ -35,24 +36,29 @@ def without_streaming(handler: LlmHandler, scope: CancelScope) -> LlmHandler:
     return dataclasses.replace(handler, llm=service)
 
 
-def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, request_id: str | None = None) -> object:
+def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, request_id: str | None = None,
+                    parts: PromptParts = NO_PARTS) -> object:
     """Send two final texts, with the endpoint's prompt template if the back-end takes a single text.
 
     Returns what ``LlmApiService.get_response_from_llm`` returns. Raises BackendError and ConfigurationError.
     """
+    prompt = parts.around(prompt)
     if handler.takes_message_collection:
         conversation: list[Message] = [{"role": role, "content": text}
                                        for role, text in (("system", system_prompt), ("user", prompt)) if text]
+        conversation[bool(system_prompt):0] = parts.examples
         return handler.service.get_response_from_llm(conversation=conversation, request_id=request_id)
     # A completion back-end knows no roles: the template marks them in the text.
     template = config_utils.load_prompt_template(handler.prompt_template_file_name or "")
-    if ENDPOINT.flag(handler.endpoint_config, "alternateRoles"):
+    strict = ENDPOINT.flag(handler.endpoint_config, "alternateRoles")
+    system_prompt, examples = parts.rendered_examples(system_prompt, template, strict)
+    if strict:
         system_prompt, prompt = templates.system_in_user_turn(system_prompt, prompt, template)
     prompt = templates.wrap_user_turn(prompt, template)
     if handler.add_generation_prompt:
         prompt = templates.add_generation_prompt(prompt, template)
     return handler.service.get_response_from_llm(
-        system_prompt=templates.wrap_system(system_prompt, template), prompt=prompt, request_id=request_id)
+        system_prompt=templates.wrap_system(system_prompt, template), prompt=examples + prompt, request_id=request_id)
 
 
 def answer_text(result: object, handler: LlmHandler, node: Mapping[str, object]) -> str:

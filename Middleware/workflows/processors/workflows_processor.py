@@ -492,7 +492,8 @@ def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
 
 
 # Configuration errors never show the values of these keys, so a placeholder in them makes none private.
-_NOT_IN_ERRORS = frozenset({"systemPrompt", "prompt", "args", "kwargs", "arguments", "scoped_variables"})
+_NOT_IN_ERRORS = frozenset({"systemPrompt", "prompt", "lateSystemPrompt", "lateInstruction", "exampleTurns", "args",
+                            "kwargs", "arguments", "scoped_variables"})
 
 
 def mark_if_private(error: Exception, node: Mapping[str, object]) -> None:

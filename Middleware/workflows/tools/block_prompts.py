@@ -9,6 +9,7 @@ from datetime import datetime
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
 from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts
+from Middleware.services.llm_calls.prompt_parts import PromptParts
 from Middleware.utilities.conversations.discussion_id import remove_discussion_id_tag
 from Middleware.utilities.prompt_extraction_utils import filter_systems
 from Middleware.utilities.text_utils import restore_braces
@@ -22,7 +23,8 @@ CHAT_SUMMARY = "[Chat_Summary]"
 
 @dataclass(frozen=True)
 class BlockPrompts:
-    """The two prompts of a call as written in a node, and the node, whose keys control how the answer is cleaned.
+    """The two prompts of a call as written in a node, and the node, whose other keys add late texts and example turns
+    and control how the answer is cleaned.
 
     ``context`` fills in variables; without it they stay as written.
     """
@@ -39,10 +41,11 @@ class BlockPrompts:
 
     def send(self, handler: LlmHandler, markers: Mapping[str, str]) -> str:
         """Return the cleaned answer of one call; "" for a cancelled one. Raises BackendError and ConfigurationError."""
-        texts = [fill_markers(self._resolved(text, handler), markers)
-                 for text in (self.system_prompt, self.prompt)]
+        def fill(text: str) -> str:
+            return _without_tags(fill_markers(self._resolved(text, handler), markers))
         request_id = self.context.request_id if self.context is not None else None
-        result = call_with_texts(handler, _without_tags(texts[0]), _without_tags(texts[1]), request_id)
+        result = call_with_texts(handler, fill(self.system_prompt), fill(self.prompt), request_id,
+                                 PromptParts.of(self.node, fill))
         return answer_text(result, handler, self.node)
 
     def _resolved(self, text: str, handler: LlmHandler) -> str:

@@ -17,6 +17,7 @@ from Middleware.services.llm_calls.direct_calls import (
     text_to_keep,
     without_streaming,
 )
+from Middleware.services.llm_calls.prompt_parts import part_templates
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.vision_cache import recent_descriptions
 from Middleware.utilities import config_utils
@@ -158,4 +159,6 @@ class ImageDescriber:
     def _texts(self) -> list[str]:
         plain = [message for message in self._context.messages if not isinstance(message, VisionNote)]
         context = dataclasses.replace(self._context, messages=plain)
-        return [context.substitute(NODE.value(self._context.config, key) or "") for key in ("systemPrompt", "prompt")]
+        node = self._context.config
+        return [context.substitute(text) for text in (
+            *(NODE.value(node, key) or "" for key in ("systemPrompt", "prompt")), *part_templates(node))]

@@ -73,7 +73,7 @@ def _with_systems_in_user_turns(messages: Sequence[BackendMessage]) -> list[Back
 
 
 def _joined(first: BackendMessage, second: BackendMessage) -> BackendMessage:
-    out: BackendMessage = {**second, **first, "content": _joined_contents(first.get("content"), second.get("content"))}
+    out: BackendMessage = {**second, **first, "content": joined_contents(first.get("content"), second.get("content"))}
     if first.get("images") and second.get("images"):
         out["images"] = [*_listed(first["images"]), *_listed(second["images"])]
     if first.get("tool_calls") and second.get("tool_calls"):
@@ -84,7 +84,8 @@ def _joined(first: BackendMessage, second: BackendMessage) -> BackendMessage:
     return out
 
 
-def _joined_contents(first: str | list[Block] | None, second: str | list[Block] | None) -> str | list[Block] | None:
+def joined_contents(first: str | list[Block] | None, second: str | list[Block] | None) -> str | list[Block] | None:
+    """Return two contents with a blank line between them; a blank one is left out."""
     if _is_blank(first) or _is_blank(second):
         return second if _is_blank(first) else first
     if isinstance(first, str) and isinstance(second, str):

@@ -28,9 +28,21 @@ COMMON_KEYS: tuple[ConfigKey, ...] = (
               "With parallelNodes: need not keep its order among nodes with side effects."),
 )
 
+# One entry of ``exampleTurns``, in the order of its messages.
+EXAMPLE_TURN = KeyTable((
+    ConfigKey("user", "str", "", "What a user writes.", "full", required=True),
+    ConfigKey("assistant", "str", "", "What the model is to answer to that.", "full", required=True)))
+
 PROMPT_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("systemPrompt", "str", "", "System prompt.", "full"),
     ConfigKey("prompt", "str", "", "The prompt; empty: the conversation is sent instead.", "full"),
+    ConfigKey("lateSystemPrompt", "str", "", "Put in front of the newest user message, or of the prompt: for what "
+              "changes from call to call, such as memories.", "full"),
+    ConfigKey("lateInstruction", "str", "", "Put behind the newest user message, or the prompt: what this node is to "
+              "do, if its prompt begins like those of other nodes.", "full"),
+    ConfigKey("exampleTurns", "list", FrozenList(), "Example messages, sent after the system prompt: "
+              '{"user": message, "assistant": answer}.', "full",
+              entries="object", keys=tuple(EXAMPLE_TURN.values()), is_open=False),
     ConfigKey("lastMessagesToSendInsteadOfPrompt", "int", 5, "How many messages are sent without a prompt.", "early"),
     ConfigKey("lastMessagesToSendInsteadOfPromptMaxTokenSize", "int", None,
               "The most tokens for these messages.", "early", least=0, most=MOST_TOKENS),

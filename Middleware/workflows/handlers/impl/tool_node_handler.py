@@ -67,7 +67,8 @@ class PythonModuleHandler(BaseHandler):
 NO_TARGET = "No rag target specified in Slow But Quality RAG node"
 NO_TYPE = "No rag type specified in Slow But Quality RAG node"
 SHARED_KEYS = frozenset({
-    "systemPrompt", "prompt", "blockGenerationPrompt", "nMessagesToIncludeInVariable",
+    "systemPrompt", "prompt", "lateSystemPrompt", "lateInstruction", "exampleTurns", "blockGenerationPrompt",
+    "nMessagesToIncludeInVariable",
     "estimatedTokensToIncludeInVariable", "minMessagesInVariable", "maxEstimatedTokensInVariable",
     "messageBlockSize", "addUserAssistantTags", "includeToolCallsInConversation", "removeCustomTextFromResponseStart",
     "responseStartTextToRemove", "clampPromptToContextWindow", "addDiscussionIdTimestampsForLLM",

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
 from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, without_streaming
+from Middleware.services.llm_calls.prompt_parts import part_templates
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.memory.memory_settings import (
     CURRENT_SUMMARY,
@@ -116,11 +117,15 @@ class ChatSummarizer:
         if not isinstance(result, str):
             return ""
         text = text_to_keep(answer_text(result, handler, context.config), handler)
-        return clean_memory(text, [str(context.config.get(key) or "") for key in PROMPTS])
+        return clean_memory(text, self._templates())
 
     def _has_markers(self) -> bool:
-        texts = [self._context.substitute(self._context.config.get(key) or "") for key in PROMPTS]
-        return any(marker in text for marker in (CURRENT_SUMMARY, LATEST_MEMORIES) for text in texts)
+        texts = map(self._context.substitute, self._templates())
+        return any(marker in text for text in texts for marker in (CURRENT_SUMMARY, LATEST_MEMORIES))
+
+    def _templates(self) -> list[str]:
+        node = self._context.config
+        return [*(str(node.get(key) or "") for key in PROMPTS), *part_templates(node)]
 
     def _current(self) -> str:
         summary = self._store.summary()

@@ -15,6 +15,7 @@ from Middleware.llmapis.backend_errors import log_text, public_text
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
 from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts, raise_if_cancelled, text_to_keep
+from Middleware.services.llm_calls.prompt_parts import PART_KEYS
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
@@ -221,8 +222,9 @@ class MemoryCall:
     def __init__(self, context: ExecutionContext, settings: Mapping[str, object], endpoint: str, preset: str,
                  max_tokens: int) -> None:
         messages = without_later_systems(raw_messages(context))
-        self._context = dataclasses.replace(context, config=dict(settings), messages=messages)
-        self._settings = settings
+        # A settings file has several prompts, and the parts of one would be added to all of them.
+        self._settings = {key: value for key, value in settings.items() if key not in PART_KEYS}
+        self._context = dataclasses.replace(context, config=dict(self._settings), messages=messages)
         self._endpoint, self._preset, self._max_tokens = endpoint, preset, max_tokens
 
     @cached_property

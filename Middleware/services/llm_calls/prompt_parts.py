@@ -1,0 +1,139 @@
+"""The texts of a node that stand beside its system prompt and its prompt or conversation.
+
+What is the same from one call to the next belongs at the beginning of a prompt, so that a back-end finds it in its
+cache; what changes belongs as near to the end as possible.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles, alternating_turns, joined_contents
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage
+from Middleware.models.messages import Message
+from Middleware.services.llm_calls.message_selection import MESSAGE_OVERHEAD
+from Middleware.utilities import prompt_template_utils as templates
+from Middleware.utilities.config.keys.node import EXAMPLE_TURN, NODE
+from Middleware.utilities.prompt_extraction_utils import leading_systems
+from Middleware.utilities.text_utils import estimate_message, nearest, rough_estimate_token_length
+
+LATE_SYSTEM, LATE_INSTRUCTION, EXAMPLES = (
+    NODE[name].name for name in ("lateSystemPrompt", "lateInstruction", "exampleTurns"))
+PART_KEYS = (LATE_SYSTEM, LATE_INSTRUCTION, EXAMPLES)
+TURN_FORM = 'a list of objects such as {"user": "a message", "assistant": "its answer"}'
+
+
+@dataclass(frozen=True)
+class PromptParts:
+    """The late texts and example turns of one call, with their variables filled in.
+
+    Attributes:
+        late_system: stands in front of the newest user message.
+        late_instruction: stands behind it.
+        examples: messages of users and assistants in turn, which stand before all others but the system prompt.
+    """
+
+    late_system: str = ""
+    late_instruction: str = ""
+    examples: tuple[Message, ...] = ()
+
+    @staticmethod
+    def of(node: Mapping[str, object], fill: Callable[[str], str]) -> PromptParts:
+        """Return the parts of ``node``; ``fill`` fills in the variables. Raises ConfigValueError for other shapes."""
+        if not any(node.get(key) for key in PART_KEYS):
+            return NO_PARTS
+        system, instruction = (fill(str(text)).strip() if (text := NODE.value(node, key)) else ""
+                               for key in (LATE_SYSTEM, LATE_INSTRUCTION))
+        return PromptParts(system, instruction, tuple(_example_messages(NODE.value(node, EXAMPLES), fill)))
+
+    @property
+    def tokens(self) -> int:
+        """The estimated tokens that the parts take from the context window."""
+        if self is NO_PARTS:
+            return 0
+        return sum(map(rough_estimate_token_length, (self.late_system, self.late_instruction))) + sum(
+            estimate_message(message) + MESSAGE_OVERHEAD for message in self.examples)
+
+    def around(self, content: str) -> str:
+        """Return the content of a user message with the late texts in front of it and behind it."""
+        if not (self.late_system or self.late_instruction):
+            return content
+        # A user's script may have made content blocks, to which blocks of text are added.
+        return cast(str, joined_contents(joined_contents(self.late_system, content), self.late_instruction))
+
+    def in_newest_user_message(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages with the late texts in the newest one of a user.
+
+        Without a user message, they become one of their own after the system messages at the beginning.
+        """
+        out = list(messages)
+        if not (self.late_system or self.late_instruction):
+            return out
+        newest = next((index for index in reversed(range(len(out))) if out[index].get("role") == "user"), None)
+        if newest is None:
+            out.insert(leading_systems(out), {"role": "user", "content": self.around("")})
+        else:
+            out[newest] = {**out[newest], "content": self.around(out[newest].get("content") or "")}
+        return out
+
+    def in_conversation(self, messages: Sequence[Message], alternate: bool) -> list[Message]:
+        """Return the messages for a chat back-end, which begin with the node's system prompt if it has one.
+
+        ``alternate``: the endpoint's template accepts only users and assistants in turn.
+        """
+        out = self.in_newest_user_message(messages)
+        if self.examples:
+            start = leading_systems(out)
+            if alternate:
+                # Otherwise a greeting would become a part of the last example's answer.
+                out[start:] = cast(list[Message], alternate_roles(cast(list[BackendMessage], out[start:])))
+            out[start:start] = self.examples
+        return out
+
+    def rendered_examples(self, system: str, template: templates.Template | None, alternate: bool) -> tuple[str, str]:
+        """Return the system prompt and the text of the example turns for a completion back-end.
+
+        The system prompt is empty if the first turn contains it.
+        """
+        if not self.examples:
+            return system, ""
+        turns: Sequence[Message] = self.examples
+        if alternate:
+            system, turns = alternating_turns(system, turns, template)
+        return system, templates.flatten_messages(turns, template, closed=True)
+
+
+NO_PARTS = PromptParts()
+
+
+def part_templates(node: Mapping[str, object]) -> list[str]:
+    """Return the late texts and example turns of a node as written; what is no text is left out."""
+    turns = node.get(EXAMPLES)
+    inside = [text for turn in (turns if isinstance(turns, (list, tuple)) else ()) if isinstance(turn, Mapping)
+              for text in map(turn.get, EXAMPLE_TURN)]
+    return [text for text in (node.get(LATE_SYSTEM), node.get(LATE_INSTRUCTION), *inside)
+            if isinstance(text, str) and text]
+
+
+def _example_messages(turns: object, fill: Callable[[str], str]) -> Iterator[Message]:
+    if not isinstance(turns, (list, tuple)):
+        raise _wrong("exampleTurns is not a list", EXAMPLES)
+    for index, turn in enumerate(turns):
+        path = f"{EXAMPLES}[{index}]"
+        if not isinstance(turn, Mapping):
+            raise _wrong(f"entry {index + 1} of exampleTurns is not an object", path)
+        for role in EXAMPLE_TURN:
+            text = turn.get(role)
+            # An example without its question or its answer would teach the model something else.
+            if not isinstance(text, str) or not text:
+                unknown = [name for name in turn if name not in EXAMPLE_TURN]
+                near = next((name for name in unknown if nearest(name, [role])), None)
+                raise _wrong(f"entry {index + 1} of exampleTurns has no text under '{role}'", path,
+                             role if near is not None else "")
+            yield {"role": role, "content": fill(text)}
+
+
+def _wrong(message: str, path: str, suggestion: str = "") -> ConfigValueError:
+    return ConfigValueError(message, json_path=path, expected=TURN_FORM, suggestion=suggestion)
