@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from Middleware.models.messages import Message, VisionNote
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
+from Middleware.services.memory.memory_settings import PROMPTS
+from Middleware.utilities.config.workflows import load_workflow
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -33,6 +35,15 @@ def run_helper_workflow(context: ExecutionContext, name: str, inputs: Sequence[s
     items = list(inner.start_child(name, scoped_inputs=tuple(inputs)))
     raise_if_cancelled(context.request.cancel_scope)
     return as_text(items[-1] if items else None)
+
+
+def helper_prompts(context: ExecutionContext, name: str) -> list[str]:
+    """Return the templates of the nodes of such a workflow, without those of the workflows that these run. Raises
+    ConfigurationError.
+    """
+    assert context.run is not None
+    loaded = load_workflow(name, calling_folder=context.run.folder, calling_name=context.run.workflow_name)
+    return [str(node.get(key) or "") for node in loaded.nodes for key in PROMPTS]
 
 
 def as_text(result: object) -> str:

@@ -19,7 +19,7 @@ from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
+from Middleware.workflows.tools.discussion_context import helper_prompts, raw_messages, run_helper_workflow
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.memory_texts import REPETITIONS, clean_memory
 from Middleware.workflows.tools.memory.shared import (
@@ -152,8 +152,10 @@ class MemoryWriter:
 
     @property
     def _prompts(self) -> Sequence[str]:
-        # The prompts of a workflow are those of its nodes.
-        return () if self._settings.file_workflow else (self._settings.system_prompt, self._settings.prompt)
+        settings = self._settings
+        if settings.file_workflow:
+            return helper_prompts(self._context, settings.file_workflow)
+        return settings.system_prompt, settings.prompt
 
     def _ask(self, text: str, known: DiscussionMemory) -> str:
         settings = self._settings

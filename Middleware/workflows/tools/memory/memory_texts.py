@@ -33,7 +33,7 @@ def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = ()
     """
     own = {name for prompt in prompts for name in _TAG.findall(prompt)}
     text = _TAG.sub(lambda found: "" if found[1] in own else found.group(), answer)
-    said = {_said(sentence) for memory in before[-_MEMORIES_BEFORE:]
+    said = {plain_words(sentence) for memory in before[-_MEMORIES_BEFORE:]
             for line in memory.splitlines() for sentence in _sentences(line)}
     kept, dropped = [], False
     for line in text.splitlines():
@@ -45,7 +45,7 @@ def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = ()
     if not dropped and text == answer:
         return answer
     # An empty line or a rule has nothing to separate at the beginning and the end.
-    told = [number for number, line in enumerate(kept) if _said(line)]
+    told = [number for number, line in enumerate(kept) if plain_words(line)]
     return "\n".join(kept[told[0]:told[-1] + 1]).strip() if told else ""
 
 
@@ -55,7 +55,7 @@ def _new_sentences(line: str, said: set[str]) -> str:
     begin = len(line) - len(line.lstrip()) + (mark.end() if mark else 0)
     new = []
     for sentence in _sentences(line[begin:]):
-        key = _said(sentence)
+        key = plain_words(sentence)
         if key not in said or not _is_sentence(sentence, key):
             new.append(sentence)
             said.add(key)
@@ -79,6 +79,6 @@ def _is_sentence(text: str, said: str) -> bool:
     return bool(said) and (len(said.split()) >= _WORDS_OF_A_SENTENCE or _CLOSED.search(text) is not None)
 
 
-def _said(sentence: str) -> str:
+def plain_words(sentence: str) -> str:
     """Return what two sentences have in common that differ only in letter case, punctuation, spaces and list marks."""
     return _NOT_SAID.sub(" ", _LIST_MARK.sub("", sentence.strip(), count=1)).strip().casefold()

@@ -11,7 +11,8 @@ from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.discussion_context import run_helper_workflow
+from Middleware.workflows.tools.discussion_context import helper_prompts, run_helper_workflow
+from Middleware.workflows.tools.memory.memory_texts import clean_memory
 from Middleware.workflows.tools.memory.shared import problem_with
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
     current = store.state_document()
     listed = "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)
     answer = run_helper_workflow(context, settings.state_workflow, (listed, current)).strip()
+    answer = clean_memory(answer, helper_prompts(context, settings.state_workflow))
     name = store.folder.display(STATE_FILE)
     if problem := problem_with(answer):
         logger.error("%s is not updated: workflow '%s': %s", name, settings.state_workflow, problem)

@@ -10,11 +10,12 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from Middleware.utilities.answers.cut_off_thoughts import THOUGHT_TAG
 from Middleware.utilities.text_utils import without_surrogates
+from Middleware.workflows.tools.memory.memory_texts import plain_words
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +45,8 @@ _CONTAINER = "memories"
 def parse_memories(answer: str) -> list[Item] | None:
     """Return the memories in an answer; [] if it states that nothing is worth keeping; None if it is unusable.
 
-    Items that lack a key, whose summary is not a string, or that are too large or too deep are left out; the rest can
-    be written as JSON and UTF-8. The text of each is its ``summary``.
+    Items that lack a key, whose summary is not a string or was there before, or that are too large or too deep are left
+    out; the rest can be written as JSON and UTF-8. The text of each is its ``summary``.
     """
     if len(answer) > MOST_CHARACTERS:
         logger.warning("An answer of %d characters is too long to be memories", len(answer))
@@ -55,7 +56,7 @@ def parse_memories(answer: str) -> list[Item] | None:
         found = _search(without_thinking(answer))
     if not found:
         return found
-    items = [item for item in map(_checked, found[:MOST_ITEMS]) if item is not None]
+    items = _without_repetitions(item for item in map(_checked, found[:MOST_ITEMS]) if item is not None)
     if len(found) > MOST_ITEMS:
         logger.warning("Of %d memories in one answer the first %d are kept", len(found), MOST_ITEMS)
     return items or None
@@ -224,6 +225,14 @@ def _checked(item: Item) -> Item | None:
         logger.warning("A memory is not kept: it has more than %d bytes", MOST_ITEM_BYTES)
         return None
     return clean
+
+
+def _without_repetitions(items: Iterable[Item]) -> list[Item]:
+    # Small models write the same memory again and again until their answer is cut off.
+    different: dict[str, Item] = {}
+    for item in items:
+        different.setdefault(plain_words(item["summary"]) or item["summary"], item)
+    return list(different.values())
 
 
 def _storable(value: object) -> Any:

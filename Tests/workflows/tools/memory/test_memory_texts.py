@@ -9,7 +9,7 @@ import pytest
 from Middleware.workflows.tools.memory.memory_texts import REPETITIONS, clean_memory
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply
 from Tests.tables import table
-from Tests.workflows.engine_lab import assistant, last_text, user
+from Tests.workflows.engine_lab import assistant, last_text, llm, user
 from Tests.workflows.tools.memory.memory_lab import MemoryLab, chat
 
 PROMPTS = ("Keep notes.", "<notes>\n[Memory_file]\n</notes>\n<part>\n[TextChunk]\n</part>")
@@ -96,3 +96,11 @@ def test_roles_are_shown_if_the_settings_ask_for_it(lab: MemoryLab, asked: bool)
     lab.settings(**({"addRolesToTextChunk": True} if asked else {}))
     lab.remember([user("m0"), assistant("m1"), user("User: m2"), *chat(8, start=3)])
     assert seen[0].split("\n")[:3] == (["User: m0", "Assistant: m1", "User: m2"] if asked else ["m0", "m1", "User: m2"])
+
+
+def test_a_memory_of_a_workflow(lab: MemoryLab) -> None:
+    lab.settings(fileMemoryWorkflowName="Writer", prompt=...)
+    lab.workflow("Writer", [llm("<part>\n{agent1Input}\n</part>")])
+    lab.backend.responder = lambda request: chat_reply("<part>\nMara met <Tobias>.\n</part>")
+    lab.remember(chat(8))
+    assert [text for text, _ in lab.stored()] == ["Mara met <Tobias>."]

@@ -52,6 +52,16 @@ def test_first_document(chat: MemoryChat) -> None:
     assert document(chat) == "[- one\n- two lines\n- {three}][]" and backup(chat) is None
 
 
+def test_tags_of_the_workflow_and_repetitions_are_removed(chat: MemoryChat) -> None:
+    chat.lab.workflow("State", [llm("<facts>{agent1Input}</facts><document>{agent2Input}</document>")])
+    chat.answers = lambda prompt: "<document>\n# Pets\n- Balu is a dog.\n- Balu is a dog.\n</document>"
+    update(chat, "Balu is a dog.")
+    assert document(chat) == "# Pets\n- Balu is a dog."
+    chat.answers = lambda prompt: "<document>\n</document>"
+    update(chat, "Balu is a cat.")
+    assert document(chat) == "# Pets\n- Balu is a dog."
+
+
 def test_the_present_document_is_an_input_and_becomes_the_backup(chat: MemoryChat) -> None:
     MemoryStore(chat.folder).save_state_document("old {text} {agent1Input}\n")
     chat.answers = lambda prompt: prompt

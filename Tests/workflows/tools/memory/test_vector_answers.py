@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from Middleware.workflows.tools.memory.memory_texts import plain_words
 from Middleware.workflows.tools.memory.vector_answers import (
     MOST_CHARACTERS,
     MOST_ITEM_BYTES,
@@ -119,7 +120,14 @@ def test_an_item_out_of_bounds_is_left_out_with_a_warning(more: dict[str, Any], 
 
 
 def test_no_more_items_than_can_be_meant() -> None:
-    assert len(parse_memories(json.dumps([A] * (MOST_ITEMS + 1))) or []) == MOST_ITEMS
+    assert len(parse_memories(json.dumps([item(f"fact {number}") for number in range(MOST_ITEMS + 1)])) or []) \
+        == MOST_ITEMS
+
+
+def test_a_model_that_loops_leaves_each_memory_once() -> None:
+    looped = [item("Mara lives in Ulm."), B, item("mara lives in  Ulm", title="again"), B, item("?"), item("!"), B]
+    assert summaries(json.dumps(looped)) == ["Mara lives in Ulm.", "b", "?", "!"]
+    assert summaries(json.dumps(looped)[:-20]) == ["Mara lives in Ulm.", "b", "?", "!"]
 
 
 @pytest.mark.parametrize("text, rest", [
@@ -158,11 +166,17 @@ values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allo
                       max_leaves=8)
 memories = st.builds(lambda summary, title, entities: item(summary, title=title, entities=entities),
                      texts, values, st.lists(texts, max_size=3))
+
+
+def said(memory: dict[str, Any]) -> str:
+    return plain_words(memory["summary"]) or str(memory["summary"])
+
+
 prose = st.text(st.characters(exclude_characters="[]{}<>`"), max_size=40)
 
 
 @examples(150)
-@given(found=st.lists(memories, min_size=1, max_size=4), before=prose, after=prose,
+@given(found=st.lists(memories, min_size=1, max_size=4, unique_by=said), before=prose, after=prose,
        fence=st.sampled_from(["", "json", "x"]), indent=st.sampled_from([None, 2]), thinking=prose,
        wrap=st.booleans(), ascii_only=st.booleans())
 def test_memories_survive_every_wrapping(found: list[dict[str, Any]], before: str, after: str, fence: str,
