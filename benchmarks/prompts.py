@@ -1,14 +1,17 @@
-"""How often a model does what the shipped prompts for routes and search words ask for.
+"""How often a model does what the shipped prompts for routes, search words and memories ask for.
 
     python benchmarks/prompts.py --url http://127.0.0.1:8080 [NAME ...] [--every 4] [--failures] [--configs FOLDER]
+    python benchmarks/prompts.py --url http://127.0.0.1:8080 remember [remember:de-1 ...] [--keep FOLDER]
 
 The cases in ``benchmarks/cases`` are sent through the real server, with the shipped workflows and those of ``init``, to
 the LLM server at the address. Only what comes after the prompt in question is replaced, by a node that returns what was
-chosen. The temperature is 0, so that a second run gives the same figures.
+chosen. The temperature is 0, so that a second run gives the same figures. ``prompts_memory.py`` says how memories are
+judged; their conversations make discussions, such as ``de-1``, which ``--keep`` keeps for questions in a later run.
 """
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
@@ -23,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from benchmarks.prompts_memory import MEMORY_WINDOW, WRITERS, Run, Score, Writers, discussions
 from Middleware.cli.init.plan import Choice, make_plan
 from Middleware.cli.init.servers import Model, Server
 from Tests.docs.blocks import whole_files
@@ -31,7 +35,6 @@ from Tests.integration.launcher import ConfigTree, Launcher
 
 PROJECT = Path(__file__).resolve().parents[1]
 CASES = Path(__file__).resolve().parent / "cases"
-WINDOW = 4096
 USER = "me"
 NOTHING = "(nothing)"
 # A model on a processor may need half a minute for the first prompt.
@@ -90,11 +93,16 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Target:
-    """What is measured: the shipped files, and the LLM server with the name of its API type."""
+    """What is measured: the shipped files, and the LLM server with the name of its API type.
+
+    Attributes:
+        window: how many tokens the model is said to take.
+    """
 
     configs: Path
     url: str
     api_type: str
+    window: int = 4096
 
 
 # -- the cases ---------------------------------------------------------------------------------------------------------
@@ -194,7 +202,7 @@ def write_configuration(public: Path, prompt: Prompt, target: Target) -> None:
     """A copy of the shipped files, those of ``init`` and of the cookbook, all of whose LLMs are at the address."""
     shutil.copytree(target.configs, public / "Configs")
     tree = ConfigTree(public)
-    server = Server(target.url, "llama.cpp", (Model("model", window=WINDOW, thinks=False),))
+    server = Server(target.url, "llama.cpp", (Model("model", window=target.window, thinks=False),))
     for path, content in make_plan(Choice(server, server.models[0], USER, 5000)).files.items():
         tree.write(path, content.decode("utf-8"))
     pages = ("router", "wikipedia", "memory-assistant") if "cookbook" in prompt.name else ()
@@ -202,8 +210,9 @@ def write_configuration(public: Path, prompt: Prompt, target: Target) -> None:
         for block in whole_files(read(PROJECT / "Docs/User/cookbook" / f"{name}.md", PROJECT)):
             tree.write(block.value, block.fence.text)
     for file in (tree.configs / "Endpoints").rglob("*.json"):
-        edit(file, {"endpoint": target.url, "apiTypeConfigFileName": target.api_type, "maxContextTokenSize": WINDOW,
-                    "presetSamplers": {"temperature": 0}, "modelNameToSendToAPI": "", "dontIncludeModel": True})
+        edit(file, {"endpoint": target.url, "apiTypeConfigFileName": target.api_type,
+                    "maxContextTokenSize": target.window, "presetSamplers": {"temperature": 0},
+                    "modelNameToSendToAPI": "", "dontIncludeModel": True})
     edit(tree.configs / "Users" / f"{prompt.user}.json", {**prompt.user_keys, "port": 5000})
     for name, nodes in prompt.stand_ins.items():
         tree.write(f"Workflows/{name}.json", {"nodes": nodes})
@@ -255,6 +264,23 @@ def measure(prompt: Prompt, every: int, failures: bool, target: Target) -> None:
         print(*misses, sep="\n", flush=True)
 
 
+def measure_memories(name: str, writers: Writers, chosen: set[str], every: int, failures: bool, target: Target,
+                     folder: Path) -> None:
+    """Let a prompt remember discussions, all or those ``chosen``, and print what came of each and of all."""
+    public = folder / name
+    shutil.rmtree(public / "Configs", ignore_errors=True)
+    write_configuration(public, Prompt(name, writers.user, (), lambda case, answer: False),
+                        dataclasses.replace(target, window=MEMORY_WINDOW))
+    known = [one for one in discussions(writers.kind) if not chosen or one.name in chosen][::every]
+    total = Score()
+    for discussion, score in Run(writers, public, PATIENCE).scores(known, failures):
+        print(f"{name}:{discussion.name:6} {score.line()}", flush=True)
+        if failures:
+            print(*(f"    {miss}" for miss in score.misses), sep="\n", flush=True)
+        total.add(score)
+    print(f"{name:16} {total.line()}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True, help="address of the LLM server")
@@ -263,15 +289,24 @@ def main() -> None:
                         help="shipped files to measure, such as those of another version")
     parser.add_argument("--every", type=int, default=1, help="ask only each so-many-th case")
     parser.add_argument("--failures", action="store_true", help="print the cases that were answered wrongly")
+    parser.add_argument("--keep", type=Path,
+                        help="folder in which discussions are kept; those in it are not made again")
     parser.add_argument("names", nargs="*", metavar="NAME", help="prompts to measure (all)")
     options = parser.parse_args()
     known = prompts(options.configs)
     target = Target(options.configs, options.url, options.api_type)
-    if unknown := set(options.names) - {prompt.name for prompt in known}:
-        parser.error(f"no prompt {', '.join(sorted(unknown))}; there are {', '.join(one.name for one in known)}")
+    names = [*(one.name for one in known), *WRITERS]
+    if unknown := {name.partition(":")[0] for name in options.names} - set(names):
+        parser.error(f"no prompt {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     for prompt in known:
         if not options.names or prompt.name in options.names:
             measure(prompt, options.every, options.failures, target)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, writers in WRITERS.items():
+            asked = [one.partition(":") for one in options.names if one.partition(":")[0] == name]
+            if asked or not options.names:
+                measure_memories(name, writers, {one for _, _, one in asked if one}, options.every, options.failures,
+                                 target, options.keep or Path(folder))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -24,10 +23,11 @@ CASES = Path(__file__).resolve().parent / "cases"
 LANGUAGES = ("en", "de", "fr")
 # As many as one discussion has, so that the first of them is known from the summary alone.
 CONVERSATIONS = 4
+MEMORY_WINDOW = 8192
 # The newest messages belong to no memory.
-CLOSING = {"en": ("Thanks, that's all for now.", "You are welcome!", "See you."),
-           "de": ("Danke, das war alles.", "Gern geschehen!", "Bis bald."),
-           "fr": ("Merci, c'est tout.", "Avec plaisir !", "À bientôt.")}
+CLOSING = {"en": ("Thanks, that's all for now.", "You are welcome!", "See you.", "See you!"),
+           "de": ("Danke, das war alles.", "Gern geschehen!", "Bis bald.", "Bis bald!"),
+           "fr": ("Merci, c'est tout.", "Avec plaisir !", "À bientôt.", "À bientôt !")}
 _TAG = re.compile(r"</?[A-Za-z][\w-]*>")
 
 
@@ -53,8 +53,7 @@ class Discussion:
 
     @property
     def messages(self) -> list[str]:
-        said = [text for one in self.conversations for text in one.messages]
-        return [*said, *CLOSING[self.language]]
+        return [text for one in self.conversations for text in one.messages]
 
     @property
     def keep(self) -> list[Sequence[str]]:
@@ -85,8 +84,8 @@ class Score:
     def line(self) -> str:
         parts = [f"kept {self.kept}/{self.facts}", f"in the summary {self.summarized}"] if self.facts else []
         if self.lines:
-            parts.append(f"{self.lines} lines: {self.plain} without a fact, {self.wrong} junk, {self.repeated} repeated, "
-                         f"{self.tags} with tags")
+            parts.append(f"{self.lines} lines: {self.plain} without a fact, {self.wrong} junk, "
+                         f"{self.repeated} repeated, {self.tags} with tags")
         if self.questions:
             parts.append(f"answered {self.answered}/{self.questions}")
         return "; ".join(parts) + f" ({self.seconds:.0f} s)"
@@ -153,18 +152,22 @@ class Writers:
         workflow: the workflow whose nodes behind the answer they are, below ``Workflows``.
         asked: the model that is asked afterwards; empty: none.
         kind: which cases are used.
+        left_alone: how many of the newest messages they leave to later memories.
     """
 
     user: str
     workflow: str
     asked: str = ""
     kind: str = "memory"
+    left_alone: int = 3
 
 
 WRITERS = {
-    "memory": Writers("me", "me/memory/_DefaultWorkflow", "me:memory"),
-    "game": Writers("_example_game_bot_with_file_memory", "_example_game_bot_with_file_memory/Game", kind="game"),
-    "vector": Writers("_example_assistant_with_vector_memory", "_example_assistant_with_vector_memory/Assistant"),
+    "remember": Writers("me", "me/memory/_DefaultWorkflow", "me:memory"),
+    "remember-game": Writers("_example_game_bot_with_file_memory", "_example_game_bot_with_file_memory/Game",
+                             kind="game", left_alone=4),
+    "remember-vector": Writers("_example_assistant_with_vector_memory",
+                               "_example_assistant_with_vector_memory/Assistant", left_alone=4),
 }
 
 
@@ -209,10 +212,11 @@ class Run:
                 yield discussion, score
 
     def _remember(self, server: Launcher, discussion: Discussion) -> None:
-        messages = discussion.messages
+        left_alone = self._writers.left_alone
+        messages = [*discussion.messages, *CLOSING[discussion.language][:left_alone]]
         step = len(discussion.conversations[0].messages)
         # The first request only makes the files: for a discussion that is new, the number of messages does not count.
-        for end in (1, *range(step + 3, len(messages) + 1, step)):
+        for end in (1, *range(step + left_alone, len(messages) + 1, step)):
             self._send(server, discussion, messages[:end], "any")
 
     def _judged(self, discussion: Discussion, folder: Path, shown: bool) -> Score:
