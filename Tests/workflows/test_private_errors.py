@@ -11,6 +11,7 @@ from Middleware.workflows.processors.workflows_processor import mark_if_private
 
 @pytest.mark.parametrize(("node", "private"), [
     ({"endpointName": "Fast", "prompt": "{agent1Output}", "args": ["{x}"]}, False), ({}, False),
+    ({"lateSystemPrompt": "{x}", "lateInstruction": "{x}", "exampleTurns": [{"user": "{x}"}]}, False),
     ({"endpointName": "{agent1Output}"}, True), ({"allowedHosts": ["{x}"]}, True), ({"preset": "{{ x }}"}, True),
     ({"conditionalWorkflows": {"Yes": "Poem", "No": {}}}, False), ({"conditionalWorkflows": {"Yes": "{x}"}}, True),
     ({"conditionalWorkflows": {"{x}": "Poem"}}, True), ({"steps": [{"name": "Poem"}]}, False),

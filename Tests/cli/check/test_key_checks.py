@@ -166,3 +166,23 @@ def test_passwords_stay_out() -> None:
     assert brief(found) == [("warning", "nodes[0].kwargs.apiKey"), ("warning", "nodes[0].kwargs.x")]
     assert all("hunter2" not in str(finding) for finding in found)
     assert "{y}" in found[1].message
+
+
+# -- example turns -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("turns", "severity", "path", "suggestion"), [
+    ([{"user": "a"}], "error", "nodes[0].exampleTurns[0]", ""),
+    ([{"user": "a", "assistent": "b"}], "error", "nodes[0].exampleTurns[0].assistent", "assistant"),
+    ([{"user": "a", "assistant": " "}], "warning", "nodes[0].exampleTurns[0].assistant", ""),
+    (["a"], "warning", "nodes[0].exampleTurns[0]", ""), ("a", "warning", "nodes[0].exampleTurns", ""),
+    ([{"user": "{agnt1Output}", "assistant": "b"}], "warning", "nodes[0].exampleTurns[0].user", "agent1Output")])
+def test_mistakes_in_example_turns(turns: Any, severity: str, path: str, suggestion: str) -> None:
+    found = check(static("x"), llm("x", exampleTurns=turns))
+    assert [(one.severity, one.json_path, one.suggestion) for one in found] == [
+        (severity, path.replace("[0]", "[1]", 1), suggestion)]
+
+
+def test_example_turns_and_late_texts() -> None:
+    turns = [{"user": "{chat_user_prompt_last_one}", "assistant": "b", "_why": "c", "system": "d"}]
+    assert check(llm("", exampleTurns=turns, lateSystemPrompt="{todays_date_iso}", lateInstruction="x")) == []
+    assert only(check(llm("", lateSystmPrompt="x"))).suggestion == "lateSystemPrompt"

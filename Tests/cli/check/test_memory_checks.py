@@ -395,6 +395,7 @@ RAG = {"type": "SlowButQualityRAG", "ragTarget": "x", "ragType": "y"}
     ({**SUMMARIZER, "prompt": "[CHAT_SUMMARY]", "systemPrompt": "[LATEST_MEMORIES]"}, []),
     ({**SUMMARIZER, "prompt": "x"}, [("note", "nodes[0]")]),
     ({**SUMMARIZER, "prompt": "[CHAT_SUMMARY]"}, [("note", "nodes[0]")]),
+    ({**SUMMARIZER, "prompt": "x", "lateSystemPrompt": "[CHAT_SUMMARY]", "lateInstruction": "[LATEST_MEMORIES]"}, []),
     ({**SUMMARIZER, "prompt": "[LATEST_MEMORIES]"}, [("note", "nodes[0]")]),
     ({**SUMMARIZER, "endpointName": "", "prompt": "[CHAT_SUMMARY][LATEST_MEMORIES]"}, [("error", "nodes[0]")]),
     ({"type": "WriteCurrentSummaryToFileAndReturnIt"}, [("error", "nodes[0]")]),

@@ -157,6 +157,17 @@ def test_what_must_be_absent_must_be_absent_from_all_calls(lab):
     assert "expected without 'pears'" in failures["expect.prompts['Ask'].prompt"][0]
 
 
+def test_late_texts_and_example_turns_are_part_of_the_prompt(lab):
+    node = asks("Sort", lateSystemPrompt="Notes on '{chat_user_prompt_last_one}'", lateInstruction="Name the kind.",
+                exampleTurns=[{"user": "Fix it", "assistant": "CODE"}])
+    whole = {"equals": "user: Fix it\nassistant: CODE\nuser: Notes on 'hi'\n\nhi\n\nName the kind."}
+
+    assert lab.failures(node, replies=[{"prompt": "Name the kind.", "reply": "TALK"}],
+                        expect={"prompts": {"Sort": {"system": "You are Sort.", "prompt": whole}}}) == {}
+    assert "assistant: CODE" in str(lab.failures(node, replies={"Sort": "TALK"}, expect={
+        "prompts": {"Sort": {"prompt": {"lacks": "CODE"}}}}))
+
+
 def test_conditions_must_hold_together_of_one_run(lab):
     lab.workflow("Child", asks("Ask", "{agent1Input}"))
 
