@@ -86,7 +86,7 @@ class CallWatch:
         record.prompt_tokens = token_count(usage.get("prompt_tokens"))
         record.cached_tokens = cached_tokens(usage)
         if record.prompt_tokens is not None and record.cached_tokens is not None:
-            record.processed_tokens = record.prompt_tokens - record.cached_tokens
+            record.processed_tokens = max(record.prompt_tokens - record.cached_tokens, 0)
         record.completion_tokens = token_count(usage.get("completion_tokens"))
         if record.completion_tokens is None and record.streamed:
             record.completion_tokens = record.chunks

@@ -118,7 +118,8 @@ class TokenCounts:
     def _add_processed(self, prompt: int, cached: int | None) -> None:
         self._all_say_cached = self._all_say_cached and cached is not None
         # A sum without the calls that say nothing would look too good.
-        self.processed_tokens = (self.processed_tokens or 0) + prompt - (cached or 0) if self._all_say_cached else None
+        self.processed_tokens = (self.processed_tokens or 0) + max(prompt - (cached or 0), 0) \
+            if self._all_say_cached else None
 
     @property
     def in_words(self) -> str:

@@ -27,7 +27,7 @@ from Tests.integration.launcher import (
     standard_tree,
     stuck,
 )
-from Tests.stub_backend import status_reply
+from Tests.stub_backend import json_reply, status_reply
 
 pytestmark = pytest.mark.slow
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals")
@@ -79,6 +79,11 @@ def test_trace(backend: Backend, tree: ConfigTree) -> None:
     assert [line for line in lines if line in order] == [
         *order[:6], "one", *order[6:10], "calls Stub, model stub", f"user: {backend.hello}", order[10]], shown
     assert any(line.startswith("Stub answered after") and "11 prompt tokens, 7 tokens" in line for line in lines)
+    backend.replies["last"] = lambda request: json_reply({
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}],
+        "timings": {"cache_n": 5, "prompt_n": 6, "predicted_n": 7}})
+    counted = run_launcher(*command(tree, "try", "Long", backend.hello, "--trace")).stderr
+    assert "11 prompt tokens, 5 of them cached, 7 tokens" in counted
     assert any(line.startswith("< node 1 after") for line in lines)
     full = run_launcher(*command(tree, "try", "Long", backend.hello, "--trace", "--full")).stderr
     assert full.count("one\n") >= 20 and "more lines" not in full

@@ -63,6 +63,7 @@ class Trace(EngineListener):
         parts = [f"{call.endpoint} {'stopped' if call.stopped else 'answered'} after {call.seconds:.2f} s",
                  *([f"first token after {first:.2f} s"] if first is not None else []),
                  *([counted(call.prompt_tokens, "prompt token")] if call.prompt_tokens is not None else []),
+                 *([f"{call.cached_tokens} of them cached"] if call.cached_tokens is not None else []),
                  *([counted(call.completion_tokens, "token")] if call.completion_tokens is not None else []),
                  *([f"in place of {', '.join(call.failed_endpoints)}"] if call.failed_endpoints else [])]
         self._print(depth + 1, ", ".join(parts))

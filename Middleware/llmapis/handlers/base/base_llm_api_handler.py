@@ -431,12 +431,21 @@ def choices_schema(choices: Sequence[str]) -> dict[str, object]:
             "required": [CHOICE_FIELD], "additionalProperties": False}
 
 
-def usage_of(prompt: int, completion: int, cached: int | None = None) -> Usage:
-    """Return token counts in OpenAI's form. ``cached`` is the number of cached prompt tokens, None if unknown."""
-    usage: Usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+def usage_of(prompt: int | None, completion: int | None, cached: int | None = None) -> Usage | None:
+    """Return token counts in OpenAI's form, without those that the back-end does not report; None without any.
+
+    ``cached`` is the number of cached prompt tokens.
+    """
+    usage: Usage = {}
+    if prompt is not None:
+        usage["prompt_tokens"] = prompt
+    if completion is not None:
+        usage["completion_tokens"] = completion
+    if prompt is not None and completion is not None:
+        usage["total_tokens"] = prompt + completion
     if cached is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
-    return usage
+    return usage or None
 
 
 def text_in(fields: Mapping[str, object], key: str) -> str:

@@ -12,7 +12,7 @@ from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, usage_of
 from Middleware.llmapis.transport import BackendRequest
-from Middleware.models.messages import Answer, Chunk, Usage
+from Middleware.models.messages import Answer, Chunk, token_count
 from Middleware.models.process import process
 from Middleware.utilities.daemon_threads import on_kept_thread
 
@@ -95,7 +95,8 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             self.unreadable("an answer without a text")
             return ""
         self.outcome.finish_reason = _finish_reason(result)
-        self.outcome.usage = _usage(result)
+        self.outcome.usage = usage_of(token_count(result.get("prompt_tokens")),
+                                      token_count(result.get("completion_tokens")))
         return text
 
     def _raise_if_error(self, body: Mapping[str, object], failed: bool = False) -> None:
@@ -148,10 +149,3 @@ def _finish_reason(answer: Mapping[str, object]) -> str | None:
     """Return the finish reason, None for none; older servers send the string ``null``."""
     reason = answer.get("finish_reason")
     return reason if isinstance(reason, str) and reason not in ("", "null") else None
-
-
-def _usage(result: Mapping[str, object]) -> Usage | None:
-    prompt, completion = result.get("prompt_tokens"), result.get("completion_tokens")
-    if not isinstance(prompt, int) or not isinstance(completion, int):
-        return None
-    return usage_of(prompt, completion)

@@ -88,11 +88,8 @@ class OllamaAnswers(LlmApiHandler):
         return "length" if body.get("done_reason") == "length" else "stop"
 
     def note_usage(self, body: Mapping[str, object]) -> Usage | None:
-        """Return and store the token counts of an object. Ollama omits the count of a cached prompt."""
-        prompt, completion = token_count(body.get("prompt_eval_count")), token_count(body.get("eval_count"))
-        if prompt is None and completion is None:
-            return None
-        self.outcome.usage = usage_of(prompt or 0, completion or 0)
+        """Return and store the token counts of an object. Older servers omit the count of a cached prompt."""
+        self.outcome.usage = usage_of(token_count(body.get("prompt_eval_count")), token_count(body.get("eval_count")))
         return self.outcome.usage
 
     def note_end(self, body: Mapping[str, object], reasoning: str) -> None:

@@ -241,9 +241,7 @@ def _usage(sent: object, timings: object) -> Usage | None:
     if written is None:
         return None
     # Servers before September 2025 report only the tokens that they have read, so the length of the prompt is unknown.
-    if read is None or cached is None:
-        return {"completion_tokens": written}
-    return usage_of(cached + read, written, cached)
+    return usage_of(None if read is None or cached is None else cached + read, written, cached)
 
 
 def _reasoning_of(fields: Mapping[str, object]) -> str:

@@ -142,8 +142,8 @@ def test_done_alone_is_an_end(type_name: str) -> None:
 
 @pytest.mark.parametrize(("counts", "usage"), [
     ({"prompt_eval_count": 3, "eval_count": 4}, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}),
-    ({"eval_count": 4}, {"prompt_tokens": 0, "completion_tokens": 4, "total_tokens": 4}),
-    ({"prompt_eval_count": 3, "eval_count": None}, {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}),
+    ({"eval_count": 4}, {"completion_tokens": 4}),
+    ({"prompt_eval_count": 3, "eval_count": None}, {"prompt_tokens": 3}),
     ({"prompt_eval_count": "3", "eval_count": True}, None), ({}, None)])
 def test_token_counts(type_name: str, counts: dict[str, Any], usage: dict[str, int] | None) -> None:
     call = handler(type_name)
