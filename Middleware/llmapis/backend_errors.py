@@ -48,7 +48,7 @@ _TOO_LONG = re.compile(r"context (?:size|length|window)|maximum context|(?:promp
 _NAMES_LIMIT = re.compile(r"max_(?:completion_|new_)?tokens|in the completion|output tokens", re.IGNORECASE)
 _NO_MODEL = re.compile(r"\bmodel\b.{0,200}\b(?:not found|not exist)\b|\b(?:no such|unknown) model\b", re.IGNORECASE)
 # What the templates of Gemma, Mistral and others raise; llama.cpp and vLLM pass it on.
-_STRICT_TEMPLATE = re.compile(r"roles must alternate|system message must be (?:the first|at the beginning)",
+STRICT_TEMPLATE = re.compile(r"roles must alternate|system message must be (?:the first|at the beginning)",
                               re.IGNORECASE)
 _CANNOT_SEE = re.compile(
     r"(?:not|n't) support(?:ed)?\b[^.,;:]{0,20}\b(?:image|vision|multimodal)"
@@ -204,7 +204,7 @@ def _hint(status: int, location: str, body: str) -> str:
         return hint
     if status in (400, 404, 415, 422, 500, 501) and _CANNOT_SEE.search(body):
         return ("The model cannot see images. Remove 'acceptImages' from the node, or use an endpoint whose model can.")
-    if status in (400, 422, 500) and _STRICT_TEMPLATE.search(body):
+    if status in (400, 422, 500) and STRICT_TEMPLATE.search(body):
         return ("The model's chat template accepts only users and assistants in turn. Set 'alternateRoles' of the "
                 "endpoint to true.")
     if status in (400, 404) and _NO_MODEL.search(body):

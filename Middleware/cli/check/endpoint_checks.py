@@ -1,6 +1,7 @@
 """Checks of the values in endpoint files and API types, beyond their types, with their backups and presets."""
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
@@ -9,7 +10,14 @@ from Middleware.cli.check.lookups import files_in, folders_in
 from Middleware.cli.check.preset_checks import SENT_AS_STRING, unquoted
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
-from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES, EMBEDDINGS_TYPES, KNOWN_TYPES
+from Middleware.llmapis.api_types import (
+    ALIASES,
+    COMPLETION_TYPES,
+    EMBEDDINGS_TYPES,
+    KNOWN_TYPES,
+    injected_text,
+    model_name,
+)
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_remark, quoted
@@ -27,6 +35,22 @@ NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("
 # Ends of addresses that the program adds itself.
 PATHS = ("/chat/completions", "/completions", "/api/chat", "/api/generate", "/messages", "/embeddings", "/api/embed",
          "/generate/stream")
+
+
+# Parts of the names of models whose chat template refuses anything but users and assistants in turn.
+STRICT_MODELS = re.compile(r"gemma|mistral", re.IGNORECASE)
+TURN_ON = "'alternateRoles': true, which sends such messages in a form that every template accepts"
+
+
+def named_as_strict(content: Mapping[str, object]) -> bool:
+    """Return whether the name of an endpoint's model says that it needs ``alternateRoles``, which is off."""
+    return not ENDPOINT.flag(content, "alternateRoles") and STRICT_MODELS.search(model_name(content)) is not None
+
+
+def strict_template(what: str) -> str:
+    """Return what is said about an endpoint that needs ``alternateRoles``."""
+    return (f"{what} accepts only users and assistants in turn, so that requests with two messages of the user in a "
+            "row, an empty answer or a later system message fail")
 
 
 def check_key(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
@@ -85,6 +109,7 @@ class EndpointCheck:
         if api_type is not None:
             yield from self._samplers(api_type, name)
             yield from self._template(api_type)
+            yield from self._chat(api_type)
 
     def _samplers(self, api_type: Mapping[str, object], name: str) -> Iterator[Finding]:
         samplers, fields = self._content.get("presetSamplers"), api_type.get("samplerFieldMap")
@@ -116,6 +141,20 @@ class EndpointCheck:
                 config_utils.prompt_template_file(name)
             except ConfigurationError as error:
                 yield missing(self._display, "promptTemplate", error)
+
+    def _chat(self, api_type: Mapping[str, object]) -> Iterator[Finding]:
+        """Yield findings about models that answer conversations."""
+        kind = str(api_type.get("type"))
+        kind = ALIASES.get(kind, kind)
+        if kind in KNOWN_TYPES - EMBEDDINGS_TYPES and named_as_strict(self._content):
+            yield self._at("note", "modelNameToSendToAPI", strict_template("the chat template of such a model usually"),
+                           TURN_ON)
+        if kind in KNOWN_TYPES - EMBEDDINGS_TYPES - COMPLETION_TYPES and injected_text(
+                self._content, "addTextToStartOfPrompt", "textToAddToStartOfPrompt"):
+            yield self._at("note", "addTextToStartOfPrompt", "the text stands before the newest message of the user "
+                           "only, so that the server reads this message and the answer to it again with the next one",
+                           "the text in 'lateInstruction' of the nodes that need it, or before the system prompt with "
+                           "'addTextToStartOfSystem'")
 
     def _quoted_numbers(self) -> Iterator[Finding]:
         """Yield numbers that are written as strings and sent as such, which most LLM servers refuse."""

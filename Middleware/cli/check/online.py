@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from Middleware.cli.check.endpoint_checks import TURN_ON, named_as_strict, strict_template
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import path_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis import api_types
 from Middleware.llmapis.api_keys import resolve_api_key
+from Middleware.llmapis.backend_errors import STRICT_TEMPLATE
 from Middleware.llmapis.handlers.impl.claude_api_handler import API_VERSION
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import quoted
@@ -47,6 +49,15 @@ class ModelQuestion:
     key: str = field(repr=False)
 
 
+@dataclass(frozen=True)
+class TemplateQuestion:
+    """The question whether the chat template of a server accepts only users and assistants in turn."""
+
+    file: str
+    origin: str
+    key: str = field(repr=False)
+
+
 def check_servers(servers: Mapping[str, Sequence[str]], endpoints: Mapping[str, object]) -> list[Finding]:
     """Return a warning for each server that does not answer, and for each model that its server does not have.
 
@@ -59,9 +70,15 @@ def check_servers(servers: Mapping[str, Sequence[str]], endpoints: Mapping[str, 
         # Several files often name the same server, which is asked once.
         lists = {(one.url, one.type, one.key): one for one in questions}
         answers = dict(zip(lists, pool.map(_ask_for_models, lists.values()), strict=True))
+        asked = [one for file, content in endpoints.items() if isinstance(content, Mapping)
+                 and (one := _template_question(file, content)) and not problems.get(one.origin, "unknown")]
+        templates = {(one.origin, one.key): one for one in asked}
+        strict = dict(zip(templates, pool.map(_is_strict, templates.values()), strict=True))
     silent = [_silent(origin, servers[origin], problem) for origin, problem in problems.items() if problem]
-    return [*silent, *(finding for one in questions
-                       for finding in _of_model(one, *answers[one.url, one.type, one.key]))]
+    refusing = [_located(Finding("note", one.file, "endpoint", None, strict_template(
+        f"the chat template that {one.origin} has loaded"), TURN_ON)) for one in asked if strict[one.origin, one.key]]
+    return [*silent, *refusing, *(finding for one in questions
+                                  for finding in _of_model(one, *answers[one.url, one.type, one.key]))]
 
 
 def origins(endpoints: Mapping[str, object]) -> dict[str, list[str]]:
@@ -105,18 +122,23 @@ def _ask_for_models(question: ModelQuestion) -> tuple[int, list[Mapping[str, obj
 
 
 def _list(url: str, headers: Mapping[str, str]) -> tuple[int, list[Mapping[str, object]]]:
+    status, content = _get(url, headers)
+    found = content.get("models", content.get("data")) if isinstance(content, dict) else None
+    return status, [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _get(url: str, headers: Mapping[str, str]) -> tuple[int, object]:
+    """Return the status and the JSON of a server's answer; 0 if there is none, None for anything but JSON."""
     try:
         request = HttpRequest(parse_target(url), "GET", {"Accept": "application/json", **headers}, PROBE_SECONDS,
                               PROBE_SECONDS, max_bytes=MAX_LIST_BYTES)
         response = HttpClient().call(request, seconds=PROBE_SECONDS)
-        content = json.loads(response.body) if response.complete else None
-    # The server has answered already; not every one has such a list. RecursionError: JSON that nests too deeply.
+        return response.head.status, json.loads(response.body) if response.complete else None
+    # The server has answered already; not every one has such a page. RecursionError: JSON that nests too deeply.
     except (HttpError, ConfigurationError):
-        return 0, []
+        return 0, None
     except (ValueError, RecursionError):
-        return response.head.status, []
-    found = content.get("models", content.get("data")) if isinstance(content, dict) else None
-    return response.head.status, [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        return response.head.status, None
 
 
 def _of_model(question: ModelQuestion, status: int, entries: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
@@ -133,6 +155,32 @@ def _of_model(question: ModelQuestion, status: int, entries: Sequence[Mapping[st
         "warning", question.file, "modelNameToSendToAPI", None,
         f"{question.origin} has no model {quoted(question.model)}",
         f"one of its models: {', '.join(names[:SHOWN_MODELS])}{more}", nearest(question.model, names, 0.6)))
+
+
+def _template_question(file: str, content: Mapping[str, object]) -> TemplateQuestion | None:
+    """Return the question about the template of an endpoint that lacks ``alternateRoles``; None if there is none."""
+    # What the name of the model says is a finding of the file already.
+    if ENDPOINT.flag(content, "alternateRoles") or named_as_strict(content):
+        return None
+    origin, name = _origin(content.get("endpoint")), ENDPOINT.text(content, "apiTypeConfigFileName").strip()
+    try:
+        kind = api_types.canonical_type(config_utils.load_api_type(name)) if origin and name else ""
+        key = resolve_api_key(ENDPOINT.value(content, "apiKey"), file)
+    # Reported by the checks of these files.
+    except ConfigurationError:
+        return None
+    # llama.cpp speaks no other types.
+    return TemplateQuestion(file, origin, key) if kind in (api_types.OPENAI_CHAT, api_types.OPENAI_COMPLETION) else None
+
+
+def _is_strict(question: TemplateQuestion) -> bool:
+    """Return whether a llama.cpp server has loaded a chat template that accepts only users and assistants in turn."""
+    url = f"{question.origin}/props"
+    status, props = _get(url, {})
+    if status == UNAUTHORIZED and question.key:
+        props = _get(url, {"Authorization": f"Bearer {question.key}"})[1]
+    template = props.get("chat_template") if isinstance(props, dict) else None
+    return isinstance(template, str) and STRICT_TEMPLATE.search(template) is not None
 
 
 def _has(question: ModelQuestion, names: Sequence[str]) -> bool:

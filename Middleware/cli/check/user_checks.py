@@ -16,6 +16,7 @@ from Middleware.cli.check.lookups import (
     folders_in,
 )
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KEY
+from Middleware.cli.check.prompt_checks import odd_block_size
 from Middleware.cli.check.value_checks import result_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.services.prompt_categorization_service import UNKNOWN, match_category
@@ -51,6 +52,7 @@ class UserCheck:
         yield from self._folders()
         yield from self._workflows()
         yield from self._template()
+        yield from self._block_size()
 
     def startable(self) -> Iterator[Finding]:
         """Yield what prevents every request from starting although no name in the file is wrong."""
@@ -225,6 +227,10 @@ class UserCheck:
             return True
 
     # -- other names -------------------------------------------------------------------------------------------------
+    def _block_size(self) -> Iterator[Finding]:
+        for message, expected in odd_block_size(self._settings.get("messageBlockSize")):
+            yield self._at("warning", "messageBlockSize", message, expected)
+
     def _template(self) -> Iterator[Finding]:
         name = self._name("chatPromptTemplateName")
         if name and name != CHAT_ONLY_TEMPLATE:

@@ -22,6 +22,7 @@ from Middleware.cli.check.node_checks import (
     child_workflows,
     texts_in,
 )
+from Middleware.cli.check.prompt_checks import check_block_size, check_relative_times
 from Middleware.cli.check.text_checks import (
     Names,
     TextProblem,
@@ -270,6 +271,7 @@ def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[
 NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
     check_type, check_targets, check_memory_node, check_curl_node, check_dependencies, check_tools,
     check_choice, check_response_limit, check_answer_choices, check_condition,
+    check_block_size, check_relative_times,
     check_loop, check_child_answers)
 
 

@@ -402,8 +402,9 @@ def test_servers_are_asked(tmp_path: Path, live: int, dead: int) -> None:
                                 "(1 more endpoint files name it)")
     assert (ended.returncode, launched(tmp_path, "--online", "--strict").returncode) == (0, 1)
     assert f"http://127.0.0.1:{live}" in ended.stderr and "192.0.2.1" not in ended.stderr
-    # The second one is the list of models.
-    assert {(command, path) for command, path, _ in Page.seen} <= {("GET", "/"), ("GET", "/v1/models")}
+    # The second one is the list of models, the third tells the chat template of llama.cpp.
+    assert {(command, path) for command, path, _ in Page.seen} <= {
+        ("GET", "/"), ("GET", "/v1/models"), ("GET", "/props")}
     assert "hunter2" not in str(Page.seen) + ended.stdout + ended.stderr
 
 
