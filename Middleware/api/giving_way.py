@@ -10,11 +10,11 @@ from Middleware.api.running.disconnect_watcher import Probe
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.fair_semaphore import FairSemaphore
+from Middleware.models.cancel_scope import GAVE_WAY
 from Middleware.models.request_context import RequestContext
 
 logger = logging.getLogger(__name__)
 
-GAVE_WAY = "a chat needs its slot"
 # Between the moment a chat takes the offer of a slot and the cancellation that follows it; far more than that needs.
 TAKEN_SECONDS = 5.0
 

@@ -26,6 +26,11 @@ class FairSemaphore:
         self._lock = threading.Lock()
 
     @property
+    def size(self) -> int:
+        """The number of slots, free or not."""
+        return self._size
+
+    @property
     def waiting(self) -> int:
         """The number of waiters in the queue."""
         return len(self._queue) + len(self._behind)

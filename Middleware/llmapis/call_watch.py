@@ -70,16 +70,17 @@ class CallWatch:
         self._record.answer_characters = len(answer if isinstance(answer, str) else answer["content"])
 
     def end(self, error: BaseException | None, outcome: LlmOutcome, settings: BackendSettings,
-            failed: Sequence[str], scope: CancelScope | None) -> None:
+            failed: Sequence[str], scope: CancelScope | None, waited: float = 0.0) -> None:
         """Report the end of the call.
 
         Args:
             error: the cause of the end, None for a complete answer. An abandoned or cancelled call has not failed.
             outcome, settings: those of the endpoint that was called last.
             failed: the endpoints that failed before that one.
+            waited: seconds in the queue of calls.
         """
         record = self._record
-        record.seconds = time.perf_counter() - self._started
+        record.seconds, record.waited = time.perf_counter() - self._started, waited
         record.endpoint, record.model = settings.endpoint_name, settings.model or ""
         record.failed_endpoints, record.finish_reason = tuple(failed), outcome.finish_reason
         usage = outcome.usage or {}

@@ -7,10 +7,12 @@ import math
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from Middleware.exceptions import BackendResponseError, EarlyTerminationException
 from Middleware.llmapis import api_types
 from Middleware.llmapis.backend_errors import secrets_of, short_body
+from Middleware.llmapis.call_queue import turn_for_embeddings
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers
 from Middleware.llmapis.transport import BackendRequest, Transport, get_transport
@@ -151,7 +153,7 @@ class EmbeddingApiService:
     """The embedding model behind one endpoint.
 
     The constructor reads the endpoint and its API type, so that a mistake in them is reported before anything is sent.
-    Calls need no slot of the concurrency gate.
+    Calls need no slot of the concurrency gate, and wait for a place on their server if its ``parallelCalls`` are known.
 
     Attributes:
         model_name: the endpoint's ``modelNameToSendToAPI``, under which vectors are stored; vectors of different
@@ -173,9 +175,21 @@ class EmbeddingApiService:
         if scope is None:
             request = current_request()
             scope = request.cancel_scope if request is not None else None
-        transport = transport or get_transport()
-        self._handler = transport.caller(handler(file.settings({}), transport, scope))
+        self._transport = transport or get_transport()
+        self._scope, self._config = scope, file.config
+        self._handler_type, self._settings = handler, file.settings({})
 
     def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
         """Return the vectors of ``texts``, see ``EmbeddingsHandler.embed``."""
-        return self._handler.embed(texts)
+        turn = turn_for_embeddings(self.endpoint_name, self._config, self._scope) if texts else None
+        if turn is None:
+            return self._embed(texts, self._scope)
+        try:
+            return turn.run(partial(self._embed, texts))
+        # The request was cancelled while the call waited.
+        except EarlyTerminationException:
+            return None
+
+    def _embed(self, texts: Sequence[str], scope: CancelScope | None) -> list[list[float]] | None:
+        handler = self._handler_type(self._settings, self._transport, scope)
+        return self._transport.caller(handler).embed(texts)

@@ -76,9 +76,14 @@ def backup_preset(endpoint_name: str, endpoint: Mapping[str, object], preset: st
     A call without a preset uses the endpoint's own samplers, which are found under the name of the endpoint. None means
     that the backup finds its samplers like any endpoint without a preset.
     """
-    for name in (ENDPOINT.value(endpoint, "backupPresetName"), preset):
-        if isinstance(name, str) and name.strip():
-            return name.strip()
+    name = ENDPOINT.value(endpoint, "backupPresetName")
+    return name.strip() if isinstance(name, str) and name.strip() else preset_of_call(endpoint_name, endpoint, preset)
+
+
+def preset_of_call(endpoint_name: str, endpoint: Mapping[str, object], preset: str | None) -> str | None:
+    """Return the preset by which another endpoint finds the samplers of a call to this one; see ``backup_preset``."""
+    if preset is not None and preset.strip():
+        return preset.strip()
     own = ENDPOINT.value(endpoint, "presetSamplers")
     return endpoint_name if isinstance(own, Mapping) and own and is_flat_name(endpoint_name) else None
 

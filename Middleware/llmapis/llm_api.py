@@ -5,14 +5,12 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
-from Middleware.common import instance_global_variables as instance
-from Middleware.common.fair_semaphore import Waiter
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, FailoverError, GateTimeoutError
 from Middleware.llmapis import api_types, failover
 from Middleware.llmapis.backend_errors import public_text
+from Middleware.llmapis.call_queue import loaded_stand_in, turn_for
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt
@@ -27,12 +25,9 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.messages import Answer, Chunk, Message, without_images
 from Middleware.models.process import process
-from Middleware.models.request_context import current_node, current_request, note_wait
+from Middleware.models.request_context import current_node, current_request
 
 logger = logging.getLogger(__name__)
-
-# A cancellation takes effect after this time at the latest.
-SLICE_SECONDS = 0.1
 
 TYPES: Mapping[str, type[LlmApiHandler]] = {
     api_types.OPENAI_CHAT: OpenAiApiHandler,
@@ -42,74 +37,6 @@ TYPES: Mapping[str, type[LlmApiHandler]] = {
     api_types.KOBOLD_GENERATE: KoboldCppApiHandler,
     api_types.CLAUDE_MESSAGES: ClaudeApiHandler,
 }
-
-
-class CallSlot:
-    """One call's slot of the concurrency gate; it does nothing if the gate is not at this level."""
-
-    def __init__(self, scope: CancelScope | None) -> None:
-        self._scope = scope
-        gated = instance.CONCURRENCY_LEVEL == "endpoint"
-        self._semaphore = instance.get_request_semaphore() if gated else None
-        self._held = False
-        request = current_request() if self._semaphore is not None else None
-        self._behind = request is not None and bool(request.task)
-        # A front-end's own request offers its slot to the calls of chats.
-        self._give_way = request.give_way if request is not None else None
-
-    def acquire(self) -> None:
-        """Wait for a slot. Raises GateTimeoutError, or EarlyTerminationException when cancelled meanwhile."""
-        for _ in self.waiting():
-            pass
-
-    def waiting(self) -> Generator[None, None, None]:
-        """Wait like ``acquire``, but yield once per second, so that a stream can send heartbeats."""
-        if self._semaphore is None or self._held:
-            return
-        waiter = self._semaphore.enqueue(self._behind)
-        try:
-            # A free slot is taken without a line in the log.
-            self._held = waiter.wait(0)
-            if not self._held:
-                yield from self._wait(waiter, self._semaphore.waiting)
-        finally:
-            if not self._held:
-                waiter.leave()
-        if self._give_way is not None:
-            self._semaphore.offer(self._give_way)
-
-    def _wait(self, waiter: Waiter, waiting: int) -> Generator[None, None, None]:
-        request = current_request()
-        logger.info("Concurrency gate: all slots are taken, a call of request %s waits, %d waiting",
-                    request.request_id if request else "-", waiting)
-        started = time.monotonic()
-        try:
-            yield from self._wait_in_line(waiter, started)
-        finally:
-            note_wait(request, time.monotonic() - started)
-        self._held = True
-
-    def _wait_in_line(self, waiter: Waiter, started: float) -> Generator[None, None, None]:
-        shown = started
-        while not waiter.wait(SLICE_SECONDS):
-            now = time.monotonic()
-            if self._scope is not None and self._scope.cancelled:
-                raise EarlyTerminationException("cancelled while waiting for a slot")
-            if now - started >= instance.CONCURRENCY_TIMEOUT:
-                raise GateTimeoutError(
-                    f"no slot for an LLM call became free within {instance.CONCURRENCY_TIMEOUT:g} s "
-                    f"(--concurrency-level endpoint, limit {instance.CONCURRENCY_LIMIT})")
-            if now - shown >= 1.0:
-                shown = now
-                yield
-
-    def release(self) -> None:
-        """Release the slot; a second call does nothing."""
-        if self._held and self._semaphore is not None:
-            self._held = False
-            if self._give_way is not None:
-                self._semaphore.withdraw(self._give_way)
-            self._semaphore.release()
 
 
 class LlmApiService:
@@ -135,19 +62,33 @@ class LlmApiService:
         self._state = state
         self._file = EndpointFile.load(endpoint)
         self.endpoint_config, self.type = self._file.config, self._file.type
-        handler = self._handler_class()
+        self._handler_type = self._handler_class()
         if scope is None:
             request = current_request()
             scope = request.cancel_scope if request is not None else None
-        self._scope = scope
+        # The handler's is another one while it makes a call that may be stopped to make room.
+        self._scope = self._handler_scope = scope
         self._transport = transport or get_transport()
         self._backup_name = failover.backup_name(self.endpoint_config)
-        self._handler = self._transport.caller(handler(self._settings(), self._transport, scope))
+        self._handler = self._make_handler(self._settings(), scope)
         # At the first call and not at the first failure: a warning during an outage comes too late.
         failover.check_backup(self._file)
         self._backup: LlmApiService | None = None
+        # Seconds in the queue of calls.
+        self._waited = 0.0
         self._stream: Generator[Chunk, None, None] | None = None
         self._busy = False
+
+    def stand_in(self) -> LlmApiService:
+        """Return the service of the endpoint that takes the calls of this one at the moment, as a rule this one."""
+        other = loaded_stand_in(self.endpoint_name, self.endpoint_config)
+        if not other:
+            return self
+        preset = failover.preset_of_call(self.endpoint_name, self.endpoint_config, self.presetname)
+        service = LlmApiService(other, preset, self.max_tokens, self.streaming, scope=self._scope,
+                                transport=self._transport)
+        logger.info("Endpoint '%s' stands in for '%s', as its model is loaded", other, self.endpoint_name)
+        return service
 
     @property
     def settings(self) -> BackendSettings:
@@ -182,7 +123,7 @@ class LlmApiService:
                       answer_choices)
         logger.debug("Request %s calls endpoint '%s'%s", request_id, self.endpoint_name,
                      " (streaming)" if self.streaming else "")
-        self._busy, self._backup = True, None
+        self._busy, self._backup, self._waited = True, None, 0.0
         watch = CallWatch.of(self.endpoint_name, self.streaming, request_id)
         if not self.streaming:
             return self._run(call, watch)
@@ -259,22 +200,25 @@ class LlmApiService:
             error = problem
             raise
         finally:
-            last = self
+            last, waited = self, self._waited
             while last._backup is not None:
                 last = last._backup
+                waited += last._waited
             for counts in (site and site.counts, request and request.counts):
                 if counts:
-                    counts.add(last.outcome.usage)
+                    counts.add(last.outcome.usage, waited)
             if watch is not None:
-                watch.end(error, last.outcome, last.settings, last._state.visited, self._scope)
+                watch.end(error, last.outcome, last.settings, last._state.visited, self._scope, waited)
 
     def _generate(self, call: Prompt, sent: Prompt) -> Answer:
         """Return the answer. ``sent`` is ``call`` in the form for this endpoint; a backup gets its own form."""
-        slot = CallSlot(self._scope)
+        turn = turn_for(self.endpoint_name, self.endpoint_config, self._scope)
         self._name_for_the_log()
         try:
-            slot.acquire()
-            return self._handler.generate(sent)
+            if turn is None:
+                return self._handler.generate(sent)
+            # Its place is free again before a backup is called; holding two could block both queues.
+            return turn.run(lambda scope: self._handler_for(scope).generate(sent))
         # A full gate is no failure of the back-end, and the backup would wait at the same gate.
         except (EarlyTerminationException, GateTimeoutError):
             raise
@@ -283,21 +227,21 @@ class LlmApiService:
             if not self._may_hand_over():
                 failover.mention_failed_endpoint(error, self._state)
                 raise
-            # The backup acquires a slot of its own; holding both could block a full gate.
-            slot.release()
             backup, sent = self._hand_over(call, error)
             return backup._generate(call, sent)
         finally:
-            slot.release()
+            if turn is not None:
+                self._waited += turn.waited
 
     def _generate_stream(self, call: Prompt, sent: Prompt) -> Generator[Chunk, None, None]:
-        slot = CallSlot(self._scope)
+        turn = turn_for(self.endpoint_name, self.endpoint_config, self._scope, streamed=True)
         self._name_for_the_log()
         # The client has received a part of this endpoint's answer.
         begun = False
         try:
-            for _ in slot.waiting():
-                yield {"token": "", "finish_reason": None}
+            if turn is not None:
+                for _ in turn.waiting():
+                    yield {"token": "", "finish_reason": None}
             with contextlib.closing(self._handler.stream(sent)) as chunks:
                 if self._backup_name:
                     begun = yield from failover.up_to_visible(chunks)
@@ -313,12 +257,24 @@ class LlmApiService:
             if begun or not self._may_hand_over():
                 failover.mention_failed_endpoint(error, self._state)
                 raise
-            # The backup acquires a slot of its own; holding both could block a full gate.
-            slot.release()
+            # The backup waits for its own turn; holding two places could block both queues.
+            if turn is not None:
+                turn.end()
             backup, sent = self._hand_over(call, error)
             yield from backup._generate_stream(call, sent)
         finally:
-            slot.release()
+            if turn is not None:
+                turn.end()
+                self._waited += turn.waited
+
+    def _make_handler(self, settings: BackendSettings, scope: CancelScope | None) -> LlmApiHandler:
+        return self._transport.caller(self._handler_type(settings, self._transport, scope))
+
+    def _handler_for(self, scope: CancelScope | None) -> LlmApiHandler:
+        """Return the handler of a call that ``scope`` cancels; a call that may have to begin anew has its own."""
+        if scope is not self._handler_scope:
+            self._handler, self._handler_scope = self._make_handler(self.settings, scope), scope
+        return self._handler
 
     def _name_for_the_log(self) -> None:
         request = current_request()

@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
+GAVE_WAY = "a chat needs its slot"
+"""The reason of the cancellation of work that is done again later, because somebody waits for other work."""
+
 
 class CancelScope:
     """A flag that is set once, and callbacks that interrupt blocked work.

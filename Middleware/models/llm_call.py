@@ -38,6 +38,7 @@ class LlmCallRecord:
         completion_tokens: the back-end's count, else ``chunks``; None for a complete answer without a count.
         chunks: the number of streamed pieces of text.
         answer_characters: the length of the uncleaned text.
+        waited: of ``seconds``, those in the queue of calls.
         failed_endpoints: the endpoints that a backup replaced, in the order of the calls.
         stopped: the call was cancelled, or its stream abandoned, before its end.
     """
@@ -60,6 +61,7 @@ class LlmCallRecord:
     chunks: int = 0
     answer_characters: int = 0
     finish_reason: str | None = None
+    waited: float = 0.0
     failed_endpoints: tuple[str, ...] = ()
     stopped: bool = False
 
@@ -94,18 +96,21 @@ class TokenCounts:
         calls: the number of calls, with or without counts.
         prompt_tokens, completion_tokens: None until a call reports them.
         processed_tokens: the part of ``prompt_tokens`` that was not cached; None if a call does not say.
+        waited: seconds in the queue of calls.
     """
 
     calls: int = 0
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     processed_tokens: int | None = None
+    waited: float = 0.0
     _all_say_cached: bool = True
 
-    def add(self, usage: Usage | None) -> None:
+    def add(self, usage: Usage | None, waited: float = 0.0) -> None:
         """Add the counts of one call."""
         with _sums:
             self.calls += 1
+            self.waited += waited
             if not usage:
                 return
             written, prompt = token_count(usage.get("completion_tokens")), token_count(usage.get("prompt_tokens"))
@@ -123,13 +128,18 @@ class TokenCounts:
 
     @property
     def in_words(self) -> str:
-        """The counts of a node, such as ``2451 tokens in, 2230 cached, 120 out``; without the unknown ones."""
+        """The counts of a node, such as ``2451 tokens in, 2230 cached, 120 out``; without the unknown ones.
+
+        A wait for its turn comes last: ``waited 3.20 s for its turn``.
+        """
         prompt, read, written = self.prompt_tokens, self.processed_tokens, self.completion_tokens
+        waited = f"waited {self.waited:.2f} s for its turn" if self.waited >= 0.01 else None
         if prompt is None and written is None:
-            return ""
+            return waited or ""
         parts = [None if prompt is None else f"{prompt} tokens in",
                  None if prompt is None or read is None else f"{prompt - read} cached",
-                 None if written is None else f"{written} out" if prompt is not None else f"{written} tokens out"]
+                 None if written is None else f"{written} out" if prompt is not None else f"{written} tokens out",
+                 waited]
         return ", ".join(part for part in parts if part)
 
 

@@ -35,7 +35,8 @@ class RequestContext:
         counts: the tokens of all LLM calls.
         model: the name of the model that answers, as clients see it.
         key_name: the note beside the client's key in the list of accepted keys.
-        waited: seconds in the queue of the concurrency gate, for the request itself or for its calls.
+        waited: seconds in the queue of the concurrency gate, for the request itself, and in the queue of calls.
+        paused: seconds in which calls after the answer waited for their turn, up to ``paused_until``.
         route, endpoint: the chosen route and the endpoint of the last call before the end of the answer, for the log.
         route_reason: why that route was chosen, if its name does not say it.
         branches: the choices of the nodes that chose a workflow on the way to the answer.
@@ -71,6 +72,8 @@ class RequestContext:
     model: str = ""
     key_name: str = ""
     waited: float = 0.0
+    paused: float = 0.0
+    paused_until: float = 0.0
     route: str = ""
     route_reason: str = ""
     branches: list[str] = field(default_factory=list)
@@ -127,6 +130,14 @@ def note_wait(request: RequestContext | None, seconds: float) -> None:
     """Add a wait in the queue of the concurrency gate. Waits after the answer do not count, as no client feels them."""
     if request is not None and not request.answer_complete:
         request.waited += seconds
+
+
+def note_pause(request: RequestContext | None, since: float, until: float) -> None:
+    """Note that a call after the answer has waited from ``since`` to ``until``; the time limit does not run then."""
+    if request is not None and request.answer_complete:
+        # Several calls may wait at the same time, which counts once.
+        request.paused += max(until - max(since, request.paused_until), 0.0)
+        request.paused_until = max(until, request.paused_until)
 
 
 def current_node(request: RequestContext | None) -> NodeSite | None:

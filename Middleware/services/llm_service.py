@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 import math
 
+from Middleware.llmapis.call_queue import STAND_IN_KEY
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
@@ -28,12 +29,15 @@ class LlmHandlerService:
         """
         limit = response_limit(max_tokens)
         llm = LlmApiService(endpoint_name, preset, limit, stream, scope=scope)
+        # Now and not when it is called: the prompt is made for the window and the template of the one that answers.
+        if STAND_IN_KEY in llm.endpoint_config:
+            llm = llm.stand_in()
         endpoint = llm.endpoint_config
         return LlmHandler(
             llm=llm,
             prompt_template_file_name=ENDPOINT.value(endpoint, "promptTemplate") or config_utils.chat_template_name(),
             add_generation_prompt=add_generation_prompt is not False and ENDPOINT.flag(endpoint, "addGenerationPrompt"),
-            takes_message_collection=llm.takes_message_collection, endpoint_name=endpoint_name,
+            takes_message_collection=llm.takes_message_collection, endpoint_name=llm.endpoint_name,
             endpoint_config=endpoint, max_tokens=limit)
 
     def without_endpoint(self) -> LlmHandler:

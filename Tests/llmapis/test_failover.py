@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import (
     BackendConnectionError,
     BackendError,
@@ -25,13 +24,14 @@ from Middleware.llmapis import failover
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.failover import classify_host
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
-from Middleware.llmapis.llm_api import CallSlot, LlmApiService
+from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities.http import connect
 from Tests.backend_dialects import DIALECTS, Answer
 from Tests.llmapis.lab import CLAUDE, LLAMA_CPP, Lab
+from Tests.llmapis.queue_lab import one_slot_for_calls, taken, turn
 from Tests.llmapis.transport_lab import SOON
 from Tests.stub_backend import (
     AFTER_HEADERS,
@@ -629,12 +629,8 @@ def test_any_type_stands_in_for_any_other(farm: Farm, first: str, second: str, s
 
 @pytest.fixture
 def one_slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "endpoint")
-    monkeypatch.setattr(instance, "CONCURRENCY_LIMIT", 1)
-    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.3)
-    instance.initialize_request_semaphore(1)
-    yield
-    instance.initialize_request_semaphore(0)
+    with one_slot_for_calls(monkeypatch):
+        yield
 
 
 @both_modes
@@ -643,19 +639,16 @@ def test_the_slot_is_free_before_the_backup_wants_one(farm: Farm, one_slot: None
     farm["A"].default = farm["B"].default = status_reply(500)
     farm["C"].default = reply("from C", stream)
     assert ask(LlmApiService("A", stream=stream)) == "from C"
-    slot = CallSlot(None)
-    slot.acquire()  # all are back
-    slot.release()
+    taken().end()  # all are back
 
 
 @both_modes
 def test_no_slot_is_no_reason_for_a_backup(farm: Farm, one_slot: None, stream: bool,
                                            caplog: pytest.LogCaptureFixture) -> None:
-    held = CallSlot(None)
-    held.acquire()
+    held = taken()
     with pytest.raises(GateTimeoutError):
         ask(LlmApiService("A", stream=stream))
-    held.release()
+    held.end()
     assert farm.asked() == {"A": 0, "B": 0, "C": 0} and not hops(caplog)
 
 
@@ -663,10 +656,10 @@ def test_no_slot_is_no_reason_for_a_backup(farm: Farm, one_slot: None, stream: b
 def test_no_slot_for_the_backup(farm: Farm, one_slot: None, stream: bool, monkeypatch: pytest.MonkeyPatch,
                                 caplog: pytest.LogCaptureFixture) -> None:
     """Someone else takes the slot between the two: that is told as such, and nothing more is tried."""
-    held = CallSlot(None)
+    held = turn()
 
     def must_stay_local(*_: Any) -> bool:
-        held.acquire()
+        taken(held)
         return True
 
     monkeypatch.setattr(failover, "must_stay_local", must_stay_local)
@@ -674,7 +667,7 @@ def test_no_slot_for_the_backup(farm: Farm, one_slot: None, stream: bool, monkey
     farm["A"].default = status_reply(500)
     with pytest.raises(GateTimeoutError):
         ask(LlmApiService("A", stream=stream))
-    held.release()
+    held.end()
     assert farm.asked() == {"A": 1, "B": 0, "C": 0} and len(hops(caplog)) == 1
 
 

@@ -367,7 +367,7 @@ def _run_in_background(request: RequestContext, context: contextvars.Context, it
                     request.request_id, request.background_nodes, count,
                     extra={"terminal": terminal_line(request, time.monotonic())})
         try:
-            timer = context.run(_start_timer, request)
+            limit = context.run(_TimeLimit, request)
         # Without the user's settings there is no time limit, so nothing runs.
         except Exception as error:
             context.run(log_error, error, request, "before the nodes after the answer")
@@ -376,17 +376,42 @@ def _run_in_background(request: RequestContext, context: contextvars.Context, it
         try:
             _exhaust(request, context, items)
         finally:
-            timer.cancel()
+            limit.end()
 
 
-def _start_timer(request: RequestContext) -> threading.Timer:
-    """Return the timer that cancels the background nodes. It never fires if the user sets no limit."""
-    limit = config_utils.user_int("backgroundNodesTimeoutInSeconds")
-    timer = threading.Timer(limit, request.cancel_scope.cancel, args=("background nodes took too long",))
-    timer.daemon = True
-    if limit:
-        timer.start()
-    return timer
+class _TimeLimit:
+    """Cancels the background nodes of a request that take longer than the user allows; 0 allows any time.
+
+    The time in which their calls wait for their turn does not count.
+    """
+
+    def __init__(self, request: RequestContext) -> None:
+        self._request = request
+        self._seconds = config_utils.user_int("backgroundNodesTimeoutInSeconds")
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._ended = not self._seconds
+        self._timer: threading.Timer | None = None
+        self._look()
+
+    def _look(self) -> None:
+        left = self._seconds + self._request.paused - (time.monotonic() - self._began)
+        with self._lock:
+            if self._ended:
+                return
+            if left > 0:
+                self._timer = threading.Timer(left, self._look)
+                self._timer.daemon = True
+                self._timer.start()
+                return
+        self._request.cancel_scope.cancel("background nodes took too long")
+
+    def end(self) -> None:
+        """Cancel nothing any more."""
+        with self._lock:
+            self._ended = True
+            if self._timer is not None:
+                self._timer.cancel()
 
 
 def _exhaust(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:

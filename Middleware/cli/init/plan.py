@@ -114,6 +114,7 @@ def _values(choice: Choice) -> dict[str, object]:
         "address": server.address, "apiType": server.api_type, "model": model.name,
         "displayName": f"{server.kind}: {model.name}", "dontIncludeModel": _holds_one_model(server),
         "apiKey": f"env:{server.key_variable}" if server.key_variable else "",
+        "parallelCalls": server.places,
         "mainSamplers": {"temperature": 0.7, **_loading(server)}, "workerSamplers": _worker_samplers(server, worker),
         "acceptImages": model.sees is not False,
         "allowTools": bool(model.calls_tools) and window >= WINDOW_FOR_TOOLS}

@@ -213,7 +213,7 @@ def _look(questions: Questions, variable: str) -> Found:
             if list_status >= 500 and not questions.key else ""
         return NoServer(address, f"answers, but not as an LLM server that is known here ({what} at /v1/models{hint})")
     models, others = read_models(kind, questions.ask)
-    return Server(address, kind, models, others, variable if questions.key else "")
+    return Server(address, kind, models, others, variable if questions.key else "", _places(kind, questions.ask))
 
 
 # -- what the answers say ----------------------------------------------------------------------------------------------
@@ -249,6 +249,14 @@ def read_models(kind: str, ask: Ask) -> tuple[tuple[Model, ...], int]:
     named = {model.name: model for model in listed if _is_name(model.name)}
     chat = [model for model in named.values() if model.chats and not _NOT_FOR_CHAT.search(model.name)]
     return tuple(sorted(chat, key=lambda model: not model.loaded)), len(named) - len(chat)
+
+
+def _places(kind: str, ask: Ask) -> int:
+    """Return how many calls a server runs side by side; 0 if it does not say."""
+    if kind == "Ollama":
+        # It does not say. More at once need OLLAMA_NUM_PARALLEL and memory for a window each.
+        return 1
+    return (_number(ask("/props").part("total_slots")) or 0) if kind == "llama.cpp" else 0
 
 
 def _openai(ask: Ask) -> Iterator[Model]:

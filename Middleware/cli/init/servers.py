@@ -70,6 +70,7 @@ class Server:
         models: those that can chat; the ones in memory first.
         others: the number of models for something else, such as embeddings.
         key_variable: the environment variable whose content opened it; empty if it asks for no key.
+        places: how many calls it runs side by side; 0 if that is not known.
     """
 
     address: str
@@ -77,6 +78,7 @@ class Server:
     models: tuple[Model, ...] = ()
     others: int = 0
     key_variable: str = ""
+    places: int = 0
 
     @property
     def api_type(self) -> str:

@@ -153,6 +153,16 @@ def test_pictures_and_tools_go_where_the_server_says_they_can(
         assert answer.get("allowTools", False) is (tools and name == "chat")
 
 
+@pytest.mark.parametrize("server, places", [
+    (llm_servers.llama_cpp(total_slots=4), 4), (llm_servers.ollama("m"), 1), (llm_servers.koboldcpp(), 0)])
+def test_few_calls_at_a_time_where_the_server_has_few_places(lab: Lab, server: Any, places: int) -> None:
+    with llm_servers.serving(server) as backend:
+        lab.init("--yes", "--backend", backend.url)
+    for name in ("Main", "Worker"):
+        assert content(lab, f"Endpoints/me/{name}.json")["parallelCalls"] == places
+    assert content(lab, "Users/me.json")["backgroundNodesYield"] is True
+
+
 @pytest.mark.parametrize("abilities, samplers", [(["thinking"], {"temperature": 0.2, "thinkingMode": "off",
                                                                   "keep_alive": "30m"}),
                                                  (["completion"], {"temperature": 0.2, "keep_alive": "30m"})])

@@ -12,6 +12,7 @@ from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, usage_of
 from Middleware.llmapis.transport import BackendRequest
+from Middleware.models.cancel_scope import GAVE_WAY
 from Middleware.models.messages import Answer, Chunk, token_count
 from Middleware.models.process import process
 from Middleware.utilities.daemon_threads import on_kept_thread
@@ -132,7 +133,11 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         finally:
             answered = self.ended or self.closed
             if self.is_cancelled and not answered and not running.busy(request.url):
-                on_kept_thread(partial(self._abort, request), "koboldcpp-abort")
+                if self._scope is not None and self._scope.reason == GAVE_WAY:
+                    # The call that needs the place begins next, and would keep the abort from being sent.
+                    self._abort(request)
+                else:
+                    on_kept_thread(partial(self._abort, request), "koboldcpp-abort")
 
     def _abort(self, request: BackendRequest) -> None:
         # A call that started in the meantime must not be aborted.

@@ -147,6 +147,21 @@ SAMPLERS_AND_FAILOVER: tuple[ConfigKey, ...] = (
               "The server accepts tool calls and their results as separate messages."),
 )
 
+SCHEDULING: tuple[ConfigKey, ...] = (
+    ConfigKey("parallelCalls", "int", 0,
+              "How many calls the server runs side by side; further ones wait in WilmerAI, those of answers first. 0 "
+              "means that it is not known, and no call waits.", least=0, most=1024),
+    ConfigKey("swapGroup", "str", "",
+              "A name for memory that holds one model at a time: of the endpoints with this name, those whose model is "
+              "loaded are called first."),
+    ConfigKey("swapStandIn", "str", "",
+              "An endpoint of the same swapGroup that takes the calls of this one as long as its model is loaded and "
+              "this one's is not.", names="endpoint"),
+    ConfigKey("swapPatienceInSeconds", "int", 30,
+              "How long a call of this endpoint waits for calls of the model that is loaded; then its own is the next.",
+              least=0, most=86400),
+)
+
 RESPONSE_CLEANING: tuple[ConfigKey, ...] = (
     ConfigKey("removeThinking", "bool", False,
               "Removes the first block between startThinkTag and endThinkTag from answers.", true_texts=ONLY_TRUE),
@@ -171,5 +186,5 @@ SETTINGS_LEVEL = ConfigKey("wilmerContextEstimationLevel", "str", CONTEXT_LEVELS
                            "How far to trust token estimates.", choices=CONTEXT_LEVELS, caseless=True)
 """The same level in the settings of memories and of the compactor."""
 
-ENDPOINT_KEYS = (*CONNECTION, *TEXT_INJECTION, *SAMPLERS_AND_FAILOVER, *RESPONSE_CLEANING)
+ENDPOINT_KEYS = (*CONNECTION, *TEXT_INJECTION, *SAMPLERS_AND_FAILOVER, *SCHEDULING, *RESPONSE_CLEANING)
 ENDPOINT = KeyTable(ENDPOINT_KEYS)

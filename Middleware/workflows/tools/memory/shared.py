@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 
 from Middleware.exceptions import ConfigValueError, UnreadableDataError, WilmerError
@@ -227,8 +226,8 @@ class MemoryCall:
         self._context = dataclasses.replace(context, config=dict(self._settings), messages=messages)
         self._endpoint, self._preset, self._max_tokens = endpoint, preset, max_tokens
 
-    @cached_property
-    def _handler(self) -> LlmHandler:
+    def _load(self) -> LlmHandler:
+        # For each call anew: between two calls of a pass, another endpoint may begin to stand in.
         if not self._endpoint:
             raise ConfigValueError("the settings name no endpoint that could answer", json_path="endpointName")
         return LlmHandlerService().load_model_from_config(
@@ -242,20 +241,21 @@ class MemoryCall:
         Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
         """
         prompts = BlockPrompts(system_prompt, prompt, self._settings, self._context)
-        return self._kept(lambda: prompts.send(self._handler, markers))
+        return self._kept(lambda handler: prompts.send(handler, markers))
 
     def ask_as_written(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
         """Return what ``ask`` returns, for texts without variables; the markers are those of ``prompt`` alone."""
         request_id = self._context.request_id
-        return self._kept(lambda: answer_text(
-            call_with_texts(self._handler, system_prompt, fill_markers(prompt, markers), request_id),
-            self._handler, self._settings))
+        return self._kept(lambda handler: answer_text(
+            call_with_texts(handler, system_prompt, fill_markers(prompt, markers), request_id), handler,
+            self._settings))
 
-    def _kept(self, send: Callable[[], str]) -> str:
+    def _kept(self, send: Callable[[LlmHandler], str]) -> str:
         raise_if_cancelled(self._context.request.cancel_scope)
-        answer = send()
+        handler = self._load()
+        answer = send(handler)
         raise_if_cancelled(self._context.request.cancel_scope)
-        return text_to_keep(answer, self._handler)
+        return text_to_keep(answer, handler)
 
 
 def problem_with(text: str) -> str:

@@ -1,0 +1,595 @@
+"""The queue of the LLM calls of this process: which of the calls that wait is next.
+
+Calls wait for a place on their server (``parallelCalls``), for their model to be loaded (``swapGroup``), and for a slot
+of the concurrency gate (``--concurrency-level endpoint``). Calls with none of these limits never enter the queue.
+"""
+from __future__ import annotations
+
+import enum
+import itertools
+import logging
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import ConfigurationError, EarlyTerminationException, GateTimeoutError
+from Middleware.llmapis import api_types
+from Middleware.models.cancel_scope import GAVE_WAY, CancelScope
+from Middleware.models.process import process
+from Middleware.models.request_context import RequestContext, current_request, current_trial, note_pause, note_wait
+from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A cancellation takes effect after this time at the latest.
+SLICE_SECONDS = 0.1
+# A reader often writes the next message at once, and a memory that has just begun would be thrown away.
+PAUSE_SECONDS = 3.0
+# Between two calls of one answer; a search on the web, for example, takes longer than most calls wait.
+BETWEEN_CALLS_SECONDS = 10.0
+# Changing the model for work that nobody waits for, and back again for the next message, costs more than it brings.
+IDLE_SECONDS = 10.0
+# Work that nobody waits for is not put off for ever by messages that come one after the other.
+LONGEST_WAIT_BEHIND = 120.0
+# A call that is stopped again and again would never end.
+MOST_RESTARTS = 2
+# An endpoint with none of these keys has nothing to do with the queue.
+QUEUE_KEYS = frozenset({"parallelCalls", "swapGroup"})
+STAND_IN_KEY = "swapStandIn"
+
+
+class Rank(enum.IntEnum):
+    """Who waits for a call; the lower goes first."""
+
+    ANSWER = 0
+    BEHIND = 1
+    TASK = 2
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a call needs so that it can run.
+
+    Attributes:
+        endpoint: the name of its endpoint, for the log.
+        gate: the size of the concurrency gate for calls; 0 without one.
+        server: the address of the server, and ``places``, the calls that it runs side by side; 0 for any number.
+        group: the ``swapGroup``; "" for none.
+        model: the model of the group that the call uses.
+        patience: seconds after which the call no longer waits for those that use the loaded model.
+    """
+
+    endpoint: str
+    gate: int
+    server: str
+    places: int
+    group: str = ""
+    model: str = ""
+    patience: float = 0.0
+
+
+@dataclass
+class _Group:
+    """Endpoints that share memory for one model.
+
+    Attributes:
+        loaded: the model of the call that started last; None before the first.
+        latest: the number of the newest call that had come when that model was loaded.
+        used_at: when the last call ended.
+    """
+
+    loaded: str | None = None
+    latest: int = 0
+    used_at: float = 0.0
+
+
+@dataclass
+class _Answer:
+    """A request whose answer is not complete, and where its calls run; ``until``: as long as more are expected."""
+
+    request: RequestContext
+    servers: set[str] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    until: float = 0.0
+
+    def holds_back(self, turn: Turn, now: float) -> bool:
+        needs = turn.needs
+        if now >= self.until:
+            return False
+        return (bool(needs.places) and needs.server in self.servers) or needs.group in self.groups
+
+    @property
+    def is_over(self) -> bool:
+        request = self.request
+        return request.answer_complete or request.failed or request.cancel_scope.cancelled
+
+
+@dataclass(frozen=True)
+class _Obstacle:
+    """Why a call cannot run now.
+
+    Attributes:
+        reason: for the log; "" for a wait that is no news.
+        key: the same for calls that wait for the same places.
+        holders: the running calls that have the places, and ``all_needed``, whether all of them must end.
+    """
+
+    reason: str = ""
+    key: tuple[str, str] = ("", "")
+    holders: Sequence[Turn] = ()
+    all_needed: bool = False
+
+
+class CallQueue:
+    """Decides which waiting call runs next. Thread-safe. ``clock``: monotonic, in seconds.
+
+    Calls of answers go in the order of their arrival, then those of nodes behind an answer, then those of front-ends'
+    own requests. The next call is chosen whenever one comes or ends, and, for what depends on the time, whenever the
+    thread of a waiting call looks.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._newest = 0
+        self._waiting: dict[Turn, None] = {}
+        self._running: dict[Turn, None] = {}
+        self._groups: dict[str, _Group] = {}
+        self._answers: dict[str, _Answer] = {}
+        self._looked_at = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """The number of calls that wait."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """The number of calls that run."""
+        return len(self._running)
+
+    def loaded(self, group: str) -> str | None:
+        """Return the model of a group's newest call; None before the first."""
+        found = self._groups.get(group)
+        return found.loaded if found is not None else None
+
+    def next_number(self) -> int:
+        with self._lock:
+            self._newest = next(self._numbers)
+            return self._newest
+
+    def enter(self, turn: Turn) -> None:
+        """Let a call run at once, or put it among those that wait."""
+        with self._lock:
+            self._waiting[turn] = None
+            stops = self._start_next()
+        _stop(stops)
+
+    def leave(self, turn: Turn) -> None:
+        """Take out a call that has ended, or that waits no longer."""
+        with self._lock:
+            now = self.clock()
+            self._waiting.pop(turn, None)
+            if turn in self._running:
+                del self._running[turn]
+                self._note_end(turn, now)
+            stops = self._start_next()
+        _stop(stops)
+
+    def look(self) -> None:
+        """Start what may run now that time has passed. Many threads may ask; a look in each slice is enough."""
+        with self._lock:
+            now = self.clock()
+            if now - self._looked_at < SLICE_SECONDS / 2:
+                return
+            self._looked_at = now
+            stops = self._start_next()
+        _stop(stops)
+
+    # -- the decision, with the lock held ------------------------------------------------------------------------
+    def _start_next(self) -> list[Callable[[], object]]:
+        """Start every call that may run; return what stops calls that have to make room."""
+        if not self._waiting:
+            return []
+        now = self.clock()
+        self._answers = {key: answer for key, answer in self._answers.items() if not answer.is_over}
+        view = _View(self._waiting, self._running, now)
+        stops: list[Callable[[], object]] = []
+        claims: Counter[tuple[str, str]] = Counter()
+        for turn in view.in_order:
+            obstacle = self._obstacle(turn, view, now)
+            if obstacle is None:
+                self._start(turn, view)
+                continue
+            turn.reason = obstacle.reason
+            if turn.rank is Rank.ANSWER:
+                claims[obstacle.key] += 1
+                stops += _making_room(obstacle, claims[obstacle.key])
+        return stops
+
+    def _obstacle(self, turn: Turn, view: _View, now: float) -> _Obstacle | None:
+        needs = turn.needs
+        if turn.not_before > now:
+            return _Obstacle()
+        if turn.gives_precedence and turn not in view.overdue and any(
+                answer.holds_back(turn, now) for answer in self._answers.values()):
+            return _Obstacle("an answer is not complete")
+        if needs.gate and len(view.gated) >= needs.gate:
+            return _Obstacle("all slots are taken", ("gate", ""), view.gated)
+        on_server = view.servers[needs.server]
+        if needs.places and len(on_server) >= needs.places:
+            return _Obstacle(f"its server has {len(on_server)} of {needs.places} calls to do",
+                             ("server", needs.server), on_server)
+        return self._other_model(turn, view, now) if needs.group else None
+
+    def _other_model(self, turn: Turn, view: _View, now: float) -> _Obstacle | None:
+        """Return what keeps a call of a swap group waiting; None if it may run, with its model loaded or to be loaded.
+        """
+        needs = turn.needs
+        group, running = self._group(needs.group), view.groups[needs.group]
+        answers = view.answers[needs.group]
+        others = [one for one in answers if one.needs.model != group.loaded]
+        is_answer = turn in view.answers_in_all
+        impatient = any(now - one.since >= one.needs.patience for one in others)
+        if needs.model == group.loaded:
+            # Those that came before their model was loaded all go: it was loaded for them.
+            late = impatient and turn.number > group.latest
+            if not (late if is_answer else others):
+                return None
+            return _Obstacle("another model is next", ("group", needs.group))
+        reason = f"another model is loaded in '{needs.group}'"
+        if running:
+            return _Obstacle(reason, ("group", needs.group), running, all_needed=True)
+        if group.loaded is None:
+            return None
+        if not is_answer:
+            return _Obstacle(reason) if answers or now - group.used_at < IDLE_SECONDS else None
+        if any(one.number <= group.latest or not impatient for one in answers if one.needs.model == group.loaded):
+            return _Obstacle(reason)
+        return None if needs.model == others[0].needs.model else _Obstacle(reason)
+
+    def _start(self, turn: Turn, view: _View) -> None:
+        needs = turn.needs
+        del self._waiting[turn]
+        self._running[turn] = None
+        # After such a wait it runs to its end, or work behind answers would be stopped for ever.
+        if turn in view.overdue:
+            turn.stop = None
+        view.start(turn)
+        if needs.group:
+            group = self._group(needs.group)
+            if group.loaded != needs.model:
+                if group.loaded is not None:
+                    logger.info("Swap group '%s': from model '%s' to '%s'", needs.group, group.loaded, needs.model)
+                group.loaded, group.latest = needs.model, self._newest
+        if turn.rank is Rank.ANSWER and turn.request is not None and (needs.places or needs.group):
+            answer = self._answers.setdefault(turn.request.request_id, _Answer(turn.request))
+            answer.servers.add(needs.server)
+            answer.until = float("inf")
+            if needs.group:
+                answer.groups.add(needs.group)
+        turn.started.set()
+
+    def _note_end(self, turn: Turn, now: float) -> None:
+        if turn.needs.group:
+            self._group(turn.needs.group).used_at = now
+        answer = self._answers.get(turn.request.request_id) if turn.request is not None else None
+        if answer is not None and turn.rank is Rank.ANSWER and not any(
+                one.request is turn.request for one in self._running):
+            answer.until = now + BETWEEN_CALLS_SECONDS
+
+    def _group(self, name: str) -> _Group:
+        return self._groups.setdefault(name, _Group())
+
+
+class _View:
+    """The calls at one moment, sorted by what they wait for or have."""
+
+    def __init__(self, waiting: Mapping[Turn, None], running: Mapping[Turn, None], now: float) -> None:
+        self.gated: list[Turn] = []
+        self.servers: dict[str, list[Turn]] = defaultdict(list)
+        self.groups: dict[str, list[Turn]] = defaultdict(list)
+        for turn in running:
+            self._add(turn)
+        # What has waited for very long counts as the call of an answer.
+        self.overdue = {turn for turn in waiting if now - turn.since >= LONGEST_WAIT_BEHIND}
+        self.answers_in_all = {turn for turn in waiting if turn.rank is Rank.ANSWER} | self.overdue
+        self.in_order = sorted(waiting, key=lambda one: (0 if one in self.overdue else one.rank, one.number))
+        self.answers: dict[str, list[Turn]] = defaultdict(list)
+        for turn in sorted(self.answers_in_all, key=lambda one: one.number):
+            if turn.needs.group:
+                self.answers[turn.needs.group].append(turn)
+
+    def _add(self, turn: Turn) -> None:
+        if turn.needs.gate:
+            self.gated.append(turn)
+        self.servers[turn.needs.server].append(turn)
+        if turn.needs.group:
+            self.groups[turn.needs.group].append(turn)
+
+    def start(self, turn: Turn) -> None:
+        self._add(turn)
+        if turn.needs.group and turn in self.answers_in_all:
+            self.answers[turn.needs.group].remove(turn)
+
+
+def _making_room(obstacle: _Obstacle, wanted: int) -> list[Callable[[], object]]:
+    """Return what stops running calls, so that ``wanted`` calls of answers get the places of ``obstacle``."""
+    stopping = sum(one.is_stopping for one in obstacle.holders)
+    able = [one for one in obstacle.holders if one.stop is not None and not one.is_stopping]
+    if obstacle.all_needed:
+        # One that runs to its end would keep the model loaded, and the others would have been stopped in vain.
+        chosen = able if len(able) + stopping == len(obstacle.holders) else []
+    else:
+        # Those of tasks first, and of equal calls the one that has run for the shortest time.
+        able.sort(key=lambda one: (one.rank, one.number), reverse=True)
+        chosen = able[:max(wanted - stopping, 0)]
+    for one in chosen:
+        one.is_stopping = True
+    return [one.stop for one in chosen if one.stop is not None]
+
+
+def _stop(stops: Sequence[Callable[[], object]]) -> None:
+    # Without the lock, as a stopped call leaves the queue at once.
+    for stop in stops:
+        stop()
+
+
+class Turn:
+    """One call's turn: its position in the queue, and later its place among the running calls.
+
+    Use ``run`` for a call that is not streamed; for a stream, iterate over ``waiting`` and call ``end`` at last.
+
+    Attributes:
+        scope: what cancels the call now; for a call that may be stopped to make room, a scope of its own.
+        waited: seconds that the call has waited, all in all.
+        reason: why it waits, for the log.
+        stop: stops the running call so that it can begin anew; None if it must not be stopped.
+    """
+
+    def __init__(self, queue: CallQueue, needs: Needs, rank: Rank, scope: CancelScope | None,
+                 request: RequestContext | None = None, yields: bool = False) -> None:
+        self._queue = queue
+        self.needs, self.rank, self.request = needs, rank, request
+        self.scope = self._outer = scope
+        self._yields = yields
+        self._restarts = 0
+        self._token: int | None = None
+        self.started = threading.Event()
+        self.since = queue.clock()
+        self.number = queue.next_number()
+        self.waited = 0.0
+        self.reason = ""
+        self.is_stopping = False
+        self.stop: Callable[[], object] | None = request.give_way if request is not None else None
+        answered = request.answered_at if request is not None else None
+        self.not_before = answered + PAUSE_SECONDS if yields and answered is not None else 0.0
+
+    @property
+    def gives_precedence(self) -> bool:
+        """Whether the call waits for the end of an answer that is being made, and not just of its calls."""
+        return self.rank is not Rank.ANSWER and (self._yields or self.rank is Rank.TASK)
+
+    # -- a call ----------------------------------------------------------------------------------------------------
+    def run(self, call: Callable[[CancelScope | None], T]) -> T:
+        """Wait, and return what ``call`` returns, which gets the scope that cancels it.
+
+        A call that gives way to an answer is made again, in a later turn. Raises what ``waiting`` and ``call`` raise.
+        """
+        try:
+            while True:
+                self._offer()
+                for _ in self.waiting():
+                    pass
+                try:
+                    result = call(self.scope)
+                    if not self._gave_way:
+                        return result
+                except Exception:
+                    # A call that is stopped may fail in many ways.
+                    if not self._gave_way:
+                        raise
+                self._begin_again()
+        finally:
+            self.end()
+
+    def _offer(self) -> None:
+        """Make a scope for a call that may be stopped to make room."""
+        if self._yields and self._restarts < MOST_RESTARTS:
+            scope = self.scope = CancelScope()
+            self.stop = partial(scope.cancel, GAVE_WAY)
+            self._token = self._outer.add_callback(scope.cancel) if self._outer is not None else None
+
+    def _withdraw(self) -> None:
+        if self._token is not None and self._outer is not None:
+            self._outer.remove_callback(self._token)
+        self.scope, self._token, self.is_stopping = self._outer, None, False
+        if self._yields:
+            self.stop = None
+
+    @property
+    def _gave_way(self) -> bool:
+        own = self.scope if self.scope is not self._outer else None
+        return own is not None and own.reason == GAVE_WAY and not (self._outer is not None and self._outer.cancelled)
+
+    def _begin_again(self) -> None:
+        self._restarts += 1
+        logger.info("Request %s: a call of endpoint '%s' behind its answer gives way to a message; it begins again "
+                    "when nobody waits (%d of %d times)", self._request_id, self.needs.endpoint, self._restarts,
+                    MOST_RESTARTS)
+        self.end()
+        self.started.clear()
+        self.since = self._queue.clock()
+
+    def end(self) -> None:
+        """Give the place up; a second call does nothing."""
+        self._withdraw()
+        self._queue.leave(self)
+
+    @property
+    def _request_id(self) -> str:
+        return self.request.request_id if self.request is not None else "-"
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+    def waiting(self) -> Generator[None, None, None]:
+        """Wait for the turn. Yields once per second, so that a stream can send heartbeats.
+
+        Raises GateTimeoutError if a slot of the gate does not become free in time, and EarlyTerminationException when
+        cancelled meanwhile.
+        """
+        self._queue.enter(self)
+        try:
+            if not self.started.is_set():
+                yield from self._wait()
+        # A generator that is closed while it waits ends here, too.
+        except BaseException:
+            self._queue.leave(self)
+            raise
+
+    def _wait(self) -> Generator[None, None, None]:
+        began = time.monotonic()
+        self._log_wait()
+        try:
+            yield from self._wait_in_slices(began)
+        finally:
+            seconds = time.monotonic() - began
+            self.waited += seconds
+            note_wait(self.request, seconds)
+        if self.reason:
+            logger.info("Request %s: its call of endpoint '%s' goes on after %.2f s", self._request_id,
+                        self.needs.endpoint, time.monotonic() - began)
+
+    def _wait_in_slices(self, began: float) -> Generator[None, None, None]:
+        shown = last = began
+        while not self.started.wait(SLICE_SECONDS):
+            now = time.monotonic()
+            note_pause(self.request, last, now)
+            last = now
+            if self._outer is not None and self._outer.cancelled:
+                raise EarlyTerminationException("cancelled while waiting for its turn")
+            if self.needs.gate and now - began >= instance.CONCURRENCY_TIMEOUT:
+                raise GateTimeoutError(
+                    f"no slot for an LLM call became free within {instance.CONCURRENCY_TIMEOUT:g} s "
+                    f"(--concurrency-level endpoint, limit {instance.CONCURRENCY_LIMIT})")
+            self._queue.look()
+            if now - shown >= 1.0:
+                shown = now
+                yield
+
+    def _log_wait(self) -> None:
+        if self.needs.gate and self.reason == "all slots are taken":
+            logger.info("Concurrency gate: all slots are taken, a call of request %s waits, %d waiting",
+                        self._request_id, self._queue.waiting)
+        elif self.reason:
+            logger.info("Request %s: its call of endpoint '%s' waits for its turn: %s; waiting calls: %d",
+                        self._request_id, self.needs.endpoint, self.reason, self._queue.waiting)
+
+
+# -- endpoints -------------------------------------------------------------------------------------------------------
+
+def gate_for_calls() -> int:
+    """Return the size of the concurrency gate if single calls pass it; 0 otherwise."""
+    semaphore = instance.get_request_semaphore() if instance.CONCURRENCY_LEVEL == "endpoint" else None
+    return semaphore.size if semaphore is not None else 0
+
+
+def turn_for(name: str, endpoint: Mapping[str, object], scope: CancelScope | None,
+             streamed: bool = False) -> Turn | None:
+    """Return the turn of a call to an LLM; None for one that need not wait.
+
+    Args:
+        name, endpoint: the endpoint and its file.
+        streamed: a part of the answer may have been used, so the call cannot begin anew.
+    """
+    gate = gate_for_calls()
+    # What the calls of endpoints without these keys cost.
+    if not gate and QUEUE_KEYS.isdisjoint(endpoint):
+        return None
+    return _turn(_needs(name, endpoint, gate), scope, streamed)
+
+
+def turn_for_embeddings(name: str, endpoint: Mapping[str, object], scope: CancelScope | None) -> Turn | None:
+    """Return the turn of a call for embeddings: it passes no gate, and its model belongs to no swap group."""
+    if QUEUE_KEYS.isdisjoint(endpoint):
+        return None
+    return _turn(Needs(name, 0, server_of(endpoint), _places(endpoint)), scope, False)
+
+
+def _turn(needs: Needs, scope: CancelScope | None, streamed: bool) -> Turn | None:
+    request = current_request()
+    # Nothing of a trial reaches a server.
+    if not (needs.gate or needs.places or needs.group) or (request is not None and request.trial is not None):
+        return None
+    rank, yields = Rank.ANSWER, False
+    if request is not None and request.task:
+        rank = Rank.TASK
+    elif request is not None and request.answer_complete and (needs.places or needs.group):
+        rank, yields = Rank.BEHIND, not streamed and config_utils.user_flag("backgroundNodesYield")
+    return Turn(process().one(CallQueue), needs, rank, scope, request, yields)
+
+
+def _needs(name: str, endpoint: Mapping[str, object], gate: int) -> Needs:
+    group = group_of(endpoint)
+    return Needs(name, gate, server_of(endpoint), _places(endpoint), group, model_of(endpoint) if group else "",
+                 float(max(ENDPOINT.number(endpoint, "swapPatienceInSeconds"), 0)))
+
+
+def _places(endpoint: Mapping[str, object]) -> int:
+    return max(int(ENDPOINT.number(endpoint, "parallelCalls")), 0)
+
+
+def group_of(endpoint: Mapping[str, object]) -> str:
+    """Return the swap group of an endpoint, "" for none."""
+    return ENDPOINT.text(endpoint, "swapGroup").strip()
+
+
+def server_of(endpoint: Mapping[str, object]) -> str:
+    """Return host and port of an endpoint, which identify its server."""
+    url = ENDPOINT.text(endpoint, "endpoint").strip()
+    return urlsplit(url).netloc.rpartition("@")[2].lower() or url
+
+
+def model_of(endpoint: Mapping[str, object]) -> str:
+    """Return what identifies the model of an endpoint in its swap group."""
+    return api_types.model_name(endpoint) or server_of(endpoint)
+
+
+def loaded_stand_in(name: str, endpoint: Mapping[str, object]) -> str:
+    """Return the endpoint that takes the calls of another one at the moment; "" if that takes them itself.
+
+    Raises ConfigurationError if the file of the endpoint that may stand in cannot be used.
+    """
+    other, group = ENDPOINT.text(endpoint, STAND_IN_KEY).strip(), group_of(endpoint)
+    loaded = process().one(CallQueue).loaded(group) if group and other and current_trial() is None else None
+    if loaded is None or loaded == model_of(endpoint):
+        return ""
+    config = config_utils.load_endpoint(other)
+    if group_of(config) != group:
+        logger.warning("Endpoint '%s': swapStandIn names '%s', which is not in swapGroup '%s'; it does not stand in",
+                       name, other, group)
+        return ""
+    return other if loaded == model_of(config) else ""
+
+
+def loading_order(name: str) -> tuple[bool, str]:
+    """Return the key by which calls of endpoints are sorted so that models are changed seldom, the loaded one first."""
+    try:
+        endpoint = config_utils.load_endpoint(name)
+    # The node that names it reports the mistake.
+    except ConfigurationError:
+        return False, ""
+    group = group_of(endpoint)
+    if not group:
+        return False, ""
+    model = model_of(endpoint)
+    return process().one(CallQueue).loaded(group) != model, model

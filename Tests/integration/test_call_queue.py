@@ -1,0 +1,206 @@
+"""Servers that run one call at a time: what waits in the program, in which order, and what gives way."""
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from Tests.api.front_dialects import FRONTS, Front
+from Tests.integration.gate_cases import Ask
+from Tests.integration.launcher import (
+    USER,
+    Backend,
+    ConfigTree,
+    Launcher,
+    dechunked,
+    endpoint,
+    llm_node,
+    read_to_end,
+    read_until,
+    says,
+    slow,
+    standard_tree,
+    stuck,
+)
+from Tests.stub_backend import RecordedRequest, Reply
+from Tests.workflows.engine_lab import until
+
+AT_ONCE = 10.0
+QUIET_SECONDS = 0.3
+
+
+def tree_for(folder: Path, url: str, **user_keys: object) -> ConfigTree:
+    tree = standard_tree(folder / "Public", url)
+    user = json.loads((tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
+    tree.write(f"Users/{USER}.json", {**user, "backgroundNodesYield": True, **user_keys})
+    tree.write("Endpoints/Stub.json", endpoint(url, parallelCalls=1))
+    tree.shared("Memory", llm_node("answer", returnToUser=True), llm_node("memory"), llm_node("after"))
+    return tree
+
+
+@pytest.fixture(scope="module")
+def busy(shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """A launcher without a gate, whose LLM server runs one call at a time."""
+    tree = tree_for(tmp_path_factory.mktemp("busy"), shared_backend.url)
+    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
+                  backend=shared_backend) as server:
+        yield server
+
+
+@contextmanager
+def held(server: Launcher, backend: Backend) -> Iterator[None]:
+    """The only place of the LLM server is taken."""
+    backend.replies["single"] = stuck("Once ", "upon ", "a ")
+    with server.open("Single", stream=True) as sock:
+        read_until(sock, b"upon")
+        backend.replies.pop("single")
+        yield
+
+
+def waits(server: Launcher, calls: int) -> bool:
+    """Whether as many calls as given have begun to wait since the last look."""
+    return until(lambda: len(re.findall(r"waits for its turn", server.output())) >= calls, AT_ONCE)
+
+
+def counted(server: Launcher) -> int:
+    return len(re.findall(r"waits for its turn", server.output()))
+
+
+def test_calls_wait_here_and_not_in_the_llm_server(busy: Launcher, backend: Backend) -> None:
+    """In the order of their arrival; the line of the request and the summary of its run say how long."""
+    before = counted(busy)
+    with held(busy, backend):
+        asks = []
+        for number in range(4):
+            asks.append(Ask(busy, f"{number} {backend.hello}", stream=number % 2 == 0))
+            assert waits(busy, before + number + 1)
+        time.sleep(QUIET_SECONDS)
+        assert backend.nodes() == ["single"]
+    answers = [ask.answer(AT_ONCE) for ask in asks]
+    assert all(answer.status == 200 for answer in answers)
+    texts = [call.json["messages"][-1]["content"].split()[0] for call in backend.calls()]
+    assert texts[1:] == ["0", "1", "2", "3"]
+    request_id = answers[3].headers["x-request-id"]
+    line = re.compile(rf"Request {request_id}: route .*, waited \d+\.\d\d s in the queue, answered after ")
+    assert until(lambda: line.search(busy.output()) is not None), busy.output()
+    assert re.search(r"Node 1: Standard \|\| 'single' .*, waited \d+\.\d\d s for its turn", busy.output())
+
+
+@pytest.mark.parametrize("front", FRONTS, ids=lambda front: front.path)
+def test_heartbeats_go_on_while_a_call_waits(busy: Launcher, backend: Backend, front: Front) -> None:
+    with held(busy, backend):
+        sock = busy.open_front(front, "Single", True)
+        head = read_until(sock, b"\r\n\r\n", AT_ONCE)
+        beats = read_until(sock, b"\n\n" if not front.ollama else b"\n", AT_ONCE)
+    with sock:
+        assert front.streamed(dechunked(head + beats + read_to_end(sock, AT_ONCE))) == "single says hello."
+
+
+@pytest.mark.parametrize("how", ["left", "cancelled"])
+def test_a_waiting_call_is_taken_out_and_never_sent(busy: Launcher, backend: Backend, how: str) -> None:
+    before = counted(busy)
+    with held(busy, backend):
+        ask = Ask(busy, f"gone {backend.hello}")
+        assert waits(busy, before + 1)
+        request_id = re.findall(r"Request ([0-9a-f-]{36}): its call of endpoint 'Stub' waits", busy.output())[-1]
+        if how == "left":
+            ask.leave()
+        else:
+            assert busy.request("DELETE", "/api/chat", {"request_id": request_id}).status == 200
+            assert ask.answer(AT_ONCE).text == ""
+        # Its line comes when all of its work is over, while the only place is still taken.
+        busy.wait_output(f"Request {request_id}: route ", AT_ONCE)
+    assert busy.ask("Single").status == 200
+    assert all(b"gone" not in call.body for call in backend.calls())
+
+
+def first_hangs(count: int) -> Callable[[RecordedRequest], Reply]:
+    """No answer to the first calls."""
+    calls: list[RecordedRequest] = []
+
+    def reply(request: RecordedRequest) -> Reply:
+        calls.append(request)
+        if len(calls) <= count:
+            return Reply(never=True)
+        return says(request, "memory")
+
+    return reply
+
+
+def test_work_behind_an_answer_gives_way_and_is_done_later(busy: Launcher, backend: Backend) -> None:
+    """Its call is cancelled at the LLM server, and made anew when nobody waits: once more each time, twice at most."""
+    backend.replies["memory"] = first_hangs(2)
+    assert busy.ask("Memory").text == "answer says hello."
+    for count in (1, 2):
+        call = backend.wait_call("memory", count=count)
+        began = time.monotonic()
+        assert busy.ask("Single").text == "single says hello."
+        assert time.monotonic() - began < AT_ONCE
+        assert call.wait_ended(AT_ONCE) and call.client_left
+    backend.wait_call("after", AT_ONCE)
+    assert backend.nodes() == ["answer", "memory", "single", "memory", "single", "memory", "after"]
+    assert "gives way to a message; it begins again when nobody waits (2 of 2 times)" in busy.output()
+
+
+def test_after_two_restarts_it_runs_to_its_end(busy: Launcher, backend: Backend) -> None:
+    backend.replies["memory"] = first_hangs(2)
+    busy.ask("Memory")
+    for count in (1, 2):
+        backend.wait_call("memory", count=count)
+        busy.ask("Single")
+    backend.replies["memory"] = slow("memory", 1.0)
+    third = backend.wait_call("memory", count=3)
+    assert busy.ask("Single").status == 200
+    assert third.answered_at is not None and not third.client_left
+    backend.wait_call("after", AT_ONCE)
+
+
+def test_it_begins_a_moment_after_the_answer(busy: Launcher, backend: Backend) -> None:
+    began = time.monotonic()
+    busy.ask("Memory")
+    answered = time.monotonic()
+    call = backend.wait_call("memory", AT_ONCE)
+    assert call.received_at - began >= 2.9 and time.monotonic() - answered < 3 + AT_ONCE
+    second = backend.wait_call("after", AT_ONCE)
+    assert second.received_at - call.received_at < 2.9
+
+
+def test_a_stop_of_the_server_ends_what_waits(shared_backend: Backend, backend: Backend, tmp_path: Path) -> None:
+    tree = tree_for(tmp_path, shared_backend.url)
+    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
+                  backend=backend) as server:
+        backend.replies["memory"] = Reply(never=True)
+        server.ask("Memory")
+        backend.wait_call("memory", AT_ONCE)
+        backend.replies["single"] = Reply(never=True)
+        running = Ask(server, backend.hello)
+        backend.wait_call("single", AT_ONCE)
+        waiting = Ask(server, f"waiting {backend.hello}")
+        assert waits(server, 2)
+        assert server.process is not None
+        server.process.terminate()
+        assert {running.answer(20).status, waiting.answer(20).status} == {503}
+        assert server.process.wait(30) == 0
+    assert all(b"waiting" not in call.body for call in backend.calls())
+
+
+def test_the_time_limit_does_not_run_while_they_wait(shared_backend: Backend, backend: Backend,
+                                                     tmp_path: Path) -> None:
+    tree = tree_for(tmp_path, shared_backend.url, backgroundNodesTimeoutInSeconds=2)
+    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
+                  backend=backend) as server:
+        request_id = server.ask("Memory").headers["x-request-id"]
+        with held(server, backend):
+            time.sleep(4.0)
+        backend.wait_call("after", AT_ONCE)
+        done = re.compile(rf"Request {request_id}: route .* done after .*")
+        assert until(lambda: done.search(server.output()) is not None, AT_ONCE)
+        assert "cancelled" not in done.search(server.output())[0]  # type: ignore[index]
+        backend.replies["memory"] = Reply(never=True)
+        request_id = server.ask("Memory").headers["x-request-id"]
+        server.wait_output(f"{request_id} is cancelled: background nodes took too long", 20)

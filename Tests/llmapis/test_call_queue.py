@@ -1,0 +1,353 @@
+"""Which waiting call is next: places of servers, models of swap groups, and who gives way to whom."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import BackendError
+from Middleware.llmapis.call_queue import (
+    BETWEEN_CALLS_SECONDS,
+    IDLE_SECONDS,
+    LONGEST_WAIT_BEHIND,
+    MOST_RESTARTS,
+    PAUSE_SECONDS,
+    CallQueue,
+    Needs,
+    Rank,
+    Turn,
+)
+from Middleware.models.cancel_scope import GAVE_WAY, CancelScope
+from Middleware.models.request_context import RequestContext
+
+
+class Street:
+    """A queue with a clock that stands still until a test moves it, and the calls in it by name."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.queue = CallQueue(lambda: self.now)
+        self.turns: dict[str, Turn] = {}
+
+    def come(self, name: str, model: str = "", rank: Rank = Rank.ANSWER, places: int = 0, patience: float = 30,
+             stops: list[str] | None = None, request: RequestContext | None = None, yields: bool = False) -> Turn:
+        """A call comes; ``stops`` gets its name when it has to make room, which ends it."""
+        turn = Turn(self.queue, Needs("E", 0, "host:1", places, "card" if model else "", model, patience), rank, None,
+                    request, yields)
+        self.turns[name] = turn
+        if stops is not None:
+            def stop() -> None:
+                stops.append(name)
+                self.end(name)
+            turn.stop = stop
+        self.queue.enter(turn)
+        return turn
+
+    def end(self, *names: str) -> None:
+        for name in names:
+            self.queue.leave(self.turns.pop(name))
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.queue.look()
+
+    @property
+    def running(self) -> list[str]:
+        return [name for name, turn in self.turns.items() if turn.started.is_set()]
+
+    def order(self) -> list[str]:
+        """Ends the running calls one after the other; returns all in the order in which they ran."""
+        order: list[str] = []
+        while started := self.running:
+            order.append(started[0])
+            self.end(started[0])
+        return order
+
+
+@pytest.fixture
+def street() -> Street:
+    return Street()
+
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("places", [0, 1, 3])
+def test_a_server_gets_as_many_calls_as_it_runs_side_by_side(street: Street, places: int) -> None:
+    for number in range(5):
+        street.come(str(number), places=places)
+    assert len(street.running) == (places or 5)
+    assert street.order() == ["0", "1", "2", "3", "4"]
+
+
+def test_answers_first_then_what_follows_them_then_tasks(street: Street) -> None:
+    street.come("first", places=1)
+    for name, rank in (("title", Rank.TASK), ("memory", Rank.BEHIND), ("a", Rank.ANSWER), ("summary", Rank.BEHIND),
+                       ("b", Rank.ANSWER)):
+        street.come(name, rank=rank, places=1)
+    assert street.order() == ["first", "a", "b", "memory", "summary", "title"]
+
+
+def test_a_call_of_an_endpoint_that_does_not_say_is_not_counted(street: Street) -> None:
+    """Its server may have other places; it never waits."""
+    street.come("known", places=1)
+    street.come("unknown", places=0)
+    assert street.running == ["known", "unknown"]
+
+
+def test_what_waited_very_long_goes_first(street: Street) -> None:
+    street.come("first", places=1)
+    street.come("memory", rank=Rank.BEHIND, places=1)
+    street.wait(LONGEST_WAIT_BEHIND)
+    street.come("answer", places=1)
+    assert street.order() == ["first", "memory", "answer"]
+
+
+# -- giving way --------------------------------------------------------------------------------------------------------
+
+def test_an_answer_stops_only_as_many_calls_as_it_needs_places(street: Street) -> None:
+    stopped: list[str] = []
+    street.come("chat", places=3)
+    street.come("memory", rank=Rank.BEHIND, places=3, stops=stopped)
+    street.come("summary", rank=Rank.BEHIND, places=3, stops=stopped)
+    street.come("answer", places=3)
+    assert stopped == ["summary"] and street.running == ["chat", "memory", "answer"]
+    street.come("title", rank=Rank.TASK, places=3)
+    street.come("vectors", rank=Rank.BEHIND, places=3)
+    assert stopped == ["summary"]
+
+
+def test_nothing_is_stopped_while_a_place_is_free(street: Street) -> None:
+    stopped: list[str] = []
+    street.come("memory", rank=Rank.BEHIND, places=2, stops=stopped)
+    street.come("answer", places=2)
+    assert not stopped and street.running == ["memory", "answer"]
+
+
+def test_a_call_that_is_being_stopped_is_not_stopped_for_a_second_answer(street: Street) -> None:
+    stopped: list[str] = []
+    memory = street.come("memory", rank=Rank.BEHIND, places=1)
+    memory.stop = lambda: stopped.append("memory")
+    street.come("a", places=1)
+    street.come("b", places=1)
+    assert stopped == ["memory"] and street.running == ["memory"]
+
+
+def test_after_a_very_long_wait_nothing_is_stopped(street: Street) -> None:
+    stopped: list[str] = []
+    street.come("chat", places=1)
+    street.come("memory", rank=Rank.BEHIND, places=1, stops=stopped)
+    street.wait(LONGEST_WAIT_BEHIND)
+    street.end("chat")
+    street.come("answer", places=1)
+    assert not stopped and street.running == ["memory"]
+
+
+def test_work_behind_an_answer_begins_a_moment_after_it(street: Street) -> None:
+    request = RequestContext(answered_at=street.now)
+    street.come("memory", rank=Rank.BEHIND, places=1, request=request, yields=True)
+    street.wait(PAUSE_SECONDS - 0.1)
+    assert street.running == []
+    street.wait(0.2)
+    assert street.running == ["memory"]
+    street.end("memory")
+    street.come("summary", rank=Rank.BEHIND, places=1, request=request, yields=True)
+    assert street.running == ["summary"]
+
+
+def test_it_does_not_slip_in_between_two_calls_of_an_answer(street: Street) -> None:
+    earlier, message = RequestContext(answered_at=1.0), RequestContext()
+    street.come("route", places=1, request=message)
+    street.come("memory", rank=Rank.BEHIND, places=1, request=earlier, yields=True)
+    street.end("route")
+    assert street.running == []
+    street.come("answer", places=1, request=message)
+    street.end("answer")
+    message.answered_at = street.now
+    street.wait(0.1)
+    assert street.running == ["memory"]
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed", "long pause"])
+def test_it_does_not_wait_for_an_answer_that_never_comes(street: Street, end: str) -> None:
+    earlier, message = RequestContext(answered_at=1.0), RequestContext()
+    street.come("route", places=1, request=message)
+    street.come("memory", rank=Rank.BEHIND, places=1, request=earlier, yields=True)
+    street.end("route")
+    if end == "cancelled":
+        message.cancel_scope.cancel()
+    elif end == "failed":
+        message.failed = True
+    street.wait(BETWEEN_CALLS_SECONDS if end == "long pause" else 0.1)
+    assert street.running == ["memory"]
+
+
+def test_without_the_users_wish_it_begins_at_once(street: Street) -> None:
+    street.come("route", places=1, request=RequestContext())
+    street.come("memory", rank=Rank.BEHIND, places=1, request=RequestContext(answered_at=street.now))
+    street.end("route")
+    assert street.running == ["memory"]
+
+
+class Call:
+    """A call that is stopped the first few times, in the way that real calls end then."""
+
+    def __init__(self, queue: CallQueue, stops: int, ending: Callable[[], Any]) -> None:
+        self.queue, self.stops, self.ending = queue, stops, ending
+        self.made = 0
+
+    def __call__(self, scope: CancelScope | None) -> str:
+        self.made += 1
+        if self.made <= self.stops and scope is not None:
+            scope.cancel(GAVE_WAY)
+            self.ending()
+            return ""
+        return "whole"
+
+
+def _broken() -> None:
+    raise BackendError("cut off", endpoint="E")
+
+
+@pytest.mark.parametrize("ending", [lambda: None, _broken], ids=["empty", "error"])
+def test_a_stopped_call_is_made_again_and_the_third_time_to_its_end(ending: Callable[[], Any]) -> None:
+    queue = CallQueue()
+    scope = CancelScope()
+
+    def turn() -> Turn:
+        return Turn(queue, Needs("E", 0, "host:1", 1), Rank.BEHIND, scope, RequestContext(answered_at=1.0), True)
+
+    call = Call(queue, MOST_RESTARTS, ending)
+    assert turn().run(call) == "whole" and call.made == MOST_RESTARTS + 1
+    last: list[CancelScope | None] = []
+
+    def third(given: CancelScope | None) -> str:
+        last.append(given)
+        if given is not scope and given is not None:
+            given.cancel(GAVE_WAY)
+        return ""
+
+    one = turn()
+    one.run(third)
+    # The third time it has nothing but the scope of its request, so that nothing else stops it.
+    assert len(last) == 3 and last[2] is scope and one.stop is None and queue.running == 0
+
+
+def test_the_cancellation_of_the_request_is_no_giving_way() -> None:
+    queue, scope = CallQueue(), CancelScope()
+    one = Turn(queue, Needs("E", 0, "host:1", 1), Rank.BEHIND, scope, RequestContext(answered_at=1.0), True)
+    made: list[CancelScope | None] = []
+
+    def call(given: CancelScope | None) -> str:
+        made.append(given)
+        scope.cancel("stopped")
+        assert given is not None and given.cancelled
+        return ""
+
+    assert one.run(call) == "" and len(made) == 1 and queue.running == 0
+
+
+# -- models that share memory -----------------------------------------------------------------------------------------
+
+def test_the_loaded_model_goes_first(street: Street) -> None:
+    """A-B-A-A-B becomes A-A-A-B-B."""
+    for name in ("A1", "B1", "A2", "A3", "B2"):
+        street.come(name, name[0], places=1)
+    assert street.order() == ["A1", "A2", "A3", "B1", "B2"]
+
+
+def test_calls_of_one_model_run_side_by_side_and_others_wait_for_all(street: Street) -> None:
+    for name in ("A1", "B1", "A2"):
+        street.come(name, name[0])
+    assert street.running == ["A1", "A2"]
+    street.end("A1")
+    assert street.running == ["A2"]
+    street.end("A2")
+    assert street.running == ["B1"] and street.queue.loaded("card") == "B"
+
+
+def test_patience_ends_the_run_of_the_loaded_model(street: Street) -> None:
+    street.come("A1", "A", places=1)
+    street.come("B1", "B", places=1, patience=5)
+    street.come("A2", "A", places=1)
+    street.end("A1")
+    assert street.running == ["A2"]
+    street.wait(6)
+    street.come("A3", "A", places=1)
+    street.come("B2", "B", places=1, patience=5)
+    street.come("C1", "C", places=1)
+    street.end("A2")
+    assert street.running == ["B1"]
+    street.wait(40)
+    street.come("B3", "B", places=1)
+    street.end("B1")
+    assert street.running == ["B2"], "it came before its model was loaded"
+    street.end("B2")
+    assert street.running == ["A3"], "the model with the oldest call is next"
+    street.end("A3")
+    assert street.order() == ["C1", "B3"]
+
+
+def test_work_behind_answers_changes_the_model_late(street: Street) -> None:
+    street.come("A1", "A")
+    street.come("memory", "B", Rank.BEHIND)
+    street.end("A1")
+    street.wait(IDLE_SECONDS - 1)
+    assert street.running == []
+    street.come("A2", "A")
+    street.come("note", "A", Rank.BEHIND)
+    assert street.running == ["A2", "note"], "at once if its model is loaded"
+    street.end("A2", "note")
+    street.wait(IDLE_SECONDS - 1)
+    assert street.running == []
+    street.wait(1.1)
+    assert street.running == ["memory"]
+
+
+def test_it_does_not_wait_for_ever(street: Street) -> None:
+    stopped: list[str] = []
+    street.come("A1", "A")
+    street.come("memory", "B", Rank.BEHIND, stops=stopped)
+    for number in range(2, 20):
+        street.wait(8)
+        street.come(f"A{number}", "A")
+        street.end(f"A{number - 1}") if f"A{number - 1}" in street.turns else None
+        if "memory" in street.running:
+            break
+    else:
+        street.end(*street.running)
+    assert "memory" in street.running and not stopped
+    assert street.now - 1000 >= LONGEST_WAIT_BEHIND
+
+
+def test_an_answer_with_another_model_stops_what_nobody_waits_for(street: Street) -> None:
+    stopped: list[str] = []
+    street.come("A0", "A")
+    street.end("A0")
+    street.wait(IDLE_SECONDS)
+    street.come("memory", "B", Rank.BEHIND, stops=stopped)
+    street.come("summary", "B", Rank.BEHIND, stops=stopped)
+    street.come("A1", "A")
+    assert stopped == ["memory", "summary"] and street.running == ["A1"]
+
+
+def test_it_stops_nothing_in_vain(street: Street) -> None:
+    stopped: list[str] = []
+    street.come("B1", "B")
+    street.come("memory", "B", Rank.BEHIND, stops=stopped)
+    street.come("A1", "A")
+    assert not stopped and street.running == ["B1", "memory"]
+    street.come("late", "B", Rank.BEHIND)
+    assert "late" not in street.running, "it would keep the answer waiting"
+    street.end("B1")
+    assert stopped == ["memory"] and street.running == ["A1"]
+
+
+def test_who_leaves_while_it_waits_holds_nobody_up(street: Street) -> None:
+    street.come("A1", "A")
+    street.come("B1", "B")
+    street.come("A2", "A", places=1)
+    street.end("B1")
+    street.end("A1", "A2")
+    street.come("C1", "C")
+    assert street.running == ["C1"]
