@@ -42,7 +42,8 @@ class PromptParts:
     @staticmethod
     def of(node: Mapping[str, object], fill: Callable[[str], str]) -> PromptParts:
         """Return the parts of ``node``; ``fill`` fills in the variables. Raises ConfigValueError for other shapes."""
-        if not any(node.get(key) for key in PART_KEYS):
+        # Nearly every call is one of a node without parts, so this is no loop.
+        if not (node.get(LATE_SYSTEM) or node.get(LATE_INSTRUCTION) or node.get(EXAMPLES)):
             return NO_PARTS
         system, instruction = (fill(str(text)).strip() if (text := NODE.value(node, key)) else ""
                                for key in (LATE_SYSTEM, LATE_INSTRUCTION))

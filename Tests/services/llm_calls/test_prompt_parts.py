@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.llm_calls.prompt_parts import NO_PARTS, PromptParts, part_templates
@@ -118,6 +120,38 @@ def test_late_texts_around_the_prompt_of_a_completion() -> None:
     assert dispatch([], node, chat=False, generation_prompt=True)["prompt"] == (
         USER.format(late("P", 0)) + "<|im_start|>assistant\n")
     assert dispatch([], {"prompt": "P", **LATE}, chat=False)["prompt"] == late("P", 0)
+
+
+# -- nothing else changes -----------------------------------------------------------------------------------------
+
+ROLES = st.sampled_from(["user", "user", "assistant", "assistant", "system", "tool"])
+NODES = st.fixed_dictionaries({}, optional={
+    "systemPrompt": st.just("S"), "lastMessagesToSendInsteadOfPrompt": st.integers(0, 12),
+    "messageBlockSize": st.sampled_from([1, 4]), "mergeConsecutiveAssistantMessages": st.booleans(),
+    "insertUserTurnBetweenAssistantMessages": st.booleans(), "addUserTurnTemplate": st.booleans()})
+
+
+@given(st.lists(ROLES, max_size=12), NODES, st.booleans(), st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_only_the_newest_user_message_is_another_one(roles: list[str], node: dict[str, Any], chat: bool,
+                                                     strict: bool) -> None:
+    messages = [m(role, f"{index}.") for index, role in enumerate(roles)]
+    endpoint = STRICT if strict else {}
+    without, found = (dispatch(messages, {**node, **more}, chat, endpoint)
+                      for more in ({}, {"lateSystemPrompt": "<<", "lateInstruction": ">>"}))
+    if not chat:
+        assert (found["prompt"].count("<<"), found["prompt"].count(">>")) == (1, 1)
+        if "<<\n\n>>" not in found["prompt"]:
+            assert found["prompt"].replace("<<\n\n", "").replace("\n\n>>", "") == without["prompt"]
+        return
+    sent, before = found["conversation"], without["conversation"]
+    [place] = [index for index, message in enumerate(sent) if "<<" in message["content"]]
+    assert not any(message["role"] == "user" for message in sent[place + 1:])
+    if sent[place] == m("user", "<<\n\n>>"):
+        assert [*sent[:place], *sent[place + 1:]] == before
+    else:
+        assert sent[place] == {**before[place], "content": f"<<\n\n{before[place]['content']}\n\n>>"}
+        assert [*sent[:place], *sent[place + 1:]] == [*before[:place], *before[place + 1:]]
 
 
 # -- example turns ------------------------------------------------------------------------------------------------
