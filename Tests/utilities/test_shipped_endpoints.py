@@ -66,6 +66,7 @@ KEYS = (  # in the order in which a file is read: connection, model, template, c
     "$schema", "modelNameForDisplayOnly", "endpoint", "apiTypeConfigFileName", "apiKey",
     "backupEndpointName", "backupPresetName", "allowRemoteBackup",
     "modelNameToSendToAPI", "dontIncludeModel",
+    "parallelCalls", "swapGroup", "swapStandIn", "swapPatienceInSeconds",
     "promptTemplate", "addGenerationPrompt", "alternateRoles",
     "addTextToStartOfSystem", "textToAddToStartOfSystem", "addTextToStartOfPrompt", "textToAddToStartOfPrompt",
     "addTextToStartOfCompletion", "textToAddToStartOfCompletion", "ensureTextAddedToAssistantWhenChatCompletion",

@@ -18,6 +18,7 @@ from Middleware.llmapis.api_types import (
     injected_text,
     model_name,
 )
+from Middleware.llmapis.call_queue import group_of
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_remark, quoted
@@ -78,6 +79,7 @@ class EndpointCheck:
         yield from self._quoted_numbers()
         yield from self._cleaning()
         yield from self._backup()
+        yield from self._stand_in()
 
     def _at(self, severity: Severity, path: str, message: str, expected: str = "", suggestion: str = "") -> Finding:
         return Finding(severity, self._display, path, None, message, expected, suggestion)
@@ -196,7 +198,7 @@ class EndpointCheck:
         # A file that cannot be read is reported itself.
         if backup is None:
             return
-        circle = self._circle(found)
+        circle = self._circle(found, key)
         if circle:
             yield self._at("warning", key, f"the backups form a circle: {circle}", "a last endpoint without a backup")
         own_type, other = _type_of(self._content), _type_of(backup)
@@ -209,13 +211,44 @@ class EndpointCheck:
                            "not allow that, so that it is never used as a backup",
                            '"allowRemoteBackup": true in the file of that endpoint')
 
-    def _circle(self, found: FoundFile) -> str:
-        """Return the names of backups in a circle, at the first of their files only; "" elsewhere."""
+    def _stand_in(self) -> Iterator[Finding]:
+        """Yield a finding if the endpoint in ``swapStandIn`` can never take the calls of this one."""
+        key, group = "swapStandIn", group_of(self._content)
+        name = _name(self._content, key)
+        if not name:
+            return
+        found = beside(self._display, name)
+        if found is None:
+            folder, _, own = self._display.rpartition("/")
+            near = nearest(name, [file for file in files_in(*folder.split("/")) if f"{file}.json" != own], 0.6)
+            yield self._at("error", key, f"endpoint {quoted(name)} does not exist in {folder}", "", near)
+            return
+        other = _content(found)
+        # A file that cannot be read is reported itself.
+        if other is None:
+            return
+        expected = f"another endpoint with the 'swapGroup' {quoted(group)}" if group else (
+            "an endpoint with the same 'swapGroup' as this one, which has none")
+        if found.display == self._display:
+            yield self._at("error", key, "the endpoint names itself", expected)
+        elif not group or group_of(other) != group:
+            yield self._at("error", key, f"endpoint {quoted(name)} is not in the same group, and never stands in",
+                           expected)
+        elif {_type_of(self._content), _type_of(other)} & EMBEDDINGS_TYPES:
+            whose = f"endpoint {quoted(name)}" if _type_of(other) in EMBEDDINGS_TYPES else "this endpoint"
+            yield self._at("error", key, f"{whose} makes embeddings, for which no other model can stand in",
+                           "endpoints that write text")
+        elif circle := self._circle(found, key):
+            yield self._at("error", key, f"the endpoints stand in for each other: {circle}",
+                           "a last endpoint without 'swapStandIn'")
+
+    def _circle(self, found: FoundFile, key: str) -> str:
+        """Return the names of endpoints whose ``key`` leads in a circle, at the first of their files; "" elsewhere."""
         chain = [self._display]
         following: FoundFile | None = found
         while following is not None and following.display not in chain:
             chain.append(following.display)
-            name = _name(_content(following) or {}, "backupEndpointName")
+            name = _name(_content(following) or {}, key)
             following = beside(following.display, name) if name else None
         if following is None or not following.display == self._display == min(chain):
             return ""

@@ -36,6 +36,26 @@ def answer(**keys: Any) -> dict[str, Any]:
 
 RELATIVE = {"addDiscussionIdTimestampsForLLM": True, "useRelativeTimestamps": True}
 FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
+    "stand-in outside the group": (
+        (changed(SPARE, swapGroup="gpu", swapStandIn="Main"),),
+        ("error", SPARE, "swapStandIn", "endpoint 'Main' is not in the same group", "the 'swapGroup' 'gpu'")),
+    "stand-in without a group": (
+        (changed(SPARE, swapStandIn="Main"),),
+        ("error", SPARE, "swapStandIn", "endpoint 'Main' is not in the same group", "which has none")),
+    "stand-in of itself": (
+        (changed(SPARE, swapGroup="gpu", swapStandIn="Spare"),),
+        ("error", SPARE, "swapStandIn", "the endpoint names itself", "another endpoint with the 'swapGroup' 'gpu'")),
+    "stand-ins in a circle": (
+        (changed(ENDPOINT, swapGroup="gpu", swapStandIn="Spare"), changed(SPARE, swapGroup="gpu", swapStandIn="Main")),
+        ("error", ENDPOINT, "swapStandIn", "stand in for each other: Main -> Spare -> Main", "a last endpoint")),
+    "stand-in that makes embeddings": (
+        (put("Endpoints/home/Vectors.json", {"endpoint": "http://127.0.0.1:5003", "apiTypeConfigFileName": "Vectors",
+                                             "swapGroup": "gpu"}),
+         changed(SPARE, swapGroup="gpu", swapStandIn="Vectors")),
+        ("error", SPARE, "swapStandIn", "endpoint 'Vectors' makes embeddings", "endpoints that write text")),
+    "stand-in that does not exist": (
+        (changed(SPARE, swapGroup="gpu", swapStandIn="Mian"),),
+        ("error", SPARE, "swapStandIn", "endpoint 'Mian' does not exist in Endpoints/home", "")),
     "relative times": (
         (nodes(answer(**RELATIVE)),),
         ("warning", GENERAL, "nodes[0].useRelativeTimestamps", "node 1 'Answer': the messages say how long ago",
@@ -64,6 +84,7 @@ FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
 }
 
 FINE: dict[str, tuple[Mistake, ...]] = {
+    "a stand-in": (changed(ENDPOINT, swapGroup="gpu"), changed(SPARE, swapGroup="gpu", swapStandIn="Main")),
     "times that are not shown": (nodes(answer(useRelativeTimestamps=True)),),
     "relative times without messages": (nodes(answer(prompt="Hello", **RELATIVE)),),
     "even block size": (nodes(answer(messageBlockSize=10)), changed(USER, messageBlockSize=1)),
