@@ -46,6 +46,8 @@ announce_until_exit()
 
 from Middleware.api.api_server import ApiServer  # noqa: E402  - after the settings are in place
 from Middleware.api.app import build_wsgi_application  # noqa: E402
+from Middleware.cli.call_order import log_call_order  # noqa: E402
 
 server = ApiServer()
 application: Callable[..., Any] = build_wsgi_application(server.app, listeners=[build_load_check()])
+log_call_order()

@@ -35,6 +35,8 @@ class BackgroundCheck:
             logger.warning("The configuration could not be checked: %s", error)
         else:
             check.check_start()
+            from Middleware.cli.call_order import log_call_order
+            log_call_order()
 
     # -- events of the engine ----------------------------------------------------------------------------------------
     def workflow_loaded(self, loaded: LoadedWorkflow) -> None:

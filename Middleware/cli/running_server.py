@@ -136,6 +136,12 @@ def find_server(names: Sequence[str]) -> RunningServer | None:
                  if server.url and _is_same(server.configuration) and set(names) <= set(server.users)), None)
 
 
+def others_here() -> list[RunningServer]:
+    """Return the other processes that serve this configuration, such as the workers of a WSGI host."""
+    found = {server.pid: server for root in discussion_roots_of(_served_users()) for server in servers_in(root)}
+    return [server for pid, server in found.items() if pid != os.getpid() and _is_same(server.configuration)]
+
+
 def discussion_roots_of(names: Sequence[str]) -> list[str]:
     """Return the folders of conversations of some users, each once."""
     found: dict[str, str] = {}

@@ -583,12 +583,14 @@ def loaded_stand_in(name: str, endpoint: Mapping[str, object]) -> str:
 
 def loading_order(name: str) -> tuple[bool, str]:
     """Return the key by which calls of endpoints are sorted so that models are changed seldom, the loaded one first."""
+    # A name with a variable is not known yet.
+    if not name or "{" in name:
+        return False, ""
     try:
-        endpoint = config_utils.load_endpoint(name)
+        group = group_of(endpoint := config_utils.load_endpoint(name))
     # The node that names it reports the mistake.
     except ConfigurationError:
         return False, ""
-    group = group_of(endpoint)
     if not group:
         return False, ""
     model = model_of(endpoint)

@@ -52,9 +52,11 @@ def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any],
     return result
 
 
-def run_when_ready(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: Callable[[int], object]) -> None:
+def run_when_ready(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: Callable[[int], object],
+                   order_of: Callable[[int], tuple[object, ...]] = lambda index: ()) -> None:
     """Call ``run(index)`` for all ``indexes``, each when those it needs are done.
 
+    Of several that are ready at the same time, those with the least ``order_of(index)`` are started first.
     Indexes that are in ``needed`` but not in ``indexes`` are done already. After a failure no further node is started,
     the running ones are waited for, and the failure of the first node in order is raised.
     """
@@ -69,7 +71,7 @@ def run_when_ready(indexes: Iterable[int], needed: Sequence[frozenset[int]], run
     failures: dict[int, BaseException] = {}
     with ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="parallel-node") as pool:
         while running or (order.is_active() and not failures):
-            for index in () if failures else sorted(order.get_ready()):
+            for index in () if failures else _sorted(order.get_ready(), order_of):
                 # Threads of a pool know nothing of the current request, which the context names.
                 running[pool.submit(contextvars.copy_context().run, run, index)] = index
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -81,6 +83,10 @@ def run_when_ready(indexes: Iterable[int], needed: Sequence[frozenset[int]], run
                     failures[index] = error
     if failures:
         raise failures[min(failures)]
+
+
+def _sorted(ready: tuple[int, ...], order_of: Callable[[int], tuple[object, ...]]) -> Sequence[int]:
+    return ready if len(ready) == 1 else sorted(ready, key=lambda index: (*order_of(index), index))
 
 
 def _keeps_order(node: Node, handlers: Mapping[str, BaseHandler]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, WilmerError
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.backend_errors import public_text
+from Middleware.llmapis.call_queue import loading_order
 from Middleware.models.llm_call import NodeSite, Observer, TokenCounts, enter_node, leave_node
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Chunk
@@ -128,7 +129,8 @@ class WorkflowProcessor:
             done[index] = self._run_quietly(index)
 
         try:
-            run_when_ready(indexes, needed, run)
+            run_when_ready(indexes, needed, run, lambda index: loading_order(str(
+                NODE.value(self.run.nodes[index], "endpointName") or "")))
         # Also those that delivered before another failed.
         finally:
             for index in sorted(done):

@@ -11,6 +11,7 @@ import pytest
 
 from Middleware.exceptions import BackendStatusError
 from Middleware.workflows.handlers.registry import build_registry
+from Middleware.workflows.processors import parallel_nodes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_when_ready
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, status_reply
 from Tests.workflows.engine_lab import EngineLab, Recorder, last_text, llm, reply_to, start, static
@@ -68,6 +69,15 @@ def test_each_runs_when_those_it_needs_are_done() -> None:
     needed = [frozenset[int](), frozenset({0}), frozenset[int](), frozenset({1, 2})]
     run_when_ready(range(4), needed, run)
     assert done == [2, 0, 1, 3]
+
+
+def test_of_those_that_are_ready_the_first_by_their_order_begin_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nodes of one model do, so that it is loaded once."""
+    monkeypatch.setattr(parallel_nodes, "MAX_WORKERS", 1)
+    done: list[int] = []
+    models = {0: (True, "B"), 1: (False, "A"), 2: (True, "B"), 3: (False, "A"), 4: (False, "")}
+    run_when_ready(range(5), [frozenset[int]()] * 5, done.append, models.__getitem__)
+    assert done == [4, 1, 3, 0, 2]
 
 
 def test_after_a_failure_nothing_new_begins_and_the_first_in_order_is_raised() -> None:
