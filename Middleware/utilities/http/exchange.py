@@ -27,9 +27,10 @@ from Middleware.utilities.http.wire import HttpCall, HttpRequest, ResponseHead, 
 logger = logging.getLogger(__name__)
 
 # The size of a read. Each waiting stream holds so much memory, and a token has a few hundred bytes.
-BLOCK_BYTES = 8 * 1024
-# The size after a read that was filled: few system calls for a large answer.
+BLOCK_BYTES = 2 * 1024
+# Each read that is filled is followed by a larger one, up to this size: few system calls for a large answer.
 LARGE_BLOCK_BYTES = 64 * 1024
+BLOCK_GROWTH = 4
 # Below this size, copying the body to the end of the head costs less than a second packet and system call.
 JOIN_BELOW_BYTES = 1024 * 1024
 
@@ -218,7 +219,7 @@ class Exchange:
                 if idle.since_heartbeat or idle.server_seconds:
                     idle.reset()
                 if len(data) == size:
-                    size = LARGE_BLOCK_BYTES
+                    size = min(size * BLOCK_GROWTH, LARGE_BLOCK_BYTES)
                 block = feed(data)
         except WireError as error:
             raise _wire_error(error) from error
