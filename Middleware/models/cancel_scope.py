@@ -22,8 +22,7 @@ class CancelScope:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._event = threading.Event()
-        # An attribute and not the event itself, as every node and every token of a stream asks for it.
+        # An attribute, as every node and every token of a stream asks for it.
         self.cancelled = False
         # Under tokens, as two calls of a request may register equal callbacks.
         self._callbacks: dict[int, Callable[[], object]] = {}
@@ -38,7 +37,6 @@ class CancelScope:
             # In this order, as other threads read the reason as soon as the flag is set.
             self.reason = reason
             self.cancelled = True
-            self._event.set()
             callbacks = list(self._callbacks.values())
             self._callbacks.clear()
         # Without the lock, as a callback may register or remove others.
@@ -69,7 +67,12 @@ class CancelScope:
 
     def wait(self, seconds: float) -> bool:
         """Sleep for ``seconds`` or until cancelled; return whether the scope is cancelled."""
-        return self._event.wait(seconds)
+        # Made here, as hardly any request waits so, and each would hold a kilobyte.
+        event = threading.Event()
+        token = self.add_callback(event.set)
+        event.wait(seconds)
+        self.remove_callback(token)
+        return self.cancelled
 
     @staticmethod
     def _run(callback: Callable[[], object]) -> None:

@@ -18,7 +18,7 @@ def new_request_id() -> str:
     return str(uuid.uuid4())
 
 
-@dataclass
+@dataclass(slots=True)
 class RequestContext:
     """The state of one client request, from the socket to the last background node.
 

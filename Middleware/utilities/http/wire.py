@@ -247,7 +247,10 @@ class HttpCall:
             while (event := self._http.next_event()) is not NEED_DATA:
                 if type(event) is Response:
                     self._begin(event)
-                    return self._http.trailing_data[0]
+                    rest = self._http.trailing_data[0]
+                    # The body is decoded without it, and may take hours.
+                    del self._http
+                    return rest
         except RemoteProtocolError as error:
             # The text after ": b" quotes the server, which may have sent anything.
             raise WireError(str(error).partition(": b")[0]) from None
