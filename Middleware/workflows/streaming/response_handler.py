@@ -23,6 +23,8 @@ EndpointConfig = Mapping[str, Any] | None | Callable[[], Mapping[str, Any] | Non
 
 # Keys that only the endpoint that answers can send.
 _CONTENT_KEYS = ("token", "tool_calls", "reasoning", "finish_reason")
+# So many pieces of the delivered text are joined into one: each holds 60 bytes besides its text, which is often short.
+LOOSE_PARTS = 32
 _READING, _FINAL_DUE, _FINAL_SENT = range(3)
 
 
@@ -104,6 +106,8 @@ class StreamingResponseHandler:
                         if text is not token:
                             chunk = {**chunk, "token": text}
                         parts.append(text)
+                        if len(parts) == LOOSE_PARTS:
+                            parts[:] = ["".join(parts)]
                         yield chunk
                         continue
                 yield from self._step(chunk)
