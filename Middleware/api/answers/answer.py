@@ -191,45 +191,39 @@ class StreamingAnswer:
             self._ready.wait(HEARTBEAT_SECONDS)
         # An engine that does not end in time is left behind; it closes itself.
         failure = self._error if self._ready.is_set() else ServerStoppingError()
-        if failure is None:
-            try:
-                yield from self._render_chunks()
-            # This body has been closed.
-            except GeneratorExit:
-                raise
-            # Whatever a plug-in raises, the client must get the end of its stream, or it would wait for ever.
-            except BaseException as error:
-                failure = error
-        if failure is not None:
-            self._pending += self._failure_pieces(failure)
-            yield from self._flush()
-
-    def _render_chunks(self) -> Iterator[bytes]:
         run, items, pending, joins = self._context.run, self._items, self._pending, self._renderer.joins
-        assert items is not None
-        chunk = self._first
-        written = time.monotonic()
-        while True:
-            self._render_chunk(chunk)
-            if "end" in chunk:
-                self._raise_if_cut_off()
-                pending += self._ending()
-                yield from self._flush()
-                return
-            if "more" not in chunk:
-                if pending:
-                    # Not through _flush: a generator for each token costs more than all the rest of this loop.
-                    if joins:
-                        piece = b"".join(pending)
-                        pending.clear()
-                        yield piece
-                    else:
-                        yield from self._flush()
-                    written = time.monotonic()
-                elif time.monotonic() - written >= HEARTBEAT_SECONDS:
-                    yield self._renderer.heartbeat()
-                    written = time.monotonic()
-            chunk = run(next, items, _END)
+        chunk, written = self._first, time.monotonic()
+        try:
+            # All in one generator: each one around it would hold memory, and cost a call for each token.
+            while failure is None and items is not None:
+                self._render_chunk(chunk)
+                if "end" in chunk:
+                    self._raise_if_cut_off()
+                    pending += self._ending()
+                    break
+                if "more" not in chunk:
+                    if pending:
+                        # Not through _flush: a generator for each token costs more than all the rest of this loop.
+                        if joins:
+                            piece = b"".join(pending)
+                            pending.clear()
+                            yield piece
+                        else:
+                            yield from self._flush()
+                        written = time.monotonic()
+                    elif time.monotonic() - written >= HEARTBEAT_SECONDS:
+                        yield self._renderer.heartbeat()
+                        written = time.monotonic()
+                chunk = run(next, items, _END)
+        # This body has been closed.
+        except GeneratorExit:
+            raise
+        # Whatever a plug-in raises, the client must get the end of its stream, or it would wait for ever.
+        except BaseException as error:
+            failure = error
+        if failure is not None:
+            pending += self._failure_pieces(failure)
+        yield from self._flush()
 
     def _render_chunk(self, chunk: Chunk) -> None:
         """Add the rendered pieces of a chunk to the pending ones."""

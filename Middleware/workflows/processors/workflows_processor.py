@@ -402,11 +402,13 @@ class WorkflowProcessor:
             lambda: _endpoint_config(context), context.config, generation_prompt=self._speaker(context.config),
             request_id=self.run.request_id, liveness=self._liveness(),
             has_endpoint=_endpoint_config(context) is not None, on_unoffered=self._on_unoffered(context))
-        yield from stream.process_stream(chunks)
-        self._note_outcome(context)
-        self._announce(context, stream.full_response_text)
-        yield END
-        return stream.full_response_text
+
+        def ending() -> tuple[Chunk]:
+            self._note_outcome(context)
+            self._announce(context, stream.full_response_text)
+            return (END,)
+
+        return stream.process_stream(chunks, ending)
 
     def _pass_child_on(self, context: ExecutionContext, child: ChildRun) -> Generator[Any, None, Any]:
         parts: list[str] = []

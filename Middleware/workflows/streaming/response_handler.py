@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -81,12 +81,14 @@ class StreamingResponseHandler:
         """All text delivered so far."""
         return "".join(self._parts)
 
-    def process_stream(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    def process_stream(self, chunks: Iterable[Chunk],
+                       ending: Callable[[], Iterable[Chunk]] = tuple) -> Generator[Chunk, None, str]:
         """Yield cleaned chunks, at least one per input chunk; closing this closes ``chunks`` at once.
 
         Exactly one chunk has a finish reason: empty text, or the last tool call if that came with one. It leaves as
         soon as the back-end has nothing more ready; reading then goes on, and token counts that arrive later follow in
-        an empty chunk with ``usage``.
+        an empty chunk with ``usage``. At the end, ``ending`` is called, and the chunks that it returns are yielded.
+        Returns the delivered text.
         """
         parts = self._parts
         try:
@@ -117,6 +119,8 @@ class StreamingResponseHandler:
             close = getattr(chunks, "close", None)
             if close:
                 close()
+        yield from ending()
+        return self.full_response_text
 
     def _step(self, chunk: Chunk) -> list[Chunk]:
         usage = chunk.get("usage")

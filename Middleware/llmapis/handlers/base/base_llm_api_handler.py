@@ -247,8 +247,32 @@ class LlmApiHandler(ABC):
         if self.is_cancelled:
             return
         connection = self._connection = self._transport.open_stream(self.request(prompt, True), self._scope)
+        framer, scope = self.FRAMER(), self._scope
+        # The beginning of an answer of which no event has been understood.
+        start = bytearray()
         try:
-            yield from self._chunks(connection)
+            for block in connection:
+                if not block:
+                    yield {"token": "", "finish_reason": None}
+                    continue
+                chunks = self.read_events(framer.feed(block))
+                if not self.understood and not chunks:
+                    start += block[:max(WHOLE_LIMIT - len(start), 0)]
+                # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
+                if not chunks:
+                    yield {"token": "", "finish_reason": None}
+                elif len(chunks) == 1:
+                    yield chunks[0]
+                else:
+                    yield from self._batch(chunks)
+                if self.failure is not None:
+                    raise self.failure
+                if self.ended or self.closed:
+                    break
+                if scope is not None and scope.cancelled:
+                    return
+            if not self.is_cancelled:
+                yield from self._rest(connection, framer, start)
         except EarlyTerminationException:
             return
         except LineTooLongError as error:
@@ -265,33 +289,8 @@ class LlmApiHandler(ABC):
         if connection is not None:
             connection.abort()
 
-    def _chunks(self, connection: BackendStream) -> Iterator[Chunk]:
-        framer, scope = self.FRAMER(), self._scope
-        # The beginning of an answer of which no event has been understood.
-        start = bytearray()
-        for block in connection:
-            if not block:
-                yield {"token": "", "finish_reason": None}
-                continue
-            events: Sequence[SSEEvent | str] = framer.feed(block)
-            chunks = self.read_events(events)
-            if not self.understood and not chunks:
-                start += block[:max(WHOLE_LIMIT - len(start), 0)]
-            # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
-            if not chunks:
-                yield {"token": "", "finish_reason": None}
-            elif len(chunks) == 1:
-                yield chunks[0]
-            else:
-                yield from self._batch(chunks)
-            if self.failure is not None:
-                raise self.failure
-            if self.ended or self.closed:
-                break
-            if scope is not None and scope.cancelled:
-                return
-        if self.is_cancelled:
-            return
+    def _rest(self, connection: BackendStream, framer: SSEParser | NDJSONParser, start: bytearray) -> Iterator[Chunk]:
+        """Yield what follows the last event, or the answer in a body that has begun with ``start`` and has no event."""
         rest = []
         if self.ended or self.closed:
             rest = connection.drain(CLOSING_SECONDS if self.closed else DRAIN_SECONDS, DRAIN_BYTES)
