@@ -42,6 +42,8 @@ CHOOSE = re.compile(r"\b(choose|pick|select|classif\w*|categor\w*|decide|which (
 BULLET = re.compile(r"^[ \t]*(?:[-*\u2022][ \t]+|\d+[.)][ \t]+|(?!(?:USER|ASSISTANT|SYSTEM|HUMAN):)(?=[A-Z]{3,20}:))"
                     r"([\w /-]{1,40}?)[ \t]*(?::[ \t]*(.*))?$", re.M)
 SECTION = re.compile(r"^<([A-Za-z][\w-]*)>[ \t]*\n(.*?)\n</\1>", re.M | re.S)
+# A task behind the message to which it refers, such as "Do not answer the message above yet."
+TASK = re.compile(r"\n\n(?=[^\n.]*\bthe message above\b)", re.I)
 JSON_SAMPLE = re.compile(r'\{\s*"(\w+)"\s*:\s*(["\[])')
 STOP_WORDS = frozenset(
     "a about above after all also an and any anything are as assistant at be because but by can could do does else "
@@ -76,13 +78,13 @@ def _choose(options: dict[str, str], lines: list[str]) -> str:
     return list(options)[-1]
 
 
-def _describe(system: str, question: str) -> str:
+def _describe(instructions: str, material: str, question: str) -> str:
     """Return a description of what the workflow sent, in place of a model's answer."""
-    instruction = re.split(r"(?<=[.!?:])\s", SECTION.sub("", system).strip())[0].rstrip(".:")
+    instruction = re.split(r"(?<=[.!?:])\s", SECTION.sub("", instructions).strip())[0].rstrip(".:")
     text = f"{MARK}\n\nYou asked: {_quote(question, 25)}\n\nA language model would answer here. What I can show is how "
     text += "the workflow put the question to me. "
     text += f"My instruction begins {_quote(instruction, 20)}. " if instruction else "I was given no instruction. "
-    earlier = [f"{name} ({_quote(body, 12)})" for name, body in SECTION.findall(system)]
+    earlier = [f"{name} ({_quote(body, 12)})" for name, body in SECTION.findall(material)]
     text += f"Earlier steps handed me: {' and '.join(earlier)}." if earlier else ""
     return text.rstrip() + "\n\nPoint the endpoint file at your own LLM to get real answers."
 
@@ -93,6 +95,12 @@ def answer(messages: list[dict[str, Any]]) -> str:
     system = "\n".join(text for role, text in texts if role in ("system", "developer"))
     users = [text for role, text in texts if role == "user"]
     asked = users[-1] if users else texts[-1][1] if texts else ""
+    asked, *tasks = TASK.split(asked)
+    given = list(SECTION.finditer(asked)) if tasks else []
+    if given:
+        # What earlier steps have found stands in front of the message, with a blank line between.
+        system += "\n" + asked[:given[-1].end()]
+        asked = asked[given[-1].end():].partition("\n\n")[2]
     material = "\n".join(body for _, body in SECTION.findall(asked)) or asked
     lines = [line for line in material.splitlines() if line.strip() and not re.fullmatch(r"\s*\w+:\s*", line)]
     question = re.sub(r"(?i)^\s*(?:user|human):\s*", "", lines[-1] if lines and material != asked else asked)
@@ -105,7 +113,7 @@ def answer(messages: list[dict[str, Any]]) -> str:
     if len(options) > 1 and CHOOSE.search(f"{system}\n{SECTION.sub('', asked)}"):
         # The options themselves would otherwise count as the newest lines.
         return _choose(options, [line for line in lines if not BULLET.match(line)])
-    return _describe(system, question)
+    return _describe(tasks[-1] if tasks else system, system, question)
 
 
 # -- how it says it: the two dialects over HTTP/1.1 --------------------------------------------------------------------

@@ -40,14 +40,14 @@ class Model:
         note = f"Odo owns a mill. He has {len(self.prompts)} cats."
         for known, answer in (("sort messages for a dispatcher", self.category), ("keep notes", note),
                               ("keep the summary", "Odo, a miller, lost his cat."), ("small tasks", "a title"),
-                              ("You make notes on a request", "use a loop"), ("You plan texts", "begin with rain")):
-            if known in system:
+                              ("First make short notes", "use a loop"), ("First make a plan", "begin with rain")):
+            if known in (rest if known.startswith("First") else system):
                 return answer
         return "The answer."
 
     def asked(self, wanted: str, since: int = 0) -> list[tuple[str, str]]:
         with self._lock:
-            return [prompt for prompt in self.prompts[since:] if wanted in prompt[0]]
+            return [prompt for prompt in self.prompts[since:] if wanted in prompt[0] + prompt[1]]
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -160,18 +160,20 @@ def test_strict_chat_templates_accept_every_conversation(server: Launcher, model
 
 
 @pytest.mark.parametrize("model_id", ["me:assistant", "me", "gpt-4", None])
-@pytest.mark.parametrize("category, step", [("CODING", "You make notes on a request"), ("Writing.", "You plan texts"),
+@pytest.mark.parametrize("category, step", [("CODING", "First make short notes"), ("Writing.", "First make a plan"),
                                             ("CONVERSATION", ""), ("I cannot say", ""),
                                             ("<think>Is it CODING? Or", ""),
-                                            ("<think>CODING?</think>WRITING", "You plan texts")])
+                                            ("<think>CODING?</think>WRITING", "First make a plan")])
 def test_the_assistant_takes_the_route_that_the_model_chooses(
         server: Launcher, model: Model, model_id: str | None, category: str, step: str) -> None:
     since, model.category = len(model.prompts), category
     assert ask(server, "Please help me.", model_id) == "The answer."
-    systems = [system for system, _ in model.prompts[since:]]
-    assert "CODING: programming" in model.prompts[since][1]
-    assert len(systems) == (3 if step else 2)
-    assert not step or step in systems[1]
+    route, *others = model.prompts[since:]
+    assert "CODING: programming" in route[0] + route[1]
+    assert len(others) == (2 if step else 1)
+    assert not step or step in others[0][1]
+    # What a back-end has read for the plan, it need not read for the answer.
+    assert len({system for system, _ in others}) == 1
 
 
 def test_the_assistant_streams(server: Launcher, model: Model) -> None:
@@ -201,8 +203,10 @@ def test_a_conversation_with_an_id_is_remembered(server: Launcher, model: Model,
     ask(server, "Who owns the mill?", model_id, system, history=19)
     [(prompt, sent)] = model.asked("<summary>", since)
     assert prompt.startswith("Be brief.") and "DiscussionId" not in prompt + sent
-    assert "Odo owns a mill." in prompt and "Odo, a miller, lost his cat." in prompt
-    assert "Speak of these things" in prompt
+    assert prompt == "Be brief."
+    assert "Odo owns a mill." in sent and "Odo, a miller, lost his cat." in sent and "Speak of these things" in sent
+    newest = sent.rpartition("Answer 18.")[2]
+    assert newest.startswith("\nNotes on earlier parts") and newest.endswith("Who owns the mill?")
 
 
 def test_without_an_id_nothing_is_kept(server: Launcher, model: Model, public: Path) -> None:
@@ -301,10 +305,10 @@ def test_a_server_that_takes_one_text_gets_whole_turns(tmp_path: Path) -> None:
                 turns("You are Odo.\n\nWhy?\n\nReally?")]
             assert sent("me:chat", system, first, ("assistant", "So")) == [turns("You are Odo.\n\nWhy?", "So")]
             route, notes, answer = sent("me:assistant", system, first)
-            for prompt, beginning, end in (
-                    (route, "You sort messages for a dispatcher.", "CODING, WRITING or CONVERSATION."),
-                    (notes, "You are a senior programmer", "likely mistakes."), (answer, "You help a person", "Why?")):
-                assert prompt.startswith(f"<start_of_turn>user\n{beginning}"), prompt
+            assert route.startswith("<start_of_turn>user\nYou sort messages for a dispatcher.")
+            for prompt, beginning, end in ((notes, "Why?", "the finished code."),
+                                           (answer, "These are your notes", "try it.")):
+                assert prompt.startswith(f"<start_of_turn>user\nYou are Odo.\n\n{beginning}"), prompt
                 assert prompt.endswith(f"{end}<end_of_turn>\n<start_of_turn>model"), prompt
                 assert prompt.count("<start_of_turn>") == 2
             (remembered,) = sent("me:memory", system, first)

@@ -26,17 +26,19 @@ PLAN = "<think>Hm, {so}.</think><outcome>\nDoor {n} opens.\n</outcome>\n<status>
 FACT = ('[{"title": "Ledger", "summary": "Mara hid ledger {n} in the mill.", "entities": ["Mara"], '
         '"key_phrases": ["hidden ledger"]}]')
 ANSWERS = {  # how a system prompt begins -> what the model says; {n} is the number of the call
-    "You plan the turns": PLAN,
     "You keep the chronicle of a text adventure short": "JOINED {n}",
     "You keep the chronicle": "ENTRY {n}",
     "You keep the summary of a long": "STORY {n}",
     "You write search terms": "ledger; Mara",
-    "You prepare the next message": "<think>Hm, {so}.</think>NOTES {n}",
     "You keep the long-term memory": f"Here they are:\n```json\n{FACT}\n```",
     "You keep a document": "# The person\n- Looks for ledger {n}.",
     "You sum up a part": "PART {n}",
     "You keep the summary of how": "BEGINNING {n}",
     "You do small tasks": '{"title": "Ledger"}',
+}
+STEPS = {  # what a step asks for behind the newest message -> what the model says
+    "First plan your turn": PLAN,
+    "First make notes for your next message": "<think>Hm, {so}.</think>NOTES {n}",
 }
 LEFT_OVER = (  # what no prompt may hold: markers, template code, stand-ins for what is not there, empty sections
     r"\{\{|\{%|\{agent|_CURLY__|\[DiscussionId|\[IMAGE_BLOCK\]|<think>",
@@ -106,8 +108,10 @@ class Server:
         if "messages" not in body:  # KoboldCpp
             return json_reply({"results": [{"text": "A brass key."}]})
         system = body["messages"][0]["content"]
-        text = next((text for start, text in ANSWERS.items() if system.startswith(start)),
-                    "Assistant: The floor creaks, {n} times.").replace("{n}", str(len(self._backend.requests)))
+        step = next((text for task, text in STEPS.items() if task in body["messages"][-1]["content"]), None)
+        text = step or next((text for start, text in ANSWERS.items() if system.startswith(start)),
+                            "Assistant: The floor creaks, {n} times.")
+        text = text.replace("{n}", str(len(self._backend.requests)))
         return chat_stream_reply([text[:4], text[4:]]) if body["stream"] else chat_reply(text)
 
 
@@ -134,7 +138,9 @@ def test_the_game_bot_keeps_a_long_story(start: Callable[[str], Server]) -> None
     memories = [entry["text_block"].split()[0] for entry in json.loads(server.stored("memories.json"))]
     assert memories == ["JOINED", *["ENTRY"] * 5], "the oldest five of ten became one"
     assert "STORY" in server.stored("chat_summary.json")
-    plan, telling = server.prompts("You plan the turns")[-1], server.prompts("You are the game master")[-1]
+    plan, telling = server.prompts("You are the game master")[-2:]
+    assert "First plan your turn" in plan and "Tell the player what happens" in telling
+    assert plan.partition("<chronicle>")[0] == telling.partition("<chronicle>")[0], "the server reads it once"
     for prompt in (plan, telling):
         assert re.search(r"<summary>\nSTORY \d+\n</summary>", prompt)
         assert re.search(r"<chronicle>\nENTRY \d+(\n\nENTRY \d+){3}\n</chronicle>", prompt)

@@ -54,6 +54,10 @@ class World(StubBackend):
         """The system prompts of all calls of an LLM."""
         return [_system(request) for request in self.requests if request.path.startswith("/endpoint/")]
 
+    def newest(self) -> str:
+        """The last message of the newest call of an LLM."""
+        return str(self.requests[-1].json["messages"][-1]["content"])
+
     def tool_calls(self) -> list[RecordedRequest]:
         return [request for request in self.requests if request.path == "/get_current_time"]
 
@@ -114,7 +118,7 @@ def test_the_model_uses_tools_until_it_wants_none(tools: Launcher, world: World)
     assert [call.json["timezone"] for call in world.tool_calls()] == ["Paris", "Europe/Paris"]
     choices = [system for system in world.systems() if system.startswith(CHOOSES)]
     assert len(choices) == 3 and all("### get_current_time\nThe time\nArguments:" in system for system in choices)
-    assert f'Call: get_current_time {{"timezone": "Europe/Paris"}}\nResult: {json.dumps(NOON)}' in world.systems()[-1]
+    assert f'Call: get_current_time {{"timezone": "Europe/Paris"}}\nResult: {json.dumps(NOON)}' in world.newest()
 
 
 def test_a_model_that_never_has_enough_is_stopped(tools: Launcher, world: World) -> None:
@@ -143,12 +147,12 @@ def test_stop_ends_the_call_of_the_tool(tools: Launcher, world: World) -> None:
 def test_without_the_encyclopedia_there_is_one_line_and_an_honest_answer(
         public: Path, world: World, user: str) -> None:
     world.replies = {"You prepare research": ["Which fish live in the Baltic Sea?"],
-                     "You choose what to look up": ["Baltic Sea"], "You answer questions": ["I could not look it up."]}
+                     "You choose what to look up": ["Baltic Sea"], ANSWERS: ["I could not look it up."]}
     with Launcher("run_waitress.py", "--PublicDirectory", public, "--User", user) as server:
         text, complaints = ask(server, "Which fish live in the Baltic Sea?")
     assert text == "I could not look it up." and len(world.systems()) == 3
     assert len(complaints) == 1 and "/top_n_articles" in complaints[0]
-    assert "the offline copy did not answer. Tell the person so" in world.systems()[-1]
+    assert "the offline copy of Wikipedia did not answer. Tell the person so" in world.newest()
 
 
 def test_no_llm_answers_open_webuis_own_request_to_choose_tools(tools: Launcher, world: World) -> None:

@@ -135,7 +135,7 @@ def test_a_picture_in_a_chat_with_an_id_is_described_once(chat: Chat, name: str)
         answers.append(chat.ask(OPENAI, body([system, *messages], f"{chat.user}:{name}"), whole))
         looks.append([call for call in chat.model.calls[before:] if call.endpoint == "Vision-Endpoint"])
     assert [len(found) for found in looks] == [1, 0]
-    assert all(f"<pictures>\n{looks[0][0].text}\n</pictures>" in answer.system for answer in answers)
+    assert all(f"<pictures>\n{looks[0][0].text}\n</pictures>" in answer.prompt for answer in answers)
 
 
 def test_a_request_for_a_title_is_one_call_where_there_is_a_workflow_for_it(chat: Chat) -> None:

@@ -94,6 +94,17 @@ def test_an_ordinary_answer_names_itself_the_instruction_and_earlier_steps() -> 
         assert part in reply
 
 
+def test_the_texts_of_a_step_around_a_message_are_told_from_the_message() -> None:
+    notes = "Notes on it:\n<notes>\nBegin with rain.\n\nThen sun.\n</notes>\nUse them."
+    task = "Answer the message above as a writer: choose words well.\n- one: x\n- two: y"
+    reply = answer(chat(f"{notes}\n\nA story!\n\nA short one.\n\n{task}", "You are kind."))
+    for part in ("You asked: \u201cA story! A short one.\u201d", "begins \u201cAnswer the message above as a writer",
+                 "notes (\u201cBegin with rain."):
+        assert part in reply
+    task = "Do not answer the message above yet. Plan it."
+    assert "You asked: \u201cA story!\u201d" in answer(chat(f"A story!\n\n{task}"))
+
+
 def test_the_same_request_gets_the_same_answer() -> None:
     assert answer(chat("Hello")) == answer(chat("Hello"))
 

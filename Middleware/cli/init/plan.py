@@ -193,22 +193,26 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
     answers have room for it, or they would be cut off before they begin.
 
     ``answerTokens``: the longest answer. ``roomTokens``: the messages, and what a system prompt says besides the words
-    of the workflow. ``routeTokens``, ``glanceTokens``: messages for a plan, and for choosing a route. ``notesTokens``:
-    that plan. The rest is memory.
+    of the workflow. ``sharedTokens``: the same where memories, or a plan, stand in front of the newest message; the
+    workflows that share a beginning must count alike. ``glanceTokens``: messages for choosing a route.
+    ``notesTokens``: a plan. The rest is memory.
     """
     answer = _between(window // 4, 256, 8000)
     memory = _between(window // 16, 150, 400)
     summary = _between(window // 10, 250, 1000)
     thoughts = _between(window // 8, 256, 2000) if thinks else 0
+    notes, shown = _between(window // 10, 200, 600), 3 if window >= 8192 else 2
+    room = window - answer - RESERVED_TOKENS - INSTRUCTIONS
     return {
-        "answerTokens": answer, "roomTokens": window - answer - RESERVED_TOKENS - INSTRUCTIONS,
-        "notesTokens": _between(window // 10, 200, 600) + thoughts, "routeTokens": window // 2,
+        # Memories and summary are mostly half as long as they may be; if they are longer, the oldest messages give way.
+        "answerTokens": answer, "roomTokens": room, "sharedTokens": room - max(notes, (shown * memory + summary) // 2),
+        "notesTokens": notes + thoughts,
         "glanceTokens": _between(window // 4, 400, 2000), "routeNameTokens": 50 + thoughts,
         "taskTokens": _between(window // 4, 256, 1000) + thoughts,
         "memoryTokens": memory + thoughts, "memoryWords": memory * 6 // 10,
         "chunkTokens": _between(window // 4, 500, 3000),
         "summaryTokens": summary + thoughts, "summaryWords": summary * 6 // 10,
-        "memoriesShown": 3 if window >= 8192 else 2}
+        "memoriesShown": shown}
 
 
 def _between(value: int, least: int, most: int) -> int:

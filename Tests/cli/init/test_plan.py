@@ -18,8 +18,11 @@ def test_every_prompt_and_its_answer_fit(window: int) -> None:
     remembered = share["summaryTokens"] + share["memoriesShown"] * share["memoryTokens"]
     assert share["roomTokens"] - remembered >= 150  # messages beside all memories
     thoughtful = shares(window, thinks=True)
-    for prompt, answer in (("routeTokens", "notesTokens"), ("glanceTokens", "routeNameTokens")):
-        assert share[prompt] + thoughtful[answer] + INSTRUCTIONS <= window
+    assert share["sharedTokens"] >= 250
+    # What is sent for a plan is sent for the answer after it, too, with the plan in front of the newest message.
+    assert share["sharedTokens"] + share["notesTokens"] <= share["roomTokens"]
+    assert share["sharedTokens"] + thoughtful["notesTokens"] + INSTRUCTIONS <= window
+    assert share["glanceTokens"] + thoughtful["routeNameTokens"] + INSTRUCTIONS <= window
     assert 3 * share["memoryTokens"] + share["chunkTokens"] + thoughtful["memoryTokens"] + INSTRUCTIONS <= window
     assert share["summaryTokens"] + 3 * share["memoryTokens"] + thoughtful["summaryTokens"] + INSTRUCTIONS <= window
 
