@@ -5,7 +5,6 @@ import json
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,9 +192,7 @@ def test_a_conversation_with_an_id_is_remembered(server: Launcher, model: Model,
     name = model_id.replace(":", "-")
     system = f"[DiscussionId]{name}[/DiscussionId]Be brief."
     for rounds in (3, 12, 18):
-        since = len(model.prompts)
-        ask(server, "And now?", model_id, system, history=rounds)
-        wait_until_idle(model)
+        ask_to_the_end(server, "And now?", model_id, system, history=rounds)
     folder = next(path for path in (public / "DiscussionIds").iterdir() if path.name == name)
     assert "Odo owns a mill." in (folder / "memories.json").read_text("utf-8")
     assert "Odo, a miller, lost his cat." in (folder / "chat_summary.json").read_text("utf-8")
@@ -212,8 +209,7 @@ def test_a_conversation_with_an_id_is_remembered(server: Launcher, model: Model,
 def test_without_an_id_nothing_is_kept(server: Launcher, model: Model, public: Path) -> None:
     kept = sorted((public / "DiscussionIds").rglob("*"))
     since = len(model.prompts)
-    assert ask(server, "And now?", "me:memory", history=20) == "The answer."
-    wait_until_idle(model)
+    assert ask_to_the_end(server, "And now?", "me:memory", history=20) == "The answer."
     assert sorted((public / "DiscussionIds").rglob("*")) == kept
     assert len(model.prompts) == since + 1 and "<summary>" not in model.prompts[-1][0]
 
@@ -228,13 +224,12 @@ def test_a_long_chat_is_cut_to_the_window_and_begins_with_the_user(server: Launc
         assert sum(len(text_of(message)) for message in sent) < WINDOW * 4
 
 
-def wait_until_idle(model: Model) -> None:
-    """Until the nodes after the answer have had their say."""
-    known, since = -1, time.monotonic()
-    while time.monotonic() - since < 0.4:
-        if len(model.prompts) != known:
-            known, since = len(model.prompts), time.monotonic()
-        time.sleep(0.02)
+def ask_to_the_end(server: Launcher, text: str, model_id: str, system: str = "", history: int = 0) -> str:
+    """The answer, once the nodes after it have had their say, the first of which waits for the next message."""
+    logged = server.output_size()
+    answer = ask(server, text, model_id, system, history)
+    server.wait_output("done after", 60, logged)
+    return answer
 
 
 # -- without an answer -------------------------------------------------------------------------------------------------
