@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from Tests.cli.init.llm_servers import llama_cpp
 from Tests.stub_backend import (
     RecordedRequest,
     Reply,
@@ -56,9 +57,10 @@ class Cache(Protocol):
 # -- llama.cpp's cache, simulated --------------------------------------------------------------------------------------
 
 # The words of common vocabularies are one token with the space before them, digits are one each, and other characters
-# stand together where they are of one kind. Longer words are usually put together from parts.
-_PIECES = re.compile(r"<\|im_\w+\|>|'(?:s|t|re|ve|m|ll|d)\b| ?[^\W\d_]+| ?\d| ?(?:(?!<\|im_)[^\s\w]|_)+|\s+(?!\S)|\s")
+# stand together where they are of one kind. Longer words are put together from parts, as are those without a space.
+_PIECES = re.compile(r"<\|im_\w+\|>|'(?:s|t|re|ve|m|ll|d)\b| ?[^\W\d_]+|\d| ?(?:(?!<\|im_)[^\s\w]|_)+|\s+(?!\S)|\s")
 WHOLE_WORD = 13
+WHOLE_WITHOUT_SPACE = 7
 
 # As llama.cpp sets them: --slot-prompt-similarity, and two constants of its code.
 SIMILAR = 0.1
@@ -72,9 +74,11 @@ def tokens_of(text: str) -> list[str]:
 
 
 def _parts(piece: str) -> Iterable[str]:
-    if len(piece) <= WHOLE_WORD or piece.startswith("<|"):
+    whole = WHOLE_WORD if piece[0] == " " or not piece.isalpha() else WHOLE_WITHOUT_SPACE
+    if len(piece) <= whole or piece.startswith("<|im_"):
         return (piece,)
-    return (piece[start:start + WHOLE_WORD // 2] for start in range(0, len(piece), WHOLE_WORD // 2))
+    half = (len(piece) + 1) // 2
+    return piece[:half], piece[half:]
 
 
 def rendered(messages: Messages) -> str:
@@ -337,6 +341,9 @@ class Call:
     new: int
 
 
+_SERVER = llama_cpp(MODEL, WINDOW, chat_template=TEMPLATE)
+
+
 class CacheBackend(StubBackend):
     """Answers as llama.cpp's server does, with the ``usage`` and ``timings`` of the first cache.
 
@@ -360,12 +367,8 @@ class CacheBackend(StubBackend):
 
     def _reply(self, request: RecordedRequest) -> Reply | None:
         self.requests.clear()
-        if request.path == "/v1/models":
-            return json_reply({"object": "list", "data": [
-                {"id": MODEL, "object": "model", "owned_by": "llamacpp", "meta": {"n_ctx_train": WINDOW}}]})
-        if request.path == "/props":
-            return json_reply({"default_generation_settings": {"n_ctx": WINDOW}, "total_slots": 1,
-                               "chat_template": TEMPLATE, "modalities": {"vision": False}})
+        if request.path in _SERVER:
+            return json_reply(_SERVER[request.path])
         if request.path != "/v1/chat/completions":
             return None
         body = request.json

@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from benchmarks.cache_backend import MODEL, WINDOW, Cache, CacheBackend, Call, RealCache, SimulatedCache, Words
 from Tests.integration.launcher import PROJECT, Launcher, clean_environment, sse_payloads
-from Tests.real.servers import RealServer, free_port
+from Tests.real.servers import llama_server
 
 TURNS = 20
 SYSTEM_WORDS = 1260
@@ -190,23 +190,20 @@ def _wait_for_the_end(server: Launcher, turns: int) -> None:
 # -- the caches --------------------------------------------------------------------------------------------------------
 
 @contextlib.contextmanager
-def caches(real: tuple[str, str] | None, folder: Path) -> Iterator[dict[str, Cache]]:
-    """Yield a cache for each setting of the table, empty."""
-    if not real:
-        yield {name: SimulatedCache(slots, host) for (slots, host), name in NAMES.items()}
-        return
+def caches(real: Sequence[str] | None, folder: Path) -> Iterator[dict[str, Cache]]:
+    """Yield a cache for each setting of the table, empty. ``real``: the binary and the model of servers."""
     with contextlib.ExitStack() as stack:
         made: dict[str, Cache] = {}
-        for (slots, host), name in NAMES.items():
-            made[name] = RealCache(stack.enter_context(llama_server(real, slots, host, folder / f"{name}.txt")).url)
+        for number, ((slots, host), name) in enumerate(NAMES.items()):
+            if not real:
+                made[name] = SimulatedCache(slots, host)
+                continue
+            own = folder / str(number)
+            own.mkdir()
+            options = ["-c", str(WINDOW * slots), "-np", str(slots), "--cache-ram", "-1" if host else "0", "-t", "1"]
+            made[name] = RealCache(stack.enter_context(
+                llama_server(own, Path(real[1]), options, binary=Path(real[0]))).url)
         yield made
-
-
-def llama_server(real: tuple[str, str], slots: int, host_cache: bool, log: Path) -> RealServer:
-    port = free_port()
-    return RealServer([real[0], "-m", real[1], "--host", "127.0.0.1", "--port", str(port), "-c", str(WINDOW * slots),
-                       "-np", str(slots), "--cache-ram", "-1" if host_cache else "0", "-t", "1", "--no-webui"],
-                      port, "/health", log, 120)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -232,7 +229,7 @@ def main(words: Sequence[str] | None = None) -> int:
     results = []
     for name in options.only.split(","):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, \
-                caches(options.real and tuple(options.real), Path(folder)) as made, CacheBackend(made) as backend:
+                caches(options.real, Path(folder)) as made, CacheBackend(made) as backend:
             results.append(lead(ROWS[name], backend, options.turns))
             print(f"{name}: {dict(results[-1].kinds)}", file=sys.stderr, flush=True)
             for call in backend.calls if options.calls else ():

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import prefix_cache
 from benchmarks.cache_backend import Call, Read, Script, SimulatedCache, tokens_of
+from Tests.benchmarks import recorded_cache
 
 LONG, OTHER = [f"a{number}" for number in range(100)], [f"b{number}" for number in range(100)]
 
@@ -50,6 +51,21 @@ def test_an_answer_is_split_into_the_same_tokens_when_it_comes_back() -> None:
     first = cache.serve([question], text)
     again = cache.serve([question, {"role": "assistant", "content": text}, question], text)
     assert again.cached == first.prompt + len(tokens_of(text))
+
+
+@pytest.mark.parametrize("scenario", recorded_cache.scenarios())
+def test_the_simulation_reads_what_a_real_server_read(scenario: str) -> None:
+    calls = recorded_cache.scenarios()[scenario]
+    for setting, recorded in json.loads(recorded_cache.FILE.read_text(encoding="utf-8"))[scenario].items():
+        (slots, host_cache), = [key for key, name in prefix_cache.NAMES.items() if name == setting]
+        simulated = SimulatedCache(slots, host_cache)
+        reads = [simulated.serve(*call) for call in calls]
+        real = [Read(*counts) for counts in recorded]
+        total = sum(read.processed for read in real)
+        assert abs(sum(read.processed for read in reads) - total) < 0.05 * total, setting
+        # They also choose the same slot for each call.
+        for number, (one, other) in enumerate(zip(reads, real, strict=True)):
+            assert abs(one.processed - other.processed) < 0.05 * other.prompt, (setting, number)
 
 
 def test_nodes_are_answered_in_the_form_that_they_want() -> None:

@@ -49,7 +49,7 @@ ROUTES = {
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
-    with llama_server(tmp_path_factory.mktemp("llama")) as server:
+    with llama_server(tmp_path_factory.mktemp("llama"), key=API_KEY) as server:
         yield server
 
 

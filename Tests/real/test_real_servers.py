@@ -9,7 +9,7 @@ import pytest
 
 from Tests.integration.launcher import Launcher, read_until, sse_payloads, streamed_text
 from Tests.real.conftest import DIALECTS, SCHEMA
-from Tests.real.servers import RealServer
+from Tests.real.servers import RealServer, busy
 
 pytestmark = pytest.mark.real
 
@@ -90,10 +90,6 @@ def test_dead_server_hands_over_to_the_proxy(wilmer: Launcher, stream: bool) -> 
     answer = wilmer.ask("dead", stream=stream)
     assert answer.status == 200
     assert streamed_text(answer.body) if stream else answer.text
-
-
-def busy(llama: RealServer) -> bool:
-    return any(slot["is_processing"] for slot in llama.get("/slots")[1])
 
 
 def until(condition: Any, seconds: float) -> bool:
