@@ -293,20 +293,20 @@ class Script:
         return json.dumps(facts)
 
     def _document(self) -> str:
-        return "# The person\n" + "\n".join(f"- {line}" for line in self._words.lines(120))
+        return "# The person\n" + "\n".join(f"- {line}" for line in self._words.lines(ANSWER_WORDS))
 
     def _turn(self) -> str:
         return (f"<outcome>\n{self._words.sentences(60)}\n</outcome>\n"
                 f"<status>\n{self._words.some(12)}\n</status>")
 
     def _memory(self) -> str:
-        return "\n".join(self._words.lines(100, "The user"))
+        return "\n".join(self._words.lines(ANSWER_WORDS, "The user"))
 
     def _summary(self) -> str:
-        return self._words.sentences(150)
+        return self._words.sentences()
 
     def _notes(self) -> str:
-        return "\n".join(f"- {line}" for line in self._words.lines(ANSWER_WORDS))
+        return self._words.sentences()
 
 
 # The longest answer, in tokens, of a node that wants the name of a category: 'init' gives it 50.

@@ -76,7 +76,7 @@ def test_nodes_are_answered_in_the_form_that_they_want() -> None:
             ("Reply with a JSON array and nothing else", 1800, "facts", '"key_phrases"'),
             ("Reply in exactly this form:\n<outcome>", 18000, "turn", "</status>"),
             ("Write five to ten search terms", 120, "terms", ";"),
-            ("Do not answer the message above yet. Make notes on it.", 600, "notes", "- The"),
+            ("Do not answer the message above yet. Make notes on it.", 600, "notes", "The "),
             ("Hello", 500, "answer", "The ")):
         found, text = script.answer([{"role": "user", "content": prompt}], most)
         assert (found, part in text) == (kind, True), prompt
