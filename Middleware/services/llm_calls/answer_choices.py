@@ -43,17 +43,19 @@ def choices_of(context: ExecutionContext) -> tuple[str, ...]:
 
 
 def chosen(answer: object, choices: tuple[str, ...], handler: LlmHandler) -> str | None:
-    """Return the choice that a complete answer is, alone or as the field of an object; None for any other answer."""
+    """Return the choice that a complete answer is, as text, JSON string or field of an object; None for any other."""
     if not isinstance(answer, str):
         return None
     outcome = handler.service.outcome
     # A model whose turn begins inside its thoughts cannot leave them where only the choices are allowed.
     text = remove_thinking_from_text(answer, outcome.endpoint_config).strip() or outcome.reasoning.strip()
-    if text.startswith("{"):
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(text)
-            text = str(value.get(CHOICE_FIELD)) if isinstance(value, Mapping) else text
-    return text if text in choices else None
+    if text in choices:
+        return text
+    found: object = None
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        found = found.get(CHOICE_FIELD) if isinstance(found, Mapping) else found
+    return found if isinstance(found, str) and found in choices else None
 
 
 class ChosenBefore:

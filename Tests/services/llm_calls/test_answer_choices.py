@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.llmapis.handlers.base.base_llm_api_handler import TOKENS_AROUND_CHOICE
 from Middleware.llmapis.transport import get_transport
 from Middleware.models.process import Process
 from Middleware.models.request_context import request_scope
@@ -25,8 +26,8 @@ from Tests.workflows.engine_lab import EngineLab, llm, user
 API_TYPES = Path(__file__).resolve().parents[3] / "Public/Configs/ApiTypes"
 CHOICES = ["CODE", "CODE REVIEW", 'A "B"']
 GRAMMAR = 'root ::= " "? ("CODE" | "CODE REVIEW" | "A \\"B\\"")'
-SCHEMA = {"type": "object", "properties": {"answer": {"type": "string", "enum": CHOICES}}, "required": ["answer"],
-          "additionalProperties": False}
+SCHEMA = {"type": "string", "enum": CHOICES}
+OBJECT = {"type": "object", "properties": {"answer": SCHEMA}, "required": ["answer"], "additionalProperties": False}
 CONSTRAINTS = ("grammar", "grammar_string", "response_format", "format")
 
 
@@ -47,7 +48,7 @@ def choose(prompt: str = "Which?", **keys: Any) -> dict[str, Any]:
 
 def wrapped(strict: bool) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "wilmer_structured_output", "strict": strict,
-                                                   "schema": SCHEMA}}
+                                                   "schema": OBJECT}}
 
 
 # -- the constraint, over real sockets ---------------------------------------------------------------------------------
@@ -67,13 +68,16 @@ def test_every_shipped_kind_of_back_end(lab: EngineLab, name: str, field: str, c
     api_type = json.loads((API_TYPES / f"{name}.json").read_text(encoding="utf-8"))
     lab.write("ApiTypes/Shipped", api_type)
     lab.endpoint("Main", {"apiTypeConfigFileName": "Shipped", "promptTemplate": "chatml"}, lab.backend.url)
-    said = json.dumps({"answer": "CODE REVIEW"}) if "format" in field else " CODE REVIEW"
+    said = {"response_format": '{"answer": "CODE REVIEW"}', "format": '"CODE REVIEW"'}.get(field, " CODE REVIEW")
     lab.backend.responder = lambda request: DIALECTS[api_type["type"]].reply(Answer(tokens=[said]), False)
     with_key, without_key = choose(), choose(answerChoices=[])
     assert lab.run([with_key]).strip() == "CODE REVIEW"
     lab.run([without_key])
     sent, plain = (request.json for request in lab.backend.requests)
     assert {key: sent.pop(key) for key in CONSTRAINTS if key in sent} == ({field: constraint} if field else {})
+    # What stands around the choice is not part of the answer that the node limits.
+    if field == "response_format":
+        plain["max_tokens"] += TOKENS_AROUND_CHOICE
     assert sent == plain
 
 
@@ -94,12 +98,14 @@ def test_a_list_or_lines_with_variables(lab: EngineLab, given: object, known: li
 @table("said, result", [
     ('{"answer": "CODE"}', "CODE"),
     ('\n{ "answer" : "A \\"B\\"" }\n', 'A "B"'),
+    ('"CODE REVIEW"', "CODE REVIEW"),
     ("<think>CODE REVIEW?</think> CODE", "CODE"),
     # All of these are left to whoever reads an answer without a constraint.
     ("It is CODE.", "It is CODE."),
     ("code", "code"),
     ('{"answer": "OTHER"}', '{"answer": "OTHER"}'),
     ('{"answer": "COD', '{"answer": "COD'),
+    ('"OTHER"', '"OTHER"'),
     ("[1]", "[1]")])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_what_an_answer_becomes(lab: EngineLab, stream: bool, said: str, result: str) -> None:

@@ -344,19 +344,27 @@ class LlmApiHandler(ABC):
         grammar = text_in(fields, "grammar") if prompt.choices and isinstance(fields, Mapping) else ""
         descriptor = API_TYPE.value(self.settings.api_type, "structuredOutput")
         descriptor = descriptor if isinstance(descriptor, Mapping) else {}
-        field = usable_field(descriptor)
+        field, raw = usable_field(descriptor), STRUCTURED_OUTPUT.value(descriptor, "style") == "raw"
         if grammar:
             self._put(body, grammar, choices_grammar(prompt.choices))
+        elif field is not None and raw:
+            self._put(body, field, choices_schema(prompt.choices) if prompt.choices else prompt.schema)
         elif field is not None:
-            schema = choices_schema(prompt.choices) if prompt.choices else prompt.schema
-            self._put(body, field, schema if STRUCTURED_OUTPUT.value(descriptor, "style") == "raw" else {
-                "type": "json_schema", "json_schema": {
-                    "name": "wilmer_structured_output", "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
-                    "schema": schema}})
+            if prompt.choices:
+                self._leave_room(body)
+            self._put(body, field, {"type": "json_schema", "json_schema": {
+                "name": "wilmer_structured_output", "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
+                "schema": choice_object(prompt.choices) if prompt.choices else prompt.schema}})
         # A prompt that offers choices asks for one of them in words as well.
         elif not prompt.choices:
             logger.warning("Endpoint '%s': its API type declares no usable structuredOutput; the answer is not "
                            "constrained.", self.settings.endpoint_name)
+
+    def _leave_room(self, body: dict[str, Any]) -> None:
+        """Raise the response limit by what stands around a choice, which is not part of the node's answer."""
+        key = API_TYPE.value(self.settings.api_type, "maxNewTokensPropertyName")
+        if key and type(body.get(key)) is int:
+            body[key] += TOKENS_AROUND_CHOICE
 
     def _put(self, body: dict[str, Any], field: str, constraint: object) -> None:
         """Set a field of the payload, whose dots separate nested objects."""
@@ -413,8 +421,10 @@ def usable_field(descriptor: Mapping[str, object]) -> str | None:
     return field if isinstance(field, str) and field and style in STRUCTURED_OUTPUT["style"].choices else None
 
 
-# The field of the object in which a server without grammars returns the choice: some allow only objects as a schema.
+# The field of the object around a choice.
 CHOICE_FIELD = "answer"
+# A model of 0.5B filled up to 15 tokens with this object, its line breaks and indentation.
+TOKENS_AROUND_CHOICE = 20
 
 
 def choices_grammar(choices: Sequence[str]) -> str:
@@ -425,9 +435,14 @@ def choices_grammar(choices: Sequence[str]) -> str:
 
 
 def choices_schema(choices: Sequence[str]) -> dict[str, object]:
-    """Return the JSON schema of an object with one of the texts."""
-    return {"type": "object", "properties": {CHOICE_FIELD: {"type": "string", "enum": list(choices)}},
-            "required": [CHOICE_FIELD], "additionalProperties": False}
+    """Return the JSON schema of one of the texts."""
+    return {"type": "string", "enum": list(choices)}
+
+
+def choice_object(choices: Sequence[str]) -> dict[str, object]:
+    """Return the JSON schema of an object with one of the texts, as OpenAI's own servers accept only objects."""
+    return {"type": "object", "properties": {CHOICE_FIELD: choices_schema(choices)}, "required": [CHOICE_FIELD],
+            "additionalProperties": False}
 
 
 def usage_of(prompt: int | None, completion: int | None, cached: int | None = None) -> Usage | None:
