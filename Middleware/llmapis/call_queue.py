@@ -36,6 +36,8 @@ SLICE_SECONDS = 0.1
 PAUSE_SECONDS = 3.0
 # Between two calls of one answer; a search on the web, for example, takes longer than most calls wait.
 BETWEEN_CALLS_SECONDS = 10.0
+# The next node of an answer calls within milliseconds, as a rule with the model that is loaded.
+NEXT_CALL_SECONDS = 0.3
 # Changing the model for work that nobody waits for, and back again for the next message, costs more than it brings.
 IDLE_SECONDS = 10.0
 # Work that nobody waits for is not put off for ever by messages that come one after the other.
@@ -94,18 +96,28 @@ class _Group:
 
 @dataclass
 class _Answer:
-    """A request whose answer is not complete, and where its calls run; ``until``: as long as more are expected."""
+    """A request whose answer is not complete.
+
+    Attributes:
+        servers, groups: where its calls have run.
+        until: as long as more calls are expected.
+        between: when its last call ended; None while it has a call.
+    """
 
     request: RequestContext
     servers: set[str] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
     until: float = 0.0
+    between: float | None = None
 
     def holds_back(self, turn: Turn, now: float) -> bool:
         needs = turn.needs
         if now >= self.until:
             return False
         return (bool(needs.places) and needs.server in self.servers) or needs.group in self.groups
+
+    def is_about_to_call(self, group: str, now: float) -> bool:
+        return group in self.groups and self.between is not None and now - self.between < NEXT_CALL_SECONDS
 
     @property
     def is_over(self) -> bool:
@@ -172,6 +184,9 @@ class CallQueue:
         """Let a call run at once, or put it among those that wait."""
         with self._lock:
             self._waiting[turn] = None
+            answer = self._answer_of(turn)
+            if answer is not None:
+                answer.between = None
             stops = self._start_next()
         _stop(stops)
 
@@ -256,6 +271,8 @@ class CallQueue:
             return _Obstacle(reason) if answers or now - group.used_at < IDLE_SECONDS else None
         if any(one.number <= group.latest or not impatient for one in answers if one.needs.model == group.loaded):
             return _Obstacle(reason)
+        if not impatient and any(answer.is_about_to_call(needs.group, now) for answer in self._answers.values()):
+            return _Obstacle(reason)
         return None if needs.model == others[0].needs.model else _Obstacle(reason)
 
     def _start(self, turn: Turn, view: _View) -> None:
@@ -275,7 +292,7 @@ class CallQueue:
         if turn.rank is Rank.ANSWER and turn.request is not None and (needs.places or needs.group):
             answer = self._answers.setdefault(turn.request.request_id, _Answer(turn.request))
             answer.servers.add(needs.server)
-            answer.until = float("inf")
+            answer.until, answer.between = float("inf"), None
             if needs.group:
                 answer.groups.add(needs.group)
         turn.started.set()
@@ -283,10 +300,13 @@ class CallQueue:
     def _note_end(self, turn: Turn, now: float) -> None:
         if turn.needs.group:
             self._group(turn.needs.group).used_at = now
-        answer = self._answers.get(turn.request.request_id) if turn.request is not None else None
-        if answer is not None and turn.rank is Rank.ANSWER and not any(
-                one.request is turn.request for one in self._running):
-            answer.until = now + BETWEEN_CALLS_SECONDS
+        answer = self._answer_of(turn)
+        if answer is not None and not any(one.request is turn.request for one in self._running):
+            answer.until, answer.between = now + BETWEEN_CALLS_SECONDS, now
+
+    def _answer_of(self, turn: Turn) -> _Answer | None:
+        is_its_call = turn.request is not None and turn.rank is Rank.ANSWER
+        return self._answers.get(turn.request.request_id) if is_its_call and turn.request is not None else None
 
     def _group(self, name: str) -> _Group:
         return self._groups.setdefault(name, _Group())

@@ -12,6 +12,7 @@ from Middleware.llmapis.call_queue import (
     IDLE_SECONDS,
     LONGEST_WAIT_BEHIND,
     MOST_RESTARTS,
+    NEXT_CALL_SECONDS,
     PAUSE_SECONDS,
     CallQueue,
     Needs,
@@ -341,6 +342,32 @@ def test_it_stops_nothing_in_vain(street: Street) -> None:
     assert "late" not in street.running, "it would keep the answer waiting"
     street.end("B1")
     assert stopped == ["memory"] and street.running == ["A1"]
+
+
+def test_the_model_stays_between_two_calls_of_one_answer(street: Street) -> None:
+    """The next one comes within milliseconds; if it does not, others need not wait long."""
+    message = RequestContext()
+    street.come("draft", "A", request=message)
+    street.come("B1", "B")
+    street.end("draft")
+    assert street.running == []
+    street.come("answer", "A", request=message)
+    assert street.running == ["answer"]
+    street.end("answer")
+    street.wait(NEXT_CALL_SECONDS + 0.01)
+    assert street.running == ["B1"]
+    street.end("B1")
+    street.come("A2", "A")
+    assert street.running == ["A2"], "the message is not expected to call B"
+
+
+def test_the_model_is_free_as_soon_as_the_answer_is_complete(street: Street) -> None:
+    message = RequestContext()
+    street.come("answer", "A", request=message)
+    street.come("B1", "B")
+    message.answered_at = street.now
+    street.end("answer")
+    assert street.running == ["B1"]
 
 
 def test_who_leaves_while_it_waits_holds_nobody_up(street: Street) -> None:

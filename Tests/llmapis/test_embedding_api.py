@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendConnectionError, ConfigNotFoundError, ConfigValueError
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
@@ -17,6 +16,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Tests.backend_dialects import openai_embeddings
 from Tests.llmapis.lab import Lab
+from Tests.llmapis.queue_lab import one_slot_for_calls, taken
 from Tests.llmapis.transport_lab import SOON
 from Tests.stub_backend import Reply, StubBackend, json_reply
 
@@ -107,15 +107,10 @@ def test_the_scope_of_the_current_request_stops_the_call(backend: StubBackend) -
 
 
 def test_calls_pass_the_gate_of_llm_calls(backend: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "endpoint")
-    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.2)
-    instance.initialize_request_semaphore(1)
-    semaphore = instance.get_request_semaphore()
-    assert semaphore is not None and semaphore.acquire(timeout=0)
-    try:
+    with one_slot_for_calls(monkeypatch):
+        held = taken()
         assert EmbeddingApiService("Main").embed(["a"]) == [[3.0, 4.0]]
-    finally:
-        instance.initialize_request_semaphore(0)
+        held.end()
 
 
 # -- errors -------------------------------------------------------------------------------------------------------
