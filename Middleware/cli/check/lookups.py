@@ -136,6 +136,11 @@ class Lookups:
         window = ENDPOINT.value(answer.config, "maxContextTokenSize") if isinstance(answer, EndpointFile) else None
         return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
 
+    def endpoint_config(self, name: str) -> Mapping[str, object] | None:
+        """Return the content of an endpoint file; None if it cannot be used, or the user is not known."""
+        answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
+        return answer.config if isinstance(answer, EndpointFile) else None
+
     def preset(self, name: str | None, endpoint: str) -> Problem | None:
         """Return the samplers that ``name`` means for a usable endpoint; None: those the endpoint has without a preset.
         """

@@ -1,15 +1,142 @@
-"""Prompts that a server reads again with each message, because what changes stands before what stays."""
+"""Prompts that a server reads again with each message, because what changes stands before what stays.
+
+These findings need all workflows of a user, so they are part of the check of a whole configuration only.
+"""
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups
-from Middleware.cli.check.node_checks import NodeView
+from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label, texts_in
+from Middleware.cli.check.text_checks import variables_in
+from Middleware.llmapis.call_queue import group_of, model_of, server_of
+from Middleware.utilities.config.check import Severity, quoted
 from Middleware.utilities.config.declarations import number_from
-from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.node import NODE, is_responder
+from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.workflows import LoadedWorkflow
+from Middleware.utilities.prompt_extraction_utils import block_size
+from Middleware.workflows.handlers.registry import node_types
 
-COUNT, BLOCK_SIZE = "lastMessagesToSendInsteadOfPrompt", "messageBlockSize"
+TIMES = frozenset({"current_time_12h", "current_time_24h", "time_context_summary"})
+_OUTPUT = re.compile(r"agent([1-9][0-9]{0,3})Output")
+# Nodes that only pass on or take apart the texts in their keys.
+PASSING_ON = frozenset({"StaticResponse", "StringConcatenator", "DelimitedChunker", "JsonExtractor",
+                        "TagTextExtractor"})
+# Nodes whose output does not change with the conversation: a number, TRUE or FALSE, a text file such as a persona.
+STEADY = frozenset({"ArithmeticProcessor", "Conditional", "GetCustomFile", "SaveCustomFile", "WorkflowLock",
+                    "ConversationChunkProcessor"})
+# How deep workflows that run each other are followed.
+MAX_DEPTH = 10
+
+COUNT, LIMIT = "lastMessagesToSendInsteadOfPrompt", "lastMessagesToSendInsteadOfPromptMaxTokenSize"
+BLOCK_SIZE = "messageBlockSize"
+# Five messages and less, such as those of a router, are read in a moment.
+FEWEST_SLIDING = 6
+
+_AFTER = "so that the server reads the whole conversation after it again"
+
+
+class Beginnings:
+    """The prompts of all LLM nodes that one user reaches."""
+
+    def __init__(self) -> None:
+        self._nodes: list[tuple[NodeView, Lookups]] = []
+        # Endpoint, in lower case -> the LLM nodes that name it.
+        self._on: dict[str, set[tuple[str, int]]] = defaultdict(set)
+        # Whether a node takes its endpoint from a variable, so that it may be any of them.
+        self._anywhere = False
+
+    def add(self, views: Iterable[NodeView], lookups: Lookups) -> None:
+        """Add the nodes of a workflow."""
+        for view in views:
+            if "systemPrompt" not in view.keys:
+                continue
+            self._nodes.append((view, lookups))
+            endpoint = _endpoint_name(view)
+            self._anywhere = self._anywhere or "{" in endpoint
+            self._on[endpoint.casefold()].add((view.loaded.display, view.index))
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the findings about all nodes."""
+        for view, lookups in self._nodes:
+            prompt = _Prompt(view, lookups)
+            if _messages_follow(view):
+                yield from prompt.changing_beginning("note" if self._is_alone(view) else "warning")
+                yield from prompt.sliding_window()
+        files: dict[str, list[_Place]] = defaultdict(list)
+        for view, lookups in self._nodes:
+            endpoint = lookups.endpoint_config(_endpoint_name(view))
+            if endpoint is not None:
+                files[view.loaded.display].append(_Place(view, endpoint))
+        for places in files.values():
+            yield from _different_beginnings(places)
+            yield from _alternating_models(places)
+
+    def _is_alone(self, view: NodeView) -> bool:
+        return not self._anywhere and len(self._on[_endpoint_name(view).casefold()]) == 1
+
+
+def _endpoint_name(view: NodeView) -> str:
+    return str(view.node.get("endpointName") or "").strip()
+
+
+# -- several nodes of one workflow -------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class _Place:
+    """An LLM node and the content of the endpoint file that it names."""
+
+    view: NodeView
+    endpoint: Mapping[str, object]
+
+    @property
+    def model(self) -> tuple[str, str]:
+        """The server and the model: a server that has several models keeps the prompts of each."""
+        return server_of(self.endpoint), model_of(self.endpoint)
+
+
+def _different_beginnings(places: Sequence[_Place]) -> Iterator[Finding]:
+    """Yield a finding for the first node whose prompts throw those of another one out of the server's memory."""
+    single = {server_of(place.endpoint) for place in places if ENDPOINT.number(place.endpoint, "parallelCalls") == 1}
+    first: dict[tuple[str, str], NodeView] = {}
+    told: set[tuple[str, str]] = set()
+    # Other types call their LLM only at times: when memories are due, or for a picture.
+    for place in (place for place in places if place.view.runs_as == "Standard"):
+        view, other = place.view, first.setdefault(place.model, place.view)
+        if place.model in told or place.model[0] not in single or NODE.value(
+                view.node, "systemPrompt") == NODE.value(other.node, "systemPrompt"):
+            continue
+        told.add(place.model)
+        key = "systemPrompt" if "systemPrompt" in view.node else ""
+        yield view.finding("note", key, f"the node begins with another system prompt than {other.label}, and the "
+                           "server runs one call at a time, so that each reads all of its prompt again",
+                           expected="the same 'systemPrompt' in both, with what each is to do in 'lateInstruction'; or "
+                                    "a server with two slots, and 'parallelCalls' 2")
+
+
+def _alternating_models(places: Sequence[_Place]) -> Iterator[Finding]:
+    """Yield a finding for each endpoint whose model is loaded between two calls of another one."""
+    told: set[str] = set()
+    for index, place in enumerate(places):
+        group, name = group_of(place.endpoint), _endpoint_name(place.view)
+        if not group or name.casefold() in told or ENDPOINT.text(place.endpoint, "swapStandIn").strip():
+            continue
+        others = {number: model_of(one.endpoint) for number, one in enumerate(places)
+                  if group_of(one.endpoint) == group and model_of(one.endpoint) != model_of(place.endpoint)}
+        later = {model for number, model in others.items() if number > index}
+        around = next((places[number] for number, model in others.items() if number < index and model in later), None)
+        if around is not None:
+            told.add(name.casefold())
+            yield place.view.finding(
+                "note", "endpointName", f"the model of endpoint '{name}' is loaded between two calls of endpoint "
+                f"'{_endpoint_name(around.view)}', which has the same memory ('swapGroup' {quoted(group)})",
+                expected=f"'swapStandIn' in the file of endpoint '{name}', or all calls of a model one after the other")
 
 
 def check_block_size(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
@@ -17,14 +144,6 @@ def check_block_size(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     if BLOCK_SIZE in view.keys:
         for message, expected in odd_block_size(view.node.get(BLOCK_SIZE)):
             yield view.finding("warning", BLOCK_SIZE, message, expected=expected)
-
-
-def odd_block_size(value: object) -> Iterator[tuple[str, str]]:
-    """Yield message and expectation if ``value`` is an odd number of messages above 1."""
-    size = number_from(value, whole=True)
-    if size is not None and size > 1 and size % 2:
-        yield (f"'{BLOCK_SIZE}' is {size}, which is odd, so that every second window begins with a message of the "
-               "assistant", f"an even number, such as {size + 1}")
 
 
 def check_relative_times(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
@@ -40,3 +159,100 @@ def check_relative_times(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 def _messages_follow(view: NodeView) -> bool:
     """Return whether the node sends the conversation after its system prompt."""
     return COUNT in view.keys and not NODE.value(view.node, "prompt")
+
+
+def odd_block_size(value: object) -> Iterator[tuple[str, str]]:
+    """Yield message and expectation if ``value`` is an odd number of messages above 1."""
+    size = number_from(value, whole=True)
+    if size is not None and size > 1 and size % 2:
+        yield (f"'{BLOCK_SIZE}' is {size}, which is odd, so that every second window begins with a message of the "
+               "assistant", f"an even number, such as {size + 1}")
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """The prompt of one LLM node."""
+
+    view: NodeView
+    lookups: Lookups
+
+    def changing_beginning(self, severity: Severity) -> Iterator[Finding]:
+        """Yield what changes in the system prompt. ``severity`` is that of outputs of other nodes."""
+        origins = _Origins(self.view.loaded, self.lookups)
+        found = origins.of_text(self.view.node.get("systemPrompt"), NODE.flag(self.view.node, "jinja2"),
+                                self.view.index)
+        time = next((name for name in found if name in TIMES), "")
+        if time:
+            yield self.view.finding("warning", "systemPrompt", f"the system prompt holds the time ({{{time}}}), which "
+                                    f"changes from call to call, {_AFTER}", expected="the time in 'lateSystemPrompt'; "
+                                    "the date may stay")
+        others = [label for label in found if label not in TIMES]
+        if others:
+            yield self.view.finding(severity, "systemPrompt", f"the system prompt holds the output of {others[0]}, "
+                                    f"which changes from call to call, {_AFTER}",
+                                    expected="that output in 'lateSystemPrompt'")
+
+    def sliding_window(self) -> Iterator[Finding]:
+        """Yield a finding if each new message moves the beginning of what is sent."""
+        node = self.view.node
+        # Without a user, the size for all nodes is not known; and a variable may give it.
+        if not self.lookups.has_user or "{" in str(node.get(BLOCK_SIZE)):
+            return
+        if block_size(node, USER.value(self.lookups.user_file().content, BLOCK_SIZE)) > 1:
+            return
+        count, limit = (number_from(node.get(key), whole=True) for key in (COUNT, LIMIT))
+        # A limit below 1 is reported as out of range.
+        limit = limit if limit is not None and limit > 0 else None
+        if limit is not None or (count is not None and count >= FEWEST_SLIDING):
+            key, size = (LIMIT, f"{limit} tokens") if limit is not None else (COUNT, f"{count} messages")
+            yield self.view.finding("note", key, f"in a conversation with more than {size}, each message moves the "
+                                    "beginning of what is sent, so that the server reads all of it again",
+                                    expected=f"'{BLOCK_SIZE}' in the node or the user file, such as 10")
+
+
+@dataclass(frozen=True)
+class _Origins:
+    """Where the changing parts of texts in one workflow come from."""
+
+    loaded: LoadedWorkflow
+    lookups: Lookups
+
+    def of_text(self, text: object, jinja: bool, index: int, depth: int = 0) -> list[str]:
+        """Return the names of times, and the nodes that write something, in a text of the node ``index``."""
+        found: list[str] = []
+        variables = {**self.lookups.user_variables(), **self.loaded.variables}
+        for name in variables_in(text, jinja) if isinstance(text, str) else ():
+            own = variables.get(name)
+            # A variable of the file or of the user may itself hold variables, one level deep.
+            for inner in variables_in(own, jinja=False) if isinstance(own, str) else (name,):
+                number = _OUTPUT.fullmatch(inner)
+                if inner in TIMES:
+                    found.append(inner)
+                elif number is not None and int(number[1]) <= index:
+                    found += self._of_node(int(number[1]) - 1, depth + 1)
+        return list(dict.fromkeys(found))
+
+    def _of_node(self, index: int, depth: int) -> list[str]:
+        node = self.loaded.nodes[index]
+        node_type = node.get("type", "Standard")
+        if depth > MAX_DEPTH or node_type in STEADY or not isinstance(node_type, str):
+            return []
+        if node_type in PASSING_ON:
+            texts = texts_in(node, "", frozenset())
+            return [one for _, text, _ in texts for one in self.of_text(text, NODE.flag(node, "jinja2"), index, depth)]
+        label = node_label(index, node)
+        if node_type in node_types():
+            view = NodeView(self.loaded, index, node, node_type, node_types()[node_type].TABLES[node_type])
+            if "workflowName" in view.keys or "conditionalWorkflows" in view.keys:
+                children = child_workflows(view, self.lookups) or []
+                found = [one for loaded in children for one in _Origins(loaded, self.lookups).of_result(depth + 1)]
+                # The time is named as such; for the rest, the node of this file is what its reader sees.
+                return [one for one in found if one in TIMES] + ([label] if any(one not in TIMES for one in found)
+                                                                 else [])
+        return [label]
+
+    def of_result(self, depth: int) -> list[str]:
+        """Return the same for the result of the whole workflow."""
+        nodes = self.loaded.nodes
+        answering = next((index for index, node in enumerate(nodes) if is_responder(node)), len(nodes) - 1)
+        return self._of_node(answering, depth) if nodes else []

@@ -109,6 +109,20 @@ class TextRules:
         return "it is left as written" if self.partly else "nothing in this text is filled in"
 
 
+def variables_in(text: str, jinja: bool) -> Collection[str]:
+    """Return the names of all variables in a text of a node; none if it cannot be read."""
+    if "{" not in text:
+        return ()
+    if not jinja:
+        fields, valid = _fields(text)
+        return fields if valid else ()
+    # The parser may raise anything for a text that is not a template, which is reported with the text.
+    try:
+        return _jinja_names(text)
+    except Exception:
+        return ()
+
+
 def check_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
     """Yield problems of a text that takes all variables as ``{name}``."""
     if not has_braces(text):

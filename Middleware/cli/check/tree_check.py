@@ -12,10 +12,11 @@ from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_k
 from Middleware.cli.check.file_checks import SETTINGS, SourceCheck, check_source
 from Middleware.cli.check.findings import Finding, distinct
 from Middleware.cli.check.lookups import Lookups
+from Middleware.cli.check.prompt_checks import Beginnings
 from Middleware.cli.check.scope import EVERYTHING, Scope
 from Middleware.cli.check.tree import Tree, TreeFile, reached_workflows, read_tree, settings_like
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
-from Middleware.cli.check.workflow_checks import check_workflow
+from Middleware.cli.check.workflow_checks import check_workflow, views_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
@@ -90,11 +91,12 @@ class TreeCheck:
         users: the users whose files are checked, with all that they reach; None: all users, and all other files too.
         pause: called between files, so that other threads can run.
         scope: the files to report about. The others are read all the same: what is wrong in a file depends on them.
+        waits: also report prompts that are right, but that servers read again and again.
     """
 
     def __init__(self, users: Sequence[str] | None = None, pause: Callable[[], None] = lambda: None,
-                 scope: Scope = EVERYTHING) -> None:
-        self._pause, self._scope = pause, scope
+                 scope: Scope = EVERYTHING, waits: bool = True) -> None:
+        self._pause, self._scope, self._waits = pause, scope, waits
         self._only = None if users is None else list(users)
         self._sources: dict[str, SourceCheck] = {}
         # File -> the users that reach it.
@@ -228,6 +230,7 @@ class TreeCheck:
 
     def _workflows(self, user: str, check: UserCheck, lookups: Lookups, tree: Tree) -> None:
         reached = self.result.workflows[user] = {}
+        beginnings = Beginnings()
         for loaded in reached_workflows(check, lookups, self._workflow_files):
             if loaded.display in self._settings or (not loaded.nodes and settings_like(loaded.variables)):
                 # The file can be selected because it is in the shared folder, but it is not a workflow.
@@ -239,6 +242,9 @@ class TreeCheck:
                 self._source(tree.files[loaded.display])
             self._add(check_workflow(loaded, lookups), user)
             self._inputs.add(loaded, lookups)
+            beginnings.add(views_of(loaded, lookups), lookups)
+        if self._waits:
+            self._add(self._locate(beginnings.findings()), user)
 
     def _named(self, user: str, lookups: Lookups, tree: Tree) -> None:
         """Check the files that the user's workflows name, and those that these name in turn."""
@@ -254,17 +260,18 @@ class TreeCheck:
     # -- the rest ----------------------------------------------------------------------------------------------------
     def _unreached(self, tree: Tree) -> None:
         variables = {name for file in tree.of_kind("user") for name in _variables(self._sources[file.display].content)}
-        lookups = FileOnlyLookups(variables)
+        lookups, beginnings = FileOnlyLookups(variables), Beginnings()
         for file in tree.of_kind("workflow"):
             if file.display not in self._users:
                 self._pause()
-                self._add(self._alone(file, lookups))
+                self._add(self._alone(file, lookups, beginnings))
+        self._add(self._locate(beginnings.findings()))
         for file in tree.of_kind("endpoint"):
             content = self._sources[file.display].content
             if file.display not in self._users and isinstance(content, dict):
                 self._add(self._locate(check_presets_anywhere(file.display, content)))
 
-    def _alone(self, file: TreeFile, lookups: Lookups) -> Iterator[Finding]:
+    def _alone(self, file: TreeFile, lookups: Lookups, beginnings: Beginnings) -> Iterator[Finding]:
         folder, _, name = file.display[len("Workflows/"):-len(".json")].rpartition("/")
         try:
             loaded = load_workflow(name, folder or ".")
@@ -273,6 +280,7 @@ class TreeCheck:
             return
         yield from check_workflow(loaded, lookups)
         self._inputs.add(loaded, lookups)
+        beginnings.add(views_of(loaded, lookups), lookups)
 
     def _unpassed_inputs(self) -> Iterator[Finding]:
         """Yield the inputs of workflows that no caller passes; only with all files are all callers known."""

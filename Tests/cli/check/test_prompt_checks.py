@@ -34,8 +34,76 @@ def answer(**keys: Any) -> dict[str, Any]:
     return llm(endpointName="Main", **keys)
 
 
+def workflow(*all_nodes: dict[str, Any], **variables: str) -> Mistake:
+    """Other nodes for the workflow General, with variables of the file."""
+    return put(GENERAL, {**variables, "nodes": list(all_nodes)})
+
+
+PLAN = llm(title="Plan", prompt="Plan it.", returnToUser=False)
+SUMMARY = {"type": "GetCurrentSummaryFromFile", "title": "Summary"}
 RELATIVE = {"addDiscussionIdTimestampsForLLM": True, "useRelativeTimestamps": True}
+TIME = "the time in 'lateSystemPrompt'"
+OUTPUT = "that output in 'lateSystemPrompt'"
+BLOCKS = "'messageBlockSize' in the node or the user file, such as 10"
 FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
+    "time": (
+        (nodes(answer(systemPrompt="It is {current_time_24h}.")),),
+        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_24h})", TIME)),
+    "time in a template": (
+        (nodes(answer(jinja2=True, systemPrompt="{% if 1 %}It is {{ current_time_12h }}.{% endif %}")),),
+        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_12h})", TIME)),
+    "time since the last message": (
+        (nodes(answer(systemPrompt="{time_context_summary}")),),
+        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({time_context_summary})", TIME)),
+    "time of a static text": (
+        (nodes({"type": "StaticResponse", "content": "Now: {current_time_12h}"},
+               answer(systemPrompt="{agent1Output}")),),
+        ("warning", GENERAL, "nodes[1].systemPrompt", "holds the time ({current_time_12h})", TIME)),
+    "time in a variable of the file": (
+        (workflow(answer(systemPrompt="{clock}"), clock="It is {current_time_24h}."),),
+        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_24h})", TIME)),
+    "time in a variable of the user": (
+        (nodes(answer(systemPrompt="{clock}")),
+         changed(USER, userWideWorkflowVariables={"clock": "{current_time_24h}"})),
+        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_24h})", TIME)),
+    "plan": (
+        (nodes(PLAN, answer(systemPrompt="Keep to this plan: {agent1Output}")),),
+        ("warning", GENERAL, "nodes[1].systemPrompt", "node 2 'Answer': the system prompt holds the output of node 1 "
+         "'Plan', which changes from call to call", OUTPUT)),
+    "joined summary": (
+        (nodes(SUMMARY, {"type": "StringConcatenator", "strings": ["So far: ", "{agent1Output}"]},
+               answer(systemPrompt="{agent2Output}")),),
+        ("warning", GENERAL, "nodes[2].systemPrompt", "the output of node 1 'Summary'", OUTPUT)),
+    "child": (
+        (nodes({"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
+                "scoped_variables": ["x"], "title": "Recall"}, answer(systemPrompt="{agent1Output}")),),
+        ("warning", GENERAL, "nodes[1].systemPrompt", "the output of node 1 'Recall'", OUTPUT)),
+    "summary for a model with no other work": (
+        (nodes(SUMMARY, llm(endpointName="Spare", systemPrompt="{agent1Output}")),),
+        ("note", GENERAL, "nodes[1].systemPrompt", "the output of node 1 'Summary'", OUTPUT)),
+    "count": (
+        (nodes(answer(lastMessagesToSendInsteadOfPrompt=6)),),
+        ("note", GENERAL, "nodes[0].lastMessagesToSendInsteadOfPrompt", "with more than 6 messages", BLOCKS)),
+    "count as text": (
+        (nodes(answer(lastMessagesToSendInsteadOfPrompt="21", messageBlockSize=1)), changed(USER, messageBlockSize=10)),
+        ("note", GENERAL, "nodes[0].lastMessagesToSendInsteadOfPrompt", "with more than 21 messages", BLOCKS)),
+    "token limit": (
+        (nodes(answer(lastMessagesToSendInsteadOfPromptMaxTokenSize=4000)),),
+        ("note", GENERAL, "nodes[0].lastMessagesToSendInsteadOfPromptMaxTokenSize", "with more than 4000 tokens",
+         BLOCKS)),
+    "different beginnings on one place": (
+        (nodes(llm(title="Plan", prompt="x", systemPrompt="You plan.", returnToUser=False),
+               llm(title="Draft", prompt="y", systemPrompt="You plan.", returnToUser=False),
+               answer(systemPrompt="You answer."), answer(systemPrompt="You check.", returnToUser=False)),
+         changed(ENDPOINT, parallelCalls=1)),
+        ("note", GENERAL, "nodes[2].systemPrompt", "node 3 'Answer': the node begins with another system prompt than "
+         "node 1 'Plan'", "'lateInstruction'")),
+    "models alternate": (
+        (nodes(llm(title="Plan", prompt="x", returnToUser=False),
+               llm(title="Look", prompt="y", endpointName="Spare", returnToUser=False), answer()),
+         changed(ENDPOINT, swapGroup="gpu"), changed(SPARE, swapGroup="gpu", modelNameToSendToAPI="n")),
+        ("note", GENERAL, "nodes[1].endpointName", "node 2 'Look': the model of endpoint 'Spare' is loaded between two "
+         "calls of endpoint 'Main', which has the same memory ('swapGroup' 'gpu')", "'swapStandIn' in the file of")),
     "stand-in outside the group": (
         (changed(SPARE, swapGroup="gpu", swapStandIn="Main"),),
         ("error", SPARE, "swapStandIn", "endpoint 'Main' is not in the same group", "the 'swapGroup' 'gpu'")),
@@ -84,7 +152,42 @@ FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
 }
 
 FINE: dict[str, tuple[Mistake, ...]] = {
-    "a stand-in": (changed(ENDPOINT, swapGroup="gpu"), changed(SPARE, swapGroup="gpu", swapStandIn="Main")),
+    "date": (nodes(answer(systemPrompt="Today is {todays_date_pretty}, {current_day_of_week}.")),),
+    "time at the end": (nodes(answer(lateSystemPrompt="{current_time_24h}")),),
+    "time in front of a prompt": (nodes(answer(systemPrompt="{current_time_24h}", prompt="Hello")),),
+    "plan at the end": (nodes(PLAN, answer(lateSystemPrompt="{agent1Output}")),),
+    "plan in front of a prompt": (nodes(PLAN, answer(systemPrompt="{agent1Output}", prompt="Hello")),),
+    "static text": (nodes({"type": "StaticResponse", "content": "Be kind."}, answer(systemPrompt="{agent1Output}")),),
+    "persona of a file": (nodes({"type": "GetCustomFile", "filepath": "x", "title": "Persona"},
+                                answer(systemPrompt="{agent1Output}")),),
+    "a node that comes later": (workflow(answer(systemPrompt="{x}"), x="{agent2Output}"),),
+    "few messages": (nodes(answer(lastMessagesToSendInsteadOfPrompt=5)),),
+    "count of a node": (nodes({"type": "StaticResponse", "content": "9"},
+                              answer(lastMessagesToSendInsteadOfPrompt="{agent1Output}")),),
+    "blocks of the user": (nodes(answer(lastMessagesToSendInsteadOfPrompt=21)), changed(USER, messageBlockSize=10)),
+    "blocks of the node": (nodes(answer(lastMessagesToSendInsteadOfPrompt=21, messageBlockSize=10)),),
+    "count without messages": (nodes(answer(lastMessagesToSendInsteadOfPrompt=21, prompt="Hello")),),
+    "one beginning": (nodes(llm(title="Plan", prompt="x", systemPrompt="S", returnToUser=False),
+                            answer(systemPrompt="S")), changed(ENDPOINT, parallelCalls=1)),
+    "different beginnings on two places": (nodes(llm(prompt="x", systemPrompt="A", returnToUser=False),
+                                                 answer(systemPrompt="B")), changed(ENDPOINT, parallelCalls=2)),
+    "different beginnings of two models": (
+        nodes(llm(prompt="x", systemPrompt="A", endpointName="Spare", returnToUser=False), answer(systemPrompt="B")),
+        changed(ENDPOINT, parallelCalls=1),
+        changed(SPARE, parallelCalls=1, endpoint="http://127.0.0.1:5001", modelNameToSendToAPI="n")),
+    "models one after the other": (
+        nodes(llm(prompt="y", endpointName="Spare", returnToUser=False), llm(title="Plan", returnToUser=False),
+              answer()),
+        changed(ENDPOINT, swapGroup="gpu"), changed(SPARE, swapGroup="gpu", modelNameToSendToAPI="n")),
+    "a stand-in": (
+        nodes(llm(title="Plan", prompt="x", returnToUser=False),
+              llm(title="Look", prompt="y", endpointName="Spare", returnToUser=False), answer()),
+        changed(ENDPOINT, swapGroup="gpu"),
+        changed(SPARE, swapGroup="gpu", modelNameToSendToAPI="n", swapStandIn="Main")),
+    "models with memory of their own": (
+        nodes(llm(title="Plan", prompt="x", returnToUser=False),
+              llm(title="Look", prompt="y", endpointName="Spare", returnToUser=False), answer()),
+        changed(ENDPOINT, swapGroup="gpu"), changed(SPARE, swapGroup="other", modelNameToSendToAPI="n")),
     "times that are not shown": (nodes(answer(useRelativeTimestamps=True)),),
     "relative times without messages": (nodes(answer(prompt="Hello", **RELATIVE)),),
     "even block size": (nodes(answer(messageBlockSize=10)), changed(USER, messageBlockSize=1)),
