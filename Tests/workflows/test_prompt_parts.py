@@ -118,13 +118,26 @@ def test_markers_and_tags_of_a_summary(lab: EngineLab) -> None:
     assert lines[1] == "<old>All is well in the mill by the river.</old>  Fold.  k4"
 
 
-def test_settings_of_memories_have_no_parts(lab: EngineLab) -> None:
-    lab.write("Workflows/tester/_DiscussionId-MemoryFile-Workflow-Settings", {
-        "systemPrompt": "S", "prompt": "[TextChunk]", "endpointName": "Main", "lateInstruction": "L",
-        "chunkEstimatedTokenSize": 5, "maxMessagesBetweenChunks": 1, "lookbackStartTurn": 0})
-    lab.user(discussionIdMemoryFileWorkflowSettings="_DiscussionId-MemoryFile-Workflow-Settings")
+def remember(lab: EngineLab, **settings: Any) -> None:
+    name = "_DiscussionId-MemoryFile-Workflow-Settings"
+    lab.write(f"Workflows/tester/{name}", {
+        "endpointName": "Main", "chunkEstimatedTokenSize": 5, "maxMessagesBetweenChunks": 1, "lookbackStartTurn": 0,
+        **settings})
+    lab.user(discussionIdMemoryFileWorkflowSettings=name)
     run(lab, {"type": "QualityMemory"}, discussion_id="d1", messages=(*TURNS, assistant("a2"), user("q3")))
     assert lab.backend.requests
+
+
+def test_tags_of_a_workflow_that_writes_memories(lab: EngineLab) -> None:
+    lab.workflow("Write", [llm("Fold {agent1Input}", lateSystemPrompt="<old>none</old>", lateInstruction="Write.")])
+    lab.backend.responder = lambda request: reply_to(request, f"<old>Fact {len(lab.backend.requests)} is new.</old>")
+    remember(lab, fileMemoryWorkflowName="Write")
+    texts = [text for text, _ in MemoryStore(DiscussionFolder("d1")).memories()]
+    assert texts and not any("old" in text for text in texts)
+
+
+def test_settings_of_memories_have_no_parts(lab: EngineLab) -> None:
+    remember(lab, systemPrompt="S", prompt="[TextChunk]", lateInstruction="L")
     assert not any("L" in text for request in lab.backend.requests for _, text in sent(request))
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from Middleware.cli.check.findings import Finding, finding_in
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.node_checks import COMMON, NO_ENDPOINT, ONE_ENDPOINT, NodeView, limit_problems
-from Middleware.services.llm_calls.prompt_parts import PART_KEYS, part_templates
+from Middleware.services.llm_calls.prompt_parts import PART_KEYS, prompt_templates
 from Middleware.services.memory import compactor_settings, memory_settings
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import (
@@ -18,7 +18,6 @@ from Middleware.services.memory.memory_settings import (
     HYBRID,
     KEYWORD,
     LATEST_MEMORIES,
-    PROMPTS,
     SEMANTIC,
     MemorySettings,
 )
@@ -308,8 +307,7 @@ def check_memory_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     if view.runs_as == "VectorMemorySearch":
         yield from _search(view, lookups)
         return
-    texts = [text for text in (*map(view.node.get, PROMPTS), *part_templates(view.node))
-             if isinstance(text, str) and text.strip()]
+    texts = [*filter(str.strip, prompt_templates(view.node))]
     has = partial(holds, texts, loaded=view.loaded, lookups=lookups)
     if view.runs_as == "chatSummarySummarizer":
         yield from _summarizer(view, [marker for marker in (CURRENT_SUMMARY, LATEST_MEMORIES) if not has(marker)])

@@ -10,7 +10,7 @@ from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, Problem
 from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label
 from Middleware.cli.check.text_checks import parsed_template
-from Middleware.services.llm_calls.prompt_parts import part_templates
+from Middleware.services.llm_calls.prompt_parts import prompt_templates
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE, is_responder
@@ -154,7 +154,7 @@ class _Values:
         if not isinstance(node_type, str) or node_type not in node_types():
             return None
         if node_types()[node_type].needs_endpoint and not node.get("structuredOutputFile"):
-            texts = " ".join((f"{node.get('prompt')} {node.get('systemPrompt')}", *part_templates(node)))
+            texts = " ".join(prompt_templates(node))
             return Range({}, f"what the LLM of {node_label(index, node)} writes", True,
                          _CATEGORY_VARIABLES.search(texts) is not None)
         return self._of_children(NodeView(self.loaded, index, node, node_type,

@@ -109,13 +109,14 @@ class PromptParts:
 NO_PARTS = PromptParts()
 
 
-def part_templates(node: Mapping[str, object]) -> list[str]:
-    """Return the late texts and example turns of a node as written; what is no text is left out."""
+def prompt_templates(node: Mapping[str, object]) -> list[str]:
+    """Return all texts of a node's prompt as written: system prompt, prompt, late texts and example turns."""
     turns = node.get(EXAMPLES)
-    inside = [text for turn in (turns if isinstance(turns, (list, tuple)) else ()) if isinstance(turn, Mapping)
-              for text in map(turn.get, EXAMPLE_TURN)]
-    return [text for text in (node.get(LATE_SYSTEM), node.get(LATE_INSTRUCTION), *inside)
-            if isinstance(text, str) and text]
+    inside = [turn.get(role) for turn in (turns if isinstance(turns, (list, tuple)) else ())
+              if isinstance(turn, Mapping) for role in EXAMPLE_TURN]
+    # The first two are always there, so that the description of an image is found by them.
+    return [*(str(node.get(key) or "") for key in ("systemPrompt", "prompt")),
+            *(str(text) for text in (node.get(LATE_SYSTEM), node.get(LATE_INSTRUCTION), *inside) if text)]
 
 
 def _example_messages(turns: object, fill: Callable[[str], str]) -> Iterator[Message]:

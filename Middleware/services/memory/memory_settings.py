@@ -17,8 +17,7 @@ LONGEST_WAIT_AFTER_ANSWER = 600.0
 # What follows is here because the checks need it too, and must not import all that searches and writes memories.
 # The ways of searching:
 KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
-# A node's prompts, and the markers in them: the memories to condense, and what a summary is made of.
-PROMPTS = ("systemPrompt", "prompt")
+# The markers in prompts: the memories to condense, and what a summary is made of.
 BATCH = "[MemoriesToCondense]"
 CURRENT_SUMMARY = "[CHAT_SUMMARY]"
 LATEST_MEMORIES = "[LATEST_MEMORIES]"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from Middleware.models.messages import Message, VisionNote
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
-from Middleware.services.memory.memory_settings import PROMPTS
+from Middleware.services.llm_calls.prompt_parts import prompt_templates
 from Middleware.utilities.config.workflows import load_workflow
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -43,7 +43,7 @@ def helper_prompts(context: ExecutionContext, name: str) -> list[str]:
     """
     assert context.run is not None
     loaded = load_workflow(name, calling_folder=context.run.folder, calling_name=context.run.workflow_name)
-    return [str(node.get(key) or "") for node in loaded.nodes for key in PROMPTS]
+    return [text for node in loaded.nodes for text in prompt_templates(node)]
 
 
 def as_text(result: object) -> str:

@@ -17,7 +17,7 @@ from Middleware.services.llm_calls.direct_calls import (
     text_to_keep,
     without_streaming,
 )
-from Middleware.services.llm_calls.prompt_parts import part_templates
+from Middleware.services.llm_calls.prompt_parts import prompt_templates
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.vision_cache import recent_descriptions
 from Middleware.utilities import config_utils
@@ -159,6 +159,4 @@ class ImageDescriber:
     def _texts(self) -> list[str]:
         plain = [message for message in self._context.messages if not isinstance(message, VisionNote)]
         context = dataclasses.replace(self._context, messages=plain)
-        node = self._context.config
-        return [context.substitute(text) for text in (
-            *(NODE.value(node, key) or "" for key in ("systemPrompt", "prompt")), *part_templates(node))]
+        return [*map(context.substitute, prompt_templates(self._context.config))]

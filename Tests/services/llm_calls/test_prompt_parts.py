@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.services.llm_calls.prompt_parts import NO_PARTS, PromptParts, part_templates
+from Middleware.services.llm_calls.prompt_parts import NO_PARTS, PromptParts, prompt_templates
 from Tests.llmapis.lab import CHATML, Lab
 from Tests.services.dispatch_lab import conversation, dispatch, m
 from Tests.tables import table
@@ -236,7 +236,7 @@ def test_nodes_without_parts_share_none() -> None:
     assert PromptParts.of({"systemPrompt": "S", "lateInstruction": "", "exampleTurns": []}, str) is NO_PARTS
 
 
-def test_templates_are_those_texts_that_are_texts() -> None:
-    node = {**LATE, "exampleTurns": [{"user": "a", "assistant": 5}, "x", {"assistant": "b"}]}
-    assert part_templates(node) == [LATE["lateSystemPrompt"], LATE["lateInstruction"], "a", "b"]
-    assert part_templates({"lateSystemPrompt": ["x"], "exampleTurns": "x"}) == []
+def test_all_templates_of_a_node() -> None:
+    node = {"systemPrompt": "S", **LATE, "exampleTurns": [{"user": "a", "assistant": 5}, "x", {"assistant": "b"}]}
+    assert prompt_templates(node) == ["S", "", LATE["lateSystemPrompt"], LATE["lateInstruction"], "a", "5", "b"]
+    assert prompt_templates({"prompt": 5, "exampleTurns": "x"}) == ["", "5"]

@@ -10,12 +10,11 @@ from datetime import datetime
 
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
 from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, without_streaming
-from Middleware.services.llm_calls.prompt_parts import part_templates
+from Middleware.services.llm_calls.prompt_parts import prompt_templates
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.memory.memory_settings import (
     CURRENT_SUMMARY,
     LATEST_MEMORIES,
-    PROMPTS,
     USER_KEY,
     MemorySettings,
 )
@@ -117,15 +116,11 @@ class ChatSummarizer:
         if not isinstance(result, str):
             return ""
         text = text_to_keep(answer_text(result, handler, context.config), handler)
-        return clean_memory(text, self._templates())
+        return clean_memory(text, prompt_templates(context.config))
 
     def _has_markers(self) -> bool:
-        texts = map(self._context.substitute, self._templates())
+        texts = map(self._context.substitute, prompt_templates(self._context.config))
         return any(marker in text for text in texts for marker in (CURRENT_SUMMARY, LATEST_MEMORIES))
-
-    def _templates(self) -> list[str]:
-        node = self._context.config
-        return [*(str(node.get(key) or "") for key in PROMPTS), *part_templates(node)]
 
     def _current(self) -> str:
         summary = self._store.summary()
