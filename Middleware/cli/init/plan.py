@@ -201,7 +201,8 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
     memory = _between(window // 16, 150, 400)
     summary = _between(window // 10, 250, 1000)
     thoughts = _between(window // 8, 256, 2000) if thinks else 0
-    notes, shown = _between(window // 10, 200, 600), 3 if window >= 8192 else 2
+    # The summary takes in two memories at a time, so it knows all others.
+    notes, shown = _between(window // 10, 200, 600), 2
     room = window - answer - RESERVED_TOKENS - INSTRUCTIONS
     return {
         # Memories and summary are mostly half as long as they may be; if they are longer, the oldest messages give way.
