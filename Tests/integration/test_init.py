@@ -203,7 +203,7 @@ def test_a_conversation_with_an_id_is_remembered(server: Launcher, model: Model,
     assert prompt == "Be brief."
     assert "Odo owns a mill." in sent and "Odo, a miller, lost his cat." in sent
     newest = sent.rpartition("Answer 18.")[2]
-    assert newest.startswith("\nYou remember of this conversation") and newest.endswith("Who owns the mill?")
+    assert newest.startswith("\nYou remember:") and newest.endswith("Who owns the mill?")
 
 
 def test_without_an_id_nothing_is_kept(server: Launcher, model: Model, public: Path) -> None:
