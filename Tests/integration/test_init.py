@@ -166,7 +166,8 @@ def test_strict_chat_templates_accept_every_conversation(server: Launcher, model
 def test_the_assistant_takes_the_route_that_the_model_chooses(
         server: Launcher, model: Model, model_id: str | None, category: str, step: str) -> None:
     since, model.category = len(model.prompts), category
-    assert ask(server, "Please help me.", model_id) == "The answer."
+    text = f"Please help me with {category} of {model_id}."
+    assert ask(server, text, model_id) == "The answer."
     route, *others = model.prompts[since:]
     assert "CODING: programming" in route[0] + route[1]
     assert len(others) == (2 if step else 1)
@@ -175,9 +176,16 @@ def test_the_assistant_takes_the_route_that_the_model_chooses(
     assert len({system for system, _ in others}) == 1
 
 
+def test_the_route_of_a_message_that_is_sent_again_is_remembered(server: Launcher, model: Model) -> None:
+    since, model.category = len(model.prompts), "CODING"
+    for _ in range(2):
+        assert ask(server, "Please remember.", "me:assistant") == "The answer."
+    assert ["CODING: programming" in system for system, _ in model.prompts[since:]] == [True, *[False] * 4]
+
+
 def test_the_assistant_streams(server: Launcher, model: Model) -> None:
     model.category = "CODING"
-    assert "The answer." in "".join(streamed_texts(ask(server, "Please help me.", "me:assistant", stream=True)))
+    assert "The answer." in "".join(streamed_texts(ask(server, "Please stream.", "me:assistant", stream=True)))
 
 
 def test_what_open_webui_asks_on_its_own_is_not_routed(server: Launcher, model: Model) -> None:
