@@ -47,7 +47,7 @@ class PromptParts:
             return NO_PARTS
         system, instruction = (fill(str(text)).strip() if (text := NODE.value(node, key)) else ""
                                for key in (LATE_SYSTEM, LATE_INSTRUCTION))
-        return PromptParts(system, instruction, tuple(_example_messages(NODE.value(node, EXAMPLES), fill)))
+        return PromptParts(system, instruction, tuple(_example_messages(node.get(EXAMPLES) or (), fill)))
 
     @property
     def tokens(self) -> int:

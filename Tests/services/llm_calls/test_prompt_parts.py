@@ -234,6 +234,8 @@ def test_parts_count_against_the_window(node: dict[str, Any], dropped: int, chat
 
 def test_nodes_without_parts_share_none() -> None:
     assert PromptParts.of({"systemPrompt": "S", "lateInstruction": "", "exampleTurns": []}, str) is NO_PARTS
+    for nothing in (None, "", [], {}):
+        assert PromptParts.of({"lateInstruction": "I", "exampleTurns": nothing}, str) == PromptParts("", "I")
 
 
 def test_all_templates_of_a_node() -> None:
