@@ -21,10 +21,13 @@ from Middleware.utilities.config.keys.node import NODE, is_responder
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.prompt_extraction_utils import block_size
+from Middleware.utilities.templates.substitution import Field, SubstitutionError, parse
 from Middleware.workflows.handlers.registry import node_types
 
 TIMES = frozenset({"current_time_12h", "current_time_24h", "time_context_summary"})
 _OUTPUT = re.compile(r"agent([1-9][0-9]{0,3})Output")
+_CONVERSATION = re.compile(r"(?:chat|templated)_user_prompt_\w+|messages")
+_JINJA_TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 # Nodes that only pass on or take apart the texts in their keys.
 PASSING_ON = frozenset({"StaticResponse", "StringConcatenator", "DelimitedChunker", "JsonExtractor",
                         "TagTextExtractor"})
@@ -38,6 +41,8 @@ COUNT, LIMIT = "lastMessagesToSendInsteadOfPrompt", "lastMessagesToSendInsteadOf
 BLOCK_SIZE = "messageBlockSize"
 # Five messages and less, such as those of a router, are read in a moment.
 FEWEST_SLIDING = 6
+# Less is read in a moment.
+MOST_CONSTANT = 300
 
 _AFTER = "so that the server reads the whole conversation after it again"
 
@@ -66,6 +71,7 @@ class Beginnings:
         """Yield the findings about all nodes."""
         for view, lookups in self._nodes:
             prompt = _Prompt(view, lookups)
+            yield from prompt.constant_text_last()
             if _messages_follow(view):
                 yield from prompt.changing_beginning("note" if self._is_alone(view) else "warning")
                 yield from prompt.sliding_window()
@@ -208,6 +214,54 @@ class _Prompt:
             yield self.view.finding("note", key, f"in a conversation with more than {size}, each message moves the "
                                     "beginning of what is sent, so that the server reads all of it again",
                                     expected=f"'{BLOCK_SIZE}' in the node or the user file, such as 10")
+
+    def constant_text_last(self) -> Iterator[Finding]:
+        """Yield a finding if much text that never changes stands behind the conversation, which always does."""
+        text = self.view.node.get("prompt")
+        if not isinstance(text, str):
+            return
+        pieces = _jinja_pieces(text) if NODE.flag(self.view.node, "jinja2") else _pieces(text, self._variables())
+        name, constant = "", 0
+        for literal, names in pieces:
+            if name:
+                constant += len(literal)
+            name = name or next((one for one in names if _CONVERSATION.fullmatch(one)), "")
+        if constant > MOST_CONSTANT:
+            yield self.view.finding("note", "prompt", f"{constant} characters that never change stand behind "
+                                    f"{{{name}}}, so that the server reads them again with each message",
+                                    expected="text that never changes in 'systemPrompt', or at the beginning of "
+                                             "'prompt'")
+
+    def _variables(self) -> Mapping[str, object]:
+        return {**self.lookups.user_variables(), **self.view.loaded.variables}
+
+
+def _pieces(text: str, variables: Mapping[str, object]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the pieces of a text: literal text, or the name of a variable. The author's own texts are literal."""
+    try:
+        parts = parse(text).parts
+    # Reported with the text, which is sent as it is written.
+    except SubstitutionError:
+        return
+    for part in parts:
+        if not isinstance(part, Field):
+            yield part, []
+            continue
+        own = variables.get(part.name)
+        yield (own, []) if isinstance(own, str) and "{" not in own else ("", [part.name])
+
+
+def _jinja_pieces(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the pieces of a template: literal text, or the names in a tag."""
+    end = depth = 0
+    for tag in _JINJA_TAG.finditer(text):
+        names = re.findall(r"[^\W\d]\w*", tag[0])
+        # What stands in a condition or a loop is there at times only.
+        yield text[end:tag.start()] if not depth else "", names
+        word = names[0] if names and tag[0].startswith("{%") else ""
+        depth += (word in ("if", "for")) - (word in ("endif", "endfor"))
+        end = tag.end()
+    yield text[end:], []
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,12 @@ def workflow(*all_nodes: dict[str, Any], **variables: str) -> Mistake:
 
 PLAN = llm(title="Plan", prompt="Plan it.", returnToUser=False)
 SUMMARY = {"type": "GetCurrentSummaryFromFile", "title": "Summary"}
+LONG = "Do not forget. " * 21
 RELATIVE = {"addDiscussionIdTimestampsForLLM": True, "useRelativeTimestamps": True}
 TIME = "the time in 'lateSystemPrompt'"
 OUTPUT = "that output in 'lateSystemPrompt'"
 BLOCKS = "'messageBlockSize' in the node or the user file, such as 10"
+FIRST = "text that never changes in 'systemPrompt', or at the beginning of 'prompt'"
 FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
     "time": (
         (nodes(answer(systemPrompt="It is {current_time_24h}.")),),
@@ -91,6 +93,16 @@ FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
         (nodes(answer(lastMessagesToSendInsteadOfPromptMaxTokenSize=4000)),),
         ("note", GENERAL, "nodes[0].lastMessagesToSendInsteadOfPromptMaxTokenSize", "with more than 4000 tokens",
          BLOCKS)),
+    "rules behind the conversation": (
+        (nodes(answer(prompt="{chat_user_prompt_last_five}" + LONG)),),
+        ("note", GENERAL, "nodes[0].prompt", "315 characters that never change stand behind "
+         "{chat_user_prompt_last_five}", FIRST)),
+    "rules of the file behind the conversation": (
+        (workflow(answer(prompt="{templated_user_prompt_n_messages} {rules}"), rules=LONG),),
+        ("note", GENERAL, "nodes[0].prompt", "316 characters that never change", FIRST)),
+    "rules behind messages in a template": (
+        (nodes(answer(jinja2=True, prompt="{% for one in messages %}{{ one.content }}{% endfor %}{# x #}" + LONG)),),
+        ("note", GENERAL, "nodes[0].prompt", "315 characters that never change stand behind {messages}", FIRST)),
     "different beginnings on one place": (
         (nodes(llm(title="Plan", prompt="x", systemPrompt="You plan.", returnToUser=False),
                llm(title="Draft", prompt="y", systemPrompt="You plan.", returnToUser=False),
@@ -167,6 +179,11 @@ FINE: dict[str, tuple[Mistake, ...]] = {
     "blocks of the user": (nodes(answer(lastMessagesToSendInsteadOfPrompt=21)), changed(USER, messageBlockSize=10)),
     "blocks of the node": (nodes(answer(lastMessagesToSendInsteadOfPrompt=21, messageBlockSize=10)),),
     "count without messages": (nodes(answer(lastMessagesToSendInsteadOfPrompt=21, prompt="Hello")),),
+    "rules before the conversation": (nodes(answer(prompt=LONG + "{chat_user_prompt_last_five}")),),
+    "a few words behind the conversation": (nodes(answer(prompt="{chat_user_prompt_last_five}" + LONG[:300])),),
+    "rules at times": (nodes(answer(jinja2=True, prompt="{{ chat_user_prompt_last_five }}{% if agent1Input %}" + LONG
+                                    + "{% endif %}")),),
+    "rules behind something else": (nodes(PLAN, answer(prompt="{agent1Output} {chat_system_prompt}" + LONG)),),
     "one beginning": (nodes(llm(title="Plan", prompt="x", systemPrompt="S", returnToUser=False),
                             answer(systemPrompt="S")), changed(ENDPOINT, parallelCalls=1)),
     "different beginnings on two places": (nodes(llm(prompt="x", systemPrompt="A", returnToUser=False),
