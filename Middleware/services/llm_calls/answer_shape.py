@@ -47,7 +47,8 @@ class AnswerShape:
         Raises ConfigurationError for an unusable schema file, for a node with two constraints, and for a node with a
         schema if the request requires a tool call.
         """
-        choices = choices_of(context) if schema is None else ()
+        # Few nodes have the key, and a test of its name costs less than a call.
+        choices = choices_of(context) if CHOICES_KEY in context.config and schema is None else ()
         if choices:
             _require_choices_alone(context)
             return AnswerShape(choices=choices)
