@@ -210,7 +210,7 @@ class _Call:
         return from_block(window, self.messages, self._block_size(), least, without_systems=True)
 
     def _block_size(self) -> int:
-        return block_size(self.node, config_utils.user_setting("messageBlockSize"))
+        return block_size(self.node, config_utils.user_setting("messageBlockSize"), self.count)
 
     def _completion_messages(self) -> list[Message]:
         """Return one message more than the node's count, to offset the open assistant message that clients append.

@@ -79,10 +79,18 @@ def newest_within(messages: Sequence[Message], limit: float, floor: int = 1) -> 
     return list(messages[start:])
 
 
-def block_size(node: Mapping[str, object], user_value: object) -> int:
-    """Resolve ``messageBlockSize`` (node, then ``user_value``; the first that is a number); 1 has no effect."""
-    sizes = (number_from(value, whole=True) for value in (node.get(*_BLOCK_SIZE), user_value))
-    return max(int(next((size for size in sizes if size is not None), 1)), 1)
+def block_size(node: Mapping[str, object], user_value: object, count: int | None = None) -> int:
+    """Resolve ``messageBlockSize`` (node, then ``user_value``; the first that is a number); 1 has no effect.
+
+    ``count``: the most messages that the window holds, if that is fixed.
+    """
+    own = number_from(node.get(*_BLOCK_SIZE), whole=True)
+    size = number_from(user_value, whole=True) if own is None else own
+    # A size for all nodes is not meant for the last three messages, of which it would often leave one; and a window
+    # that is shorter than a block moves all the same.
+    if size is None or (own is None and count is not None and count <= size):
+        return 1
+    return max(int(size), 1)
 
 
 def from_block(window: Sequence[Message], conversation: Sequence[Message], size: int, least: int = 1,

@@ -130,6 +130,19 @@ def test_the_size_is_that_of_the_node_or_of_the_user(lab: Lab, node: dict[str, A
                      )[0] == first
 
 
+def test_a_size_for_all_nodes_leaves_short_windows_alone(lab: Lab) -> None:
+    lab.user(messageBlockSize=10)
+    for length in range(1, 60):
+        messages = talk(length)
+        for chat in (True, False):
+            for name, count in (("last_three", 3), ("last_five", 5), ("last_ten", 10)):
+                assert shown(f"chat_user_prompt_{name}", messages, {}, chat) == list(range(length))[-count:]
+            assert len(sent(messages, {COUNT: 9}, chat)) >= min(length, 9)
+    # Longer ones, and what a node says of itself.
+    assert shown("chat_user_prompt_last_twenty", talk(31), {}) == list(range(20, 31))
+    assert shown("chat_user_prompt_last_three", talk(31), {"messageBlockSize": 10}) == [30]
+
+
 def test_the_beginning_stays_while_messages_are_added() -> None:
     firsts = [sent(talk(length), {COUNT: 21, "messageBlockSize": 10})[0] for length in range(21, 61)]
     assert firsts == [0] + [10] * 10 + [20] * 10 + [30] * 10 + [40] * 9

@@ -131,7 +131,7 @@ class Values:
             chosen = extraction.newest_within(chosen, limit, floor)
         if len(chosen) == len(messages):
             return chosen
-        size = extraction.block_size(self.node, config_utils.user_setting("messageBlockSize"))
+        size = extraction.block_size(self.node, config_utils.user_setting("messageBlockSize"), count)
         return extraction.from_block(chosen, conversation, size, floor, without_systems)
 
     def messages(self) -> list[Message]:

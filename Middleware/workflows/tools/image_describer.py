@@ -121,7 +121,7 @@ class ImageDescriber:
     def _surely_sent(self, messages: Sequence[Message], index: int) -> bool:
         if NODE.has(self._context.config, "lastMessagesToSendInsteadOfPromptMaxTokenSize") or self._clamped():
             return False
-        size = block_size(self._context.config, config_utils.user_setting("messageBlockSize"))
+        size = block_size(self._context.config, config_utils.user_setting("messageBlockSize"), self._count)
         sent = from_block(extract_last_n_turns(messages, self._count), messages, size)
         return any(message is messages[index] for message in sent)
 

@@ -91,7 +91,8 @@ PROMPTS: tuple[ConfigKey, ...] = (
               "and nodes can override this."),
     ConfigKey("messageBlockSize", "int", 1,
               "Where only a part of a conversation is sent, it begins at a message whose number is a multiple of this, "
-              "so that the server can reuse the beginning of the prompt for several turns; nodes can override this.",
+              "so that the server can reuse the beginning of the prompt for several turns; nodes can override this. "
+              "Parts of no more messages than this number stay whole.",
               least=1),
     ConfigKey("userWideWorkflowVariables", "object", FrozenDict(),
               "Variables for all workflows of this user; their values may contain placeholders."),
