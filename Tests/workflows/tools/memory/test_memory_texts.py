@@ -100,7 +100,7 @@ def test_roles_are_shown_if_the_settings_ask_for_it(lab: MemoryLab, asked: bool)
 
 def test_a_memory_of_a_workflow(lab: MemoryLab) -> None:
     lab.settings(fileMemoryWorkflowName="Writer", prompt=...)
-    lab.workflow("Writer", [llm("<part>\n{agent1Input}\n</part>")])
-    lab.backend.responder = lambda request: chat_reply("<part>\nMara met <Tobias>.\n</part>")
+    lab.workflow("Writer", [llm("<part>{agent1Input}</part>", lateInstruction="Write <lines>.")])
+    lab.backend.responder = lambda request: chat_reply("<part>\n<lines>Mara met <Tobias>.\n</part>")
     lab.remember(chat(8))
     assert [text for text, _ in lab.stored()] == ["Mara met <Tobias>."]
