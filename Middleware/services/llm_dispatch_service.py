@@ -85,7 +85,7 @@ class _Call:
         if self.shape.demand is not None:
             self.system_prompt = self.shape.demand.extend(self.system_prompt)
         self.prompt = self._substituted("prompt") if self.authored else ""
-        self.parts = PromptParts.of(self.node, self.context.substitute)
+        self.parts = PromptParts.of(self.node, self.context.substitute).staying(self.context)
         if self.authored and not self.prompt.strip():
             logger.warning("Node '%s': its prompt is blank after its variables were filled in; it is sent anyway.",
                            context.node_name)

@@ -6,22 +6,29 @@ cache; what changes belongs as near to the end as possible.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles, alternating_turns, joined_contents
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage
 from Middleware.models.messages import Message
+from Middleware.models.process import process
 from Middleware.services.llm_calls.message_selection import MESSAGE_OVERHEAD
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.config.keys.node import EXAMPLE_TURN, NODE
+from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.prompt_extraction_utils import leading_systems
-from Middleware.utilities.text_utils import estimate_message, nearest, rough_estimate_token_length
+from Middleware.utilities.text_utils import estimate_message, message_text, nearest, rough_estimate_token_length
+
+if TYPE_CHECKING:
+    from Middleware.workflows.models.execution_context import ExecutionContext
 
 LATE_SYSTEM, LATE_INSTRUCTION, EXAMPLES = (
     NODE[name].name for name in ("lateSystemPrompt", "lateInstruction", "exampleTurns"))
 PART_KEYS = (LATE_SYSTEM, LATE_INSTRUCTION, EXAMPLES)
+# Nodes of discussions; a place takes about 200 bytes.
+MAX_PLACES = 1000
 TURN_FORM = 'a list of objects such as {"user": "a message", "assistant": "its answer"}'
 
 
@@ -33,11 +40,13 @@ class PromptParts:
         late_system: stands in front of the newest user message.
         late_instruction: stands behind it.
         examples: messages of users and assistants in turn, which stand before all others but the system prompt.
+        node: the node of a discussion whose ``late_system`` stays where it first stood; None if it moves on.
     """
 
     late_system: str = ""
     late_instruction: str = ""
     examples: tuple[Message, ...] = ()
+    node: tuple[object, ...] | None = None
 
     @staticmethod
     def of(node: Mapping[str, object], fill: Callable[[str], str]) -> PromptParts:
@@ -48,6 +57,14 @@ class PromptParts:
         system, instruction = (fill(str(text)).strip() if (text := NODE.value(node, key)) else ""
                                for key in (LATE_SYSTEM, LATE_INSTRUCTION))
         return PromptParts(system, instruction, tuple(_example_messages(node.get(EXAMPLES) or (), fill)))
+
+    def staying(self, context: ExecutionContext) -> PromptParts:
+        """Return the parts so that the text in front stays at its message, if the node in ``context`` wants that."""
+        # A test gives each of its requests answers of its own.
+        if not (self.late_system and NODE.flag(context.config, "lateSystemPromptStays") and context.discussion_id
+                and context.run is not None and context.request.trial is None):
+            return self
+        return replace(self, node=(context.api_key_hash, context.discussion_id, context.run.where, context.node_name))
 
     @property
     def tokens(self) -> int:
@@ -75,9 +92,18 @@ class PromptParts:
         newest = next((index for index in reversed(range(len(out))) if out[index].get("role") == "user"), None)
         if newest is None:
             out.insert(leading_systems(out), {"role": "user", "content": self.around("")})
+            return out
+        place = newest if self.node is None else process().one(_LatePlaces).of(self.node, self.late_system, out, newest)
+        if place != newest:
+            in_front, behind = replace(self, late_instruction=""), replace(self, late_system="")
+            out[place] = in_front._around_message(out[place])
+            out[newest] = behind._around_message(out[newest])
         else:
-            out[newest] = {**out[newest], "content": self.around(out[newest].get("content") or "")}
+            out[newest] = self._around_message(out[newest])
         return out
+
+    def _around_message(self, message: Message) -> Message:
+        return {**message, "content": self.around(message.get("content") or "")}
 
     def in_conversation(self, messages: Sequence[Message], alternate: bool) -> list[Message]:
         """Return the messages for a chat back-end, which begin with the node's system prompt if it has one.
@@ -107,6 +133,32 @@ class PromptParts:
 
 
 NO_PARTS = PromptParts()
+
+
+class _LatePlaces:
+    """The messages in front of which the texts of nodes stand, as hashes and in memory only."""
+
+    def __init__(self) -> None:
+        # Hash of the text, number of the message behind the system messages, hash of the message.
+        self._places: BoundedCache[tuple[object, ...], tuple[int, int, int]] = BoundedCache(MAX_PLACES)
+
+    def of(self, node: tuple[object, ...], text: str, messages: Sequence[Message], newest: int) -> int:
+        """Return the index of the user message where the text already stood at the node's last call, else of the
+        newest.
+        """
+        start, said = leading_systems(messages), hash(text)
+        known = self._places.get(node)
+        if known is not None and known[0] == said:
+            index = start + known[1]
+            # A window that has moved, or an edited message, makes the back-end read everything again anyway.
+            if index <= newest and messages[index].get("role") == "user" and _hash(messages[index]) == known[2]:
+                return index
+        self._places.put(node, (said, newest - start, _hash(messages[newest])))
+        return newest
+
+
+def _hash(message: Message) -> int:
+    return hash(message_text(message))
 
 
 def prompt_templates(node: Mapping[str, object]) -> list[str]:

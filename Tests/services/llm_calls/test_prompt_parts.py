@@ -9,7 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.process import Process
+from Middleware.models.request_context import RequestContext
 from Middleware.services.llm_calls.prompt_parts import NO_PARTS, PromptParts, prompt_templates
+from Middleware.workflows.models.execution_context import RunRequest
 from Tests.llmapis.lab import CHATML, Lab
 from Tests.services.dispatch_lab import conversation, dispatch, m
 from Tests.tables import table
@@ -242,3 +245,64 @@ def test_all_templates_of_a_node() -> None:
     node = {"systemPrompt": "S", **LATE, "exampleTurns": [{"user": "a", "assistant": 5}, "x", {"assistant": "b"}]}
     assert prompt_templates(node) == ["S", "", LATE["lateSystemPrompt"], LATE["lateInstruction"], "a", "5", "b"]
     assert prompt_templates({"prompt": 5, "exampleTurns": "x"}) == ["", "5"]
+
+
+# -- a text that stays ---------------------------------------------------------------------------------------------
+
+class Talk:
+    """A conversation that grows, and the messages that the node sends each time; its notes are ``text``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **node: Any) -> None:
+        monkeypatch.setattr("Middleware.models.process._process", Process())
+        self.text, self.messages = "N", [m("user", "1")]
+        self.node = {"systemPrompt": "S", "lateSystemPromptStays": True, "lateInstruction": "I",
+                     "lastMessagesToSendInsteadOfPrompt": 6, **node}
+
+    def sent(self, *more: str, discussion: str | None = "d", chat: bool = True) -> list[str] | str:
+        for text in more:
+            role = "assistant" if self.messages[-1]["role"] == "user" else "user"
+            self.messages.append(m(role, text))
+        request = RequestContext()
+        run = RunRequest(request=request, workflow_id="w", workflow_name="W", nodes=[], variables={}, folder="f",
+                         messages=[], discussion_id=discussion)
+        arguments = dispatch(self.messages, {**self.node, "lateSystemPrompt": self.text}, chat=chat, request=request,
+                             run=run, discussion=discussion)
+        return texts(arguments["conversation"])[1:] if chat else str(arguments["prompt"])
+
+
+def test_a_text_stays_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Talk(monkeypatch)
+    assert talk.sent() == ["u:N\n\n1\n\nI"]
+    assert talk.sent("2", "3") == ["u:N\n\n1", "a:2", "u:3\n\nI"]
+    assert talk.sent() == ["u:N\n\n1", "a:2", "u:3\n\nI"]
+    talk.text = "M"
+    assert talk.sent("4", "5") == ["u:1", "a:2", "u:3", "a:4", "u:M\n\n5\n\nI"]
+    assert talk.sent("6") == ["u:1", "a:2", "u:3", "a:4", "u:M\n\n5\n\nI", "a:6"]
+    talk.text = ""
+    assert talk.sent("7")[-1] == "u:7\n\nI"
+
+
+def test_it_moves_to_the_newest_message_if_its_own_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Talk(monkeypatch)
+    talk.sent()
+    talk.messages[0] = m("user", "edited")
+    assert talk.sent("2", "3") == ["u:edited", "a:2", "u:N\n\n3\n\nI"]
+    # The window of six messages slides.
+    assert talk.sent("4", "5", "6", "7")[-1] == "u:N\n\n7\n\nI"
+    assert talk.sent("8", "9")[-1] == "u:N\n\n9\n\nI"
+    del talk.messages[1:]
+    assert talk.sent() == ["u:N\n\nedited\n\nI"]
+
+
+@table("discussion, stays", [("d", True), (None, False), ("e", False)])
+def test_it_stays_in_its_own_discussion(monkeypatch: pytest.MonkeyPatch, discussion: str | None, stays: bool) -> None:
+    talk = Talk(monkeypatch)
+    talk.sent()
+    assert talk.sent("2", "3", discussion=discussion)[0] == ("u:N\n\n1" if stays else "u:1")
+
+
+def test_it_stays_in_the_prompt_of_a_completion_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Talk(monkeypatch)
+    talk.sent(chat=False)
+    prompt = str(talk.sent("2", "3", chat=False))
+    assert prompt.index("N\n\n1") < prompt.index("3\n\nI") and prompt.count("N\n\n") == 1

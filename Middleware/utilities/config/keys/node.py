@@ -38,6 +38,8 @@ PROMPT_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("prompt", "str", "", "The prompt; empty: the conversation is sent instead.", "full"),
     ConfigKey("lateSystemPrompt", "str", "", "Put in front of the newest user message, or of the prompt: for what "
               "changes from call to call, such as memories.", "full"),
+    ConfigKey("lateSystemPromptStays", "bool", False, "With a discussion id, lateSystemPrompt stays at the message "
+              "where it first stood, until it changes."),
     ConfigKey("lateInstruction", "str", "", "Put behind the newest user message, or the prompt: what this node is to "
               "do, if its prompt begins like those of other nodes.", "full"),
     ConfigKey("exampleTurns", "list", FrozenList(), "Example messages, sent after the system prompt: "
