@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Runs the tests against real LLM servers (llama.cpp's, LiteLLM's proxy) and a real embedding model in an environment of
-# their own (venv-real). The first run downloads the model (84 MB) and builds llama.cpp's server, which takes some
-# minutes; LLAMA_SERVER names one that is there already.
+# Runs the tests against real LLM servers (llama.cpp's, LiteLLM's proxy), a real embedding model and a real small LLM in
+# an environment of their own (venv-real). The first run downloads the models (84 MB and 93 MB) and builds llama.cpp's
+# server, which takes some minutes. What cannot be downloaded is left out, with a line that says so.
+#   LLAMA_SERVER  llama.cpp's server, where there is one already
+#   LLAMA_MODEL   a larger GGUF model, which is asked as well, and for more
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 
