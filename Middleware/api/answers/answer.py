@@ -136,7 +136,9 @@ class StreamingAnswer:
         self._items: Iterator[object] | None = None
         self._first: Any = None
         self._error: BaseException | None = None
-        self._ready = threading.Event()
+        # The lock is released with the first chunk. An event would hold a kilobyte as long as the stream lasts.
+        self._ready, self._wake = False, threading.Lock()
+        self._wake.acquire()
         self._lock = threading.Lock()
         self._abandoned = False
         self._closed = False
@@ -150,8 +152,8 @@ class StreamingAnswer:
     def begin(self, timeout: float = HEARTBEAT_SECONDS) -> StreamingAnswer:
         """Start the engine. An error within ``timeout`` seconds is raised, so that the client gets a real status."""
         on_kept_thread(self._run_to_first_chunk, "first-chunk")
-        self._ready.wait(timeout)
-        if self._ready.is_set() and self._error is not None \
+        self._wake.acquire(timeout=timeout)
+        if self._ready and self._error is not None \
                 and not isinstance(self._error, EarlyTerminationException):
             self._request.failed = True
             self.close()
@@ -166,7 +168,8 @@ class StreamingAnswer:
         except BaseException as error:
             self._error = ServerStoppingError() if is_cut_off(self._request) else error
         with self._lock:
-            self._ready.set()
+            self._ready = True
+            self._wake.release()
             abandoned = self._abandoned
         if abandoned:
             finish_run(self._request, self._context, self._items)
@@ -186,11 +189,11 @@ class StreamingAnswer:
         return self._body
 
     def _render(self) -> Iterator[bytes]:
-        while not self._ready.is_set() and not is_cut_off(self._request):
+        while not self._ready and not is_cut_off(self._request):
             yield self._renderer.heartbeat()
-            self._ready.wait(HEARTBEAT_SECONDS)
+            self._wake.acquire(timeout=HEARTBEAT_SECONDS)
         # An engine that does not end in time is left behind; it closes itself.
-        failure = self._error if self._ready.is_set() else ServerStoppingError()
+        failure = self._error if self._ready else ServerStoppingError()
         run, items, pending, joins = self._context.run, self._items, self._pending, self._renderer.joins
         chunk, written = self._first, time.monotonic()
         try:
@@ -308,7 +311,7 @@ class StreamingAnswer:
             running_requests().watcher.forget(self._request)
             self._request.cancel_scope.cancel(CLIENT_LEFT)
         with self._lock:
-            self._abandoned = not self._ready.is_set()
+            self._abandoned = not self._ready
         # The helper thread still runs the engine, and closes it.
         if self._abandoned:
             return
