@@ -24,7 +24,7 @@ from Tests.integration.launcher import (
     sse_payloads,
     standard_tree,
 )
-from Tests.stub_backend import RecordedRequest, Reply, chat_chunk, json_reply, sse_reply
+from Tests.stub_backend import RecordedRequest, Reply, chat_chunk, json_reply, sse_event, sse_reply
 from Tests.tables import check_all
 from Tests.workflows.engine_lab import until
 
@@ -49,6 +49,18 @@ def openai(whole: Mapping[str, Any], stream: Mapping[str, Any], own_event: bool 
         asked = request.json.get("stream_options") == {"include_usage": True}
         after = [{"choices": [], **stream}] if own_event and asked else []
         return sse_reply([*tokens, chat_chunk({}, "stop", **({} if own_event else stream)), *after, "[DONE]"])
+    return reply
+
+
+def llama_cpp_text(request: RecordedRequest) -> Reply:
+    """llama.cpp's ``/v1/completions``."""
+    reply = DIALECTS["openAIV1Completion"].reply(Said(SAID, usage=False), bool(request.json.get("stream")))
+    if reply.pieces is None:
+        reply.body |= {"usage": COUNTS, "timings": TIMINGS}
+    else:
+        # Before [DONE], in the event with the finish reason.
+        last = json.loads(reply.pieces[-2].decode().removeprefix("data: "))
+        reply.pieces = [*reply.pieces[:-2], sse_event({**last, "timings": TIMINGS}), reply.pieces[-1]]
     return reply
 
 
@@ -101,6 +113,7 @@ SERVERS = {
                         FULL, FULL, SLOTS),
     "llama.cpp-2026": Server("LlamaCppServer", openai({"usage": CACHED, "timings": TIMINGS}, {"timings": TIMINGS}),
                              FULL, FULL),
+    "llama.cpp-text": Server("OpenAI-Compatible-Completions", llama_cpp_text, FULL, FULL),
     # Before September 2025: what was cached is missing from the prompt's count.
     "llama.cpp-2024": Server("LlamaCppServer",
                              openai({"usage": COUNTS}, {"timings": {"prompt_n": 13, "predicted_n": 20}}),
