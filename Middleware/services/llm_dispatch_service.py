@@ -14,7 +14,7 @@ from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
 from Middleware.models.messages import Message
 from Middleware.models.request_context import first_logged
 from Middleware.services.llm_calls import message_selection as selection
-from Middleware.services.llm_calls.answer_choices import chosen, chosen_before, key_of
+from Middleware.services.llm_calls.answer_choices import chosen, chosen_before, key_of, names_choice
 from Middleware.services.llm_calls.answer_shape import AnswerShape
 from Middleware.services.llm_calls.direct_calls import without_streaming
 from Middleware.services.llm_calls.prompt_parts import NO_PARTS, PromptParts
@@ -100,12 +100,12 @@ class _Call:
             request_id=self.context.request_id, tools=shape.tools, tool_choice=shape.tool_choice,
             structured_output_schema=shape.schema)
         if shape.choices:
-            return self._choice(functools.partial(call, answer_choices=shape.choices), arguments)
+            return self._choice(call, arguments)
         if shape.demand is None:
             return call()
         return ToolRound(shape.demand, call, llm, self.context.request.cancel_scope, self.context.node_name).run()
 
-    def _choice(self, call: Callable[[], object], arguments: Mapping[str, object]) -> object:
+    def _choice(self, call: Callable[..., object], arguments: Mapping[str, object]) -> object:
         """Return one of the choices, without a call if the same prompt got it a moment ago, or any other answer."""
         choices = self.shape.choices
         key = key_of(self.context, self.handler, arguments, choices)
@@ -114,11 +114,25 @@ class _Call:
             logger.info("Node '%s': its prompt is the same as a moment ago, and so is the answer; no call is made.",
                         self.context.node_name)
             return choices[known]
-        answer = call()
+        answer = self._held(call)
         choice = chosen(answer, choices, self.handler)
         if choice is not None and key is not None:
             chosen_before().put(key, choices.index(choice))
         return answer if choice is None else choice
+
+    def _held(self, call: Callable[..., object]) -> object:
+        """Return an answer that is held to the choices, if the back-end can do that."""
+        shape, held = self.shape, functools.partial(call, answer_choices=self.shape.choices)
+        if shape.constraint == "grammar":
+            return held()
+        answer = call()
+        # In JSON, a small model chose wrongly more often than in free text: of 26 messages, 9 were right instead of 13.
+        if shape.constraint and not names_choice(answer, shape.choices) \
+                and not self.context.request.cancel_scope.cancelled:
+            logger.debug("Node '%s': the answer names none of the choices; it is asked again with a schema.",
+                         self.context.node_name)
+            answer = held()
+        return answer
 
     # -- texts ---------------------------------------------------------------------------------------------------
     def _substituted(self, key: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from Middleware.llmapis.handlers.base.base_llm_api_handler import CHOICE_FIELD
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.process import process
+from Middleware.services.prompt_categorization_service import match_category
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.streaming_utils import remove_thinking_from_text
@@ -56,6 +57,11 @@ def chosen(answer: object, choices: tuple[str, ...], handler: LlmHandler) -> str
         found = json.loads(text)
         found = found.get(CHOICE_FIELD) if isinstance(found, Mapping) else found
     return found if isinstance(found, str) and found in choices else None
+
+
+def names_choice(answer: object, choices: tuple[str, ...]) -> bool:
+    """Return whether a complete answer has one of the choices in it, alone or in a sentence."""
+    return isinstance(answer, str) and match_category(answer, list(choices)) is not None
 
 
 class ChosenBefore:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.api_types import CLAUDE_MESSAGES
-from Middleware.llmapis.handlers.base.base_llm_api_handler import usable_field
+from Middleware.llmapis.handlers.base.base_llm_api_handler import grammar_field, usable_field
 from Middleware.services.llm_calls.answer_choices import KEY as CHOICES_KEY
 from Middleware.services.llm_calls.answer_choices import choices_of
 from Middleware.services.llm_calls.tool_enforcement import ToolDemand
@@ -32,6 +32,7 @@ class AnswerShape:
         tools: the client's tools, for the back-end's own tool calling; never sent together with a schema.
         demand: the required tool call; its schema is ``schema``.
         choices: the only texts that the answer may be; there is no ``schema`` then.
+        constraint: what holds the answer to ``choices``: "grammar", "schema", or "" if the back-end takes neither.
     """
 
     schema: Mapping[str, object] | None = None
@@ -39,6 +40,7 @@ class AnswerShape:
     tool_choice: object = None
     demand: ToolDemand | None = None
     choices: tuple[str, ...] = ()
+    constraint: str = ""
 
     @staticmethod
     def of(context: ExecutionContext, schema: Mapping[str, object] | None = None) -> AnswerShape:
@@ -51,7 +53,8 @@ class AnswerShape:
         choices = choices_of(context) if CHOICES_KEY in context.config and schema is None else ()
         if choices:
             _require_choices_alone(context)
-            return AnswerShape(choices=choices)
+            constraint = "grammar" if grammar_field(_api_type(context)) else "schema" if _takes_schema(context) else ""
+            return AnswerShape(choices=choices, constraint=constraint)
         forwards = NODE.flag(context.config, "allowTools")
         tools, choice = (context.tools or None, context.tool_choice) if forwards else (None, None)
         demand = ToolDemand.of(tools, choice)

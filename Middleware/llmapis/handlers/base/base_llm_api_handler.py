@@ -340,8 +340,7 @@ class LlmApiHandler(ABC):
         """Insert the constraint on the answer, if there is one: a grammar or a JSON schema, as the API type defines."""
         if prompt.schema is None and not prompt.choices:
             return
-        fields = API_TYPE.value(self.settings.api_type, "samplerFieldMap")
-        grammar = text_in(fields, "grammar") if prompt.choices and isinstance(fields, Mapping) else ""
+        grammar = grammar_field(self.settings.api_type) if prompt.choices else ""
         descriptor = API_TYPE.value(self.settings.api_type, "structuredOutput")
         descriptor = descriptor if isinstance(descriptor, Mapping) else {}
         field, raw = usable_field(descriptor), STRUCTURED_OUTPUT.value(descriptor, "style") == "raw"
@@ -419,6 +418,12 @@ def usable_field(descriptor: Mapping[str, object]) -> str | None:
     """Return the field of the schema by an API type's ``structuredOutput``; None for an invalid descriptor."""
     field, style = STRUCTURED_OUTPUT.value(descriptor, "field"), STRUCTURED_OUTPUT.value(descriptor, "style")
     return field if isinstance(field, str) and field and style in STRUCTURED_OUTPUT["style"].choices else None
+
+
+def grammar_field(api_type: Mapping[str, object]) -> str:
+    """Return the field that takes a grammar in llama.cpp's format; "" if the server takes none."""
+    fields = API_TYPE.value(api_type, "samplerFieldMap")
+    return text_in(fields, "grammar") if isinstance(fields, Mapping) else ""
 
 
 # The field of the object around a choice.
