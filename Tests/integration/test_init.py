@@ -13,6 +13,7 @@ import pytest
 
 from Tests.cli.init import llm_servers
 from Tests.integration.launcher import Launcher, run_launcher
+from Tests.integration.memory_chat import until
 from Tests.stub_backend import StubBackend
 
 WINDOW = 4096
@@ -87,8 +88,11 @@ def server(public: Path) -> Iterator[Launcher]:
 
 
 def ask(server: Launcher, text: str, model_id: str | None, system: str = "", history: int = 0,
-        stream: bool = False) -> str:
-    """The answer to ``text`` after ``history`` rounds of an earlier conversation."""
+        stream: bool = False, to_the_end: bool = False) -> str:
+    """The answer to ``text`` after ``history`` rounds of an earlier conversation.
+
+    ``to_the_end``: once the nodes after it have had their say, too.
+    """
     messages = [{"role": "system", "content": system}] if system else []
     for number in range(history):
         messages += [{"role": "user", "content": f"Question {number}."},
@@ -96,6 +100,10 @@ def ask(server: Launcher, text: str, model_id: str | None, system: str = "", his
     body = {"messages": [*messages, {"role": "user", "content": text}], "stream": stream}
     response = server.request("POST", "/v1/chat/completions", {**body, "model": model_id} if model_id else body)
     assert response.status == 200, response.body
+    if to_the_end:
+        # The first node after the answer waits for a next message.
+        line = re.compile(f"Request {response.headers['x-request-id']}: .*done after")
+        assert until(lambda: bool(line.search(server.output())), 60)
     return response.body.decode("utf-8") if stream else response.text
 
 
@@ -200,7 +208,7 @@ def test_a_conversation_with_an_id_is_remembered(server: Launcher, model: Model,
     name = model_id.replace(":", "-")
     system = f"[DiscussionId]{name}[/DiscussionId]Be brief."
     for rounds in (3, 12, 18):
-        ask_to_the_end(server, "And now?", model_id, system, history=rounds)
+        ask(server, "And now?", model_id, system, history=rounds, to_the_end=True)
     folder = next(path for path in (public / "DiscussionIds").iterdir() if path.name == name)
     assert "Odo owns a mill." in (folder / "memories.json").read_text("utf-8")
     assert "Odo, a miller, lost his cat." in (folder / "chat_summary.json").read_text("utf-8")
@@ -217,7 +225,7 @@ def test_a_conversation_with_an_id_is_remembered(server: Launcher, model: Model,
 def test_without_an_id_nothing_is_kept(server: Launcher, model: Model, public: Path) -> None:
     kept = sorted((public / "DiscussionIds").rglob("*"))
     since = len(model.prompts)
-    assert ask_to_the_end(server, "And now?", "me:memory", history=20) == "The answer."
+    assert ask(server, "And now?", "me:memory", history=20, to_the_end=True) == "The answer."
     assert sorted((public / "DiscussionIds").rglob("*")) == kept
     assert len(model.prompts) == since + 1 and "<summary>" not in model.prompts[-1][0]
 
@@ -230,14 +238,6 @@ def test_a_long_chat_is_cut_to_the_window_and_begins_with_the_user(server: Launc
         turns = [message for message in sent if message["role"] != "system"]
         assert turns[0]["role"] == "user" and 3 <= len(turns) < 400
         assert sum(len(text_of(message)) for message in sent) < WINDOW * 4
-
-
-def ask_to_the_end(server: Launcher, text: str, model_id: str, system: str = "", history: int = 0) -> str:
-    """The answer, once the nodes after it have had their say, the first of which waits for the next message."""
-    logged = server.output_size()
-    answer = ask(server, text, model_id, system, history)
-    server.wait_output("done after", 60, logged)
-    return answer
 
 
 # -- without an answer -------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_a_server_that_takes_one_text_gets_whole_turns(tmp_path: Path) -> None:
                 turns("You are Odo.\n\nWhy?\n\nReally?")]
             assert sent("me:chat", system, first, ("assistant", "So")) == [turns("You are Odo.\n\nWhy?", "So")]
             route, notes, answer = sent("me:assistant", system, first)
-            assert route.startswith("<start_of_turn>user\nYou sort messages for a dispatcher.")
+            assert route.startswith("<start_of_turn>user\nYou do small jobs for an assistant")
             for prompt, beginning, end in ((notes, "Why?", "the finished code."),
                                            (answer, "These are your notes", "try it.")):
                 assert prompt.startswith(f"<start_of_turn>user\nYou are Odo.\n\n{beginning}"), prompt

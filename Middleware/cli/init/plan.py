@@ -194,8 +194,7 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
 
     ``answerTokens``: the longest answer. ``roomTokens``: the messages, and what a system prompt says besides the words
     of the workflow. ``sharedTokens``: the same where memories, or a plan, stand in front of the newest message; the
-    workflows that share a beginning must count alike. ``glanceTokens``: messages for choosing a route.
-    ``notesTokens``: a plan. The rest is memory.
+    workflows that share a beginning must count alike. ``notesTokens``: a plan. The rest is memory.
     """
     answer = _between(window // 4, 256, 8000)
     memory = _between(window // 16, 150, 400)
@@ -208,7 +207,7 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
         # Memories and summary are mostly half as long as they may be; if they are longer, the oldest messages give way.
         "answerTokens": answer, "roomTokens": room, "sharedTokens": room - max(notes, (shown * memory + summary) // 2),
         "notesTokens": notes + thoughts,
-        "glanceTokens": _between(window // 4, 400, 2000), "routeNameTokens": 50 + thoughts,
+        "routeNameTokens": 50 + thoughts,
         "taskTokens": _between(window // 4, 256, 1000) + thoughts,
         "memoryTokens": memory + thoughts, "memoryWords": memory * 6 // 10,
         "chunkTokens": _between(window // 4, 500, 3000),
