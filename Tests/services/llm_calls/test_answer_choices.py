@@ -207,3 +207,16 @@ def test_a_trial_asks_each_time(lab: EngineLab) -> None:
     """The tests of a workflow may give the same prompt different answers."""
     trial = SimpleNamespace(discussions="", locks="", transport=get_transport(), stub=lambda context: None)
     assert calls_of(lab, {}, {"trial": trial}, {"trial": trial}) == 3
+
+
+@table("remember, models", [(True, "WMMM"), (False, "WMWMWM")])
+def test_an_answer_that_is_written_anew_loads_no_model(lab: EngineLab, monkeypatch: pytest.MonkeyPatch, remember: bool,
+                                                       models: str) -> None:
+    """Where two models share a card, each change in the order of the calls is a load."""
+    monkeypatch.setattr("Middleware.models.process._process", Process())
+    for name in "WM":
+        lab.endpoint(name, {"modelNameToSendToAPI": name}, lab.backend.url)
+    lab.backend.responder = lambda request: chat_reply("CODE")
+    for _ in range(3):
+        lab.run([choose(endpointName="W", rememberChoice=remember), llm("{agent1Output}", endpointName="M")])
+    assert "".join(request.json["model"] for request in lab.backend.requests) == models
