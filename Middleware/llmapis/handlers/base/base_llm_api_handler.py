@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Required, TypedDict
 
-from Middleware.exceptions import BackendError, BackendResponseError, EarlyTerminationException
+from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.backend_errors import secrets_of, sentence, short_body, too_long_hint
 from Middleware.llmapis.handlers.base.image_sources import base64_data
@@ -273,8 +273,12 @@ class LlmApiHandler(ABC):
                     return
             if not self.is_cancelled:
                 yield from self._rest(connection, framer, start)
+            return
         except EarlyTerminationException:
             return
+        except BackendStatusError as error:
+            if not self.asks_again(error):
+                raise
         except LineTooLongError as error:
             raise BackendResponseError(f"{self._endpoint_label()}: the answer is too large ({error}).",
                                        endpoint=self.settings.endpoint_name) from None
@@ -282,6 +286,11 @@ class LlmApiHandler(ABC):
             self._connection = None
             connection.close()
             self._log_skipped()
+        yield from LlmApiHandler.stream(self, prompt)
+
+    def asks_again(self, error: BackendStatusError) -> bool:
+        """Return whether the server refused a field that the next request leaves out."""
+        return False
 
     def abort(self) -> None:
         """End a stream that another thread is reading."""

@@ -1,10 +1,13 @@
 """The dialects of OpenAI, chat and text completions, spoken by llama.cpp, vLLM, LiteLLM and many others."""
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
+from Middleware.exceptions import BackendStatusError
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import (
@@ -17,6 +20,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     usage_of,
 )
 from Middleware.llmapis.handlers.base.image_sources import image_url
+from Middleware.llmapis.transport import BackendRequest
 from Middleware.models.messages import (
     Answer,
     Chunk,
@@ -26,14 +30,48 @@ from Middleware.models.messages import (
     cached_tokens,
     token_count,
 )
+from Middleware.models.process import process
 from Middleware.models.request_context import first_logged
 from Middleware.utilities.answers.stream_parsers import SSEEvent
+from Middleware.utilities.once import Once
 
+logger = logging.getLogger(__name__)
+
+STREAM_OPTIONS = "stream_options"
 _PLAIN = frozenset({"content", "role"})
+
+
+def _refusals() -> Once[str]:
+    """Return the addresses of the servers that refuse to be asked for token counts, until the process ends."""
+    return Once()
 
 
 class OpenAiAnswers(LlmApiHandler):
     """Reads the outer object of an answer or an event."""
+
+    # The address that was asked for the token counts of the current stream; "" if it was not asked.
+    _asked = ""
+
+    def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
+        request = super().request(prompt, stream)
+        self._asked = ""
+        if STREAM_OPTIONS not in request.payload:
+            return request
+        if request.url not in process().one(_refusals):
+            self._asked = request.url
+            return request
+        return replace(request, payload={
+            key: value for key, value in request.payload.items() if key != STREAM_OPTIONS})
+
+    def asks_again(self, error: BackendStatusError) -> bool:
+        # Servers that are strict about fields name the one that they do not know.
+        if not self._asked or error.status not in (400, 422) or STREAM_OPTIONS not in error.body:
+            return False
+        if process().one(_refusals).first(self._asked):
+            logger.info("Endpoint '%s' refuses '%s': its streams have no token counts. With an API type whose "
+                        "requestUsageInStreams is false, it is not asked for them.", self.settings.endpoint_name,
+                        STREAM_OPTIONS)
+        return True
 
     @abstractmethod
     def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
