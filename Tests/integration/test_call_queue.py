@@ -170,6 +170,32 @@ def test_it_begins_a_moment_after_the_answer(busy: Launcher, backend: Backend) -
     assert second.received_at - call.received_at < 2.9
 
 
+TITLE = ('### Task:\nGenerate a title. {}\n### Output:\nJSON format: {{ "title": "x" }}\n### Chat History:\n'
+         '<chat_history>\nUSER: hi\n</chat_history>')
+
+
+@pytest.mark.parametrize("flags", [("--concurrency", "3"), ("--concurrency", "3", "--concurrency-level", "endpoint")],
+                         ids=["requests", "calls"])
+def test_a_title_gives_its_place_to_a_chat(backend: Backend, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """The gate has slots for both, the LLM server has a place for one."""
+    tree = tree_for(tmp_path, backend.url, backgroundTaskWorkflow="Task")
+    tree.private("Task", llm_node("task", returnToUser=True))
+    calls: list[RecordedRequest] = []
+
+    def reply(request: RecordedRequest) -> Reply:
+        calls.append(request)
+        return Reply(never=True) if len(calls) == 1 else says(request, "task")
+
+    backend.replies["task"] = reply
+    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, *flags,
+                  backend=backend) as server:
+        title = Ask(server, TITLE.format(backend.hello), model=USER)
+        first = backend.wait_call("task", AT_ONCE)
+        assert server.ask("Single").text == "single says hello."
+        assert title.answer(AT_ONCE).text == "task says hello."
+    assert first.client_left and backend.nodes() == ["task", "single", "task"]
+
+
 def test_a_stop_of_the_server_ends_what_waits(shared_backend: Backend, backend: Backend, tmp_path: Path) -> None:
     tree = tree_for(tmp_path, shared_backend.url)
     with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",

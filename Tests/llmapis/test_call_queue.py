@@ -1,12 +1,18 @@
 """Which waiting call is next: places of servers, models of swap groups, and who gives way to whom."""
 from __future__ import annotations
 
+import contextlib
+import random
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from Middleware.exceptions import BackendError
+from Middleware.exceptions import BackendError, EarlyTerminationException
+from Middleware.llmapis import call_queue
 from Middleware.llmapis.call_queue import (
     BETWEEN_CALLS_SECONDS,
     IDLE_SECONDS,
@@ -378,3 +384,55 @@ def test_who_leaves_while_it_waits_holds_nobody_up(street: Street) -> None:
     street.end("A1", "A2")
     street.come("C1", "C")
     assert street.running == ["C1"]
+
+
+# -- under load --------------------------------------------------------------------------------------------------------
+
+def test_nothing_is_lost_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never too many calls on a server, one model at a time, and whoever waits leaves or runs."""
+    # Work behind answers changes the model here without the rest that people leave it.
+    monkeypatch.setattr(call_queue, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(call_queue, "NEXT_CALL_SECONDS", 0.0)
+    queue, lock, chance = CallQueue(), threading.Lock(), random.Random(7)
+    busy: Counter[str] = Counter()
+    models: Counter[str] = Counter()
+    problems: list[str] = []
+    done: list[float] = []
+
+    def call(server: str, model: str, places: int) -> str:
+        with lock:
+            busy[server] += 1
+            models[model] += bool(model)
+            if busy[server] > places or sum(count > 0 for count in models.values()) > 1:
+                problems.append(f"{dict(busy)} {dict(models)}")
+        time.sleep(0.0005)
+        with lock:
+            busy[server] -= 1
+            models[model] -= bool(model)
+        return "whole"
+
+    def work(seed: float) -> None:
+        mine = random.Random(seed)
+        for _ in range(25):
+            server, places = mine.choice([("x", 1), ("y", 2)])
+            model = mine.choice(["", "A", "B"])
+            rank = mine.choice([Rank.ANSWER, Rank.ANSWER, Rank.BEHIND, Rank.TASK])
+            scope = CancelScope()
+            request = RequestContext(answered_at=1.0 if rank is Rank.BEHIND else None)
+            needs = Needs("E", 0, server, places, "card" if model else "", model, 0.05)
+            turn = Turn(queue, needs, rank, scope, request, yields=rank is Rank.BEHIND)
+            if mine.random() < 0.2:
+                threading.Timer(mine.random() * 0.02, scope.cancel).start()
+            with contextlib.suppress(EarlyTerminationException):
+                # A stopped call gives nothing, like a real one.
+                turn.run(lambda given, server=server, model=model, places=places: (  # type: ignore[misc]
+                    "" if given is not None and given.cancelled else call(server, model, places)))
+            request.answered_at = 1.0
+        done.append(seed)
+
+    threads = [threading.Thread(target=work, args=(chance.random(),), daemon=True) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(done) == 16 and not problems and (queue.waiting, queue.running) == (0, 0)
