@@ -35,14 +35,16 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, 
 
 LOAD_SECONDS = 5.0
 PLACES = 4
-THINK_SECONDS = 15.0, 35.0
+# The mean; pauses of people vary widely, and nobody is faster than the least or away for longer than the most.
+THINK_SECONDS = 25.0
+LEAST_PAUSE, MOST_PAUSE = 5.0, 75.0
 PATIENCE_SECONDS = 30
 # A limit is the figure of the specification plus this.
 TOLERANCE = 0.1
 
 # Seconds of each kind of call: to its first token, and from there to its end.
 CALLS: Mapping[str, tuple[float, float]] = {
-    "route": (0.7, 0.3), "answer": (1.0, 8.0), "draft": (1.0, 4.0), "think": (1.0, 4.0), "words": (0.7, 0.3),
+    "route": (0.7, 0.3), "answer": (1.0, 8.0), "draft": (1.0, 8.0), "think": (1.0, 4.0), "words": (0.7, 0.3),
     "memory": (2.0, 4.0), "task": (1.0, 1.0)}
 TITLE = '### Task:\nGenerate a title. {{ "title": "x" }} JSON\n### Chat History:\n<chat_history>\n{}\n</chat_history>'
 TASKS = {name: TITLE.replace("title", name) for name in ("title", "tags", "follow_ups")}
@@ -218,7 +220,8 @@ class Cell:
         chance = random.Random(f"{self.row.workflow} {number}")
         workflow = self.row.workflow
         for turn in range(1, messages + 1):
-            time.sleep(chance.uniform(*THINK_SECONDS) / SPEED)
+            pause = min(max(chance.expovariate(1 / THINK_SECONDS), LEAST_PAUSE), MOST_PAUSE)
+            time.sleep(pause / SPEED)
             remembers = workflow in ("Assistant", "Vector") and (turn + number) % MEMORY_EVERY == 0
             codes = workflow == "Code" and (turn + 2 * number) % CODE_EVERY == 0
             waited = _ask(port, workflow + ("Memory" if remembers else ""), "[code] Why?" if codes else "Why?")

@@ -15,6 +15,7 @@ SPEED = 5.0
 """All times of the benchmark are divided by it."""
 
 if __name__ == "__main__":
-    for name in ("PAUSE_SECONDS", "BETWEEN_CALLS_SECONDS", "IDLE_SECONDS", "LONGEST_WAIT_BEHIND"):
+    for name in ("PAUSE_SECONDS", "BETWEEN_CALLS_SECONDS", "IDLE_SECONDS", "LONGEST_WAIT_BEHIND",
+                 "RIDE_ALONG_SECONDS"):
         setattr(call_queue, name, getattr(call_queue, name) / SPEED)
     sys.exit(run(serve, None, limits.WORKER_THREADS))

@@ -40,6 +40,8 @@ BETWEEN_CALLS_SECONDS = 10.0
 NEXT_CALL_SECONDS = 0.3
 # Changing the model for work that nobody waits for, and back again for the next message, costs more than it brings.
 IDLE_SECONDS = 10.0
+# Where messages leave no such rest, this work is done along with calls of its model, before it forces a change.
+RIDE_ALONG_SECONDS = 30.0
 # Work that nobody waits for is not put off for ever by messages that come one after the other.
 LONGEST_WAIT_BEHIND = 120.0
 # A call that is stopped again and again would never end.
@@ -224,7 +226,7 @@ class CallQueue:
         for turn in view.in_order:
             obstacle = self._obstacle(turn, view, now)
             if obstacle is None:
-                self._start(turn, view)
+                self._start(turn, view, now)
                 continue
             turn.reason = obstacle.reason
             if turn.rank is Rank.ANSWER:
@@ -233,10 +235,10 @@ class CallQueue:
         return stops
 
     def _obstacle(self, turn: Turn, view: _View, now: float) -> _Obstacle | None:
-        needs = turn.needs
         if turn.not_before > now:
             return _Obstacle()
-        if turn.gives_precedence and turn not in view.overdue and any(
+        needs = self._needs_now(turn)
+        if turn.gives_precedence and turn not in view.overdue and not self._rides_along(turn, now) and any(
                 answer.holds_back(turn, now) for answer in self._answers.values()):
             return _Obstacle("an answer is not complete")
         if needs.gate and len(view.gated) >= needs.gate:
@@ -245,15 +247,26 @@ class CallQueue:
         if needs.places and len(on_server) >= needs.places:
             return _Obstacle(f"its server has {len(on_server)} of {needs.places} calls to do",
                              ("server", needs.server), on_server)
-        return self._other_model(turn, view, now) if needs.group else None
+        return self._other_model(turn, needs, view, now) if needs.group else None
 
-    def _other_model(self, turn: Turn, view: _View, now: float) -> _Obstacle | None:
+    def _needs_now(self, turn: Turn) -> Needs:
+        """Return what a call needs now: that of the endpoint that stands in for its own while its model is loaded."""
+        other = turn.stand_in
+        if other is None:
+            return turn.needs
+        return other if self._group(other.group).loaded == other.model else turn.needs
+
+    def _rides_along(self, turn: Turn, now: float) -> bool:
+        needs = self._needs_now(turn)
+        return now - turn.since >= RIDE_ALONG_SECONDS and bool(needs.group) and (
+            self._group(needs.group).loaded == needs.model)
+
+    def _other_model(self, turn: Turn, needs: Needs, view: _View, now: float) -> _Obstacle | None:
         """Return what keeps a call of a swap group waiting; None if it may run, with its model loaded or to be loaded.
         """
-        needs = turn.needs
         group, running = self._group(needs.group), view.groups[needs.group]
         answers = view.answers[needs.group]
-        others = [one for one in answers if one.needs.model != group.loaded]
+        others = [one for one in answers if self._needs_now(one).model != group.loaded]
         is_answer = turn in view.answers_in_all
         impatient = any(now - one.since >= one.needs.patience for one in others)
         if needs.model == group.loaded:
@@ -269,19 +282,19 @@ class CallQueue:
             return None
         if not is_answer:
             return _Obstacle(reason) if answers or now - group.used_at < IDLE_SECONDS else None
-        if any(one.number <= group.latest or not impatient for one in answers if one.needs.model == group.loaded):
+        if any(one.number <= group.latest or not impatient for one in answers if one not in others):
             return _Obstacle(reason)
         if not impatient and any(answer.is_about_to_call(needs.group, now) for answer in self._answers.values()):
             return _Obstacle(reason)
         return None if needs.model == others[0].needs.model else _Obstacle(reason)
 
-    def _start(self, turn: Turn, view: _View) -> None:
-        needs = turn.needs
+    def _start(self, turn: Turn, view: _View, now: float) -> None:
+        # After such a wait it runs to its end, or work behind answers would be stopped for ever.
+        if turn in view.overdue or (turn.rank is Rank.BEHIND and self._rides_along(turn, now)):
+            turn.stop = None
+        needs = turn.needs = self._needs_now(turn)
         del self._waiting[turn]
         self._running[turn] = None
-        # After such a wait it runs to its end, or work behind answers would be stopped for ever.
-        if turn in view.overdue:
-            turn.stop = None
         view.start(turn)
         if needs.group:
             group = self._group(needs.group)
@@ -375,12 +388,15 @@ class Turn:
         waited: seconds that the call has waited, all in all.
         reason: why it waits, for the log.
         stop: stops the running call so that it can begin anew; None if it must not be stopped.
+        needs: what the call needs; while it runs, the endpoint in it is the one to call.
+        stand_in: what it needs at the endpoint that may stand in for its own; None if there is none.
     """
 
     def __init__(self, queue: CallQueue, needs: Needs, rank: Rank, scope: CancelScope | None,
-                 request: RequestContext | None = None, yields: bool = False) -> None:
+                 request: RequestContext | None = None, yields: bool = False, stand_in: Needs | None = None) -> None:
         self._queue = queue
         self.needs, self.rank, self.request = needs, rank, request
+        self._own_needs, self.stand_in = needs, stand_in
         self.scope = self._outer = scope
         self._yields = yields
         self._restarts = 0
@@ -449,6 +465,7 @@ class Turn:
                     MOST_RESTARTS)
         self.end()
         self.started.clear()
+        self.needs = self._own_needs
         self.since = self._queue.clock()
 
     def end(self) -> None:
@@ -535,7 +552,8 @@ def turn_for(name: str, endpoint: Mapping[str, object], scope: CancelScope | Non
     # What the calls of endpoints without these keys cost.
     if not gate and QUEUE_KEYS.isdisjoint(endpoint):
         return None
-    return _turn(_needs(name, endpoint, gate), scope, streamed)
+    needs = _needs(name, endpoint, gate)
+    return _turn(needs, scope, streamed, _needs_of_stand_in(endpoint, needs) if STAND_IN_KEY in endpoint else None)
 
 
 def turn_for_embeddings(name: str, endpoint: Mapping[str, object], scope: CancelScope | None) -> Turn | None:
@@ -545,7 +563,7 @@ def turn_for_embeddings(name: str, endpoint: Mapping[str, object], scope: Cancel
     return _turn(Needs(name, 0, server_of(endpoint), _places(endpoint)), scope, False)
 
 
-def _turn(needs: Needs, scope: CancelScope | None, streamed: bool) -> Turn | None:
+def _turn(needs: Needs, scope: CancelScope | None, streamed: bool, stand_in: Needs | None = None) -> Turn | None:
     request = current_request()
     # Nothing of a trial reaches a server.
     if not (needs.gate or needs.places or needs.group) or (request is not None and request.trial is not None):
@@ -555,13 +573,29 @@ def _turn(needs: Needs, scope: CancelScope | None, streamed: bool) -> Turn | Non
         rank = Rank.TASK
     elif request is not None and request.answer_complete and (needs.places or needs.group):
         rank, yields = Rank.BEHIND, not streamed and config_utils.user_flag("backgroundNodesYield")
-    return Turn(process().one(CallQueue), needs, rank, scope, request, yields)
+    return Turn(process().one(CallQueue), needs, rank, scope, request, yields, stand_in)
 
 
 def _needs(name: str, endpoint: Mapping[str, object], gate: int) -> Needs:
     group = group_of(endpoint)
     return Needs(name, gate, server_of(endpoint), _places(endpoint), group, model_of(endpoint) if group else "",
                  float(max(ENDPOINT.number(endpoint, "swapPatienceInSeconds"), 0)))
+
+
+def _needs_of_stand_in(endpoint: Mapping[str, object], needs: Needs) -> Needs | None:
+    """Return what a call needs at the endpoint that may take it while it waits; None if that cannot take it."""
+    name = ENDPOINT.text(endpoint, STAND_IN_KEY).strip()
+    try:
+        other = config_utils.load_endpoint(name) if name and needs.group else {}
+    # Reported when a node loads the endpoint.
+    except ConfigurationError:
+        return None
+    same_dialect = ENDPOINT.value(other, "apiTypeConfigFileName") == ENDPOINT.value(endpoint, "apiTypeConfigFileName")
+    # The prompt has been made for the window of the first.
+    windows = [ENDPOINT.number(one, "maxContextTokenSize") for one in (endpoint, other)]
+    fits = windows[1] is None or (windows[0] is not None and windows[0] <= windows[1])
+    return _needs(name, other, needs.gate) if other and group_of(other) == needs.group and same_dialect and fits \
+        else None
 
 
 def _places(endpoint: Mapping[str, object]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, FailoverError, GateTimeoutError
 from Middleware.llmapis import api_types, failover
 from Middleware.llmapis.backend_errors import public_text
-from Middleware.llmapis.call_queue import loaded_stand_in, turn_for
+from Middleware.llmapis.call_queue import Turn, loaded_stand_in, turn_for
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt
@@ -82,8 +82,9 @@ class LlmApiService:
     def stand_in(self) -> LlmApiService:
         """Return the service of the endpoint that takes the calls of this one at the moment, as a rule this one."""
         other = loaded_stand_in(self.endpoint_name, self.endpoint_config)
-        if not other:
-            return self
+        return self._standing_in(other) if other else self
+
+    def _standing_in(self, other: str) -> LlmApiService:
         preset = failover.preset_of_call(self.endpoint_name, self.endpoint_config, self.presetname)
         service = LlmApiService(other, preset, self.max_tokens, self.streaming, scope=self._scope,
                                 transport=self._transport)
@@ -218,7 +219,7 @@ class LlmApiService:
             if turn is None:
                 return self._handler.generate(sent)
             # Its place is free again before a backup is called; holding two could block both queues.
-            return turn.run(lambda scope: self._handler_for(scope).generate(sent))
+            return turn.run(lambda scope: self._generate_in_turn(turn, scope, call, sent))
         # A full gate is no failure of the back-end, and the backup would wait at the same gate.
         except (EarlyTerminationException, GateTimeoutError):
             raise
@@ -233,6 +234,20 @@ class LlmApiService:
             if turn is not None:
                 self._waited += turn.waited
 
+    def _generate_in_turn(self, turn: Turn, scope: CancelScope | None, call: Prompt, sent: Prompt) -> Answer:
+        service, sent = self._called(turn, call, sent)
+        return service._handler_for(scope).generate(sent)
+
+    def _called(self, turn: Turn, call: Prompt, sent: Prompt) -> tuple[LlmApiService, Prompt]:
+        """Return the service that a turn has come to, and the prompt in its form: an endpoint that stands in, perhaps.
+        """
+        other = turn.needs.endpoint
+        if other == self.endpoint_name:
+            self._backup = None
+            return self, sent
+        service = self._backup = self._standing_in(other)
+        return service, failover.prompt_for_backup(call, service._file, self.type in api_types.COMPLETION_TYPES)
+
     def _generate_stream(self, call: Prompt, sent: Prompt) -> Generator[Chunk, None, None]:
         turn = turn_for(self.endpoint_name, self.endpoint_config, self._scope, streamed=True)
         self._name_for_the_log()
@@ -242,7 +257,8 @@ class LlmApiService:
             if turn is not None:
                 for _ in turn.waiting():
                     yield {"token": "", "finish_reason": None}
-            with contextlib.closing(self._handler.stream(sent)) as chunks:
+            service, prompt = (self, sent) if turn is None else self._called(turn, call, sent)
+            with contextlib.closing(service._handler.stream(prompt)) as chunks:
                 if self._backup_name:
                     begun = yield from failover.up_to_visible(chunks)
                 yield from chunks

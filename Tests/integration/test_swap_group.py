@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.gate_cases import Ask
-from Tests.integration.launcher import USER, Backend, ConfigTree, Launcher, endpoint, llm_node, standard_tree
+from Tests.integration.launcher import (
+    USER,
+    Backend,
+    ConfigTree,
+    Launcher,
+    endpoint,
+    llm_node,
+    standard_tree,
+    streamed_text,
+)
 from Tests.stub_backend import Reply, chat_reply, status_reply
 from Tests.workflows.engine_lab import until
 
@@ -20,7 +29,8 @@ def tree_for(folder: Path, url: str, **worker: object) -> ConfigTree:
     tree.write("Endpoints/A.json", endpoint(url, modelNameToSendToAPI="model-a", swapGroup="card", parallelCalls=1,
                                             removeThinking=True, startThinkTag="<think>", endThinkTag="</think>"))
     tree.write("Endpoints/B.json", endpoint(url, modelNameToSendToAPI="model-b", swapGroup="card", parallelCalls=1,
-                                            maxContextTokenSize=2048, presetSamplers={"temperature": 0.25}, **worker))
+                                            presetSamplers={"temperature": 0.25},
+                                            **{"maxContextTokenSize": 2048, **worker}))
     tree.write("ApiTypes/Chat.json", {
         "nameForDisplayOnly": "Chat", "type": "openAIChatCompletion", "presetType": "Chat",
         "maxNewTokensPropertyName": "max_tokens", "streamPropertyName": "stream",
@@ -73,6 +83,30 @@ def test_the_loaded_model_does_the_small_jobs(backend: Backend, tmp_path: Path) 
     assert (first.json["temperature"], first.json["window"]) == (0.25, 2048)
     assert (third.json["temperature"], third.json["window"]) == (0.25, 8192)
     assert fourth.json["temperature"] == 0.5 and "node:answer <poem>" in json.dumps(fourth.json["messages"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_waits_is_taken_by_the_model_that_is_loaded_meanwhile(backend: Backend, tmp_path: Path,
+                                                                          stream: bool) -> None:
+    """With its own address, cleaning and name, and the samplers of the endpoint that the node names."""
+    tree = tree_for(tmp_path, backend.url, swapStandIn="A", maxContextTokenSize=8192)
+    tree.write("Endpoints/C.json", endpoint(backend.url, modelNameToSendToAPI="model-c", swapGroup="card"))
+    tree.shared("C", llm_node("c", endpointName="C", returnToUser=True))
+    backend.replies["c"] = Reply(never=True)
+    backend.replies["b"] = chat_reply("<think>hm</think>done")
+    with launcher(tree, backend, "--concurrency", "0") as server:
+        running = Ask(server, backend.hello, model="C")
+        backend.wait_call("c", AT_ONCE)
+        first = Ask(server, backend.hello, model="A")
+        assert until(lambda: server.output().count("waits for its turn") == 1, AT_ONCE)
+        second = Ask(server, backend.hello, model="B", stream=stream)
+        assert until(lambda: server.output().count("waits for its turn") == 2, AT_ONCE)
+        running.leave()
+        assert first.answer(AT_ONCE).status == 200
+        answer = second.answer(AT_ONCE)
+        assert (streamed_text(answer.body) if stream else answer.text) == "done"
+    assert models(backend) == ["model-c", "model-a", "model-a"]
+    assert backend.calls()[2].json["temperature"] == 0.25
 
 
 def test_an_endpoint_of_another_group_stands_in_for_none(backend: Backend, tmp_path: Path) -> None:

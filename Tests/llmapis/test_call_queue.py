@@ -20,6 +20,7 @@ from Middleware.llmapis.call_queue import (
     MOST_RESTARTS,
     NEXT_CALL_SECONDS,
     PAUSE_SECONDS,
+    RIDE_ALONG_SECONDS,
     CallQueue,
     Needs,
     Rank,
@@ -309,6 +310,43 @@ def test_work_behind_answers_changes_the_model_late(street: Street) -> None:
     assert street.running == []
     street.wait(1.1)
     assert street.running == ["memory"]
+
+
+def test_where_nobody_rests_it_rides_along(street: Street) -> None:
+    """With calls of its own model, without being stopped, and not before those of answers for another model."""
+    stopped: list[str] = []
+    message, earlier = RequestContext(), RequestContext(answered_at=1.0)
+    street.come("A1", "A", request=message)
+    street.come("memory", "B", Rank.BEHIND, stops=stopped, request=earlier, yields=True)
+    street.wait(RIDE_ALONG_SECONDS)
+    street.end("A1")
+    street.come("B1", "B", request=message)
+    assert sorted(street.running) == ["B1", "memory"]
+    street.end("B1")
+    street.come("A2", "A", request=message)
+    assert not stopped and street.running == ["memory"]
+
+
+def test_a_call_that_waits_goes_to_the_endpoint_that_stands_in(street: Street) -> None:
+    """As soon as that one's model is loaded; the call is then made there."""
+    def come(name: str) -> Turn:
+        needs = Needs("Small", 0, "host:1", 0, "card", "B", 30)
+        turn = Turn(street.queue, needs, Rank.ANSWER, None, stand_in=Needs("Big", 0, "host:1", 1, "card", "A", 30))
+        street.turns[name] = turn
+        street.queue.enter(turn)
+        return turn
+
+    street.come("C1", "C")
+    first = come("first")
+    street.come("A1", "A", places=1)
+    street.end("C1")
+    assert street.running == ["first"] and first.needs.endpoint == "Small", "nothing of the group was loaded for it"
+    street.end("first")
+    assert street.running == ["A1"]
+    second = come("second")
+    assert "second" not in street.running, "the place of the other endpoint's server is taken"
+    street.end("A1")
+    assert street.running == ["second"] and second.needs.endpoint == "Big"
 
 
 def test_it_does_not_wait_for_ever(street: Street) -> None:
