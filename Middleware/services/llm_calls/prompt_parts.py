@@ -171,6 +171,12 @@ def prompt_templates(node: Mapping[str, object]) -> list[str]:
             *(str(text) for text in (node.get(LATE_SYSTEM), node.get(LATE_INSTRUCTION), *inside) if text)]
 
 
+def example_answers(node: Mapping[str, object]) -> list[str]:
+    """Return the answers in the example turns of a node as written. Raises ConfigValueError for other shapes."""
+    return [str(message["content"]) for message in _example_messages(NODE.value(node, EXAMPLES), str)
+            if message["role"] == "assistant"]
+
+
 def _example_messages(turns: object, fill: Callable[[str], str]) -> Iterator[Message]:
     if not isinstance(turns, (list, tuple)):
         raise _wrong("exampleTurns is not a list", EXAMPLES)

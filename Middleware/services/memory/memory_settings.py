@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from Middleware.utilities.config.declarations import MOST_TOKENS, ConfigKey, setting
 from Middleware.utilities.config.keys.endpoint import SETTINGS_LEVEL
@@ -44,6 +44,10 @@ class MemorySettings:
         "How many of the newest messages, not counting system messages, are left alone.", least=0))
     system_prompt: str = setting(ConfigKey("systemPrompt", "str", "", "System prompt for a memory."))
     prompt: str = setting(ConfigKey("prompt", "str", "", "Prompt for a memory; [TextChunk] is the text to remember."))
+    # Any value: the call that sends them checks their form.
+    examples: object = setting(replace(NODE["exampleTurns"], default=None, meaning=(
+        "Example messages for a memory, sent after systemPrompt: {\"user\": message, \"assistant\": answer}. "
+        "Not for searchable memories.")), lambda value: value)
     roles: bool = setting(ConfigKey(
         "addRolesToTextChunk", "bool", False,
         "Begin each message in the text of a memory with 'User:' or 'Assistant:'. Not for searchable memories."))

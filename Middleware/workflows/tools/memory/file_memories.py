@@ -10,6 +10,7 @@ from functools import cached_property
 from Middleware.exceptions import ConfigValueError, DataKeyError, StoredDataError
 from Middleware.models.process import process
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
+from Middleware.services.llm_calls.prompt_parts import EXAMPLES, example_answers, prompt_templates
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair, read_json, write_json
@@ -72,7 +73,8 @@ class MemoryWriter:
         self._context, self._settings, self._discussion = context, settings, folder.discussion_id
         self._folder = folder.folder
         self._store, self._anchors = MemoryStore(folder), MemoryAnchors(folder)
-        self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens)
+        self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens,
+                                {EXAMPLES: settings.examples})
         self._written = 0
 
     def write(self, chunks: Sequence[Chunk], as_condensed: bool = False) -> bool:
@@ -143,7 +145,8 @@ class MemoryWriter:
             logger.error("Discussion %s: no memory: %s", self._discussion, failure_reason(error))
             return None
         raise_if_cancelled(self._context.request.cancel_scope)
-        text = clean_memory(restore_braces(answer), self._prompts, known.memories)
+        prompts, shown = self._shown
+        text = clean_memory(restore_braces(answer), prompts, known.memories, shown)
         problem = problem_with(answer)
         if problem or not text.strip():
             logger.error("Discussion %s: no memory: %s", self._discussion, problem or REPETITIONS)
@@ -151,11 +154,12 @@ class MemoryWriter:
         return text
 
     @property
-    def _prompts(self) -> Sequence[str]:
+    def _shown(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The templates of the call, and the answers among its example turns."""
         settings = self._settings
         if settings.file_workflow:
-            return helper_prompts(self._context, settings.file_workflow)
-        return settings.system_prompt, settings.prompt
+            return helper_prompts(self._context, settings.file_workflow), ()
+        return prompt_templates(settings.raw), example_answers(settings.raw)
 
     def _ask(self, text: str, known: DiscussionMemory) -> str:
         settings = self._settings

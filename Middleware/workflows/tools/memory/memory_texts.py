@@ -24,16 +24,17 @@ _LIST_MARK = re.compile(r"(?:[-*•–]|\d{1,3}[.)])\s+")
 _NOT_SAID = re.compile(r"[\W_]+")
 
 
-def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = ()) -> str:
+def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = (), shown: Sequence[str] = ()) -> str:
     """Return an answer without the tags that ``prompts`` contain and without repeated sentences; "" if nothing is left.
 
     Args:
         prompts: the templates of the call.
         before: earlier memories, oldest first; a sentence that is in one of the last two is repeated.
+        shown: example answers in the prompt; a sentence of theirs is repeated, too.
     """
     own = {name for prompt in prompts for name in _TAG.findall(prompt)}
     text = _TAG.sub(lambda found: "" if found[1] in own else found.group(), answer)
-    said = {plain_words(sentence) for memory in before[-_MEMORIES_BEFORE:]
+    said = {plain_words(sentence) for memory in (*before[-_MEMORIES_BEFORE:], *shown)
             for line in memory.splitlines() for sentence in _sentences(line)}
     kept, dropped = [], False
     for line in text.splitlines():

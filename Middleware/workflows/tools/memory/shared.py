@@ -216,13 +216,14 @@ class MemoryCall:
         settings: the settings file; its keys apply as those of a node would, such as how variables see the
         conversation.
         max_tokens: the longest answer.
+        parts: keys of a node that add late texts and example turns.
     """
 
     def __init__(self, context: ExecutionContext, settings: Mapping[str, object], endpoint: str, preset: str,
-                 max_tokens: int) -> None:
+                 max_tokens: int, parts: Mapping[str, object] = MappingProxyType({})) -> None:
         messages = without_later_systems(raw_messages(context))
         # A settings file has several prompts, and the parts of one would be added to all of them.
-        self._settings = {key: value for key, value in settings.items() if key not in PART_KEYS}
+        self._settings = {**{key: value for key, value in settings.items() if key not in PART_KEYS}, **parts}
         self._context = dataclasses.replace(context, config=dict(self._settings), messages=messages)
         self._endpoint, self._preset, self._max_tokens = endpoint, preset, max_tokens
 

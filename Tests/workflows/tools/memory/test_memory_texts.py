@@ -104,3 +104,27 @@ def test_a_memory_of_a_workflow(lab: MemoryLab) -> None:
     lab.backend.responder = lambda request: chat_reply("<part>\n<lines>Mara met <Tobias>.\n</part>")
     lab.remember(chat(8))
     assert [text for text, _ in lab.stored()] == ["Mara met <Tobias>."]
+
+
+def test_example_turns_of_a_memory(lab: MemoryLab) -> None:
+    """They are sent for memories alone, and a model that copies them leaves nothing of that."""
+    lab.settings(exampleTurns=[{"user": "[part] Ann ran.", "assistant": "Ann ran away."}], condenseMemories=True,
+                 memoriesBeforeCondensation=2, condenseMemoriesPrompt="join [MemoriesToCondense]")
+    lab.put("m1", "m2")
+    said: list[list[str]] = []
+
+    def reply(request: RecordedRequest) -> Reply:
+        said.append([f"{message['role']}: {message['content']}" for message in request.json["messages"]
+                     if message["role"] != "system"])
+        return chat_reply("Ann ran away.\nBalu is ill." if len(said) == 1 else "joined")
+
+    lab.backend.responder = reply
+    lab.remember(chat(13))
+    assert [text for text, _ in lab.stored()] == ["joined", "Balu is ill."]
+    assert [turns[:-1] for turns in said] == [["user: [part] Ann ran.", "assistant: Ann ran away."], []]
+
+
+def test_wrong_example_turns_are_reported(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    lab.settings(exampleTurns=[{"user": "x"}])
+    lab.remember(chat(8))
+    assert lab.stored() == [] and "entry 1 of exampleTurns has no text under 'assistant'" in caplog.text
