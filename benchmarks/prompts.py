@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import shutil
 import sys
@@ -244,18 +245,33 @@ def answers(prompt: Prompt, cases: Iterable[Case], target: Target) -> Iterator[t
                 yield case, response.text.strip()
 
 
-def measure(prompt: Prompt, every: int, failures: bool, target: Target) -> None:
-    """Ask all cases of a prompt and print a line: how many answers are right, and in each group."""
+def mixed(cases: Sequence[Case]) -> list[Case]:
+    """Return the cases, one of each group in turn."""
+    seen: defaultdict[str, int] = defaultdict(int)
+    rounds: list[tuple[int, Case]] = []
+    for case in cases:
+        rounds.append((seen[case.group], case))
+        seen[case.group] += 1
+    return [case for _, case in sorted(rounds, key=lambda entry: entry[0])]
+
+
+def measure(prompt: Prompt, every: int, failures: bool, target: Target, seconds: float = math.inf) -> None:
+    """Ask the cases of a prompt and print a line: how many answers are right, and in each group.
+
+    ``seconds``: no further case is asked after these.
+    """
     asked: defaultdict[str, int] = defaultdict(int)
     right: defaultdict[str, int] = defaultdict(int)
     misses: list[str] = []
     began = time.monotonic()
-    for case, answer in answers(prompt, prompt.cases[::every], target):
+    for case, answer in answers(prompt, mixed(prompt.cases[::every]), target):
         hit = prompt.right(case, answer)
         asked[case.group] += 1
         right[case.group] += hit
         if not hit:
             misses.append(f"    {case.group}: {case.messages[-1][:70]!r} -> {answer[:90]!r}")
+        if time.monotonic() - began > seconds:
+            break
     groups = "  ".join(f"{group} {right[group]}/{count}" for group, count in asked.items())
     total = sum(asked.values())
     print(f"{prompt.name:16} {sum(right.values()):3} of {total:3}  {sum(right.values()) / total:4.0%}  {groups}  "
@@ -288,6 +304,8 @@ def main() -> None:
     parser.add_argument("--configs", type=Path, default=PROJECT / "Public" / "Configs",
                         help="shipped files to measure, such as those of another version")
     parser.add_argument("--every", type=int, default=1, help="ask only each so-many-th case")
+    parser.add_argument("--seconds", type=float, default=math.inf,
+                        help="ask no further case of a prompt after this time (routes and search words)")
     parser.add_argument("--failures", action="store_true", help="print the cases that were answered wrongly")
     parser.add_argument("--keep", type=Path,
                         help="folder in which discussions are kept; those in it are not made again")
@@ -300,7 +318,7 @@ def main() -> None:
         parser.error(f"no prompt {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     for prompt in known:
         if not options.names or prompt.name in options.names:
-            measure(prompt, options.every, options.failures, target)
+            measure(prompt, options.every, options.failures, target, options.seconds)
     with tempfile.TemporaryDirectory() as folder:
         for name, writers in WRITERS.items():
             asked = [one.partition(":") for one in options.names if one.partition(":")[0] == name]
