@@ -1,6 +1,7 @@
 """Log lines and log files."""
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import logging
@@ -43,6 +44,48 @@ def test_format_and_user_on_stderr(capsys):
     first, second = (LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines())
     assert first and first.groups() == ("system", "grüß Gott")
     assert second and second.groups() == ("ann", "mine")
+
+
+class Slow(io.FileIO):
+    """A file on which the first write waits, and each takes only so many bytes."""
+
+    def __init__(self, path, most=1 << 20):
+        super().__init__(path, "w")
+        self.most, self.begun, self.go_on = most, threading.Event(), threading.Event()
+
+    def write(self, data):
+        if not self.begun.is_set():
+            self.begun.set()
+            assert self.go_on.wait(30)
+        return super().write(data[:self.most])
+
+
+@contextlib.contextmanager
+def errors_on(raw, monkeypatch):
+    with io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", line_buffering=True) as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        set_up_logging()
+        yield
+
+
+def test_a_thread_that_writes_a_line_holds_up_no_other(tmp_path, monkeypatch):
+    raw = Slow(tmp_path / "log")
+    with errors_on(raw, monkeypatch):
+        first = threading.Thread(target=logging.getLogger("some.module").info, args=("first",))
+        first.start()
+        assert raw.begun.wait(30)
+        logging.getLogger("some.module").info("second")
+        raw.go_on.set()
+        first.join(30)
+    assert [line.split()[-1] for line in lines(tmp_path / "log")] == ["second", "first"]
+
+
+def test_a_line_that_is_written_in_part_is_completed(tmp_path, monkeypatch):
+    raw = Slow(tmp_path / "log", most=7)
+    raw.begun.set()
+    with errors_on(raw, monkeypatch):
+        logging.getLogger("some.module").info("grüß Gott")
+    assert LINE.fullmatch(lines(tmp_path / "log")[0])[2] == "grüß Gott"
 
 
 def test_one_file_in_single_user_mode(tmp_path):
