@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 from Middleware.exceptions import EarlyTerminationException
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 # A document of up to this many characters may be replaced by one of any length.
 SHORT_DOCUMENT = 500
+_FENCED = re.compile(r"```(?:markdown|md)?[ \t]*\n((?:(?!```).)*)\n```", re.DOTALL | re.IGNORECASE)
 
 
 def update_state_document(context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder,
@@ -52,7 +54,7 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
     current = store.state_document()
     listed = "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)
     answer = run_helper_workflow(context, settings.state_workflow, (listed, current)).strip()
-    answer = clean_memory(answer, helper_prompts(context, settings.state_workflow))
+    answer = _unfenced(clean_memory(answer, helper_prompts(context, settings.state_workflow)))
     name = store.folder.display(STATE_FILE)
     if problem := problem_with(answer):
         logger.error("%s is not updated: workflow '%s': %s", name, settings.state_workflow, problem)
@@ -64,6 +66,12 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
     elif answer != current:
         store.save_state_document(answer)
         logger.info("%s rewritten with %d new facts", name, len(facts))
+
+
+def _unfenced(text: str) -> str:
+    # Asked for Markdown, many models put the whole document into a code block, which the next one would stand in, too.
+    found = _FENCED.fullmatch(text)
+    return found[1].strip() if found else text
 
 
 def loses_too_much(current: str, new: str, ratio: float) -> bool:

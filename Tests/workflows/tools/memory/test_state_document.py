@@ -17,6 +17,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import state_document
 from Middleware.workflows.tools.memory.state_document import loses_too_much, update_state_document
 from Tests.stub_backend import StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, llm, static, user
 from Tests.workflows.tools.memory.memory_chat import MemoryChat
 
@@ -60,6 +61,16 @@ def test_tags_of_the_workflow_and_repetitions_are_removed(chat: MemoryChat) -> N
     chat.answers = lambda prompt: "<document>\n</document>"
     update(chat, "Balu is a cat.")
     assert document(chat) == "# Pets\n- Balu is a dog."
+
+
+@table("answer, kept", [
+    ("```markdown\n# Pets\n- Balu\n```", "# Pets\n- Balu"), ("```\n# Pets\n```", "# Pets"),
+    ("# Code\n```\nx = 1\n```", "# Code\n```\nx = 1\n```"), ("```\na\n```\n```\nb\n```", "```\na\n```\n```\nb\n```"),
+    ("```python\nx = 1\n```", "```python\nx = 1\n```")])
+def test_a_document_in_a_code_block(chat: MemoryChat, answer: str, kept: str) -> None:
+    chat.answers = lambda prompt: answer
+    update(chat, "fact")
+    assert document(chat) == kept
 
 
 def test_the_present_document_is_an_input_and_becomes_the_backup(chat: MemoryChat) -> None:
