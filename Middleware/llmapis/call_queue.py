@@ -406,6 +406,7 @@ class Turn:
         self.number = queue.next_number()
         self.waited = 0.0
         self.reason = ""
+        self._reported = False
         self.is_stopping = False
         self.stop: Callable[[], object] | None = request.give_way if request is not None else None
         answered = request.answered_at if request is not None else None
@@ -495,6 +496,7 @@ class Turn:
 
     def _wait(self) -> Generator[None, None, None]:
         began = time.monotonic()
+        self._reported = False
         self._log_wait()
         try:
             yield from self._wait_in_slices(began)
@@ -502,7 +504,7 @@ class Turn:
             seconds = time.monotonic() - began
             self.waited += seconds
             note_wait(self.request, seconds)
-        if self.reason:
+        if self._reported:
             logger.info("Request %s: its call of endpoint '%s' goes on after %.2f s", self._request_id,
                         self.needs.endpoint, time.monotonic() - began)
 
@@ -519,11 +521,15 @@ class Turn:
                     f"no slot for an LLM call became free within {instance.CONCURRENCY_TIMEOUT:g} s "
                     f"(--concurrency-level endpoint, limit {instance.CONCURRENCY_LIMIT})")
             self._queue.look()
+            # The pause behind an answer is not worth a line, but what keeps the call waiting after it is.
+            if not self._reported and not self.started.is_set():
+                self._log_wait()
             if now - shown >= 1.0:
                 shown = now
                 yield
 
     def _log_wait(self) -> None:
+        self._reported = bool(self.reason)
         if self.needs.gate and self.reason == "all slots are taken":
             logger.info("Concurrency gate: all slots are taken, a call of request %s waits, %d waiting",
                         self._request_id, self._queue.waiting)

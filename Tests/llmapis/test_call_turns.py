@@ -76,6 +76,28 @@ def test_endpoints_without_the_keys_have_no_turns(lab: Lab) -> None:
         assert turn_for("Main", config_utils.load_endpoint("Main"), None) is None
 
 
+def test_a_wait_that_begins_with_the_pause_is_logged_from_its_reason_on(
+        lab: Lab, backend: StubBackend, queue: CallQueue, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is logged about the pause itself, and nothing goes on that was not said to wait."""
+    held = turn_for("Main", config_utils.load_endpoint("Main"), None)
+    assert held is not None
+    list(held.waiting())
+    backend.default = chat_reply("done")
+    lines = lambda: [record.getMessage().partition("'Main' ")[2] for record in caplog.records]  # noqa: E731
+    with caplog.at_level("INFO", "Middleware.llmapis.call_queue"):
+        context = RequestContext(answered_at=time.monotonic() - PAUSE_SECONDS + 0.5)
+        thread, _ = at_work(context, lambda: LlmApiService("Main").get_response_from_llm(HI))
+        assert until(lambda: queue.waiting == 1, SOON) and lines() == []
+        assert until(lambda: len(lines()) == 1, SOON)
+        held.end()
+        thread.join(SOON)
+        paused = RequestContext(answered_at=time.monotonic() - PAUSE_SECONDS + 0.5)
+        at_work(paused, lambda: LlmApiService("Main").get_response_from_llm(HI))[0].join(SOON)
+    waits, goes_on = lines()
+    assert waits == "waits for its turn: its server has 1 of 1 calls to do; waiting calls: 1"
+    assert goes_on.startswith("goes on after ")
+
+
 def test_embeddings_take_a_place_on_their_server(lab: Lab, backend: StubBackend, queue: CallQueue) -> None:
     """By their own address and places, and without a model that anything else would have to be unloaded for."""
     lab.endpoint("Embed", {"apiTypeConfigFileName": "Embed", "parallelCalls": 1, "swapGroup": "card"},

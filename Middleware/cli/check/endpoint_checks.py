@@ -80,6 +80,7 @@ class EndpointCheck:
         yield from self._cleaning()
         yield from self._backup()
         yield from self._stand_in()
+        yield from self._group()
 
     def _at(self, severity: Severity, path: str, message: str, expected: str = "", suggestion: str = "") -> Finding:
         return Finding(severity, self._display, path, None, message, expected, suggestion)
@@ -232,8 +233,9 @@ class EndpointCheck:
         if found.display == self._display:
             yield self._at("error", key, "the endpoint names itself", expected)
         elif not group or group_of(other) != group:
-            yield self._at("error", key, f"endpoint {quoted(name)} is not in the same group, and never stands in",
-                           expected)
+            where = f" but in {quoted(group_of(other))}" if group and group_of(other) else ""
+            yield self._at("error", key, f"endpoint {quoted(name)} is not in the same group{where}, and never stands "
+                           "in", expected)
         elif {_type_of(self._content), _type_of(other)} & EMBEDDINGS_TYPES:
             whose = f"endpoint {quoted(name)}" if _type_of(other) in EMBEDDINGS_TYPES else "this endpoint"
             yield self._at("error", key, f"{whose} makes embeddings, for which no other model can stand in",
@@ -241,6 +243,25 @@ class EndpointCheck:
         elif circle := self._circle(found, key):
             yield self._at("error", key, f"the endpoints stand in for each other: {circle}",
                            "a last endpoint without 'swapStandIn'")
+
+    def _group(self) -> Iterator[Finding]:
+        """Yield a finding if the swap group has no other member, but another group is called almost the same."""
+        key, group = "swapGroup", group_of(self._content)
+        # What is wrong with a stand-in says so, too.
+        if not group or _name(self._content, "swapStandIn"):
+            return
+        folder, _, own = self._display.rpartition("/")
+        members: dict[str, list[str]] = {}
+        for name in files_in(*folder.split("/")):
+            found = beside(self._display, name) if f"{name}.json" != own else None
+            other = group_of(_content(found) or {}) if found is not None else ""
+            members.setdefault(other, []).append(f"{name}.json")
+        # Groups such as "card 0" and "card 1" are two on purpose.
+        near = nearest(group, [one for one in members if one and re.sub(r"\d", "", one) != re.sub(r"\d", "", group)])
+        # Of two groups of one endpoint each, only one is reported.
+        if group not in members and near and (len(members[near]) > 1 or members[near][0] < own):
+            yield self._at("note", key, f"no other endpoint is in {quoted(group)}, so that the key has no effect; "
+                           f"there is a group {quoted(near)}", "", near)
 
     def _circle(self, found: FoundFile, key: str) -> str:
         """Return the names of endpoints whose ``key`` leads in a circle, at the first of their files; "" elsewhere."""

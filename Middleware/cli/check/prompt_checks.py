@@ -41,6 +41,8 @@ COUNT, LIMIT = "lastMessagesToSendInsteadOfPrompt", "lastMessagesToSendInsteadOf
 BLOCK_SIZE = "messageBlockSize"
 # Five messages and less, such as those of a router, are read in a moment.
 FEWEST_SLIDING = 6
+# Whoever writes so many means all messages, and no context window holds more.
+ALL_MESSAGES = 1000
 # Less is read in a moment.
 MOST_CONSTANT = 300
 
@@ -207,13 +209,19 @@ class _Prompt:
         if block_size(node, USER.value(self.lookups.user_file().content, BLOCK_SIZE)) > 1:
             return
         count, limit = (number_from(node.get(key), whole=True) for key in (COUNT, LIMIT))
+        written = node.get(LIMIT)
         # A limit below 1 is reported as out of range.
-        limit = limit if limit is not None and limit > 0 else None
-        if limit is not None or (count is not None and count >= FEWEST_SLIDING):
-            key, size = (LIMIT, f"{limit} tokens") if limit is not None else (COUNT, f"{count} messages")
-            yield self.view.finding("note", key, f"in a conversation with more than {size}, each message moves the "
-                                    "beginning of what is sent, so that the server reads all of it again",
-                                    expected=f"'{BLOCK_SIZE}' in the node or the user file, such as 10")
+        if limit is not None and limit > 0:
+            key, size = LIMIT, f"more than {limit} tokens"
+        elif isinstance(written, str) and "{" in written:
+            key, size = LIMIT, f"more tokens than {written}"
+        elif count is not None and FEWEST_SLIDING <= count < ALL_MESSAGES:
+            key, size = COUNT, f"more than {count} messages"
+        else:
+            return
+        yield self.view.finding("note", key, f"in a conversation with {size}, each message moves the beginning of "
+                                "what is sent, so that the server reads all of it again",
+                                expected=f"'{BLOCK_SIZE}' in the node or the user file, such as 10")
 
     def constant_text_last(self) -> Iterator[Finding]:
         """Yield a finding if much text that never changes stands behind the conversation, which always does."""

@@ -93,6 +93,12 @@ FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
         (nodes(answer(lastMessagesToSendInsteadOfPromptMaxTokenSize=4000)),),
         ("note", GENERAL, "nodes[0].lastMessagesToSendInsteadOfPromptMaxTokenSize", "with more than 4000 tokens",
          BLOCKS)),
+    "token limit of a node": (
+        (nodes({"type": "StaticResponse", "content": "4000"},
+               answer(lastMessagesToSendInsteadOfPrompt=100000,
+                      lastMessagesToSendInsteadOfPromptMaxTokenSize="{agent1Output}")),),
+        ("note", GENERAL, "nodes[1].lastMessagesToSendInsteadOfPromptMaxTokenSize", "in a conversation with more "
+         "tokens than {agent1Output}", BLOCKS)),
     "rules behind the conversation": (
         (nodes(answer(prompt="{chat_user_prompt_last_five}" + LONG)),),
         ("note", GENERAL, "nodes[0].prompt", "315 characters that never change stand behind "
@@ -119,6 +125,13 @@ FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
     "stand-in outside the group": (
         (changed(SPARE, swapGroup="gpu", swapStandIn="Main"),),
         ("error", SPARE, "swapStandIn", "endpoint 'Main' is not in the same group", "the 'swapGroup' 'gpu'")),
+    "stand-in in another group": (
+        (changed(ENDPOINT, swapGroup="my card"), changed(SPARE, swapGroup="my crad", swapStandIn="Main")),
+        ("error", SPARE, "swapStandIn", "endpoint 'Main' is not in the same group but in 'my card'", "'my crad'")),
+    "group that looks like a typo": (
+        (changed(ENDPOINT, swapGroup="my card"), changed(SPARE, swapGroup="my crad")),
+        ("note", SPARE, "swapGroup", "no other endpoint is in 'my crad', so that the key has no effect; there is a "
+         "group 'my card'", "")),
     "stand-in without a group": (
         (changed(SPARE, swapStandIn="Main"),),
         ("error", SPARE, "swapStandIn", "endpoint 'Main' is not in the same group", "which has none")),
@@ -173,6 +186,7 @@ FINE: dict[str, tuple[Mistake, ...]] = {
     "persona of a file": (nodes({"type": "GetCustomFile", "filepath": "x", "title": "Persona"},
                                 answer(systemPrompt="{agent1Output}")),),
     "a node that comes later": (workflow(answer(systemPrompt="{x}"), x="{agent2Output}"),),
+    "all messages": (nodes(answer(lastMessagesToSendInsteadOfPrompt=100000)),),
     "few messages": (nodes(answer(lastMessagesToSendInsteadOfPrompt=5)),),
     "count of a node": (nodes({"type": "StaticResponse", "content": "9"},
                               answer(lastMessagesToSendInsteadOfPrompt="{agent1Output}")),),
@@ -205,6 +219,8 @@ FINE: dict[str, tuple[Mistake, ...]] = {
         nodes(llm(title="Plan", prompt="x", returnToUser=False),
               llm(title="Look", prompt="y", endpointName="Spare", returnToUser=False), answer()),
         changed(ENDPOINT, swapGroup="gpu"), changed(SPARE, swapGroup="other", modelNameToSendToAPI="n")),
+    "groups with numbers": (changed(ENDPOINT, swapGroup="graphics card 0"),
+                            changed(SPARE, swapGroup="graphics card 1")),
     "times that are not shown": (nodes(answer(useRelativeTimestamps=True)),),
     "relative times without messages": (nodes(answer(prompt="Hello", **RELATIVE)),),
     "even block size": (nodes(answer(messageBlockSize=10)), changed(USER, messageBlockSize=1)),
