@@ -424,6 +424,28 @@ def test_who_leaves_while_it_waits_holds_nobody_up(street: Street) -> None:
     assert street.running == ["C1"]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_no_answer_waits_longer_than_its_patience_and_the_calls_of_one_model(street: Street, seed: int) -> None:
+    """Two models, of which one is always asked for, and calls of up to 8 s."""
+    chance, patience, longest, step = random.Random(seed), 10.0, 8.0, 0.5
+    came: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    waits: list[float] = []
+    for number in range(400):
+        for model in "A" if chance.random() < 0.8 else "B", "B" if chance.random() < 0.1 else "A":
+            name = f"{model}{number}{len(came)}"
+            came[name] = street.now
+            street.come(name, model, patience=patience)
+        for name in street.running:
+            if name not in ends:
+                ends[name] = street.now + chance.uniform(1, longest)
+                waits.append(street.now - came[name])
+        for name in [name for name, moment in ends.items() if name in street.turns and moment <= street.now]:
+            street.end(name)
+        street.wait(step)
+    assert len(waits) > 700 and max(waits) <= patience + longest + 2 * step
+
+
 # -- under load --------------------------------------------------------------------------------------------------------
 
 def test_nothing_is_lost_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
