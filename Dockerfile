@@ -1,8 +1,10 @@
 # WilmerAI in a container. Docs/User/container.md says how to use it; .ci/container_image.sh builds and tries it.
 FROM python:3.13-slim-trixie
 
+# MALLOC_ARENA_MAX: the C library sets memory aside for each of many threads, of which Python runs one at a time.
 ENV PYTHONUNBUFFERED=1 \
     PYTHONUTF8=1 \
+    MALLOC_ARENA_MAX=2 \
     HOME=/tmp \
     WILMER_CONTAINER=1 \
     WILMER_PORT=5000

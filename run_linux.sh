@@ -37,4 +37,6 @@ if ! cmp -s requirements.lock venv/installed-requirements.lock; then
         || fail "The installation failed; the lines above say why."
     cp requirements.lock venv/installed-requirements.lock
 fi
+# The C library sets memory aside for each of many threads, of which Python runs one at a time.
+export MALLOC_ARENA_MAX=${MALLOC_ARENA_MAX:-2}
 WILMER_START_SCRIPT=${WILMER_START_SCRIPT:-bash run_linux.sh} exec venv/bin/python run_waitress.py "$@"
