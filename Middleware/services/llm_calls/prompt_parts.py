@@ -186,11 +186,15 @@ def _example_messages(turns: object, fill: Callable[[str], str]) -> Iterator[Mes
             raise _wrong(f"entry {index + 1} of exampleTurns is not an object", path)
         for role in EXAMPLE_TURN:
             text = turn.get(role)
+            # As in all texts of a node, a number needs no quotes: {"user": "2+2", "assistant": 4}.
+            if isinstance(text, (int, float)):
+                text = str(text)
             # An example without its question or its answer would teach the model something else.
             if not isinstance(text, str) or not text:
                 unknown = [name for name in turn if name not in EXAMPLE_TURN]
                 near = next((name for name in unknown if nearest(name, [role])), None)
-                raise _wrong(f"entry {index + 1} of exampleTurns has no text under '{role}'", path,
+                found = f", but one under {near!r}" if near is not None else ""
+                raise _wrong(f"entry {index + 1} of exampleTurns has no text under '{role}'{found}", path,
                              role if near is not None else "")
             yield {"role": role, "content": fill(text)}
 

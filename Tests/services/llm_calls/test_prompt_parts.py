@@ -207,11 +207,17 @@ def test_a_template_without_a_turn_of_the_system_has_its_prompt_in_the_first_exa
     assert (found["system_prompt"], found["prompt"]) == ("", f"{shown}<u>{late('P', 2)}</u>")
 
 
+def test_a_number_in_an_example_is_a_text() -> None:
+    """``check`` accepts it, as it does in all texts of a node."""
+    found = conversation([m("user", "3+3")], {"exampleTurns": [{"user": "2+2", "assistant": 4}]})
+    assert m("assistant", "4") in found
+
+
 @table("turns, path, message", [
     ("{count}", "exampleTurns", "not a list"), ({"user": "a"}, "exampleTurns", "not a list"),
     (["a"], "exampleTurns[0]", "entry 1 of exampleTurns is not an object"),
     ([{"user": "a", "assistant": "b"}, {"user": "a"}], "exampleTurns[1]", "entry 2 .* no text under 'assistant'"),
-    ([{"usr": "a", "assistant": "b"}], "exampleTurns[0]", "no text under 'user'.*Did you mean 'user'"),
+    ([{"usr": "a", "assistant": "b"}], "exampleTurns[0]", "under 'user', but one under 'usr'.*Did you mean 'user'"),
     ([{"user": ["a"], "assistant": "b"}], "exampleTurns[0]", "no text under 'user'"),
     ([{"user": "a", "assistant": ""}], "exampleTurns[0]", "no text under 'assistant'")])
 def test_other_shapes_are_refused(turns: Any, path: str, message: str) -> None:
