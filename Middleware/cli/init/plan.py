@@ -34,6 +34,8 @@ SMALLEST_WINDOW = 2048
 OLLAMA_WINDOW = 16384
 # Clients such as Open WebUI describe dozens of tools with each message, which takes thousands of tokens.
 WINDOW_FOR_TOOLS = 16384
+# Kinds of servers that can let a model write nothing but one of a few texts.
+HOLD_TO_CHOICES = ("llama.cpp", "Ollama")
 # Tokens of a workflow's own system prompt.
 INSTRUCTIONS = 250
 
@@ -116,6 +118,9 @@ def _values(choice: Choice) -> dict[str, object]:
         "apiKey": f"env:{server.key_variable}" if server.key_variable else "",
         "parallelCalls": server.places,
         "mainSamplers": {"temperature": 0.7, **_loading(server)}, "workerSamplers": _worker_samplers(server, worker),
+        # Other servers may refuse the request because of it.
+        "routeChoices": ["CODING", "WRITING", "CONVERSATION"] if server.kind in HOLD_TO_CHOICES else [],
+        "rememberRoute": server.kind in HOLD_TO_CHOICES,
         "acceptImages": model.sees is not False,
         "allowTools": bool(model.calls_tools) and window >= WINDOW_FOR_TOOLS}
 
