@@ -266,7 +266,7 @@ class Transport:
             raise_if_cancelled(scope)
 
     def open_stream(self, request: BackendRequest, scope: CancelScope | None = None) -> BackendStream:
-        """Return a lazy stream of the answer's bytes. A request that the server may have read is not repeated."""
+        """Return a lazy stream of the answer's bytes. A request that was sent is not repeated."""
         return BackendStream(self._pool, request, scope or CancelScope())
 
     def close_all(self) -> None:

@@ -79,7 +79,8 @@ class HttpClient:
         try:
             return _answer(exchange, scope, request.max_bytes, seconds)
         except HttpError:
-            if not exchange.lost_before_status or not repeat:
+            # The server had already closed the reused connection, so it never received the request.
+            if not exchange.lost_before_status or not (repeat or exchange.reused):
                 raise
         return _answer(Exchange(self._pool, request, body, scope), scope, request.max_bytes, seconds)
 

@@ -75,8 +75,6 @@ class Exchange:
     def begin(self) -> Generator[bytes, None, ResponseHead | None]:
         """Send the request and wait for the head of the answer; yield heartbeats (``b""``). Returns None when stopped.
 
-        A request that is lost on a reused connection is sent once more, on a new one.
-
         Raises HttpError. Call ``close`` afterwards in any case, on the same thread; ``abort`` may come from any.
         """
         if self._scope.cancelled:
@@ -85,22 +83,9 @@ class Exchange:
         connection = yield from self._send_request()
         if connection is None:
             return None
-        try:
-            rest = yield from self._read_head(connection)
-        except HttpError:
-            # The server closed the reused connection just when the request was sent, so it never read it.
-            if not (self.reused and self.lost_before_status) or self._stop.stopped:
-                raise
-            self._drop_connection()
-            self.sent = self.lost_before_status = False
-            connection = yield from self._send_on_new_connection()
-            if connection is None:
-                return None
-            rest = yield from self._read_head(connection)
+        rest = yield from self._read_head(connection)
         if rest is None:
             return None
-        # Free the memory: the body may be large, and the answer may take hours.
-        self._body = b""
         self._rest = rest
         return self.head
 
@@ -134,14 +119,8 @@ class Exchange:
             if self.sent or self._stop.stopped:
                 return None if self._stop.stopped else connection
             # The server closed the idle connection before it received the whole request, so sending again is safe.
-            self._drop_connection()
-        return (yield from self._send_on_new_connection())
-
-    def _drop_connection(self) -> None:
-        if (stale := self._stop.detach()) is not None:
-            stale.close()
-
-    def _send_on_new_connection(self) -> Generator[bytes, None, Connection | None]:
+            if (stale := self._stop.detach()) is not None:
+                stale.close()
         self.reused = False
         connection = yield from Connector(self._pool, self._request, self._stop, self.idle).connect()
         if connection is not None:
@@ -172,9 +151,8 @@ class Exchange:
                 if self._stop.stopped:
                     return
         self.sent = True
-        # Free the memory: the body may be large, and the answer may take hours. A reused connection may prove closed.
-        if not self.reused:
-            self._body = b""
+        # Free the memory: the body may be large, and the answer may take hours.
+        self._body = b""
 
     # ---- reading
 
