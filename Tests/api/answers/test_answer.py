@@ -189,7 +189,7 @@ def test_fingerprint_of_the_back_end(request_: RequestContext, before: Chunk) ->
 def test_a_late_fingerprint_is_for_the_chunks_from_then_on(request_: RequestContext) -> None:
     run = Run(text("a"), text("b"), {**text("c"), "fingerprint": "b77"}, text("d"), FINAL, END)
     data = b"".join(written(stream(request_, run)))
-    found = [b"b77" in block for block in data.split(b"\n\n") if b"choices" in block]
+    found = [b'"system_fingerprint":"b77"' in block for block in data.split(b"\n\n") if b"choices" in block]
     assert found == [False, False, True, True, True]
 
 
