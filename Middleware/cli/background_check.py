@@ -29,14 +29,12 @@ class BackgroundCheck:
 
     def _run(self) -> None:
         try:
-            check = self._loaded()
-        except OSError as error:
-            # A lack of file descriptors, as in the check itself. The first workflow tries again.
-            logger.warning("The configuration could not be checked: %s", error)
-        else:
-            check.check_start()
+            self._loaded().check_start()
             from Middleware.cli.call_order import log_call_order
             log_call_order()
+        # A lack of file descriptors, as in the check itself. The first workflow tries again.
+        except OSError as error:
+            logger.warning("The configuration could not be checked: %s", error)
 
     # -- events of the engine ----------------------------------------------------------------------------------------
     def workflow_loaded(self, loaded: LoadedWorkflow) -> None:
