@@ -274,10 +274,15 @@ def _jinja_pieces(text: str) -> Iterator[tuple[str, list[str]]]:
 
 @dataclass(frozen=True)
 class _Origins:
-    """Where the changing parts of texts in one workflow come from."""
+    """Where the changing parts of texts in one workflow come from.
+
+    Attributes:
+        within: the files of the workflows that run this one.
+    """
 
     loaded: LoadedWorkflow
     lookups: Lookups
+    within: tuple[str, ...] = ()
 
     def of_text(self, text: object, jinja: bool, index: int, depth: int = 0) -> list[str]:
         """Return the names of times, and the nodes that write something, in a text of the node ``index``."""
@@ -302,15 +307,19 @@ class _Origins:
         if node_type in PASSING_ON:
             texts = texts_in(node, "", frozenset())
             return [one for _, text, _ in texts for one in self.of_text(text, NODE.flag(node, "jinja2"), index, depth)]
+        # An unknown type is reported itself, and nobody knows what such a node would write.
+        if node_type not in node_types():
+            return []
         label = node_label(index, node)
-        if node_type in node_types():
-            view = NodeView(self.loaded, index, node, node_type, node_types()[node_type].TABLES[node_type])
-            if "workflowName" in view.keys or "conditionalWorkflows" in view.keys:
-                children = child_workflows(view, self.lookups) or []
-                found = [one for loaded in children for one in _Origins(loaded, self.lookups).of_result(depth + 1)]
-                # The time is named as such; for the rest, the node of this file is what its reader sees.
-                return [one for one in found if one in TIMES] + ([label] if any(one not in TIMES for one in found)
-                                                                 else [])
+        view = NodeView(self.loaded, index, node, node_type, node_types()[node_type].TABLES[node_type])
+        if "workflowName" in view.keys or "conditionalWorkflows" in view.keys:
+            within = (*self.within, self.loaded.display)
+            # Workflows that run each other in a circle are reported themselves.
+            children = [loaded for loaded in child_workflows(view, self.lookups) or [] if loaded.display not in within]
+            found = [one for loaded in children
+                     for one in _Origins(loaded, self.lookups, within).of_result(depth + 1)]
+            # The time is named as such; for the rest, the node of this file is what its reader sees.
+            return [one for one in found if one in TIMES] + ([label] if any(one not in TIMES for one in found) else [])
         return [label]
 
     def of_result(self, depth: int) -> list[str]:

@@ -27,7 +27,7 @@ the object is called like one of the configuration."""
 
 # The checks look at files as they are written, wrong kinds and misspelt names included, which a reader hides.
 AS_WRITTEN = (*(f"Middleware/cli/check/{name}_checks.py" for name in (
-    "call", "condition", "endpoint", "file", "memory", "node", "preset", "user", "value", "workflow")),
+    "call", "condition", "endpoint", "file", "memory", "node", "preset", "prompt", "user", "value", "workflow")),
               "Middleware/utilities/config/")
 
 ALLOWED = {
