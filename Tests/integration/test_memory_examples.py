@@ -19,9 +19,10 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, 
 SETTINGS = f"Workflows/{USER}/_Memory-Settings.json"
 MEMORY = [{"title": "The ledger", "summary": "Mara hid the ledger in the mill.", "entities": ["Mara"],
            "key_phrases": ["hidden ledger"]}]
-ANSWERS = {"You keep notes": "NOTE", "You keep the chronicle": "SUMMARY", "You write search terms": "ledger; mill",
-           "You keep the long-term memory": json.dumps(MEMORY), "You keep a document": "STATE",
-           "You condense": "OLD", "You write an even-handed": "NEUTRAL", "You keep the running": "OLDEST"}
+ANSWERS = {"You do small jobs": "NOTE", "You keep notes": "NOTE", "You keep the chronicle": "SUMMARY",
+           "You write search terms": "ledger; mill", "You keep the long-term memory": json.dumps(MEMORY),
+           "You keep a document": "STATE", "You condense": "OLD", "You write an even-handed": "NEUTRAL",
+           "You keep the running": "OLDEST"}
 
 
 def files(page: str) -> dict[str, Any]:

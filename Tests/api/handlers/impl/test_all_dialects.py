@@ -12,13 +12,12 @@ import pytest
 from Middleware.api.answers.answer import HEARTBEAT_SECONDS
 from Middleware.api.handlers.base import base_api_handler
 from Middleware.common import instance_global_variables as instance
-from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.exceptions import EarlyTerminationException
-from Middleware.models.process import process
 from Middleware.workflows.handlers.impl.specialized_node_handler import StaticResponseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.api.api_lab import Answer, ApiLab, settled
 from Tests.api.front_dialects import FRONTS, OLLAMA_CHAT, OLLAMA_TEXT, OPENAI_CHAT, OPENAI_TEXT, Front
+from Tests.llmapis.queue_lab import one_slot_for_calls, taken
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.tables import table
 from Tests.workflows.engine_lab import llm, reply_to, static
@@ -64,12 +63,11 @@ def events(*items: Any, **options: Any) -> Any:
 
 def test_a_call_that_gets_no_slot_says_when_to_come_back(lab: ApiLab, front: Front, stream: bool,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    semaphore = FairSemaphore(1)
-    semaphore.acquire()
-    monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "endpoint")
-    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.01)
-    monkeypatch.setattr(process().one(instance.Gate), "semaphore", semaphore)
-    answer = ask(lab, front, stream=stream)
+    with one_slot_for_calls(monkeypatch):
+        monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.01)
+        running = taken()
+        answer = ask(lab, front, stream=stream)
+        running.end()
     assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
     assert "no slot for an LLM call" in front.error(answer.json, 503)
 
