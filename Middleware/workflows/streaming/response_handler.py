@@ -1,6 +1,7 @@
 """Cleans the stream of an LLM answer on its way to the client, chunk dict by chunk dict."""
 from __future__ import annotations
 
+import io
 import json
 import logging
 import uuid
@@ -23,8 +24,6 @@ EndpointConfig = Mapping[str, Any] | None | Callable[[], Mapping[str, Any] | Non
 
 # Keys that only the endpoint that answers can send.
 _CONTENT_KEYS = ("token", "tool_calls", "reasoning", "finish_reason")
-# So many pieces of the delivered text are joined into one: each holds 60 bytes besides its text, which is often short.
-LOOSE_PARTS = 32
 _READING, _FINAL_DUE, _FINAL_SENT = range(3)
 
 
@@ -61,7 +60,8 @@ class StreamingResponseHandler:
         self._request_id = request_id
         self._on_unoffered = on_unoffered
         self._unoffered = ToolCallAssembler()
-        self._parts: list[str] = []
+        # The delivered text. In a list, each piece would hold 60 bytes besides its text, which is often short.
+        self._delivered = io.StringIO()
         self._state = _READING
         self._begun = self._plain = self._calls_withheld = False
         self._clean_ascii: Callable[[str], str] | None = None
@@ -79,7 +79,7 @@ class StreamingResponseHandler:
     @property
     def full_response_text(self) -> str:
         """All text delivered so far."""
-        return "".join(self._parts)
+        return self._delivered.getvalue()
 
     def process_stream(self, chunks: Iterable[Chunk],
                        ending: Callable[[], Iterable[Chunk]] = tuple) -> Generator[Chunk, None, str]:
@@ -90,7 +90,7 @@ class StreamingResponseHandler:
         an empty chunk with ``usage``. At the end, ``ending`` is called, and the chunks that it returns are yielded.
         Returns the delivered text.
         """
-        parts = self._parts
+        deliver = self._delivered.write
         try:
             for chunk in chunks:
                 # By far the most chunks of an answer take this path: they bring text and nothing else. See the note on
@@ -107,9 +107,7 @@ class StreamingResponseHandler:
                             self._clean_ascii = self._cleaner.ascii_rest
                         if text is not token:
                             chunk = {**chunk, "token": text}
-                        parts.append(text)
-                        if len(parts) == LOOSE_PARTS:
-                            parts[:] = ["".join(parts)]
+                        deliver(text)
                         yield chunk
                         continue
                 yield from self._step(chunk)
@@ -236,7 +234,7 @@ class StreamingResponseHandler:
     def _outgoing(self, chunk: Chunk, text: str) -> Chunk:
         """Return a copy of a chunk with the cleaned text, which now counts as delivered."""
         if text:
-            self._parts.append(text)
+            self._delivered.write(text)
         out: Chunk = {**chunk, "token": text, "finish_reason": None}
         out.pop("usage", None)
         out.pop("tool_calls", None)
