@@ -318,8 +318,9 @@ class CallQueue:
             answer.until, answer.between = now + BETWEEN_CALLS_SECONDS, now
 
     def _answer_of(self, turn: Turn) -> _Answer | None:
-        is_its_call = turn.request is not None and turn.rank is Rank.ANSWER
-        return self._answers.get(turn.request.request_id) if is_its_call and turn.request is not None else None
+        if turn.request is None or turn.rank is not Rank.ANSWER:
+            return None
+        return self._answers.get(turn.request.request_id)
 
     def _group(self, name: str) -> _Group:
         return self._groups.setdefault(name, _Group())

@@ -189,11 +189,9 @@ class EndpointCheck:
             if _name(self._content, "backupPresetName"):
                 yield self._at("note", "backupPresetName", f"'backupPresetName' has no effect without '{key}'")
             return
-        found = beside(self._display, name)
-        if found is None:
-            folder, _, own = self._display.rpartition("/")
-            near = nearest(name, [file for file in files_in(*folder.split("/")) if f"{file}.json" != own], 0.6)
-            yield self._at("error", key, f"endpoint {quoted(name)} does not exist in {folder}", "", near)
+        found = self._other(key, name)
+        if isinstance(found, Finding):
+            yield found
             return
         backup = _content(found)
         # A file that cannot be read is reported itself.
@@ -212,17 +210,24 @@ class EndpointCheck:
                            "not allow that, so that it is never used as a backup",
                            '"allowRemoteBackup": true in the file of that endpoint')
 
+    def _other(self, key: str, name: str) -> FoundFile | Finding:
+        """Return the file of the endpoint that is named under ``key``, or the finding that there is none."""
+        found = beside(self._display, name)
+        if found is not None:
+            return found
+        folder, _, own = self._display.rpartition("/")
+        near = nearest(name, [file for file in files_in(*folder.split("/")) if f"{file}.json" != own], 0.6)
+        return self._at("error", key, f"endpoint {quoted(name)} does not exist in {folder}", "", near)
+
     def _stand_in(self) -> Iterator[Finding]:
         """Yield a finding if the endpoint in ``swapStandIn`` can never take the calls of this one."""
         key, group = "swapStandIn", group_of(self._content)
         name = _name(self._content, key)
         if not name:
             return
-        found = beside(self._display, name)
-        if found is None:
-            folder, _, own = self._display.rpartition("/")
-            near = nearest(name, [file for file in files_in(*folder.split("/")) if f"{file}.json" != own], 0.6)
-            yield self._at("error", key, f"endpoint {quoted(name)} does not exist in {folder}", "", near)
+        found = self._other(key, name)
+        if isinstance(found, Finding):
+            yield found
             return
         other = _content(found)
         # A file that cannot be read is reported itself.
