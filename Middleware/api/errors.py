@@ -32,13 +32,20 @@ RETRY_AFTER = ("Retry-After", "5")
 
 @dataclass(frozen=True)
 class PublicError:
-    """An HTTP status and a one-line message without paths, keys or tracebacks."""
+    """An HTTP status and a one-line message without paths, keys or tracebacks.
+
+    Attributes:
+        param, code: as in ``ClientError``; the dialects without such fields leave them out.
+    """
 
     status: int
     message: str
+    param: str | None = None
+    code: str | None = None
 
 
-def error_body(message: str, status: int, path: str) -> dict[str, object]:
+def error_body(message: str, status: int, path: str, *, param: str | None = None,
+               code: str | None = None) -> dict[str, object]:
     """Return the JSON of an error in the dialect of the path; every error of this server has this form.
 
     A path that is not served, or is not known yet, gets OpenAI's form, which clients of Ollama can show too.
@@ -48,13 +55,13 @@ def error_body(message: str, status: int, path: str) -> dict[str, object]:
         return builder.build_ollama_error(message)
     # A path below the model list can only lack its model.
     missing = status == HTTPStatus.NOT_FOUND and name.removeprefix("v1/").startswith("models/")
-    return builder.build_openai_error(message, status, MODEL_NOT_FOUND if missing else None)
+    return builder.build_openai_error(message, status, code or (MODEL_NOT_FOUND if missing else None), param)
 
 
 def describe_error(error: BaseException, request: RequestContext | None = None) -> PublicError:
     """Return the public form of any exception."""
     if isinstance(error, ClientError):
-        return PublicError(error.status, one_line(str(error)))
+        return PublicError(error.status, one_line(str(error)), error.param, error.code)
     # Werkzeug raises these when the body cannot be read.
     if isinstance(error, HTTPException):
         return PublicError(error.code or 500, f"{error.code or 500} {error.name}")

@@ -144,10 +144,16 @@ class GateTimeoutError(WilmerError, TimeoutError):
 
 
 class ClientError(WilmerError):
-    """The request is wrong. ``status`` is the HTTP status to answer with."""
+    """The request is wrong.
 
-    def __init__(self, message: str, status: int = 400) -> None:
-        self.status = status
+    Attributes:
+        status: the HTTP status to answer with.
+        param: the JSON path of the field that is wrong, such as ``input[3].content``, where the dialect names it.
+        code: a word for programs, such as ``unsupported_parameter``, where the dialect has one.
+    """
+
+    def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None) -> None:
+        self.status, self.param, self.code = status, param, code
         super().__init__(message)
 
 

@@ -144,12 +144,14 @@ class ResponseBuilderService:
                 "model": current_model_name() if model is None else model,
                 "system_fingerprint": fingerprint or STREAM_FINGERPRINT, "choices": [choice]}
 
-    def build_openai_error(self, message: str, status: int, code: str | None = None) -> dict[str, object]:
+    def build_openai_error(self, message: str, status: int, code: str | None = None,
+                           param: str | None = None) -> dict[str, object]:
         """Return an error as OpenAI's clients parse it. They choose their exception by the HTTP status.
 
         ``code``: a short word for programs, such as ``model_not_found``; by default that of the status, if it has one.
+        ``param``: the JSON path of the field that is wrong, None if no single one is.
         """
-        return {"error": {"message": message, "type": ERROR_TYPES.get(status, "server_error"), "param": None,
+        return {"error": {"message": message, "type": ERROR_TYPES.get(status, "server_error"), "param": param,
                           "code": code or ERROR_CODES.get(status)}}
 
     # -- Ollama --------------------------------------------------------------------------------------------------

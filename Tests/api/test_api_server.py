@@ -97,7 +97,7 @@ class ExtraHandler(BaseApiHandler):
     def register_routes(self, app):
         app.add_url_rule("/extra", "extra", lambda: json_response({"extra": True}))
 
-    def error_body(self, message, status):
+    def error_body(self, error):
         return {}
 
 

@@ -49,6 +49,14 @@ def test_client_errors_are_told_as_they_are(status: int) -> None:
     assert describe_error(ClientError("wrong", status), RequestContext()) == PublicError(status, "wrong")
 
 
+def test_client_errors_name_the_field_and_have_a_word_for_programs() -> None:
+    public = describe_error(ClientError("wrong", param="input[3]", code="unsupported_file"))
+    assert public == PublicError(400, "wrong", "input[3]", "unsupported_file")
+    assert error_body("wrong", 400, "/v1/responses", param=public.param, code=public.code) == {"error": {
+        "message": "wrong", "type": "invalid_request_error", "param": "input[3]", "code": "unsupported_file"}}
+    assert error_body("wrong", 400, "/api/chat", param=public.param, code=public.code) == {"error": "wrong"}
+
+
 @table("status", [400, 401, 403, 404, 405, 409, 413, 415, 429, 431, 500, 502, 503])
 @table("path", ["/v1/chat/completions", "/completions/", "/v1/models", "/x", "/apix", "/v1/api/chat", ""])
 def test_the_json_of_an_error_on_routes_of_openai(path: str, status: int) -> None:

@@ -73,6 +73,7 @@ def test_error() -> None:
         "error": {"message": "m", "type": "server_error", "param": None, "code": None}}
     assert builder.build_openai_error("m", 404, "model_not_found") == {
         "error": {"message": "m", "type": "invalid_request_error", "param": None, "code": "model_not_found"}}
+    assert builder.build_openai_error("m", 400, param="input[3].content")["error"]["param"] == "input[3].content"
 
 
 # -- Ollama ------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from Middleware.api.answers.answer import (
 from Middleware.api.answers.stream_renderers import StreamRenderer
 from Middleware.api.concurrency_middleware import place_of, wait_for_slot
 from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
-from Middleware.api.errors import RETRY_AFTER, describe_error, log_error
+from Middleware.api.errors import RETRY_AFTER, PublicError, describe_error, log_error
 from Middleware.api.giving_way import run_task
 from Middleware.api.requests.background_tasks import background_task, limit_in
 from Middleware.api.running.disconnect_watcher import probe_for
@@ -102,9 +102,9 @@ class BaseApiHandler(ABC):
     def register_routes(self, app: Flask) -> None:
         """Add this dialect's routes to the application."""
 
-    def error_body(self, message: str, status: int) -> dict[str, object]:
+    def error_body(self, error: PublicError) -> dict[str, object]:
         """Return the JSON of an error. Dialects with a form of their own override it."""
-        return {"error": message}
+        return {"error": error.message}
 
     def serve(self, api_type: str, answer: Callable[[RequestContext, dict[str, object]], Response]) -> Response:
         """Run one POST view: call ``answer(context, body)`` with the request's state set up; errors in this dialect."""
@@ -135,7 +135,7 @@ class BaseApiHandler(ABC):
     def failure(self, error: BaseException, context: RequestContext | None) -> Response:
         log_error(error, context, "before the answer")
         public = describe_error(error, context)
-        response = json_response(self.error_body(public.message, public.status), public.status)
+        response = json_response(self.error_body(public), public.status)
         if public.status == HTTPStatus.SERVICE_UNAVAILABLE:
             response.headers.add(*RETRY_AFTER)
         return response
