@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import contextvars
+import json
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,16 @@ def estimated_usage(request: RequestContext, messages: Sequence[Message], answer
         completion = rough_estimate_token_length(answer)
     return {**usage, "prompt_tokens": prompt, "completion_tokens": completion,
             "total_tokens": prompt + completion if total is None else total}
+
+
+def estimated_prompt(messages: Sequence[Message], functions: Sequence[Mapping[str, object]]) -> int:
+    """Return an estimate of the prompt's tokens before any workflow has run: messages, their calls, and tools."""
+    texts = [str(message.get("content") or "") for message in messages]
+    texts += [json.dumps(calls, ensure_ascii=False) for message in messages if (calls := message.get("tool_calls"))]
+    if functions:
+        texts.append(json.dumps(functions, ensure_ascii=False))
+    # Clients show it, and take 0 for a missing count.
+    return max(sum(map(rough_estimate_token_length, texts)), 1)
 
 
 @dataclass(frozen=True)

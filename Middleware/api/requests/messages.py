@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from Middleware.exceptions import ClientError
@@ -43,10 +43,30 @@ def chat_messages(raw: object, *, empty_texts_left_out: bool = False) -> list[Me
             messages.append(message)
     if has_calls:
         _link_tool_results(messages)
+    _open_answer(messages, add_prefixes)
+    return messages
+
+
+def with_user_options(messages: Sequence[Message]) -> list[Message]:
+    """Return messages of any dialect with what the user's settings add to them: role prefixes and the generator.
+
+    ``chat_messages`` does both while it converts.
+    """
+    add_prefixes = config_utils.user_flag("chatCompleteAddUserAssistant")
+    changed = [_prefixed(message) for message in messages] if add_prefixes else list(messages)
+    _open_answer(changed, add_prefixes)
+    return changed
+
+
+def _prefixed(message: Message) -> Message:
+    return {**message, "content": ROLE_PREFIXES.get(message["role"], "") + message["content"]}
+
+
+def _open_answer(messages: list[Message], add_prefixes: bool) -> None:
+    """Add the start of the assistant's answer if the user's settings want it and the client has not sent one."""
     if messages and messages[-1]["role"] != "assistant" \
             and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator"):
         messages.append({"role": "assistant", "content": GENERATOR if add_prefixes else ""})
-    return messages
 
 
 def string_list(value: object) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.requests.messages import chat_messages
+from Middleware.api.requests.messages import chat_messages, with_user_options
 from Middleware.exceptions import ClientError
 from Tests.llmapis.lab import Lab
 from Tests.tables import table
@@ -223,3 +223,15 @@ def test_thousands_of_tool_results_are_linked_in_no_time() -> None:
     messages = chat_messages([{"role": "assistant", "tool_calls": calls}, *results])
     assert [message["tool_call_id"] for message in messages[1:]] == [f"call_0_{number}" for number in range(1, 20_001)]
     assert time.process_time() - started < 5  # some 15 s if each looks at all calls
+
+
+@table("options", [{}, PREFIXES, GENERATOR, {**PREFIXES, **GENERATOR}])
+def test_the_options_of_the_user_are_the_same_for_messages_of_other_dialects(lab: Lab, options: Any) -> None:
+    lab.user(**options)
+    for conversation in ([], [{"role": "user", "content": "hi"}],
+                         [{"role": "system", "content": "s"}, {"role": "user", "content": ""},
+                          {"role": "assistant", "content": "a", "tool_calls": CALLS},
+                          {"role": "tool", "content": "r", "tool_call_id": "c1"}]):
+        given = [dict(message) for message in conversation]
+        assert with_user_options(given) == chat_messages(conversation)
+        assert given == conversation
