@@ -1,17 +1,20 @@
 """How often a model does what the shipped prompts for routes, search words and memories ask for.
 
     python benchmarks/prompts.py --url http://127.0.0.1:8080 [NAME ...] [--every 4] [--failures] [--configs FOLDER]
+    python benchmarks/prompts.py --url http://127.0.0.1:8080 assistant --results answers.jsonl [--free]
     python benchmarks/prompts.py --url http://127.0.0.1:8080 remember [remember:de-1 ...] [--keep FOLDER]
 
 The cases in ``benchmarks/cases`` are sent through the real server, with the shipped workflows and those of ``init``, to
 the LLM server at the address. Only what comes after the prompt in question is replaced, by a node that returns what was
-chosen. The temperature is 0, so that a second run gives the same figures. ``prompts_memory.py`` says how memories are
-judged; their conversations make discussions, such as ``de-1``, which ``--keep`` keeps for questions in a later run.
+chosen. The temperature is 0, so that a second run gives the same figures. ``--results`` writes each answer down as it
+comes, and a run that was stopped goes on behind them. ``prompts_memory.py`` says how memories are judged; their
+conversations make discussions, such as ``de-1``, which ``--keep`` keeps for questions in a later run.
 """
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -98,12 +101,14 @@ class Target:
 
     Attributes:
         window: how many tokens the model is said to take.
+        free: no answer is held to a list of choices.
     """
 
     configs: Path
     url: str
     api_type: str
     window: int = 4096
+    free: bool = False
 
 
 # -- the cases ---------------------------------------------------------------------------------------------------------
@@ -222,11 +227,22 @@ def write_configuration(public: Path, prompt: Prompt, target: Target) -> None:
         content = json.loads(file.read_text(encoding="utf-8"))
         asking = next(node for node in content["nodes"] if node["type"] == "Standard")
         tree.write(f"Workflows/{prompt.alone}.json", {**content, "nodes": [{**asking, "returnToUser": True}]})
+    if target.free:
+        for file in (tree.configs / "Workflows").rglob("*.json"):
+            set_free(file)
 
 
 def edit(file: Path, changes: Mapping[str, Any]) -> None:
     content = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**content, **changes}), encoding="utf-8")
+
+
+def set_free(file: Path) -> None:
+    """Take the lists of choices out of a workflow."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    nodes = [{key: value for key, value in node.items() if key not in ("answerChoices", "rememberChoice")}
+             for node in content.get("nodes", ())]
+    file.write_text(json.dumps({**content, "nodes": nodes} if nodes else content), encoding="utf-8")
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -255,7 +271,28 @@ def mixed(cases: Sequence[Case]) -> list[Case]:
     return [case for _, case in sorted(rounds, key=lambda entry: entry[0])]
 
 
-def measure(prompt: Prompt, every: int, failures: bool, target: Target, seconds: float = math.inf) -> None:
+@dataclass(frozen=True)
+class Results:
+    """Answers in a file, a line of JSON for each, which a later run does not ask for again."""
+
+    file: Path | None = None
+
+    def known(self, prompt: Prompt) -> dict[tuple[str, ...], str]:
+        """Return the answers to cases of a prompt, by their messages."""
+        lines = self.file.read_text(encoding="utf-8").splitlines() if self.file and self.file.is_file() else []
+        found = [json.loads(line) for line in lines]
+        return {tuple(one["messages"]): one["answer"] for one in found if one["prompt"] == prompt.name}
+
+    def add(self, prompt: Prompt, case: Case, answer: str, right: bool) -> None:
+        if self.file:
+            with self.file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({"prompt": prompt.name, "group": case.group, "language": case.language,
+                                        "right": right, "answer": answer, "messages": case.messages},
+                                       ensure_ascii=False) + "\n")
+
+
+def measure(prompt: Prompt, every: int, failures: bool, target: Target, seconds: float = math.inf,
+            results: Results = Results()) -> None:
     """Ask the cases of a prompt and print a line: how many answers are right, and in each group.
 
     ``seconds``: no further case is asked after these.
@@ -264,8 +301,14 @@ def measure(prompt: Prompt, every: int, failures: bool, target: Target, seconds:
     right: defaultdict[str, int] = defaultdict(int)
     misses: list[str] = []
     began = time.monotonic()
-    for case, answer in answers(prompt, mixed(prompt.cases[::every]), target):
+    known = results.known(prompt)
+    chosen = mixed(prompt.cases[::every])
+    there = [(case, known[tuple(case.messages)]) for case in chosen if tuple(case.messages) in known]
+    missing = [case for case in chosen if tuple(case.messages) not in known]
+    for case, answer in itertools.chain(there, answers(prompt, missing, target) if missing else ()):
         hit = prompt.right(case, answer)
+        if tuple(case.messages) not in known:
+            results.add(prompt, case, answer, hit)
         asked[case.group] += 1
         right[case.group] += hit
         if not hit:
@@ -306,19 +349,22 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="ask only each so-many-th case")
     parser.add_argument("--seconds", type=float, default=math.inf,
                         help="ask no further case of a prompt after this time (routes and search words)")
+    parser.add_argument("--results", type=Path,
+                        help="file for the answers (routes and search words); those in it are not asked for again")
+    parser.add_argument("--free", action="store_true", help="hold no answer to a list of choices")
     parser.add_argument("--failures", action="store_true", help="print the cases that were answered wrongly")
     parser.add_argument("--keep", type=Path,
                         help="folder in which discussions are kept; those in it are not made again")
     parser.add_argument("names", nargs="*", metavar="NAME", help="prompts to measure (all)")
     options = parser.parse_args()
     known = prompts(options.configs)
-    target = Target(options.configs, options.url, options.api_type)
+    target = Target(options.configs, options.url, options.api_type, free=options.free)
     names = [*(one.name for one in known), *WRITERS]
     if unknown := {name.partition(":")[0] for name in options.names} - set(names):
         parser.error(f"no prompt {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     for prompt in known:
         if not options.names or prompt.name in options.names:
-            measure(prompt, options.every, options.failures, target, options.seconds)
+            measure(prompt, options.every, options.failures, target, options.seconds, Results(options.results))
     with tempfile.TemporaryDirectory() as folder:
         for name, writers in WRITERS.items():
             asked = [one.partition(":") for one in options.names if one.partition(":")[0] == name]

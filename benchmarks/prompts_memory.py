@@ -24,6 +24,8 @@ LANGUAGES = ("en", "de", "fr")
 # As many as one discussion has, so that the first of them is known from the summary alone.
 CONVERSATIONS = 4
 MEMORY_WINDOW = 8192
+# A small model that knows nothing may go on until it may write no more, and what was asked for stands at the beginning.
+ANSWER_TOKENS = 120
 # The newest messages belong to no memory.
 CLOSING = {"en": ("Thanks, that's all for now.", "You are welcome!", "See you.", "See you!"),
            "de": ("Danke, das war alles.", "Gern geschehen!", "Bis bald.", "Bis bald!"),
@@ -173,9 +175,12 @@ WRITERS = {
 
 def write_workflow(configs: Path, writers: Writers) -> None:
     """Replace the user's workflow by one that only remembers, and only then answers."""
-    content = json.loads((configs / "Workflows" / f"{writers.workflow}.json").read_text(encoding="utf-8"))
+    file = configs / "Workflows" / f"{writers.workflow}.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
     nodes = content["nodes"]
     answer = next(number for number, node in enumerate(nodes) if node.get("returnToUser"))
+    nodes[answer]["maxResponseSizeInTokens"] = ANSWER_TOKENS
+    file.write_text(json.dumps(content), encoding="utf-8")
     ready = {"title": "Ready", "type": "StaticResponse", "content": "ready", "returnToUser": True}
     folder = configs / "Workflows" / writers.workflow.split("/")[0]
     (folder / "_Remember.json").write_text(json.dumps({"nodes": [*nodes[answer + 1:], ready]}), encoding="utf-8")

@@ -10,7 +10,7 @@ from Middleware.cli.check.lookups import files_in
 from Middleware.cli.running_server import others_here
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
-from Middleware.llmapis.call_queue import QUEUE_KEYS, group_of
+from Middleware.llmapis.call_turns import QUEUE_KEYS, group_of
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT

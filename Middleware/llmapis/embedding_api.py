@@ -12,7 +12,7 @@ from functools import partial
 from Middleware.exceptions import BackendResponseError, EarlyTerminationException
 from Middleware.llmapis import api_types
 from Middleware.llmapis.backend_errors import secrets_of, short_body
-from Middleware.llmapis.call_queue import turn_for_embeddings
+from Middleware.llmapis.call_turns import turn_for_embeddings
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers
 from Middleware.llmapis.transport import BackendRequest, Transport, get_transport

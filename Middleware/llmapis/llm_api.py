@@ -10,7 +10,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, FailoverError, GateTimeoutError
 from Middleware.llmapis import api_types, failover
 from Middleware.llmapis.backend_errors import public_text
-from Middleware.llmapis.call_queue import Turn, loaded_stand_in, turn_for
+from Middleware.llmapis.call_queue import Turn
+from Middleware.llmapis.call_turns import loaded_stand_in, turn_for
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt

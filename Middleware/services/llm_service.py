@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 import math
 
-from Middleware.llmapis.call_queue import STAND_IN_KEY
+from Middleware.llmapis.call_turns import STAND_IN_KEY
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.llmapis.call_queue import CallQueue, Turn, turn_for
+from Middleware.llmapis.call_queue import CallQueue, Turn
+from Middleware.llmapis.call_turns import turn_for
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 

@@ -10,7 +10,8 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
 from Middleware.llmapis import call_queue
-from Middleware.llmapis.call_queue import CallQueue, turn_for
+from Middleware.llmapis.call_queue import CallQueue
+from Middleware.llmapis.call_turns import turn_for
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
 from Tests.llmapis.queue_lab import one_slot_for_calls, taken, turn

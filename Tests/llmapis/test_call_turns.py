@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.llmapis.call_queue import PAUSE_SECONDS, CallQueue, turn_for, turn_for_embeddings
+from Middleware.llmapis.call_queue import PAUSE_SECONDS, CallQueue
+from Middleware.llmapis.call_turns import turn_for, turn_for_embeddings
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope

@@ -18,7 +18,7 @@ from Middleware.llmapis.api_types import (
     injected_text,
     model_name,
 )
-from Middleware.llmapis.call_queue import group_of
+from Middleware.llmapis.call_turns import group_of
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_remark, quoted

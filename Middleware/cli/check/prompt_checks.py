@@ -13,7 +13,7 @@ from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label, texts_in
 from Middleware.cli.check.text_checks import variables_in
-from Middleware.llmapis.call_queue import group_of, model_of, server_of
+from Middleware.llmapis.call_turns import group_of, model_of, server_of
 from Middleware.utilities.config.check import Severity, quoted
 from Middleware.utilities.config.declarations import number_from
 from Middleware.utilities.config.keys.endpoint import ENDPOINT

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, WilmerError
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.backend_errors import public_text
-from Middleware.llmapis.call_queue import loading_order
+from Middleware.llmapis.call_turns import loading_order
 from Middleware.models.llm_call import NodeSite, Observer, TokenCounts, enter_node, leave_node
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Chunk
