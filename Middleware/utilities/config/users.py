@@ -193,6 +193,22 @@ def int_in(settings: Mapping[str, Any], key: str, user: str) -> int:
     return number if declared.least is None else max(number, int(declared.least))
 
 
+def choice_in(settings: Mapping[str, object], key: str, user: str, otherwise: str) -> str:
+    """Return one of the declared choices of a key. A value that is none counts as ``otherwise``, with a warning.
+
+    Raises KeyError for a key that user files do not declare.
+    """
+    declared = USER[key]
+    value = settings.get(key)
+    if value is None:
+        return str(declared.default)
+    written = value.strip().lower() if isinstance(value, str) else ""
+    if written in declared.choices:
+        return written
+    _warn(user, key, value, otherwise)
+    return otherwise
+
+
 def _warn(user: str, key: str, value: object, default: object) -> None:
     shown = repr(value)[:100]
     # Each request reads the key again.

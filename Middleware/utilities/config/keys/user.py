@@ -110,6 +110,10 @@ CLIENTS: tuple[ConfigKey, ...] = (
               "Answers Open WebUI's requests to choose tools with \"none\", without running a workflow."),
     ConfigKey("sendReasoningToClient", "bool", False,
               "Sends the reasoning of a model to the client, separately from the answer."),
+    ConfigKey("responsesStore", "str", "memory",
+              "Where the responses of the Responses API are kept, so that clients can refer to them: 'memory' until "
+              "the server stops, at most 1,000 and 64 MiB of all users together, or 'none'.",
+              choices=("memory", "none"), caseless=True),
     ConfigKey("livenessToolCall", "object", None,
               "The tool call that a client in a tool loop gets instead of an empty answer.", keys=LIVENESS,
               is_open=False),
