@@ -8,10 +8,6 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 . Scripts/developer/environment.sh
 prepare_environment venv-tests requirements-test.lock
 [ "${1-}" = "--prepare-only" ] && exit 0
-# The quick tests wait more than they compute: two processes per core end sooner. The whole suite has promises about
-# time, which a busy machine makes harder to keep.
-workers=auto
-for word in "$@"; do
-    [ "$word" = "--quick" ] && workers=$(venv-tests/bin/python -c 'import os; print(2 * (os.cpu_count() or 1))')
-done
+# The tests wait for servers and processes about as long as they compute: two processes per core end sooner.
+workers=$(venv-tests/bin/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 exec venv-tests/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"
