@@ -79,6 +79,14 @@ def set_request_context_from_model(value: object) -> None:
     globals_.set_workflow_override(workflow)
 
 
+def set_request_user_from_model(value: object) -> None:
+    """Set only the user of the current request, from the ``model`` of a request that runs no workflow.
+
+    It may be a name that this server does not know; then the user is the one that the client's key is for.
+    """
+    globals_.set_request_user(parse_model_field(value)[0] or _user_of_key())
+
+
 def require_identified_user(peer: str = "") -> None:
     """Refuse a request that names no user although there are several, or a user that the client's key is not for.
 

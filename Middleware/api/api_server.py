@@ -21,8 +21,8 @@ BASE_URLS = ("The base URL is this server's address, for OpenAI clients with /v1
              "nothing.")
 NOT_OFFERED = "WilmerAI does not offer this service, only chats and completions."
 OTHER_SERVICES = frozenset((
-    "audio", "batches", "blobs", "copy", "create", "delete", "embed", "embeddings", "files", "images", "messages",
-    "moderations", "pull", "push", "rerank", "responses"))  # of OpenAI's and Ollama's APIs, after /v1 or /api
+    "audio", "batches", "blobs", "copy", "create", "delete", "files", "images", "messages", "moderations", "pull",
+    "push", "rerank", "responses"))  # of OpenAI's and Ollama's APIs, after /v1 or /api
 
 
 class ApiServer:

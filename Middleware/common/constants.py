@@ -8,6 +8,7 @@ OPENAI_CHAT = "openaichatcompletion"
 OPENAI_COMPLETION = "openaicompletion"
 OLLAMA_CHAT = "ollamaapichat"
 OLLAMA_GENERATE = "ollamagenerate"
+EMBEDDINGS = "embeddings"
 
 LEFT_BRACE_SENTINEL = "__WILMER_L_CURLY__"
 RIGHT_BRACE_SENTINEL = "__WILMER_R_CURLY__"

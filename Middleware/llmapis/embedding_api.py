@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from Middleware.exceptions import BackendResponseError, EarlyTerminationException
 from Middleware.llmapis import api_types
@@ -17,6 +18,7 @@ from Middleware.llmapis.endpoint_file import EndpointFile, mistake
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers
 from Middleware.llmapis.transport import BackendRequest, Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.messages import token_count
 from Middleware.models.request_context import current_request
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.text_utils import restore_braces
@@ -25,6 +27,13 @@ logger = logging.getLogger(__name__)
 
 # Embedding a batch takes seconds even on a slow computer.
 READ_TIMEOUT = 120.0
+
+
+class Embeddings(NamedTuple):
+    """One vector for each text, in order, and the number of their tokens; None if the back-end does not say."""
+
+    vectors: list[list[float]]
+    tokens: int | None = None
 
 
 class EmbeddingsHandler(ABC):
@@ -41,15 +50,20 @@ class EmbeddingsHandler(ABC):
     def read_vectors(self, body: Mapping[str, object]) -> list[object]:
         """Return the vectors of an answer in the order of the texts, unvalidated; raises the error of ``malformed``."""
 
-    def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
-        """Return one vector for each text, in order; ``[]`` for no texts, without a request; None for a cancelled call.
+    @abstractmethod
+    def read_tokens(self, body: Mapping[str, object]) -> int | None:
+        """Return the number of tokens of the texts; None if the answer does not contain it."""
 
-        There are no retries. Raises BackendError; for an answer without one vector of numbers for each text it is
+    def embed(self, texts: Sequence[str], dimensions: int | None = None) -> Embeddings | None:
+        """Return the vectors of ``texts``; of none without a request; None for a cancelled call.
+
+        ``dimensions``: the length of the vectors that the back-end is asked for, which not all of them heed. There are
+        no retries. Raises BackendError; for an answer without one vector of numbers for each text it is
         BackendResponseError, which is a ValueError.
         """
         if not texts:
-            return []
-        request = self.request(texts)
+            return Embeddings([])
+        request = self.request(texts, dimensions)
         try:
             body = self._transport.post_json(request, self._scope)
         # The request was cancelled before or during the call.
@@ -57,11 +71,13 @@ class EmbeddingsHandler(ABC):
             return None
         return self._read(body, request, len(texts))
 
-    def request(self, texts: Sequence[str]) -> BackendRequest:
+    def request(self, texts: Sequence[str], dimensions: int | None = None) -> BackendRequest:
         settings = self.settings
         payload: dict[str, object] = {"input": [restore_braces(text) for text in texts]}
         if settings.model is not None:
             payload["model"] = settings.model
+        if dimensions is not None:
+            payload["dimensions"] = dimensions
         logger.debug("Endpoint '%s': embedding %d text(s)", settings.endpoint_name, len(texts))
         return BackendRequest(
             settings.endpoint_name, api_types.backend_url(settings.base_url, self.PATH), payload,
@@ -73,7 +89,7 @@ class EmbeddingsHandler(ABC):
         return BackendResponseError(f"endpoint '{name}' answered a call for embeddings with {problem}", endpoint=name)
 
     # -- the answer ----------------------------------------------------------------------------------------------
-    def _read(self, body: object, request: BackendRequest, count: int) -> list[list[float]]:
+    def _read(self, body: object, request: BackendRequest, count: int) -> Embeddings:
         if not isinstance(body, Mapping):
             raise self.malformed("something that is not a JSON object")
         if body.get("error"):
@@ -81,7 +97,7 @@ class EmbeddingsHandler(ABC):
         vectors = self.read_vectors(body)
         if len(vectors) != count:
             raise self.malformed(f"{len(vectors)} vector(s) for {count} text(s)")
-        return [self._numbers(vector) for vector in vectors]
+        return Embeddings([self._numbers(vector) for vector in vectors], self.read_tokens(body))
 
     def _error(self, body: Mapping[str, object], request: BackendRequest) -> BackendResponseError:
         """Return the error for an error object with a success status, without the key that some servers repeat."""
@@ -120,6 +136,10 @@ class OpenAiEmbeddings(EmbeddingsHandler):
             raise self.malformed("an object without a list 'data'")
         return [entry["embedding"] for entry in sorted(entries, key=self._index)]
 
+    def read_tokens(self, body: Mapping[str, object]) -> int | None:
+        usage = body.get("usage")
+        return token_count(usage.get("prompt_tokens")) if isinstance(usage, Mapping) else None
+
     def _index(self, entry: object) -> int:
         if not isinstance(entry, Mapping) or "embedding" not in entry:
             raise self.malformed("an entry without 'embedding'")
@@ -141,6 +161,9 @@ class OllamaEmbeddings(EmbeddingsHandler):
         if not isinstance(vectors, list):
             raise self.malformed("an object without a list 'embeddings'")
         return vectors
+
+    def read_tokens(self, body: Mapping[str, object]) -> int | None:
+        return token_count(body.get("prompt_eval_count"))
 
 
 TYPES: Mapping[str, type[EmbeddingsHandler]] = {
@@ -180,16 +203,21 @@ class EmbeddingApiService:
         self._handler_type, self._settings = handler, file.settings({})
 
     def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
-        """Return the vectors of ``texts``, see ``EmbeddingsHandler.embed``."""
+        """Return only the vectors of ``answer``."""
+        found = self.answer(texts)
+        return None if found is None else found.vectors
+
+    def answer(self, texts: Sequence[str], dimensions: int | None = None) -> Embeddings | None:
+        """Return vectors and token count, see ``EmbeddingsHandler.embed``."""
         turn = turn_for_embeddings(self.endpoint_name, self._config, self._scope) if texts else None
         if turn is None:
-            return self._embed(texts, self._scope)
+            return self._answer(texts, dimensions, self._scope)
         try:
-            return turn.run(partial(self._embed, texts))
+            return turn.run(partial(self._answer, texts, dimensions))
         # The request was cancelled while the call waited.
         except EarlyTerminationException:
             return None
 
-    def _embed(self, texts: Sequence[str], scope: CancelScope | None) -> list[list[float]] | None:
+    def _answer(self, texts: Sequence[str], dimensions: int | None, scope: CancelScope | None) -> Embeddings | None:
         handler = self._handler_type(self._settings, self._transport, scope)
-        return self._transport.caller(handler).embed(texts)
+        return self._transport.caller(handler).embed(texts, dimensions)

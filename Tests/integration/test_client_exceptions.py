@@ -1,6 +1,7 @@
 """What the packages of OpenAI and Ollama make of errors: the right class, whose text shows the server's message."""
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ import ollama
 import openai
 import pytest
 
-from Tests.integration.launcher import USER, Backend, Launcher, standard_tree, stuck
-from Tests.stub_backend import AFTER_PIECES, chat_chunk, sse_reply, status_reply
+from Tests.backend_dialects import openai_embeddings
+from Tests.integration.launcher import USER, Backend, Launcher, endpoint, standard_tree, stuck
+from Tests.stub_backend import AFTER_PIECES, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.tables import table
 
 KEY, BOB_KEY = "the-key-of-everyone", "the-key-of-bob-alone"
@@ -38,7 +40,10 @@ class World:
 def world(shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder: Path = tmp_path_factory.mktemp("exceptions")
     tree = standard_tree(folder / "Public", shared_backend.url)
-    tree.write("Users/bob.json", (tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
+    settings = json.loads((tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
+    tree.write("Users/bob.json", {**settings, "embeddingEndpointName": "Vectors"})
+    tree.write("ApiTypes/Vectors.json", {"type": "openAIEmbeddings"})
+    tree.write("Endpoints/Vectors.json", endpoint(shared_backend.url, apiTypeConfigFileName="Vectors"))
     keys = folder / "keys.txt"
     keys.write_text(f"{KEY}\n{BOB_KEY} user=bob\n", encoding="utf-8")
     keys.chmod(0o600)
@@ -76,8 +81,12 @@ OPENAI_CASES: list[tuple[Call, str, type[openai.APIError], str, str | None, str]
     (ask_openai, BOB_KEY, openai.PermissionDeniedError, "permission_error", None, "not for the user"),
     (lambda client: client.models.retrieve("nope"), KEY, openai.NotFoundError, "invalid_request_error",
      "model_not_found", "There is no model 'nope'."),
-    (lambda client: client.embeddings.create(model="m", input="x"), KEY, openai.NotFoundError,
-     "invalid_request_error", None, "only chats and completions"),
+    (lambda client: client.moderations.create(input="x"), KEY, openai.NotFoundError, "invalid_request_error", None,
+     "does not offer this service"),
+    (lambda client: client.embeddings.create(model=USER, input="x"), KEY, openai.NotFoundError,
+     "invalid_request_error", None, "embeddingEndpointName"),
+    (lambda client: client.embeddings.create(model="bob:Vectors", input="x"), KEY, openai.InternalServerError,
+     "server_error", None, "no such model"),
     (lambda client: client.models.delete("nope"), KEY, openai.APIStatusError, "invalid_request_error", None,
      "405 Method Not Allowed"),
     (lambda client: ask_openai(client, text=LARGE), KEY, openai.APIStatusError, "invalid_request_error", None,
@@ -89,11 +98,25 @@ OPENAI_CASES: list[tuple[Call, str, type[openai.APIError], str, str | None, str]
 @table(("call", "key", "kind", "type_", "code", "words"), OPENAI_CASES)
 def test_openai(world: World, call: Call, key: str, kind: type[openai.APIStatusError],
                 type_: str, code: str | None, words: str) -> None:
-    world.backend.replies["single"] = status_reply(400, "no such model")
+    world.backend.replies.update(single=status_reply(400, "no such model"), embed=status_reply(400, "no such model"))
     with world.openai(key) as client, pytest.raises(kind) as caught:
         call(client)
     assert words in str(caught.value)
     assert (caught.value.type, caught.value.code, caught.value.param) == (type_, code, None)
+
+
+def test_vectors(world: World) -> None:
+    """OpenAI's package asks for base64 unless it is told otherwise."""
+    world.backend.replies["embed"] = lambda request: json_reply(
+        openai_embeddings([[len(text), 0.5] for text in request.json["input"]]))
+    texts, expected = ["one", "three"], [[3.0, 0.5], [5.0, 0.5]]
+    with world.openai(BOB_KEY) as client:
+        for options in ({}, {"encoding_format": "float"}):
+            answer = client.embeddings.create(model="text-embedding-3-small", input=texts, **options)
+            assert [entry.embedding for entry in answer.data] == expected and answer.usage.total_tokens > 0
+    with world.ollama(BOB_KEY) as client_:
+        assert client_.embed("nomic-embed-text", texts).embeddings == expected
+        assert client_.embeddings("nomic-embed-text", "one").embedding == expected[0]
 
 
 def test_openai_in_the_middle_of_a_stream(world: World) -> None:
@@ -111,7 +134,9 @@ def ask_ollama(client: ollama.Client, model: str = f"{USER}:Single", text: str =
     (lambda client: ask_ollama(client, model="nobody"), KEY, 400, "Multi-user mode is active"),
     (ask_ollama, "wrong", 401, "API key"), (ask_ollama, BOB_KEY, 403, "not for the user"),
     (lambda client: client.show("nope"), KEY, 404, "model 'nope' not found"),
-    (lambda client: client.embed("m", "x"), KEY, 404, "only chats and completions"),
+    (lambda client: client.pull("m"), KEY, 404, "does not offer this service"),
+    (lambda client: client.embed(USER, "x"), KEY, 404, "embeddingEndpointName"),
+    (lambda client: client.embed("m", "x"), KEY, 400, "Multi-user mode is active"),
     (lambda client: ask_ollama(client, text=LARGE), KEY, 413, "larger than 1 MB"),
     (ask_ollama, KEY, 502, "no such model"),
     (lambda client: list(client.generate(f"{USER}:Single", "hi", stream=True)), KEY, 502, "no such model")])

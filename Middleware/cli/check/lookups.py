@@ -130,6 +130,13 @@ class Lookups:
         answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
         return isinstance(answer, EndpointFile) and answer.type in EMBEDDINGS_TYPES
 
+    def embeddings_endpoint(self, name: str) -> Problem | None:
+        """Look up an endpoint that must make embeddings."""
+        problem = self.endpoint(name)
+        if problem is None and self.has_user and not self.makes_embeddings(name):
+            problem = Problem(f"endpoint {quoted(name)} generates text and cannot make embeddings")
+        return problem
+
     def context_window(self, name: str) -> int | None:
         """Return the context window of an endpoint in tokens; None if its file does not give it."""
         answer = self._answer(("endpoint", name), lambda: self._endpoint(name))

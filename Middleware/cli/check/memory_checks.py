@@ -164,11 +164,10 @@ class SettingsCheck:
 
     def endpoint(self, key: str, name: str, in_use: bool, embeddings: bool = False) -> Iterator[Finding]:
         """Yield a finding unless an endpoint exists and is of the right kind."""
-        problem = self.lookups.endpoint(name) if name else None
-        if name and problem is None and self.lookups.makes_embeddings(name) is not embeddings:
-            problem = Problem(f"endpoint {quoted(name)} " + (
-                "generates text and cannot make embeddings" if embeddings else
-                "makes embeddings and cannot write text"))
+        look_up = self.lookups.embeddings_endpoint if embeddings else self.lookups.endpoint
+        problem = look_up(name) if name else None
+        if name and problem is None and not embeddings and self.lookups.makes_embeddings(name):
+            problem = Problem(f"endpoint {quoted(name)} makes embeddings and cannot write text")
         expected = EMBEDDINGS_EXPECTED if embeddings else "the name of an endpoint that generates text"
         yield from self._problem(key, problem, in_use, expected)
 
@@ -341,12 +340,11 @@ def _embeddings(view: NodeView, mode: str, lookups: Lookups) -> Iterator[Finding
         yield view.finding("warning", key if key in view.node else "searchMode", f"the searchMode {quoted(mode)} needs "
                            f"'{key}'; the node searches by {KEYWORD}", expected=EMBEDDINGS_EXPECTED)
         return
-    problem = lookups.endpoint(name)
+    problem = lookups.embeddings_endpoint(name)
     if problem is not None:
-        yield replace(view.finding("error", key, problem.message, suggestion=problem.suggestion), about=problem.file)
-    elif lookups.has_user and not lookups.makes_embeddings(name):
-        yield view.finding("error", key, f"endpoint {quoted(name)} generates text and cannot make embeddings",
-                           expected=EMBEDDINGS_EXPECTED)
+        finding = view.finding("error", key, problem.message, expected=EMBEDDINGS_EXPECTED,
+                               suggestion=problem.suggestion)
+        yield replace(finding, about=problem.file)
 
 
 def _summarizer(view: NodeView, lacking: Sequence[str]) -> Iterator[Finding]:

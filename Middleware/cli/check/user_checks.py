@@ -15,7 +15,7 @@ from Middleware.cli.check.lookups import (
     folder_problem,
     folders_in,
 )
-from Middleware.cli.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KEY
+from Middleware.cli.check.memory_checks import COMPACTOR_KEY, EMBEDDINGS_EXPECTED, HELPERS, MEMORY_KEY
 from Middleware.cli.check.prompt_checks import odd_block_size
 from Middleware.cli.check.value_checks import result_of
 from Middleware.exceptions import ConfigurationError
@@ -53,6 +53,7 @@ class UserCheck:
         yield from self._workflows()
         yield from self._template()
         yield from self._block_size()
+        yield from self._embeddings()
 
     def startable(self) -> Iterator[Finding]:
         """Yield what prevents every request from starting although no name in the file is wrong."""
@@ -235,6 +236,19 @@ class UserCheck:
         name = self._name("chatPromptTemplateName")
         if name and name != CHAT_ONLY_TEMPLATE:
             yield from self._problem("chatPromptTemplateName", self._lookups.prompt_template(name), in_use=True)
+
+    def _embeddings(self) -> Iterator[Finding]:
+        key = "embeddingEndpointName"
+        value = self._settings.get(key)
+        entries = enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]
+        for index, name in entries:
+            # Values of other types are reported with the keys; numbers count as strings there.
+            text = str(name).strip() if isinstance(name, (str, int, float)) else ""
+            problem = self._lookups.embeddings_endpoint(text) if text else None
+            if problem is not None:
+                path = key if index is None else child(key, index)
+                yield Finding("error", self.file.display, path, None, problem.message, EMBEDDINGS_EXPECTED,
+                              problem.suggestion, about=problem.file)
 
     def _name(self, key: str) -> str:
         value = self._settings.get(key)

@@ -16,6 +16,7 @@ from typing import Any
 
 from Middleware.cli.workflow_tests.suites import Reply, Rule, fits, is_title
 from Middleware.exceptions import BackendError, BackendStatusError
+from Middleware.llmapis.embedding_api import Embeddings
 from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
 from Middleware.llmapis.transport import BackendRequest, Transport, encode_payload
 from Middleware.models.messages import Answer, Chunk
@@ -158,9 +159,9 @@ class ScriptedHandler:
 class ScriptedEmbeddings:
     """Creates vectors without a server."""
 
-    def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector for each string, in order."""
-        return [vector(restore_braces(text)) for text in texts]
+    def embed(self, texts: Sequence[str], dimensions: int | None = None) -> Embeddings:
+        """Return one vector for each string, in order, of a length of their own."""
+        return Embeddings([vector(restore_braces(text)) for text in texts])
 
 
 def _finish_reason(reply: Reply) -> str:

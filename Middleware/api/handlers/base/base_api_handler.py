@@ -91,6 +91,12 @@ def _answering_model(context: RequestContext, asked: object) -> str:
     return f"{name}, as there is no model {asked[:60]!r}"
 
 
+def is_private(context: RequestContext) -> bool:
+    """Return whether the settings of the request's user keep conversation text out of the log."""
+    return bool(config_utils.user_flag("redactLogOutput") or (
+        context.api_key and config_utils.user_flag("encryptUsingApiKey")))
+
+
 def json_response(value: object, status: int = 200) -> Response:
     return Response(to_json(value), status=status, content_type="application/json")
 
@@ -162,8 +168,7 @@ class BaseApiHandler(ABC):
         """Set user, workflow and redaction of the request from its ``model`` field, and log the body after that."""
         api_helpers.set_request_context_from_model(body.get("model"))
         api_helpers.require_identified_user(http.remote_addr or "")
-        context.redact = bool(config_utils.user_flag("redactLogOutput") or (
-            context.api_key and config_utils.user_flag("encryptUsingApiKey")))
+        context.redact = is_private(context)
         process().one(MissingKeys).look(http.environ, context.api_key)
         context.model = api_helpers.get_model_name()
         logger.info("Request %s runs as %s", context.request_id, _answering_model(context, body.get("model")))

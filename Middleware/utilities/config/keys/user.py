@@ -117,6 +117,10 @@ CLIENTS: tuple[ConfigKey, ...] = (
     ConfigKey("livenessToolCall", "object", None,
               "The tool call that a client in a tool loop gets instead of an empty answer.", keys=LIVENESS,
               is_open=False),
+    ConfigKey("embeddingEndpointName", "list", None,
+              "The endpoint, or the list of endpoints, that makes embeddings for clients that search documents; with "
+              "several, the client's model chooses one, and the first is the default.",
+              names="endpoint", entries="str", also=("str",)),
     ConfigKey("stream", "bool", None, "Accepted without effect, because the client decides.", inert=True),
 )
 

@@ -42,8 +42,11 @@ class Server:
 
     def post(self, **fields: Any) -> http.client.HTTPConnection:
         """Send a chat request and do not wait for the answer."""
+        return self.send(CHAT, {"messages": [user("hi")], **fields})
+
+    def send(self, path: str, body: Any) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=10)
-        connection.request("POST", CHAT, json.dumps({"messages": [user("hi")], **fields}))
+        connection.request("POST", path, json.dumps(body))
         return connection
 
     def stop(self) -> None:

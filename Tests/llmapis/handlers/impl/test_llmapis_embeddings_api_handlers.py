@@ -19,7 +19,7 @@ from Middleware.llmapis import embedding_api
 from Middleware.llmapis.embedding_api import EmbeddingsHandler, OllamaEmbeddings, OpenAiEmbeddings
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
 from Middleware.llmapis.transport import get_transport
-from Tests.backend_dialects import ollama_embeddings, openai_embeddings
+from Tests.backend_dialects import PROMPT_TOKENS, ollama_embeddings, openai_embeddings
 from Tests.stub_backend import BEFORE_STATUS, Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
 
@@ -56,9 +56,9 @@ def refusal(backend: StubBackend, body: Any, handler_class: type[EmbeddingsHandl
 @BOTH
 def test_request_and_answer(backend: StubBackend, handler_class: Any, answer: Any, path: str) -> None:
     backend.script(json_reply(answer([[1, 0.5], [-2.0, 0]])))
-    vectors = handler(handler_class, backend, api_key="sk-x").embed(["first", "zweiter Grüß"])
-    assert vectors == [[1.0, 0.5], [-2.0, 0.0]]
-    assert vectors is not None and all(type(number) is float for vector in vectors for number in vector)
+    found = handler(handler_class, backend, api_key="sk-x").embed(["first", "zweiter Grüß"])
+    assert found == ([[1.0, 0.5], [-2.0, 0.0]], PROMPT_TOKENS)
+    assert found is not None and all(type(number) is float for vector in found.vectors for number in vector)
     request = backend.requests[0]
     assert (request.method, request.path, request.headers["authorization"]) == ("POST", path, "Bearer sk-x")
     assert request.json == {"input": ["first", "zweiter Grüß"], "model": "e5"}
@@ -83,6 +83,13 @@ def test_no_model_and_no_key(backend: StubBackend, handler_class: Any, answer: A
 
 
 @BOTH
+def test_the_length_of_vectors_is_passed_on(backend: StubBackend, handler_class: Any, answer: Any, path: str) -> None:
+    backend.script(json_reply({**answer([[1]]), "usage": "many", "prompt_eval_count": "9"}))
+    assert handler(handler_class, backend).embed(["a"], 256) == ([[1.0]], None)
+    assert backend.requests[0].json == {"input": ["a"], "model": "e5", "dimensions": 256}
+
+
+@BOTH
 def test_braces_come_back_into_the_texts(backend: StubBackend, handler_class: Any, answer: Any, path: str) -> None:
     backend.script(json_reply(answer([[1], [2]])))
     handler(handler_class, backend).embed([f"a {LEFT_BRACE_SENTINEL}b{RIGHT_BRACE_SENTINEL}", "{c}"])
@@ -91,7 +98,7 @@ def test_braces_come_back_into_the_texts(backend: StubBackend, handler_class: An
 
 @BOTH
 def test_no_texts_need_no_request(backend: StubBackend, handler_class: Any, answer: Any, path: str) -> None:
-    assert handler(handler_class, backend).embed([]) == []
+    assert handler(handler_class, backend).embed([]) == ([], None)
     assert backend.requests == []
 
 
@@ -99,7 +106,7 @@ def test_no_texts_need_no_request(backend: StubBackend, handler_class: Any, answ
 
 def test_openai_entries_are_put_into_the_order_of_the_texts(backend: StubBackend) -> None:
     backend.script(json_reply(openai_embeddings([[1], [0], [2]], indices=[1, 0, 2])))
-    assert handler(OpenAiEmbeddings, backend).embed(["a", "b", "c"]) == [[0.0], [1.0], [2.0]]
+    assert handler(OpenAiEmbeddings, backend).embed(["a", "b", "c"]) == ([[0.0], [1.0], [2.0]], PROMPT_TOKENS)
 
 
 @pytest.mark.parametrize(("entries", "expected"), [
@@ -109,7 +116,7 @@ def test_openai_entries_are_put_into_the_order_of_the_texts(backend: StubBackend
 def test_a_missing_index_is_zero_and_equal_ones_keep_their_order(
         backend: StubBackend, entries: list[Any], expected: list[list[float]]) -> None:
     backend.script(json_reply({"data": entries}))
-    assert handler(OpenAiEmbeddings, backend).embed(["a", "b"]) == expected
+    assert handler(OpenAiEmbeddings, backend).embed(["a", "b"]) == (expected, None)
 
 
 @pytest.mark.parametrize(("body", "text"), [
