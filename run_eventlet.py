@@ -34,7 +34,6 @@ from collections.abc import Sequence
 from email.message import Message
 from typing import Any
 
-from Middleware.api.edge.browser_safety import headers_of_every_answer
 from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MAX_DIGITS
 from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
 from Middleware.api.running.shutdown import shut_down
@@ -45,7 +44,7 @@ from Middleware.cli.serving.listening import (
     TLS_RECORD,
     TLS_REFUSED,
     DescriptorExhaustion,
-    error_json,
+    own_error,
     start_listening,
 )
 from Middleware.cli.signals import StopSignals
@@ -163,16 +162,16 @@ class _JsonErrorsMixin:
         return not wrong
 
     def send_error(self: Any, code: int, message: str | None = None, explain: str | None = None) -> None:
-        body = error_json(code, message or self.responses.get(code, ("error",))[0], self.path.partition("?")[0])
+        text = message or self.responses.get(code, ("error",))[0]
+        headers, body = own_error(code, text, self.path.partition("?")[0])
         self.close_connection = True
         if self.request_version == "HTTP/0.9":  # also what an unreadable first line counts as; it had no status line
             self.request_version = "HTTP/1.0"
         self.body_left = True
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Connection", "close")
-        for name, value in headers_of_every_answer():
+        for name, value in headers:
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flask import has_request_context
 from flask import request as http
 
-from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, api_key_in, idempotency_key_in
+from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, api_key_of, idempotency_key_in
 from Middleware.api.edge.browser_safety import is_loopback_name
 from Middleware.api.edge.client_addresses import FORWARDED
 from Middleware.api.running.running_requests import running_requests
@@ -35,7 +35,7 @@ get_active_workflow_override = globals_.get_workflow_override
 
 def extract_api_key() -> str | None:
     """Return the key that the client of the current request sent; None without one, or outside of a request."""
-    return api_key_in(http.headers.get("Authorization")) if has_request_context() else None
+    return api_key_of(http.environ) if has_request_context() else None
 
 
 def extract_idempotency_key() -> str | None:

@@ -11,18 +11,19 @@ from flask import request as http
 from werkzeug.exceptions import HTTPException
 
 from Middleware.api import handlers
-from Middleware.api.errors import error_body, log_error, one_line
+from Middleware.api.errors import PublicError, error_body, log_error, one_line
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
 from Middleware.api.running.running_requests import REQUEST_ID_KEY
 
 logger = logging.getLogger(__name__)
 
-BASE_URLS = ("The base URL is this server's address, for OpenAI clients with /v1 behind it, for Ollama clients with "
-             "nothing.")
-NOT_OFFERED = "WilmerAI does not offer this service, only chats and completions."
+BASE_URLS = ("The base URL is this server's address, for OpenAI clients with /v1 behind it, for Ollama and Anthropic "
+             "clients with nothing.")
+NOT_OFFERED = "WilmerAI does not offer this service, only chats, completions, responses, messages and embeddings."
+# Of the APIs of OpenAI, Anthropic and Ollama, after /v1 or /api.
 OTHER_SERVICES = frozenset((
-    "audio", "batches", "blobs", "copy", "create", "delete", "files", "images", "messages", "moderations", "pull",
-    "push", "rerank", "responses"))  # of OpenAI's and Ollama's APIs, after /v1 or /api
+    "assistants", "audio", "batches", "blobs", "conversations", "copy", "create", "delete", "files",
+    "images", "messages", "moderations", "pull", "push", "realtime", "rerank", "responses"))
 
 
 class ApiServer:
@@ -76,7 +77,7 @@ def _http_error(error: HTTPException) -> Response:
 def _hint(path: str) -> str:
     """Return a hint for a client that requested a path without a route."""
     words = path.strip("/").split("/")
-    if words[0] in ("v1", "api"):
+    while words[:1] in (["v1"], ["api"]):
         del words[0]
     return NOT_OFFERED if words and words[0] in OTHER_SERVICES else BASE_URLS
 
@@ -87,4 +88,4 @@ def _unexpected_error(error: Exception) -> Response:
 
 
 def _error(message: str, status: int) -> Response:
-    return json_response(error_body(message, status, http.path), status)
+    return json_response(error_body(PublicError(status, message), http.environ), status)

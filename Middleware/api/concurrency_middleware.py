@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from Middleware.api.edge.admission_middleware import COMPLETIONS, route_path
-from Middleware.api.errors import RETRY_AFTER, error_body
+from Middleware.api.dialects import route_path
+from Middleware.api.edge.admission_middleware import COMPLETIONS
+from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.requests.background_tasks import is_waiting_task
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import request_of
@@ -242,7 +243,7 @@ def wait_for_slot(place: Place | None) -> None:
 
 
 def _refuse(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    body = to_json(error_body(BUSY, HTTPStatus.SERVICE_UNAVAILABLE, environ.get("PATH_INFO", "")))
+    body = to_json(error_body(PublicError(HTTPStatus.SERVICE_UNAVAILABLE, BUSY), environ))
     start_response("503 Service Unavailable", [
         ("Content-Type", "application/json"), ("Content-Length", str(len(body))), RETRY_AFTER])
     return [body]

@@ -1,12 +1,17 @@
 """The error messages that clients get, and the log lines about errors."""
 from __future__ import annotations
 
+import enum
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 from werkzeug.exceptions import HTTPException
 
+from Middleware.api.dialects import Dialect, dialect_of, request_label, route_path
+from Middleware.api.running.running_requests import REQUEST_ID_KEY
 from Middleware.exceptions import (
     BackendError,
     ClientError,
@@ -16,18 +21,33 @@ from Middleware.exceptions import (
     ServerStoppingError,
     WilmerError,
 )
-from Middleware.llmapis.backend_errors import log_text
+from Middleware.llmapis.backend_errors import log_text, says_no_quota, says_too_long
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.response_builder_service import ResponseBuilderService
 from Middleware.utilities.sensitive_logging_utils import places_of
 
 logger = logging.getLogger(__name__)
 
-# Routes of no dialect.
-_PLAIN_PATHS = frozenset(("", "api", "health"))
 MODEL_NOT_FOUND = "model_not_found"
 # The header of every 503, in seconds.
 RETRY_AFTER = ("Retry-After", "5")
+# The packages of OpenAI and Anthropic obey it. They would send a request that fails with 500 or 502 twice more.
+NO_RETRY = ("x-should-retry", "false")
+# With these, a back-end would answer the same request again.
+_LASTING = frozenset((400, 401, 403, 404, 413, 422))
+_PAYMENT_REQUIRED = 402
+_TOO_MANY_REQUESTS = 429
+
+
+class Cause(enum.Enum):
+    """The causes of failures that some clients tell apart."""
+
+    OTHER = enum.auto()
+    # The same request would fail again.
+    LASTING = enum.auto()
+    PROMPT_TOO_LONG = enum.auto()
+    NO_QUOTA = enum.auto()
+    RATE_LIMIT = enum.auto()
 
 
 @dataclass(frozen=True)
@@ -35,33 +55,45 @@ class PublicError:
     """An HTTP status and a one-line message without paths, keys or tracebacks.
 
     Attributes:
-        param, code: as in ``ClientError``; the dialects without such fields leave them out.
+        param, code, details: as in ``ClientError``; the dialects without such fields leave them out.
+        cause: of a failure of this server or of a back-end.
+        lasting: the same request would fail again, so that a client should not repeat it.
     """
 
     status: int
     message: str
     param: str | None = None
     code: str | None = None
+    details: Mapping[str, object] | None = None
+    cause: Cause = Cause.OTHER
+    lasting: bool = False
 
 
-def error_body(message: str, status: int, path: str, *, param: str | None = None,
-               code: str | None = None) -> dict[str, object]:
-    """Return the JSON of an error in the dialect of the path; every error of this server has this form.
+def error_body(error: PublicError, environ: Mapping[str, Any]) -> dict[str, object]:
+    """Return the JSON of an error in the dialect of a request; every error of this server has this form.
 
-    A path that is not served, or is not known yet, gets OpenAI's form, which clients of Ollama can show too.
+    A request without a known path gets OpenAI's form, which clients of Ollama can show too.
     """
-    builder, name = ResponseBuilderService(), path.strip("/")
-    if path and (name in _PLAIN_PATHS or name.startswith("api/")):
-        return builder.build_ollama_error(message)
+    builder, dialect = ResponseBuilderService(), dialect_of(environ)
+    if dialect is Dialect.OLLAMA:
+        return builder.build_ollama_error(error.message)
+    if dialect is Dialect.ANTHROPIC:
+        request_id = environ.get(REQUEST_ID_KEY)
+        return builder.build_anthropic_error(error.message, error.status, request_id and request_label(request_id),
+                                             error.details)
+    if dialect is Dialect.KOBOLD:
+        return builder.build_kobold_error(error.message, error.status)
     # A path below the model list can only lack its model.
-    missing = status == HTTPStatus.NOT_FOUND and name.removeprefix("v1/").startswith("models/")
-    return builder.build_openai_error(message, status, code or (MODEL_NOT_FOUND if missing else None), param)
+    missing = error.status == HTTPStatus.NOT_FOUND \
+        and route_path(environ).removeprefix("/v1").startswith("/models/")
+    return builder.build_openai_error(error.message, error.status, error.code or (MODEL_NOT_FOUND if missing else None),
+                                      error.param)
 
 
 def describe_error(error: BaseException, request: RequestContext | None = None) -> PublicError:
     """Return the public form of any exception."""
     if isinstance(error, ClientError):
-        return PublicError(error.status, one_line(str(error)), error.param, error.code)
+        return PublicError(error.status, one_line(str(error)), error.param, error.code, error.details)
     # Werkzeug raises these when the body cannot be read.
     if isinstance(error, HTTPException):
         return PublicError(error.code or 500, f"{error.code or 500} {error.name}")
@@ -76,7 +108,24 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
         message = f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} In {location}."
     if request is not None:
         message = f"{message} [request {request.request_id}]"
-    return PublicError(status, one_line(message))
+    cause = _cause_of(error)
+    lasting = cause in (Cause.LASTING, Cause.PROMPT_TOO_LONG) or (
+        isinstance(error, BackendError) and error.status in _LASTING)
+    return PublicError(status, one_line(message), cause=cause, lasting=lasting)
+
+
+def _cause_of(error: BaseException) -> Cause:
+    if isinstance(error, ConfigurationError):
+        return Cause.LASTING
+    if not isinstance(error, BackendError):
+        return Cause.OTHER
+    if says_too_long(error.status, error.body):
+        return Cause.PROMPT_TOO_LONG
+    if error.status == _PAYMENT_REQUIRED or says_no_quota(error.body):
+        return Cause.NO_QUOTA
+    if error.status == _TOO_MANY_REQUESTS:
+        return Cause.RATE_LIMIT
+    return Cause.LASTING if error.status in _LASTING else Cause.OTHER
 
 
 def log_error(error: BaseException, request: RequestContext | None, phase: str) -> None:

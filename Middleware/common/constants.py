@@ -9,6 +9,11 @@ OPENAI_COMPLETION = "openaicompletion"
 OLLAMA_CHAT = "ollamaapichat"
 OLLAMA_GENERATE = "ollamagenerate"
 EMBEDDINGS = "embeddings"
+OPENAI_RESPONSES = "openairesponses"
+ANTHROPIC_MESSAGES = "anthropicmessages"
+KOBOLD_GENERATE = "koboldgenerate"
+# They have neither roles nor tool calls.
+COMPLETION_APIS = frozenset((OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE))
 
 LEFT_BRACE_SENTINEL = "__WILMER_L_CURLY__"
 RIGHT_BRACE_SENTINEL = "__WILMER_R_CURLY__"

@@ -24,7 +24,7 @@ absolute paths, no keys. What only the operator may see goes to the log where th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 CANCELLED = "cancelled"
 LOCKED = "locked"
@@ -150,10 +150,12 @@ class ClientError(WilmerError):
         status: the HTTP status to answer with.
         param: the JSON path of the field that is wrong, such as ``input[3].content``, where the dialect names it.
         code: a word for programs, such as ``unsupported_parameter``, where the dialect has one.
+        details: what Anthropic's clients read beside the message, by name.
     """
 
-    def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None) -> None:
-        self.status, self.param, self.code = status, param, code
+    def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None,
+                 details: Mapping[str, object] | None = None) -> None:
+        self.status, self.param, self.code, self.details = status, param, code, details
         super().__init__(message)
 
 

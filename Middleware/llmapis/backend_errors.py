@@ -44,6 +44,10 @@ _CLASSES: dict[Kind, type[BackendError]] = {
 _TITLE = re.compile(r"<title\b[^<>]*>(.*?)</title\b", re.IGNORECASE | re.DOTALL)
 _TOO_LONG = re.compile(r"context (?:size|length|window)|maximum context|(?:prompt|input) is too long|too many tokens",
                        re.IGNORECASE)
+# Some servers say it with a failure of their own; within a stream there is no status.
+_TOO_LONG_STATUSES = (400, 413, 500, None)
+# OpenAI's word and sentence, and those of others that are paid in advance.
+_NO_QUOTA = re.compile(r"insufficient[_ ](?:quota|balance|credits|funds)|exceeded your current quota", re.IGNORECASE)
 # Servers that count the requested answer, such as vLLM, name it.
 _NAMES_LIMIT = re.compile(r"max_(?:completion_|new_)?tokens|in the completion|output tokens", re.IGNORECASE)
 _NO_MODEL = re.compile(r"\bmodel\b.{0,200}\b(?:not found|not exist)\b|\b(?:no such|unknown) model\b", re.IGNORECASE)
@@ -194,13 +198,23 @@ def too_long_hint(said: str) -> str:
             "conversations, not the 'prompt' of a node.")
 
 
+def says_too_long(status: int | None, said: str) -> bool:
+    """Return whether a back-end's answer says that the prompt is too long for it. ``status``: None within a stream."""
+    return status in _TOO_LONG_STATUSES and _TOO_LONG.search(said) is not None
+
+
+def says_no_quota(said: str) -> bool:
+    """Return whether a back-end's answer says that the account must be paid for before it is served again."""
+    return _NO_QUOTA.search(said) is not None
+
+
 def sentence(text: str) -> str:
     """Return ``text`` with a full stop, unless it ends with a punctuation mark."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _hint(status: int, location: str, body: str) -> str:
-    if status in (400, 413, 500) and (hint := too_long_hint(body)):
+    if status in _TOO_LONG_STATUSES and (hint := too_long_hint(body)):
         return hint
     if status in (400, 404, 415, 422, 500, 501) and _CANNOT_SEE.search(body):
         return ("The model cannot see images. Remove 'acceptImages' from the node, or use an endpoint whose model can.")

@@ -39,6 +39,11 @@ ToolCalls = Sequence[ToolCall]
 ERROR_TYPES: Mapping[int, str] = {
     **dict.fromkeys((400, 404, 405, 409, 413), "invalid_request_error"), 401: "authentication_error",
     403: "permission_error", 429: "rate_limit_error"}
+# Anthropic's. All others are "api_error".
+ANTHROPIC_ERROR_TYPES: Mapping[int, str] = {
+    **dict.fromkeys((400, 405, 409, 415), "invalid_request_error"), 401: "authentication_error",
+    403: "permission_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error",
+    503: "overloaded_error", 504: "timeout_error"}
 # OpenAI's words for programs. It has one for few statuses, and null for the others.
 ERROR_CODES: Mapping[int, str] = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
@@ -229,6 +234,17 @@ class ResponseBuilderService:
 
     def build_ollama_error(self, message: str) -> dict[str, object]:
         return {"error": message}
+
+    # -- Anthropic and KoboldCpp ---------------------------------------------------------------------------------
+    def build_anthropic_error(self, message: str, status: int, request_label: str | None,
+                              details: Mapping[str, object] | None = None) -> dict[str, object]:
+        error: dict[str, object] = {"type": ANTHROPIC_ERROR_TYPES.get(status, "api_error"), "message": message}
+        if details:
+            error["details"] = dict(details)
+        return {"type": "error", "error": error, "request_id": request_label}
+
+    def build_kobold_error(self, message: str, status: int) -> dict[str, object]:
+        return {"detail": {"msg": message, "type": ERROR_TYPES.get(status, "server_error")}}
 
 
 def ollama_done_reason(finish_reason: str | None) -> str:

@@ -33,8 +33,24 @@ def plain_message(body: Any) -> str:
     return str(body["error"])
 
 
+ANTHROPIC_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+                   413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error",
+                   503: "overloaded_error", 504: "timeout_error"}
+
+
+def anthropic_message(body: Any, status: int) -> str:
+    """The same of an error on a route of Anthropic."""
+    assert body.keys() == {"type", "error", "request_id"} and body["error"].keys() == {"type", "message"}, body
+    type_ = ANTHROPIC_TYPES.get(status, "invalid_request_error")
+    assert (body["type"], body["error"]["type"]) == ("error", type_), body
+    assert isinstance(body["error"]["message"], str) and body["error"]["message"]
+    return str(body["error"]["message"])
+
+
 def message_at(path: str, body: Any, status: int, code: str | None = None) -> str:
     """The same of an error on the route at ``path``."""
+    if "/messages" in path:
+        return anthropic_message(body, status)
     plain = path.startswith("/api/") or path.strip("/") in ("", "health")
     return plain_message(body) if plain else openai_message(body, status, code)
 

@@ -12,7 +12,7 @@ from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
 
 from Middleware.api import app as app_module
 from Middleware.api import handlers
-from Middleware.api.api_server import ApiServer, discover_handlers
+from Middleware.api.api_server import NOT_OFFERED, ApiServer, discover_handlers
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.common import instance_global_variables as instance
@@ -65,13 +65,12 @@ def test_wrong_method(lab: ApiLab, method: str, path: str) -> None:
         assert ("POST" if path == CHAT else "GET") in response.headers["Allow"]
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/audio/speech", "/images/edits", "/api/pull", "/v1/messages"])
+@table("path", ["/v1/audio/speech", "/batches", "/api/pull", "/v1/messages/batches", "/v1/v1/messages/batches/",
+                "/messages/x", "/v1/responses/compact/x", "/v1/conversations"])
 def test_services_of_other_servers_are_no_matter_of_the_base_url(lab: ApiLab, path: str) -> None:
     answer = lab.post({"model": "m", "input": "x"}, path)
-    error = answer.json["error"]
-    message = error if path.startswith("/api/") else error["message"]
-    assert answer.status == 404 and "base URL" not in message
-    assert message == f"404 Not Found: POST {path}. WilmerAI does not offer this service, only chats and completions."
+    message = message_at(path, answer.json, 404)
+    assert answer.status == 404 and message == f"404 Not Found: POST {path}. {NOT_OFFERED}"
 
 
 def test_options_and_head(lab: ApiLab) -> None:
@@ -158,7 +157,7 @@ def test_a_handler_needs_nothing_but_routes_and_shares_its_name_with_others(
             sys.modules.pop(f"Middleware.api.handlers.{name}", None)
     for path in ("/one", "/two"):
         answer = client.post(path, json={})
-        assert answer.status_code == 500 and answer.get_json()["error"].startswith("Internal error (RuntimeError)")
+        assert openai_message(answer.get_json(), answer.status_code).startswith("Internal error (RuntimeError)")
     assert client.get("/v1/models").status_code == 200
     assert "The routes of the front-end handler Colliding could not be registered" in caplog.text
 

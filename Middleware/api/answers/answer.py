@@ -15,7 +15,7 @@ from Middleware.api.answers.stream_renderers import StreamRenderer
 from Middleware.api.errors import describe_error, log_error
 from Middleware.api.running.disconnect_watcher import CLIENT_LEFT
 from Middleware.api.running.running_requests import is_cut_off, running_requests
-from Middleware.exceptions import EarlyTerminationException, ServerStoppingError
+from Middleware.exceptions import ClientError, EarlyTerminationException, ServerStoppingError
 from Middleware.models.messages import Chunk, Message, ToolCall, Usage, token_count
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
@@ -66,6 +66,7 @@ class FinishedAnswer:
     Attributes:
         reasoning: "" unless the user's settings send it to clients.
         usage: token counts under OpenAI's names.
+        cancelled: the answer was cancelled, although its client is still there.
     """
 
     text: str
@@ -74,6 +75,7 @@ class FinishedAnswer:
     reasoning: str
     fingerprint: str
     usage: Usage
+    cancelled: bool = False
 
     @staticmethod
     def of(value: object, request: RequestContext, messages: Sequence[Message]) -> FinishedAnswer:
@@ -83,7 +85,8 @@ class FinishedAnswer:
         outcome = request.outcome
         return FinishedAnswer(text, calls, outcome.finish_reason,
                               outcome.reasoning if config_utils.user_flag("sendReasoningToClient") else "",
-                              outcome.fingerprint, estimated_usage(request, messages, text))
+                              outcome.fingerprint, estimated_usage(request, messages, text),
+                              request.cancel_scope.cancelled)
 
 
 class WholeAnswer:
@@ -161,11 +164,15 @@ class StreamingAnswer:
 
     # -- until the first chunk -----------------------------------------------------------------------------------
     def begin(self, timeout: float = HEARTBEAT_SECONDS) -> StreamingAnswer:
-        """Start the engine. An error within ``timeout`` seconds is raised, so that the client gets a real status."""
+        """Start the engine.
+
+        An error within ``timeout`` seconds is raised, so that the client gets a real status, unless the dialect tells
+        failures in the stream.
+        """
         on_kept_thread(self._run_to_first_chunk, "first-chunk")
         self._wake.acquire(timeout=timeout)
-        if self._ready and self._error is not None \
-                and not isinstance(self._error, EarlyTerminationException):
+        if self._ready and self._error is not None and not isinstance(self._error, EarlyTerminationException) \
+                and (isinstance(self._error, ClientError) or not self._renderer.tells_failures):
             self._request.failed = True
             self.close()
             raise self._error
@@ -200,13 +207,17 @@ class StreamingAnswer:
         return self._body
 
     def _render(self) -> Iterator[bytes]:
+        opening, written = self._renderer.beginning(), time.monotonic()
         while not self._ready and not is_cut_off(self._request):
-            yield self._renderer.heartbeat()
+            yield opening or self._renderer.heartbeat(time.monotonic() - written)
+            opening = b""
             self._wake.acquire(timeout=HEARTBEAT_SECONDS)
+        if opening:
+            self._pending.append(opening)
         # An engine that does not end in time is left behind; it closes itself.
         failure = self._error if self._ready else ServerStoppingError()
         run, items, pending, joins = self._context.run, self._items, self._pending, self._renderer.joins
-        chunk, written = self._first, time.monotonic()
+        chunk, beat = self._first, time.monotonic()
         try:
             # All in one generator: each one around it would hold memory, and cost a call for each token.
             while failure is None and items is not None:
@@ -224,10 +235,10 @@ class StreamingAnswer:
                             yield piece
                         else:
                             yield from self._flush()
-                        written = time.monotonic()
-                    elif time.monotonic() - written >= HEARTBEAT_SECONDS:
-                        yield self._renderer.heartbeat()
-                        written = time.monotonic()
+                        written = beat = time.monotonic()
+                    elif (now := time.monotonic()) - beat >= HEARTBEAT_SECONDS:
+                        yield self._renderer.heartbeat(now - written)
+                        beat = time.monotonic()
                 chunk = run(next, items, _END)
         # This body has been closed.
         except GeneratorExit:
@@ -291,10 +302,12 @@ class StreamingAnswer:
 
     def _ending(self) -> list[bytes]:
         """Return the end of the stream: the final chunk unless it was sent, usage if requested, the terminator."""
+        cancelled = False
         if not self._finished:
             self._finished = True
+            cancelled = self._request.cancel_scope.cancelled
             self._add(self._renderer.final("stop"))
-        pieces = self._renderer.ending(lambda: self._usage("".join(self._texts)))
+        pieces = self._renderer.ending(lambda: self._usage("".join(self._texts)), cancelled)
         running_requests().answered(self._request)
         return pieces
 
@@ -310,7 +323,7 @@ class StreamingAnswer:
         public = describe_error(error, self._request)
         self._request.background_nodes = 0
         running_requests().answered(self._request)
-        return self._renderer.error(public.message, public.status)
+        return self._renderer.error(public)
 
     # -- the end -------------------------------------------------------------------------------------------------
     def close(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from json.encoder import encode_basestring
 from typing import Any, Protocol
 
+from Middleware.api.errors import PublicError
 from Middleware.models.messages import ToolCall, Usage
 from Middleware.services.response_builder_service import (
     Counters,
@@ -37,16 +38,28 @@ class StreamRenderer(Protocol):
         content_type: the content type of the response.
         joins: several pieces may be sent in one write; False where each must be a separate HTTP chunk.
         wants_usage: ``ending`` needs token counts.
+        tells_failures: a failure of the server or of a back-end is told in the stream even if it comes within the first
+            second; False where it gets its own HTTP status then. A mistake of the client always has its status.
         fingerprint: the fingerprint that the back-end sent, if any, for all following chunks.
     """
 
     content_type: str
     joins: bool
     wants_usage: bool
+    tells_failures: bool
     fingerprint: str
 
-    def heartbeat(self) -> bytes:
-        """Return bytes without text that keep the connection open."""
+    def beginning(self) -> bytes:
+        """Return what is sent first; ``b""`` if nothing comes before the answer. Called once, before anything else.
+
+        It is sent with the first piece, or instead of the first heartbeat.
+        """
+
+    def heartbeat(self, silent: float) -> bytes:
+        """Return bytes without text that keep the connection open.
+
+        ``silent``: the seconds since the last piece that was not a heartbeat.
+        """
 
     def text(self, token: str) -> bytes:
         """Return a piece of the answer."""
@@ -58,12 +71,16 @@ class StreamRenderer(Protocol):
         """Return fragments of tool calls, perhaps with text; ``b""`` if they are sent later or not at all."""
 
     def final(self, finish_reason: str) -> bytes:
-        """Return the end of the answer's text; ``b""`` where ``ending`` includes it."""
+        """Return the end of the answer's text; ``b""`` where ``ending`` includes it. A cancelled answer has ``stop``.
+        """
 
-    def ending(self, usage: Callable[[], Usage]) -> list[bytes]:
-        """Return the pieces that end the stream."""
+    def ending(self, usage: Callable[[], Usage], cancelled: bool) -> list[bytes]:
+        """Return the pieces that end the stream.
 
-    def error(self, message: str, status: int) -> list[bytes]:
+        ``cancelled``: the answer was cancelled before its end, although its client is still there.
+        """
+
+    def error(self, error: PublicError) -> list[bytes]:
         """Return the pieces that report an error and end the stream."""
 
 
@@ -87,6 +104,7 @@ class _OpenAIStream:
 
     content_type = SSE_TYPE
     joins = True
+    tells_failures = False
 
     def __init__(self, model: str, include_usage: bool = False) -> None:
         self.wants_usage = include_usage
@@ -104,7 +122,10 @@ class _OpenAIStream:
         self._fingerprint = value
         self._template = None
 
-    def heartbeat(self) -> bytes:
+    def beginning(self) -> bytes:
+        return b""
+
+    def heartbeat(self, silent: float) -> bytes:
         return SSE_HEARTBEAT
 
     def text(self, token: str) -> bytes:
@@ -118,13 +139,13 @@ class _OpenAIStream:
     def final(self, finish_reason: str) -> bytes:
         return self._event(self._chunk("", finish_reason))
 
-    def ending(self, usage: Callable[[], Usage]) -> list[bytes]:
+    def ending(self, usage: Callable[[], Usage], cancelled: bool) -> list[bytes]:
         if not self.wants_usage:
             return [SSE_DONE]
         return [sse({**self._chunk(""), "choices": [], "usage": usage()}), SSE_DONE]
 
-    def error(self, message: str, status: int) -> list[bytes]:
-        return [sse(BUILDER.build_openai_error(message, status)), SSE_DONE]
+    def error(self, error: PublicError) -> list[bytes]:
+        return [sse(BUILDER.build_openai_error(error.message, error.status)), SSE_DONE]
 
     def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, object]:
         raise NotImplementedError
@@ -190,6 +211,7 @@ class _OllamaStream:
     # Some front-ends parse each HTTP chunk as one JSON object.
     joins = False
     wants_usage = True
+    tells_failures = False
 
     def __init__(self, model: str, request_id: str, counters: Callable[[Usage], Counters]) -> None:
         self.fingerprint = ""
@@ -200,7 +222,10 @@ class _OllamaStream:
         self._templates: dict[str, _Template] = {}
         self._second = -1
 
-    def heartbeat(self) -> bytes:
+    def beginning(self) -> bytes:
+        return b""
+
+    def heartbeat(self, silent: float) -> bytes:
         return self.text("")
 
     def text(self, token: str) -> bytes:
@@ -214,11 +239,11 @@ class _OllamaStream:
         self._reason = finish_reason
         return b""
 
-    def ending(self, usage: Callable[[], Usage]) -> list[bytes]:
+    def ending(self, usage: Callable[[], Usage], cancelled: bool) -> list[bytes]:
         return [_line({**self._last(), **asdict(self._counters(usage()))})]
 
-    def error(self, message: str, status: int) -> list[bytes]:
-        return [_line(BUILDER.build_ollama_error(message))]
+    def error(self, error: PublicError) -> list[bytes]:
+        return [_line(BUILDER.build_ollama_error(error.message))]
 
     def _filled(self, kind: str, token: str, chunk: Callable[[str], dict[str, object]]) -> bytes:
         """Return a chunk from its template, which is made again every second because it contains the time."""

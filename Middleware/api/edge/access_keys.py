@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from wsgiref.types import WSGIEnvironment
 
+from Middleware.api.dialects import Dialect, dialect_of
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.command_lines import command, own_command
 from Middleware.utilities.files.file_access import file_signature, is_unsettled
@@ -48,6 +49,8 @@ SHORT_KEY = 16
 # A larger file is certainly not a list of keys, and was named by mistake.
 MAX_FILE_BYTES = 1024 * 1024
 BEARER = "Bearer "
+X_API_KEY = "HTTP_X_API_KEY"
+"""The header of Anthropic's older clients, as the WSGI environ names it."""
 # Clients send UUIDs or hashes as idempotency keys; anything with more characters is ignored.
 MAX_IDEMPOTENCY_KEY = 128
 HASHED = "sha256:"
@@ -214,12 +217,27 @@ def api_key_in(authorization: str | None) -> str | None:
     return authorization[len(BEARER):].strip() or None
 
 
+def authorization_of(environ: WSGIEnvironment) -> str | None:
+    """Return the ``Authorization`` header; for Anthropic's API, whose older clients send another, that one's key in it.
+    """
+    authorization: str | None = environ.get("HTTP_AUTHORIZATION")
+    key: str | None = environ.get(X_API_KEY)
+    if key is not None and api_key_in(authorization) is None and dialect_of(environ) is Dialect.ANTHROPIC:
+        return BEARER + key.strip()
+    return authorization
+
+
+def api_key_of(environ: WSGIEnvironment) -> str | None:
+    """Return the key that a request brings, in whichever header; None without one."""
+    return api_key_in(authorization_of(environ))
+
+
 def idempotency_key_in(environ: WSGIEnvironment) -> str | None:
     """Return the key with which a retry replaces the client's earlier attempt, separate for each API key, or None."""
     value = environ.get("HTTP_X_IDEMPOTENCY_KEY", "").strip()
     if not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
         return None
-    api_key = api_key_in(environ.get("HTTP_AUTHORIZATION"))
+    api_key = api_key_of(environ)
     owner = hashlib.sha256(api_key.encode("utf-8")).hexdigest()[:16] if api_key else "anon"
     return f"{owner}:{value}"
 

@@ -6,14 +6,30 @@ import hashlib
 import io
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from Middleware.api.edge.access_keys import KEY_NAME_KEY, PERMITTED_USERS_KEY, AccessKeys, idempotency_key_in
-from Middleware.api.edge.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
+from Middleware.api.dialects import Dialect, dialect_of, request_label, route_path
+from Middleware.api.edge.access_keys import (
+    KEY_NAME_KEY,
+    PERMITTED_USERS_KEY,
+    AccessKeys,
+    api_key_of,
+    authorization_of,
+    idempotency_key_in,
+)
+from Middleware.api.edge.browser_safety import (
+    ANTHROPIC_ID_HEADER,
+    REQUEST_ID_HEADER,
+    SECURITY_HEADERS,
+    BrowserSafety,
+    Headers,
+    Refusal,
+    has_body,
+)
 from Middleware.api.edge.client_addresses import public_address, refusal_of_public
-from Middleware.api.errors import RETRY_AFTER, error_body
+from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.exceptions import ServerStoppingError
 from Middleware.models.request_context import RequestContext, new_request_id
@@ -37,7 +53,9 @@ NOT_STORED = [*SECURITY_HEADERS, ("Cache-Control", "no-store")]
 NO_KEY = Refusal("401 Unauthorized", "This server requires a key, and the request has none that it accepts. Send "
                                      "'Authorization: Bearer KEY'; in most programs that is the API key.",
                  (("WWW-Authenticate", "Bearer"),))
-COMPLETIONS = frozenset(("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions"))
+COMPLETIONS = frozenset((
+    "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/v1/responses", "/responses",
+    "/v1/messages", "/messages", "/v1/v1/messages"))
 
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
@@ -70,11 +88,11 @@ class AdmissionMiddleware:
         environ[REQUEST_ID_KEY] = request_id
         stranger = public_address(environ) if self._private_only else None
         if stranger is not None:
-            return self._turn_away(stranger, environ, start_response, request_id)
+            return self._turn_away(stranger, environ, start_response)
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
         judgement = self._browsers.judge(environ)
-        start_response = _with_headers(start_response, [(REQUEST_ID_HEADER, request_id), *judgement.headers], is_post)
+        start_response = _with_headers(start_response, [*id_headers(environ), *judgement.headers], is_post)
         # A preflight never carries the key, so it is answered before the key is checked.
         if judgement.preflight:
             start_response("200 OK", [("Content-Length", "0")])
@@ -86,11 +104,12 @@ class AdmissionMiddleware:
         elif has_body(environ):
             environ[BODY_LEFT_KEY] = True
         if refusal is not None:
-            _log_refusal(environ, refusal, request_id)
+            _log_refusal(environ, refusal)
             return _refuse(environ, start_response, refusal)
         if not is_post:
             return self.app(environ, start_response)
-        request = RequestContext(request_id=request_id, key_name=environ.get(KEY_NAME_KEY, ""))
+        request = RequestContext(request_id=request_id, key_name=environ.get(KEY_NAME_KEY, ""),
+                                 api_key=api_key_of(environ))
         return self._admit(request, environ, start_response)
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
@@ -100,21 +119,20 @@ class AdmissionMiddleware:
         judgement = self._browsers.judge(environ)
         return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
 
-    def _turn_away(self, address: str, environ: WSGIEnvironment, start_response: StartResponse,
-                   request_id: str) -> Iterable[bytes]:
+    def _turn_away(self, address: str, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Refuse a client with a public address, which is logged once."""
         if has_body(environ):
             environ[BODY_LEFT_KEY] = True
         refusal = refusal_of_public(address)
         if self._strangers.first(address):
-            _log_refusal(environ, refusal, request_id)
-        start_response = _with_headers(start_response, [(REQUEST_ID_HEADER, request_id)], True)
+            _log_refusal(environ, refusal)
+        start_response = _with_headers(start_response, id_headers(environ), True)
         return _refuse(environ, start_response, refusal)
 
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._keys is None:
             return None
-        grant = self._keys.grant(environ.get("HTTP_AUTHORIZATION"))
+        grant = self._keys.grant(authorization_of(environ))
         if grant is None:
             return NO_KEY
         environ[PERMITTED_USERS_KEY], environ[KEY_NAME_KEY] = grant.users, grant.name
@@ -124,7 +142,7 @@ class AdmissionMiddleware:
                start_response: StartResponse) -> Iterable[bytes]:
         environ[REQUEST_KEY] = request
         if not running_requests().arrive(request):
-            _log_refusal(environ, STOPPING, request.request_id)
+            _log_refusal(environ, STOPPING)
             return _refuse(environ, start_response, STOPPING)
         try:
             _displace_earlier_attempt(request, environ)
@@ -134,10 +152,11 @@ class AdmissionMiddleware:
             raise
 
 
-def route_path(environ: WSGIEnvironment) -> str:
-    """Return the path of a request as the application's routes spell it; a client's base URL may end in slashes."""
-    path: str = environ.get("PATH_INFO", "")
-    return "/" + path.strip("/")
+def id_headers(environ: Mapping[str, Any]) -> Headers:
+    """Return the headers with the id of a request: the one for all clients, and that of Anthropic's."""
+    request_id = environ[REQUEST_ID_KEY]
+    own = [(REQUEST_ID_HEADER, request_id)]
+    return [*own, (ANTHROPIC_ID_HEADER, request_label(request_id))] if dialect_of(environ) is Dialect.ANTHROPIC else own
 
 
 def _with_headers(start_response: StartResponse, added: list[tuple[str, str]], is_post: bool) -> StartResponse:
@@ -167,14 +186,14 @@ def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment)
         running_requests().cancel(earlier, f"displaced by request {request.request_id}")
 
 
-def _log_refusal(environ: WSGIEnvironment, refusal: Refusal, request_id: str) -> None:
-    logger.warning("Request %s of %s refused with %s: %s", request_id, environ.get("REMOTE_ADDR", "-"),
+def _log_refusal(environ: WSGIEnvironment, refusal: Refusal) -> None:
+    logger.warning("Request %s of %s refused with %s: %s", environ[REQUEST_ID_KEY], environ.get("REMOTE_ADDR", "-"),
                    refusal.status[:3], refusal.message)
 
 
 def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Refusal) -> Iterable[bytes]:
     """Answer in the dialect of the path, without calling the application."""
-    body = to_json(error_body(refusal.message, int(refusal.status[:3]), environ.get("PATH_INFO", "")))
+    body = to_json(error_body(PublicError(int(refusal.status[:3]), refusal.message), environ))
     start_response(refusal.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body))),
                                     *refusal.headers])
     # The answer to HEAD has the headers of the body, but not the body.

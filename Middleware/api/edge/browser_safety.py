@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from wsgiref.types import WSGIEnvironment
 
-from Middleware.models.request_context import new_request_id
 from Middleware.utilities.http.addresses import is_loopback, parse_address
 
 Headers = list[tuple[str, str]]
@@ -19,6 +18,7 @@ Headers = list[tuple[str, str]]
 ANY = "*"
 NULL = "null"
 REQUEST_ID_HEADER = "X-Request-Id"
+ANTHROPIC_ID_HEADER = "request-id"
 # Browsers cache the answer to a preflight for this time. Chromium allows at most 7200, Safari 600.
 PREFLIGHT_SECONDS = "600"
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
@@ -146,11 +146,6 @@ def normal_origin(text: str) -> str | None:
         except UnicodeError:
             return None
     return f"{scheme}://{host}" if port in (None, _DEFAULT_PORTS.get(scheme)) else f"{scheme}://{host}:{port}"
-
-
-def headers_of_every_answer() -> Headers:
-    """Return headers for answers that the HTTP servers give themselves, with a new request id."""
-    return [(REQUEST_ID_HEADER, new_request_id()), *SECURITY_HEADERS, ("Cache-Control", "no-store")]
 
 
 def is_loopback_name(environ: WSGIEnvironment) -> bool:

@@ -8,9 +8,13 @@ import re
 import socket
 import sys
 
-from Middleware.api.errors import error_body, one_line
+from Middleware.api.edge.admission_middleware import NOT_STORED, id_headers
+from Middleware.api.edge.browser_safety import Headers
+from Middleware.api.errors import PublicError, error_body, one_line
+from Middleware.api.running.running_requests import REQUEST_ID_KEY
 from Middleware.cli.console import StartError
 from Middleware.cli.serving import limits
+from Middleware.models.request_context import new_request_id
 from Middleware.services.response_builder_service import to_json
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.once import Once
@@ -97,9 +101,11 @@ class DescriptorExhaustion:
             logger.info("Connections are accepted again")
 
 
-def error_json(status: int, message: str, path: str) -> bytes:
-    """Return the body of an error that never reaches the application. ``path``: "" if it could not be read."""
-    return to_json(error_body(one_line(message)[:MAX_MESSAGE], status, path))
+def own_error(status: int, message: str, path: str) -> tuple[Headers, bytes]:
+    """Return headers and body of an error that never reaches the application. ``path``: "" if it could not be read."""
+    environ = {"PATH_INFO": path, REQUEST_ID_KEY: new_request_id()}
+    body = to_json(error_body(PublicError(status, one_line(message)[:MAX_MESSAGE]), environ))
+    return [("Content-Type", "application/json"), *id_headers(environ), *NOT_STORED], body
 
 
 def url_of(host: str, port: int) -> str:

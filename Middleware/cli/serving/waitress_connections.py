@@ -15,9 +15,8 @@ from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import ErrorTask, WSGITask
 from waitress.utilities import BadRequest
 
-from Middleware.api.edge.browser_safety import headers_of_every_answer
 from Middleware.cli.serving import limits
-from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, error_json
+from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, own_error
 from Middleware.common import instance_global_variables as instance
 
 logger = logging.getLogger(__name__)
@@ -124,8 +123,8 @@ class JsonErrorTask(ErrorTask):
     def execute(self) -> None:
         error = self.request.error
         self.status = f"{error.code} {error.reason}"
-        body = error_json(error.code, f"{error.reason}: {error.body}", self.request.path)
-        self.response_headers += [("Content-Type", "application/json"), *headers_of_every_answer()]
+        headers, body = own_error(error.code, f"{error.reason}: {error.body}", self.request.path)
+        self.response_headers += headers
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)

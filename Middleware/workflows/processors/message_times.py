@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
+from Middleware.common.constants import COMPLETION_APIS
 from Middleware.models.messages import Message
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.utilities import config_utils
@@ -61,7 +61,7 @@ class MessageTimes:
 
     def _prefixed(self) -> bool:
         # The completion APIs have no roles, so nothing is put before an answer there.
-        plain = self._run.request.api_type in (OPENAI_COMPLETION, OLLAMA_GENERATE)
+        plain = self._run.request.api_type in COMPLETION_APIS
         return not plain and config_utils.user_flag("chatCompleteAddUserAssistant")
 
     def _first(self, step: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
+from Middleware.common.constants import COMPLETION_APIS
 from Middleware.models.messages import Chunk, ToolCall, Usage
 from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.text_cleaner import CleaningRules, ResponseCleaner, SurrogateJoiner
@@ -266,4 +266,4 @@ class StreamingResponseHandler:
         request = current_request()
         # The completion APIs have no tool calls.
         return request is None or not (
-            request.cancel_scope.cancelled or request.api_type in (OPENAI_COMPLETION, OLLAMA_GENERATE))
+            request.cancel_scope.cancelled or request.api_type in COMPLETION_APIS)

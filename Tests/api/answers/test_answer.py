@@ -15,8 +15,15 @@ import pytest
 from Middleware.api.answers import answer as answer_module
 from Middleware.api.answers.answer import FinishedAnswer, StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.answers.stream_renderers import OllamaGenerateStream, OpenAIChatStream
+from Middleware.api.errors import PublicError
 from Middleware.api.running.running_requests import SERVER_STOPS, running_requests
-from Middleware.exceptions import BackendStatusError, EarlyTerminationException, ServerStoppingError
+from Middleware.exceptions import (
+    LOCKED,
+    BackendStatusError,
+    ClientError,
+    EarlyTerminationException,
+    ServerStoppingError,
+)
 from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.request_context import RequestContext, current_request, request_scope
 from Middleware.services.cancellation_service import cancellation_service
@@ -117,7 +124,79 @@ def read(body: StreamingAnswer) -> list[str]:
     return summary(written(body))
 
 
+class Noted(OpenAIChatStream):
+    """Writes what it is asked for as words."""
+
+    tells_failures = True
+
+    def beginning(self) -> bytes:
+        return b"begin "
+
+    def heartbeat(self, silent: float) -> bytes:
+        return b"beat " if silent < 0.2 else b"long "
+
+    def text(self, token: str) -> bytes:
+        return token.encode() + b" "
+
+    def final(self, finish_reason: str) -> bytes:
+        return b""
+
+    def ending(self, usage: Any, cancelled: bool) -> list[bytes]:
+        return [b"cancelled" if cancelled else b"end"]
+
+    def error(self, error: PublicError) -> list[bytes]:
+        return [error.cause.name.encode()]
+
+
+def noted(request: RequestContext, *steps: Any, timeout: float = 1.0) -> list[bytes]:
+    body = StreamingAnswer(request, Run(*steps), Noted("m"), lambda answer: {}).begin(timeout)
+    return written(body)
+
+
 # -- streams -----------------------------------------------------------------------------------------------------------
+
+def test_the_beginning_goes_with_the_first_piece(request_: RequestContext) -> None:
+    assert noted(request_, text("a"), text("b"), FINAL, END) == [b"begin a ", b"b ", b"end"]
+
+
+def test_the_beginning_takes_the_place_of_the_first_heartbeat(request_: RequestContext) -> None:
+    first, *beats, token, end = noted(request_, 0.5, text("a"), FINAL, END, timeout=0.05)
+    assert (first, token, end) == (b"begin ", b"a ", b"end")
+    assert beats[0] == b"beat " and beats[-1] == b"long " and set(beats) == {b"beat ", b"long "}
+
+
+def test_the_silence_counts_from_the_last_piece(request_: RequestContext) -> None:
+    quiet = (0.06, SILENCE) * 8
+    writes = noted(request_, text("a"), *quiet, text("b"), 0.06, SILENCE, FINAL, END)
+    beats = writes[1:writes.index(b"b ")]
+    assert beats[0] == b"beat " and beats[-1] == b"long " and b"".join(beats).count(b"beat") < len(beats)
+    assert writes[writes.index(b"b ") + 1] == b"beat "
+
+
+def test_a_dialect_tells_failures_in_the_stream_from_the_first_second_on(request_: RequestContext) -> None:
+    assert noted(request_, BackendStatusError("no", status=400)) == [b"begin LASTING"]
+    assert request_.failed
+
+
+def test_a_mistake_of_the_client_has_its_status_in_every_dialect(request_: RequestContext) -> None:
+    with pytest.raises(ClientError):
+        noted(request_, ClientError("wrong"))
+
+
+@pytest.mark.parametrize(("last", "ending"), [(END, b"end"), (EarlyTerminationException(reason=LOCKED), b"end")])
+def test_an_ending_knows_whether_the_answer_was_cancelled(request_: RequestContext, last: Any, ending: bytes) -> None:
+    assert noted(request_, text("a"), last)[-1] == ending
+    cancelled = RequestContext()
+    with request_scope(cancelled):
+        running_requests().begin(cancelled, None)
+        writes = noted(cancelled, text("a"), lambda: cancelled.cancel_scope.cancel("by its id"),
+                       EarlyTerminationException())
+    assert writes == [b"begin a ", b"cancelled"]
+
+
+def test_an_answer_that_ended_before_it_was_cancelled_is_whole(request_: RequestContext) -> None:
+    assert noted(request_, text("a"), FINAL, lambda: request_.cancel_scope.cancel("by its id"), END)[-1] == b"end"
+
 
 def test_one_write_per_batch(request_: RequestContext) -> None:
     run = Run(text("a"), text("b", more=True), text("c"), {**text(""), "more": True}, FINAL, END)

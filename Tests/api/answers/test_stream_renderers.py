@@ -19,6 +19,7 @@ from Middleware.api.answers.stream_renderers import (
     StreamRenderer,
     sse,
 )
+from Middleware.api.errors import PublicError
 from Middleware.services.response_builder_service import Counters, ResponseBuilderService
 from Tests.properties import examples
 
@@ -43,7 +44,7 @@ def test_stream() -> None:
     assert len({(entry["id"], entry["created"], entry["model"]) for entry in events}) == 1
     assert all("usage" not in entry for entry in events)
     assert all(entry.keys() == events[0].keys() for entry in events)
-    assert stream.ending(dict) == [SSE_DONE] == [b"data: [DONE]\n\n"]
+    assert stream.ending(dict, False) == [SSE_DONE] == [b"data: [DONE]\n\n"]
 
 
 @pytest.mark.parametrize("first", ["tool", "final"])
@@ -79,14 +80,14 @@ def test_include_usage() -> None:
     assert event(stream.text("a"))["usage"] is None
     assert event(stream.text("b"))["usage"] is None
     assert event(stream.final("stop"))["usage"] is None
-    last, done = stream.ending(lambda: {"total_tokens": 3})
+    last, done = stream.ending(lambda: {"total_tokens": 3}, False)
     closing = event(last)
     assert done == SSE_DONE
     assert (closing["choices"], closing["usage"]) == ([], {"total_tokens": 3})
 
 
 def test_error_in_mid_stream() -> None:
-    data, done = OpenAIChatStream("m").error("broken", 500)
+    data, done = OpenAIChatStream("m").error(PublicError(500, "broken"))
     assert done == SSE_DONE
     assert event(data) == builder.build_openai_error("broken", 500)
 
@@ -160,7 +161,7 @@ def test_any_text_in_any_dialect(kind: str, tokens: list[str]) -> None:
 
 
 def test_heartbeat(name: str) -> None:
-    beat = RENDERERS[name]().heartbeat()
+    beat = RENDERERS[name]().heartbeat(1.0)
     if name.startswith("openai"):
         assert beat == b":\n\n"
         return
@@ -183,7 +184,7 @@ def test_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_end(name: str, reason: str, done_reason: str) -> None:
     stream = RENDERERS[name]()
     stream.text("x")
-    final, ending = stream.final(reason), stream.ending(lambda: USAGE)
+    final, ending = stream.final(reason), stream.ending(lambda: USAGE, False)
     if name.startswith("openai"):
         assert ending == [SSE_DONE]
         told = reason if name == "openai chat" else done_reason
@@ -201,7 +202,7 @@ def test_calls(name: str) -> None:
     begun = {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": "{"}}
     items = objects(name, stream.tool_calls("so", [begun], None), stream.tool_calls("", [fragment], "tool_calls"))
     assert text_of(name, items[0]) == "so"
-    ending = objects(name, *stream.ending(lambda: USAGE)) if name.startswith("ollama") else []
+    ending = objects(name, *stream.ending(lambda: USAGE, False)) if name.startswith("ollama") else []
     if name == "openai chat":
         assert [item["choices"][0]["delta"]["tool_calls"] for item in items] == [[begun], [fragment]]
         assert items[1]["choices"][0]["finish_reason"] == "tool_calls"
@@ -231,7 +232,7 @@ def test_reasoning(name: str) -> None:
 
 def test_error(name: str) -> None:
     stream = RENDERERS[name]()
-    error, *rest = stream.error("broken", 502)
+    error, *rest = stream.error(PublicError(502, "broken"))
     if name.startswith("openai"):
         assert rest == [SSE_DONE]
         assert event(error) == builder.build_openai_error("broken", 502)

@@ -27,7 +27,7 @@ from Middleware.api.answers.answer import (
 from Middleware.api.answers.stream_renderers import StreamRenderer
 from Middleware.api.concurrency_middleware import place_of, wait_for_slot
 from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
-from Middleware.api.errors import RETRY_AFTER, PublicError, describe_error, log_error
+from Middleware.api.errors import NO_RETRY, RETRY_AFTER, PublicError, describe_error, error_body, log_error
 from Middleware.api.giving_way import run_task
 from Middleware.api.requests.background_tasks import background_task, limit_in
 from Middleware.api.running.disconnect_watcher import probe_for
@@ -109,12 +109,12 @@ class BaseApiHandler(ABC):
         """Add this dialect's routes to the application."""
 
     def error_body(self, error: PublicError) -> dict[str, object]:
-        """Return the JSON of an error. Dialects with a form of their own override it."""
-        return {"error": error.message}
+        """Return the JSON of an error, in the dialect of the path. Dialects with a form of their own override it."""
+        return error_body(error, http.environ)
 
     def serve(self, api_type: str, answer: Callable[[RequestContext, dict[str, object]], Response]) -> Response:
         """Run one POST view: call ``answer(context, body)`` with the request's state set up; errors in this dialect."""
-        context = request_of(http.environ) or RequestContext()
+        context = request_of(http.environ) or RequestContext(api_key=api_helpers.extract_api_key())
         context.api_type = api_type
         context.listeners = current_app.extensions.get(LISTENERS_KEY)
         # A documented name, which front-end plug-ins and scripts read.
@@ -123,7 +123,6 @@ class BaseApiHandler(ABC):
         context.started = time.monotonic()
         with request_scope(context):
             try:
-                context.api_key = api_helpers.extract_api_key()
                 body = read_json_body()
                 context.has_tools = bool(body.get("tools"))
                 context.client_limit = limit_in(body)
@@ -141,9 +140,13 @@ class BaseApiHandler(ABC):
     def failure(self, error: BaseException, context: RequestContext | None) -> Response:
         log_error(error, context, "before the answer")
         public = describe_error(error, context)
+        if context is not None:
+            http.environ.setdefault(REQUEST_ID_KEY, context.request_id)
         response = json_response(self.error_body(public), public.status)
         if public.status == HTTPStatus.SERVICE_UNAVAILABLE:
             response.headers.add(*RETRY_AFTER)
+        if public.lasting:
+            response.headers.add(*NO_RETRY)
         return response
 
     def listing(self, build: Callable[[], dict[str, object]]) -> Response:

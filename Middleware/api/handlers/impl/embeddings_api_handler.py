@@ -14,7 +14,6 @@ from flask import Flask, Response
 from flask import request as http
 
 from Middleware.api import api_helpers
-from Middleware.api.errors import PublicError, error_body
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, is_private, json_response
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import is_cut_off, running_requests
@@ -83,9 +82,6 @@ class EmbeddingsApiHandler(BaseApiHandler):
         for path, answer in (("/v1/embeddings", self._openai), ("/embeddings", self._openai),
                              ("/api/embed", self._ollama), ("/api/embeddings", self._ollama_single)):
             app.add_url_rule(path, f"embeddings {path}", partial(self.serve, EMBEDDINGS, answer), methods=["POST"])
-
-    def error_body(self, error: PublicError) -> dict[str, object]:
-        return error_body(error.message, error.status, http.path, param=error.param, code=error.code)
 
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:
         """Set user and redaction of the request. Nothing of its body is logged: it contains whole documents."""

@@ -7,7 +7,6 @@ from flask import request as http
 from Middleware.api import api_helpers
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import OpenAIChatStream, OpenAICompletionStream
-from Middleware.api.errors import PublicError, error_body
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response, stream_flag
 from Middleware.api.requests.messages import chat_messages, completion_messages
 from Middleware.common.constants import OPENAI_CHAT, OPENAI_COMPLETION
@@ -28,9 +27,6 @@ class OpenAIApiHandler(BaseApiHandler):
                     ("/chat/completions", self.chat_completions, "POST"), ("/completions", self.completions, "POST"),
                     ("/models", self.models, "GET"), ("/models/<path:name>", self.model, "GET")):
                 app.add_url_rule(prefix + path, f"openai {prefix}{path}", view, methods=[method])
-
-    def error_body(self, error: PublicError) -> dict[str, object]:
-        return error_body(error.message, error.status, http.path, param=error.param, code=error.code)
 
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:
         if context.api_type == OPENAI_CHAT and "messages" not in body:

@@ -1,0 +1,50 @@
+"""The API that a request belongs to, which its path decides: before the handler, and without a look at the body."""
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+# Routes of no API, whose errors have Ollama's form.
+_PLAIN = frozenset(("", "api", "health"))
+_MODELS = "models"
+_MESSAGES = "messages"
+# KoboldCpp's API shares /api with Ollama's, which has no such folders.
+_KOBOLD = ("api/v1/", "api/extra/")
+ANTHROPIC_VERSION = "HTTP_ANTHROPIC_VERSION"
+"""The header, as the WSGI environ names it, by which a request for the model list shows Anthropic's API."""
+
+
+class Dialect(enum.Enum):
+    """A family of client APIs, with its form of errors."""
+
+    OPENAI = enum.auto()
+    OLLAMA = enum.auto()
+    ANTHROPIC = enum.auto()
+    KOBOLD = enum.auto()
+
+
+def dialect_of(environ: Mapping[str, Any]) -> Dialect:
+    """Return the API of a request. A path that is not known yet, "", counts as OpenAI's."""
+    path = environ.get("PATH_INFO", "")
+    name = path.strip("/")
+    if name.startswith(_KOBOLD):
+        return Dialect.KOBOLD
+    if path and (name in _PLAIN or name.startswith("api/")):
+        return Dialect.OLLAMA
+    # Anthropic's base URLs end without /v1, which its clients add; in many programs only one with /v1 can be entered.
+    first = name.removeprefix("v1/").removeprefix("v1/").partition("/")[0]
+    if first == _MESSAGES or (first == _MODELS and ANTHROPIC_VERSION in environ):
+        return Dialect.ANTHROPIC
+    return Dialect.OPENAI
+
+
+def route_path(environ: Mapping[str, Any]) -> str:
+    """Return the path of a request as the application's routes spell it; a client's base URL may end in slashes."""
+    path: str = environ.get("PATH_INFO", "")
+    return "/" + path.strip("/")
+
+
+def request_label(request_id: str) -> str:
+    """Return the id of a request as Anthropic's clients know it, from their header ``request-id``."""
+    return "req_" + request_id.replace("-", "")
