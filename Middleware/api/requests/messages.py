@@ -174,12 +174,12 @@ def _parts(parts: list[object]) -> tuple[str, list[str]]:
             texts.append(part)
         elif isinstance(part, dict) and part.get("type") in TEXT_PARTS:
             texts.append(str(part.get("text") or ""))
-        elif isinstance(part, dict) and (image := _image(part)):
+        elif isinstance(part, dict) and (image := image_of(part)):
             images.append(image)
     return "\n".join(texts), images
 
 
-def _image(part: dict[str, object]) -> str:
+def image_of(part: Mapping[str, object]) -> str:
     if part.get("type") in ("image_url", "input_image"):
         value = part.get("image_url")
         url = value.get("url") if isinstance(value, dict) else value

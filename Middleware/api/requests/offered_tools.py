@@ -79,7 +79,8 @@ class OfferedTools:
         if name not in self._by_name:
             near = nearest(name, self._by_name)
             hint = f" Did you mean '{near}'?" if near else ""
-            raise ClientError(f"{path}: the request offers no tool '{name[:100]}' that the LLM could call.{hint}")
+            raise ClientError(f"{path}: the request offers no tool '{name[:100]}' that the LLM could call.{hint}",
+                              param=path)
         return {"type": "function", "function": {"name": name}}
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NoReturn
@@ -178,7 +178,7 @@ class BaseApiHandler(ABC):
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 
     def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],
-            body: Callable[[FinishedAnswer], dict[str, object]], tools: object = None,
+            body: Callable[[FinishedAnswer], Mapping[str, object]], tools: object = None,
             tool_choice: object = None) -> Response:
         """Run the engine and answer in this dialect: streamed by ``renderer``, or complete by ``body``."""
         api_helpers.check_counts(messages)
@@ -196,7 +196,7 @@ class BaseApiHandler(ABC):
         return whole_answer(context, start, lambda value: body(FinishedAnswer.of(value, context, messages)))
 
 
-def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], dict[str, object]]) -> Response:
+def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], Mapping[str, object]]) -> Response:
     """Run the engine and answer with ``build(value)`` as JSON; later nodes run once the response has been sent."""
     running_requests().begin(context, probe_for(http.environ))
     answer = WholeAnswer(context, start)
