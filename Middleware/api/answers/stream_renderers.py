@@ -89,7 +89,7 @@ def sse(value: object) -> bytes:
     return b"data: " + to_json(value) + b"\n\n"
 
 
-class _Template:
+class Template:
     """A serialised chunk with a placeholder for its text."""
 
     def __init__(self, frame: Callable[[str], bytes]) -> None:
@@ -111,7 +111,7 @@ class _OpenAIStream:
         self._fingerprint = ""
         self._model = model
         self._created = int(time.time())
-        self._template: _Template | None = None
+        self._template: Template | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -133,7 +133,7 @@ class _OpenAIStream:
         return self._first_text(token) if template is None else template.fill(token)
 
     def _first_text(self, token: str) -> bytes:
-        self._template = _Template(lambda text: self._event(self._chunk(text)))
+        self._template = Template(lambda text: self._event(self._chunk(text)))
         return self._template.fill(token)
 
     def final(self, finish_reason: str) -> bytes:
@@ -219,7 +219,7 @@ class _OllamaStream:
         self._request_id = request_id
         self._counters = counters
         self._reason = "stop"
-        self._templates: dict[str, _Template] = {}
+        self._templates: dict[str, Template] = {}
         self._second = -1
 
     def beginning(self) -> bytes:
@@ -252,7 +252,7 @@ class _OllamaStream:
             self._second = second
             self._templates.clear()
         if kind not in self._templates:
-            self._templates[kind] = _Template(lambda text: _line(chunk(text)))
+            self._templates[kind] = Template(lambda text: _line(chunk(text)))
         return self._templates[kind].fill(token)
 
     def _last(self) -> dict[str, object]:
