@@ -27,6 +27,7 @@ class RequestContext:
         user: the user named by the ``model`` field in multi-user mode, else None.
         workflow_override: name of the shared workflow that the ``model`` field selected.
         has_tools: the client has sent tools, so that it may get calls; assumed where no client is known.
+        schema_field: the field in which the client asks for an answer in JSON, which the LLM does not get; "" for none.
         redact: no conversation text of this request may reach the log.
         listeners: receives the events of the request; None until the engine sets it.
         trial: the substitutes for everything outside, if the request only tests a workflow.
@@ -59,6 +60,7 @@ class RequestContext:
     stream: bool = False
     api_key: str | None = field(default=None, repr=False)
     has_tools: bool = True
+    schema_field: str = ""
     redact: bool = False
     cancel_scope: CancelScope = field(default_factory=CancelScope, repr=False)
     listeners: Observer | None = field(default=None, repr=False)

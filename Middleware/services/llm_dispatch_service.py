@@ -93,6 +93,7 @@ class _Call:
 
     def run(self) -> object:
         self._note_images()
+        self._note_schema()
         arguments = self._chat_arguments() if self.handler.takes_message_collection else self._completion_arguments()
         shape, llm = self.shape, self.handler.service
         call = functools.partial(
@@ -259,11 +260,24 @@ class _Call:
             return
         if self.takes_images:
             request.images_shown = True
-        answers = context.is_responder and (context.run is None or context.run.non_responder is None)
-        if answers and not request.images_shown and first_logged("images that no model is shown"):
+        if self._answers and not request.images_shown and first_logged("images that no model is shown"):
             logger.info("Node '%s': the model of endpoint '%s' is not shown the %d image(s) of the conversation, since "
                         "the node does not accept images ('acceptImages').", context.node_name,
                         self.handler.endpoint_name, count)
+
+    @property
+    def _answers(self) -> bool:
+        """Return whether the client gets the answer of this node."""
+        context = self.context
+        return context.is_responder and (context.run is None or context.run.non_responder is None)
+
+    def _note_schema(self) -> None:
+        """Log, once per request, that the client's wish for JSON is not passed on, and which node could do it."""
+        field = self.context.request.schema_field
+        if field and self.shape.schema is None and self._answers and first_logged("a schema that is not passed on"):
+            logger.info("Node '%s': the client asks for JSON ('%s'), which is not passed on to the LLM; "
+                        "'structuredOutputFile' of this node can hold its answers to a schema.",
+                        self.context.node_name, field)
 
     def _token_cap(self) -> int | None:
         cap = NODE.number(self.node, "lastMessagesToSendInsteadOfPromptMaxTokenSize")

@@ -228,8 +228,9 @@ def _file(part: Mapping[str, object], path: str) -> str:
     data, name = part.get("file_data"), part.get("filename")
     text = _text_of(data) if isinstance(data, str) else None
     if text is None:
-        raise ClientError("Only text files are supported, as a data URL of a type text/... in 'file_data'.", param=path,
-                          code="unsupported_file")
+        raise ClientError("Only text files are supported, as a data URL such as data:text/plain;base64, in "
+                          "'file_data'.",
+                          param=path, code="unsupported_file")
     return f"[{name}]\n{text}" if isinstance(name, str) and name else text
 
 

@@ -253,6 +253,11 @@ def _finite(digits: str) -> float:
     return number
 
 
+def asks_for_json(form: object) -> bool:
+    """Return whether a format of answers, as OpenAI's APIs have it, is JSON."""
+    return isinstance(form, Mapping) and form.get("type") in ("json_schema", "json_object")
+
+
 def stream_flag(body: dict[str, object], default: bool) -> bool:
     """Return the request's ``stream`` value: null is false, and of all strings only "true" is true."""
     value = body.get("stream", default)

@@ -7,7 +7,7 @@ from flask import request as http
 from Middleware.api import api_helpers
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import OpenAIChatStream, OpenAICompletionStream
-from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response, stream_flag
+from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, asks_for_json, json_response, stream_flag
 from Middleware.api.requests.messages import chat_messages, completion_messages
 from Middleware.common.constants import OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
@@ -55,6 +55,7 @@ class OpenAIApiHandler(BaseApiHandler):
         if self.asks_for_tool_choice_only(body["messages"]):
             return json_response(self.builder.build_openai_tool_call_response())
         messages = chat_messages(body["messages"])
+        context.schema_field = "response_format" if asks_for_json(body.get("response_format")) else ""
         context.stream = stream_flag(body, default=False)
         model = api_helpers.get_model_name()
 

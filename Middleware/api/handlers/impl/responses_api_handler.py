@@ -9,7 +9,7 @@ from flask import Flask, Response
 
 from Middleware.api.answers.answer import estimated_prompt, estimated_usage
 from Middleware.api.answers.responses_answer import ResponsesAnswer, new_response
-from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response, stream_flag
+from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, asks_for_json, json_response, stream_flag
 from Middleware.api.requests.messages import with_user_options
 from Middleware.api.requests.responses_input import (
     conversation,
@@ -83,6 +83,7 @@ class ResponsesApiHandler(BaseApiHandler):
     def _answer(self, context: RequestContext, body: dict[str, object]) -> Response:
         asked = _Asked.of(context, body)
         context.stream = stream_flag(body, default=False)
+        context.schema_field = "text.format" if asks_for_json(asked.fields["text"]["format"]) else ""
         context.has_tools = context.has_tools or bool(asked.functions)
         running = get_response_store().begin(asked.caller, context.request_id, asked.items,
                                              asked.fields["previous_response_id"], keep=body.get("store") is not False)

@@ -10,7 +10,7 @@ import pytest
 
 from Middleware.api.answers import responses_answer
 from Middleware.llmapis import transport
-from Tests.api.api_lab import Answer, ApiLab, settled
+from Tests.api.api_lab import CHAT, Answer, ApiLab, settled
 from Tests.api.responses_stream import Heard, heard
 from Tests.stub_backend import (
     AFTER_PIECES,
@@ -161,6 +161,23 @@ def test_an_empty_answer(lab: ApiLab) -> None:
     lab.default([static("")])
     for response in both(lab):
         assert (response["status"], response["output"]) == ("completed", [])
+
+
+@table(("path", "field", "body"), [
+    (PATH, "text.format", {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}),
+    (CHAT, "response_format", {"messages": [{"role": "user", "content": "Hi"}], "response_format": {
+        "type": "json_object"}})])
+def test_a_schema_of_the_client_is_not_passed_on(lab: ApiLab, caplog: pytest.LogCaptureFixture, path: str, field: str,
+                                                 body: dict[str, Any]) -> None:
+    caplog.set_level("INFO")
+    lab.default([llm("first"), llm("", title="Speaker", returnToUser=True), llm("after")])
+    assert lab.post(body, path).status == 200 and settled()
+    assert sent(lab).keys() == {"model", "messages", "max_tokens", "stream"}
+    told, = [record.message for record in caplog.records if "structuredOutputFile" in record.message]
+    assert "'Speaker'" in told and f"'{field}'" in told
+    caplog.clear()
+    lab.post({**body, "text": {}, "response_format": {"type": "text"}}, path)
+    assert "structuredOutputFile" not in caplog.text
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
