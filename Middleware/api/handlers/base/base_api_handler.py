@@ -149,7 +149,7 @@ class BaseApiHandler(ABC):
             response.headers.add(*NO_RETRY)
         return response
 
-    def listing(self, build: Callable[[], dict[str, object]]) -> Response:
+    def listing(self, build: Callable[[], Mapping[str, object]]) -> Response:
         """Answer a request that runs no workflow with the result of ``build``."""
         context = RequestContext(request_id=http.environ.get(REQUEST_ID_KEY) or new_request_id())
         with request_scope(context):
