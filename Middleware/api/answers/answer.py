@@ -158,7 +158,7 @@ class StreamingAnswer:
         self._closed = False
         self._body = self._render()
         self._texts: list[str] = []
-        self._finished = False
+        self._finished = self._cancelled = False
         # Rendered pieces that are held back until their batch is complete.
         self._pending: list[bytes] = []
 
@@ -272,9 +272,14 @@ class StreamingAnswer:
             self._add(renderer.text(token))
             self._count(token)
         if finish and not self._finished:
-            self._finished = True
+            self._finish()
             if not calls:
                 self._add(renderer.final(finish))
+
+    def _finish(self) -> None:
+        self._finished = True
+        # Read now: the call of an LLM that is cancelled ends like any other, and what is cancelled later is complete.
+        self._cancelled = self._request.cancel_scope.cancelled
 
     def _raise_if_cut_off(self) -> None:
         """Raise an error in place of the finish reason of an answer that the end of the server has cut off."""
@@ -302,12 +307,10 @@ class StreamingAnswer:
 
     def _ending(self) -> list[bytes]:
         """Return the end of the stream: the final chunk unless it was sent, usage if requested, the terminator."""
-        cancelled = False
         if not self._finished:
-            self._finished = True
-            cancelled = self._request.cancel_scope.cancelled
+            self._finish()
             self._add(self._renderer.final("stop"))
-        pieces = self._renderer.ending(lambda: self._usage("".join(self._texts)), cancelled)
+        pieces = self._renderer.ending(lambda: self._usage("".join(self._texts)), self._cancelled)
         running_requests().answered(self._request)
         return pieces
 

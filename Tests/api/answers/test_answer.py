@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +187,13 @@ def test_a_mistake_of_the_client_has_its_status_in_every_dialect(request_: Reque
 @pytest.mark.parametrize(("last", "ending"), [(END, b"end"), (EarlyTerminationException(reason=LOCKED), b"end")])
 def test_an_ending_knows_whether_the_answer_was_cancelled(request_: RequestContext, last: Any, ending: bytes) -> None:
     assert noted(request_, text("a"), last)[-1] == ending
-    cancelled = RequestContext()
-    with request_scope(cancelled):
-        running_requests().begin(cancelled, None)
-        writes = noted(cancelled, text("a"), lambda: cancelled.cancel_scope.cancel("by its id"),
-                       EarlyTerminationException())
-    assert writes == [b"begin a ", b"cancelled"]
+    # A call of an LLM ends with a finish reason when it is cancelled, too.
+    for steps in ((EarlyTerminationException(),), (FINAL, END)):
+        cancelled = RequestContext()
+        with request_scope(cancelled):
+            running_requests().begin(cancelled, None)
+            writes = noted(cancelled, text("a"), partial(cancelled.cancel_scope.cancel, "by its id"), *steps)
+        assert writes == [b"begin a ", b"cancelled"]
 
 
 def test_an_answer_that_ended_before_it_was_cancelled_is_whole(request_: RequestContext) -> None:
