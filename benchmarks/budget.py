@@ -29,7 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from benchmarks.budget_backend import SteppedBackend, Workload, ask, write_configuration
+from benchmarks.budget_backend import MESSAGES, RESPONSES, SteppedBackend, Workload, ask, write_configuration
 from Tests.integration.launcher import START_SECONDS, USER, Launcher
 
 SERVER = "benchmarks/budget_server.py"
@@ -62,6 +62,9 @@ ROWS: dict[str, tuple[Workload, ...]] = {
     "think": tuple(Workload("Think", tokens, stream=True) for tokens in (32, 96)),
     "chain20": (Workload("Chain"),),
     "history2000": (Workload("Plain", messages=2000),),
+    # A token in the other dialects of streams.
+    "responses": tuple(Workload("Plain", tokens, stream=True, path=RESPONSES) for tokens in (32, 96)),
+    "messages": tuple(Workload("Plain", tokens, stream=True, path=MESSAGES) for tokens in (32, 96)),
     "paced": tuple(Workload("Plain", tokens, stream=True, burst=1) for tokens in (10, 42)),
 }
 # In how many reads a long body arrives depends on the machine, and each costs two system calls. Elsewhere two pieces of

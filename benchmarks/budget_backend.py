@@ -25,6 +25,9 @@ CHAIN_NODES = 20
 HISTORY_MESSAGES = 2000
 FIRST_MESSAGES = ({"role": "system", "content": "s"}, {"role": "user", "content": "hello there"})
 _LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
+# The routes of the dialects, with the last thing that a stream on each says.
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+_ENDS = {CHAT: b"[DONE]", RESPONSES: b"event: response.completed", MESSAGES: b"event: message_stop"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Workload:
     Attributes:
         tokens: how many the answer has; a streamed answer sends ``burst`` of them at a time.
         messages: how many there are in the request beside the system prompt.
+        path: the route, which says in what dialect the client speaks.
     """
 
     workflow: str
@@ -41,6 +45,7 @@ class Workload:
     stream: bool = False
     burst: int = 16
     messages: int = 1
+    path: str = CHAT
 
     def body(self) -> bytes:
         messages: list[dict[str, str]] = list(FIRST_MESSAGES)
@@ -48,7 +53,12 @@ class Workload:
             messages[1:] = [{"role": "assistant" if number % 2 else "user",
                              "content": f"message {number} " + "lorem ipsum dolor " * 10}
                             for number in range(self.messages + 1)]
-        return json.dumps({"model": self.workflow, "stream": self.stream, "messages": messages}).encode()
+        said: dict[str, Any] = {"messages": messages}
+        if self.path == RESPONSES:
+            said = {"input": messages}
+        elif self.path == MESSAGES:
+            said = {"system": messages[0]["content"], "messages": messages[1:], "max_tokens": 1000}
+        return json.dumps({"model": self.workflow, "stream": self.stream, **said}).encode()
 
     def bursts(self) -> list[bytes]:
         """Return what the LLM server sends, one write each; the last one has no token."""
@@ -156,8 +166,8 @@ def ask(port: int, backend: SteppedBackend, workload: Workload) -> None:
     backend.workload = workload
     body = workload.body()
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as sock:
-        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-                     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (workload.path.encode(), len(body), body))
         received = b""
         for wanted in expected(workload):
             backend.step()
@@ -180,4 +190,4 @@ def expected(workload: Workload) -> Iterator[bytes]:
     ends: Iterable[int] = range(workload.burst, workload.tokens + workload.burst, workload.burst)
     for end in ends:
         yield token(min(end, workload.tokens) - 1).strip().encode()
-    yield b"[DONE]"
+    yield _ENDS[workload.path]

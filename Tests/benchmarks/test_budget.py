@@ -46,6 +46,15 @@ def test_measures_the_same_twice_and_names_a_call_that_was_added(
     assert "0 -> 100" in said and "added_by_a_test" in said
 
 
+@pytest.mark.parametrize("figure", [budget.CALLS, budget.ALLOCATIONS])
+@pytest.mark.parametrize("row", ["responses", "messages"])
+def test_a_token_costs_hardly_more_in_the_newer_dialects(row: str, figure: str) -> None:
+    """By what is recorded: at most 1.15 times a token of a chat."""
+    for path in budget.TABLES.iterdir():
+        costs = budget.Table.load(path).costs
+        assert sum(costs[row][figure].values()) <= 1.15 * sum(costs["flat"][figure].values()), path.name
+
+
 def test_growth_beyond_the_tolerance_is_reported() -> None:
     before: budget.Costs = {ROW: {budget.CALLS: {"a.py:kept": 900, "a.py:gone": 100}}}
     # 2 % are allowed.
