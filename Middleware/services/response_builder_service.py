@@ -243,6 +243,12 @@ class ResponseBuilderService:
             error["details"] = dict(details)
         return {"type": "error", "error": error, "request_id": request_label}
 
+    def build_kobold_response(self, text: str, finish_reason: str | None) -> dict[str, object]:
+        return {"results": [{"text": text, "finish_reason": _text_reason(finish_reason)}]}
+
+    def build_kobold_chunk(self, token: str, finish_reason: str | None) -> dict[str, object]:
+        return {"token": token, "finish_reason": finish_reason and _text_reason(finish_reason)}
+
     def build_kobold_error(self, message: str, status: int) -> dict[str, object]:
         return {"detail": {"msg": message, "type": ERROR_TYPES.get(status, "server_error")}}
 

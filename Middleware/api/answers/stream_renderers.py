@@ -295,5 +295,54 @@ class OllamaGenerateStream(_OllamaStream):
         return BUILDER.build_ollama_generate_chunk(token, finish_reason, self._request_id, model=self._model)
 
 
+class KoboldStream:
+    """A streamed text generation of KoboldCpp, which has no fields for tool calls, reasoning and token counts."""
+
+    content_type = SSE_TYPE
+    joins = True
+    wants_usage = False
+    tells_failures = False
+
+    def __init__(self) -> None:
+        self.fingerprint = ""
+        self._said: list[str] = []
+        self._template = Template(lambda text: _message(BUILDER.build_kobold_chunk(text, None)))
+
+    @property
+    def so_far(self) -> str:
+        """The text that has been rendered; other threads may ask for it."""
+        return "".join(self._said)
+
+    def beginning(self) -> bytes:
+        return b""
+
+    def heartbeat(self, silent: float) -> bytes:
+        return SSE_HEARTBEAT
+
+    def text(self, token: str) -> bytes:
+        self._said.append(token)
+        return self._template.fill(token)
+
+    def reasoning(self, token: str) -> bytes:
+        return b""
+
+    def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
+        return (self.text(token) if token else b"") + (self.final(finish_reason) if finish_reason else b"")
+
+    def final(self, finish_reason: str) -> bytes:
+        return _message(BUILDER.build_kobold_chunk("", finish_reason))
+
+    def ending(self, usage: Callable[[], Usage], cancelled: bool) -> list[bytes]:
+        return []
+
+    def error(self, error: PublicError) -> list[bytes]:
+        return [_message(BUILDER.build_kobold_error(error.message, error.status))]
+
+
+def _message(value: object) -> bytes:
+    """Return one of KoboldCpp's events, all of which have this name."""
+    return b"event: message\n" + sse(value)
+
+
 def _line(value: object) -> bytes:
     return to_json(value) + b"\n"

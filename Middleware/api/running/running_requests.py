@@ -122,6 +122,13 @@ class RunningRequests:
         """Return the running request with this id; None if there is none."""
         return self._requests.get(request_id)
 
+    def of_client(self, api_type: str, api_key: str | None) -> list[RequestContext]:
+        """Return the requests of a key in one dialect whose answers are not complete, oldest first."""
+        with self._lock:
+            running = list(self._requests.values())
+        return [request for request in running
+                if request.api_type == api_type and request.api_key == api_key and not request.answer_complete]
+
     def knows(self, request_id: str) -> bool:
         return request_id in self._requests
 

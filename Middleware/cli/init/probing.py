@@ -221,14 +221,14 @@ def _look(questions: Questions, variable: str) -> Found:
 def find_kind(ask: Ask) -> str | None:
     """Return what runs there; None if it is not an LLM server.
 
-    KoboldCpp and WilmerAI speak Ollama's API, too, so they come first.
+    KoboldCpp and WilmerAI speak Ollama's API, too, so they come first; WilmerAI also speaks KoboldCpp's.
     """
     first = ask("/api/extra/version")
-    if first.part("result") == "KoboldCpp":
-        return "KoboldCpp"
     if "AirTunes" in first.server:
         return "AirPlay"
     owners = {str(entry.get("owned_by", "")).lower() for entry in _entries(ask("/v1/models").part("data"))}
+    if first.part("result") == "KoboldCpp" and "wilmer" not in owners:
+        return "KoboldCpp"
     owner = next((OWNERS[name] for name in sorted(owners) if name in OWNERS), None)
     if owner:
         return owner

@@ -64,6 +64,7 @@ def text_generation_webui(name: str = "Nemo-12B") -> Routes:
 
 def wilmer() -> Routes:
     return {"/v1/models": openai_list("demo", owner="Wilmer"), "/api/version": {"version": "0.9"},
+            "/api/extra/version": {"result": "KoboldCpp", "version": "1.100"}, "/api/v1/model": {"result": "demo"},
             "/api/tags": {"models": [{"name": "demo", "details": {"family": "wilmer"}}]}}
 
 

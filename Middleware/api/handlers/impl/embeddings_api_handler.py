@@ -76,10 +76,11 @@ class Found:
 
 
 class EmbeddingsApiHandler(BaseApiHandler):
-    """The routes for vectors of OpenAI and Ollama, with Ollama's older one for a single text."""
+    """The routes for vectors of OpenAI, KoboldCpp and Ollama, with Ollama's older one for a single text."""
 
     def register_routes(self, app: Flask) -> None:
         for path, answer in (("/v1/embeddings", self._openai), ("/embeddings", self._openai),
+                             ("/api/extra/embeddings", self._openai),
                              ("/api/embed", self._ollama), ("/api/embeddings", self._ollama_single)):
             app.add_url_rule(path, f"embeddings {path}", partial(self.serve, EMBEDDINGS, answer), methods=["POST"])
 

@@ -40,13 +40,17 @@ class Server:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.port}"
+
     def post(self, **fields: Any) -> http.client.HTTPConnection:
         """Send a chat request and do not wait for the answer."""
         return self.send(CHAT, {"messages": [user("hi")], **fields})
 
-    def send(self, path: str, body: Any) -> http.client.HTTPConnection:
+    def send(self, path: str, body: Any, headers: dict[str, str] | None = None) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=10)
-        connection.request("POST", path, json.dumps(body))
+        connection.request("POST", path, json.dumps(body), headers or {})
         return connection
 
     def stop(self) -> None:

@@ -21,6 +21,7 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, 
 from Tests.tables import table
 
 OPENAI, OLLAMA, SINGLE = "/v1/embeddings", "/api/embed", "/api/embeddings"
+KOBOLD = "/api/extra/embeddings"
 NAMES = ["Emb", "Emb2", "Nearby"]
 Text = str | list[str]
 
@@ -88,8 +89,8 @@ def test_the_model_chooses_an_endpoint(lab: EmbeddingsLab, model: str | None, na
 
 
 @table(("path", "value", "expected"), [
-    (OPENAI, "a", ["a"]), ("/embeddings", ["ab", "c"], ["ab", "c"]), (f"{OPENAI}/", "a", ["a"]),
-    (OLLAMA, "abc", ["abc"]), (OLLAMA, ["abc", "d"], ["abc", "d"]), (SINGLE, "ab", ["ab"]),
+    (OPENAI, "a", ["a"]), ("/embeddings", ["ab", "c"], ["ab", "c"]), (KOBOLD, ["ab"], ["ab"]),
+    (f"{OPENAI}/", "a", ["a"]), (OLLAMA, "abc", ["abc"]), (OLLAMA, ["abc", "d"], ["abc", "d"]), (SINGLE, "ab", ["ab"]),
     (OLLAMA, [], []), (OLLAMA, "", []), (OLLAMA, None, []), (SINGLE, "", []), (SINGLE, None, [])])
 @pytest.mark.parametrize("name", ["Emb", "Nearby"])
 def test_every_dialect_with_every_kind_of_server(lab: EmbeddingsLab, name: str, path: str, value: Text | None,
@@ -145,6 +146,11 @@ def test_requests_that_are_refused(lab: EmbeddingsLab, fields: dict[str, Any], p
 def test_requests_that_ollama_refuses_too(lab: EmbeddingsLab, path: str, fields: dict[str, Any]) -> None:
     answer = lab.post({"model": "m", **fields}, path)
     assert answer.status == 400 and isinstance(answer.json["error"], str) and not lab.backend.requests
+
+
+def test_errors_on_koboldcpps_route_have_its_form(lab: EmbeddingsLab) -> None:
+    answer = lab.post({"input": [1]}, KOBOLD)
+    assert answer.status == 400 and answer.json["detail"]["type"] == "invalid_request_error"
 
 
 def test_the_length_of_vectors(lab: EmbeddingsLab) -> None:
