@@ -50,6 +50,7 @@ class RequestContext:
         task: the kind of a front-end's own request, such as for a title; "" for a chat.
         client_limit: the client's own limit of the answer, in tokens.
         longest_answer: the most tokens that the answer of a front-end's own request needs; None if that is not known.
+        on_end: is called once when no work of the request is left, however it ended.
         give_way: stops a front-end's own request, which runs again later; None if it must not be stopped (again).
     """
 
@@ -95,6 +96,7 @@ class RequestContext:
     task: str = ""
     client_limit: int | None = None
     longest_answer: int | None = None
+    on_end: Callable[[], object] | None = field(default=None, repr=False)
     give_way: Callable[[], object] | None = field(default=None, repr=False)
 
     def begin_again(self) -> None:

@@ -15,6 +15,7 @@ from Middleware.api.requests.responses_tools import ResponsesTools
 from Middleware.exceptions import ClientError
 from Middleware.models.messages import Message, ToolCall
 from Middleware.models.responses import Item, RequestFields
+from Middleware.services.response_store import REFERENCE
 
 ROLES = ("user", "assistant", "system", "developer")
 # These would change what is answered, so that ignoring them would be wrong.
@@ -49,7 +50,12 @@ def own_items(body: Mapping[str, object]) -> list[Item]:
     for number, item in enumerate(given):
         if not isinstance(item, dict):
             raise ClientError("Each item of 'input' must be an object.", param=f"input[{number}]")
-    return given
+    return [{**item, "type": REFERENCE} if _is_reference(item) else item for item in given]
+
+
+def _is_reference(item: Item) -> bool:
+    """Return whether an item without a type refers to another one, which is the only thing it has."""
+    return item.get("type") is None and "role" not in item and isinstance(item.get("id"), str)
 
 
 def returned_fields(body: Mapping[str, object]) -> RequestFields:

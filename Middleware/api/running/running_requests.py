@@ -111,6 +111,9 @@ class RunningRequests:
         with self._lock:
             self._requests.pop(request.request_id, None)
             self._in_engine.discard(request.request_id)
+            on_end, request.on_end = request.on_end, None
+        if on_end is not None:
+            on_end()
 
     def cancel(self, request_id: str, reason: str) -> None:
         """Cancel a request if it is running; without effect if it has just ended."""

@@ -57,7 +57,7 @@ def test_items_of_all_roles_and_unknown_ones() -> None:
             part("input_text", text="a"), part("input_text", text="b")]},
         part("reasoning", summary=[part("summary_text", text="secret")]),
         part("message", role="assistant", content=[part("output_text", text="x"), part("refusal", refusal="no")]),
-        part("web_search_call", id="ws_1", status="completed"), part("surprise", text="?"), {"id": "no type"},
+        part("web_search_call", id="ws_1", status="completed"), part("surprise", text="?"), {"key": "no type"},
         {"role": "user", "content": "c"}) == [
             {"role": "system", "content": "d"}, {"role": "user", "content": "a\nb"},
             {"role": "assistant", "content": "x\nno"}, {"role": "user", "content": "c"}]
@@ -103,7 +103,10 @@ def test_what_is_refused_names_the_field(body: dict[str, Any], param: str, code:
 
 
 @table(("given", "items"), [
-    ("Hi", [{"type": "message", "role": "user", "content": "Hi"}]), ("", []), ([], []), (None, [])])
+    ("Hi", [{"type": "message", "role": "user", "content": "Hi"}]), ("", []), ([], []), (None, []),
+    ([{"id": "msg_1"}, {"id": "msg_2", "type": None}, {"id": "msg_3", "role": "user"}],
+     [{"id": "msg_1", "type": "item_reference"}, {"id": "msg_2", "type": "item_reference"},
+      {"id": "msg_3", "role": "user"}])])
 def test_input(given: Any, items: Any) -> None:
     require_supported({"input": given, "previous_response_id": "resp_1", "background": False})
     assert own_items({"input": given}) == items

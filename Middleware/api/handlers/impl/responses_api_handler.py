@@ -87,14 +87,15 @@ class ResponsesApiHandler(BaseApiHandler):
         context.has_tools = context.has_tools or bool(asked.functions)
         running = get_response_store().begin(asked.caller, context.request_id, asked.items,
                                              asked.fields["previous_response_id"], keep=body.get("store") is not False)
+        # The client may leave before the last event.
+        context.on_end = running.discard
+        response = new_response(running.id, context.model, running.kept, asked.fields)
+        answer = ResponsesAnswer(response, asked.tools.called, partial(estimated_usage, context, asked.messages),
+                                 running.finish)
+        running.so_far = answer.so_far
         try:
-            answer = ResponsesAnswer(new_response(running.id, context.model, running.kept, asked.fields),
-                                     asked.tools.called, partial(estimated_usage, context, asked.messages),
-                                     running.finish)
-            running.so_far = answer.so_far
-            response = self.run(context, asked.messages, lambda: answer, answer.whole, asked.functions, asked.choice)
+            return self.run(context, asked.messages, lambda: answer, answer.whole, asked.functions, asked.choice)
+        # The request may have been refused before its run began.
         except BaseException:
             running.discard()
             raise
-        response.call_on_close(running.discard)
-        return response

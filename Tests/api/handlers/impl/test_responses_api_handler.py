@@ -10,6 +10,7 @@ import pytest
 
 from Middleware.api.answers import responses_answer
 from Middleware.llmapis import transport
+from Middleware.services.response_store import get_response_store
 from Tests.api.api_lab import CHAT, Answer, ApiLab, settled
 from Tests.api.responses_stream import Heard, heard
 from Tests.stub_backend import (
@@ -278,6 +279,27 @@ def test_silence(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.types[:3] == ["created", "in_progress", "in_progress"] and {*result.types[3:first]} <= {"in_progress"}
     later = [event["response"] for event in result.events[first:] if event["type"] == "response.in_progress"]
     assert {response["output"][0]["content"][0]["text"] for response in later} == {"Once"}
+
+
+def test_nothing_of_a_request_that_ended_stays_under_way(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "RETRY_WAITS", ())
+    asked = {"input": "Hi", "stream": True}
+
+    def under_way() -> int:
+        return len(get_response_store()._running)
+
+    response = lab.client.post(PATH, json=asked)
+    left = response.iter_encoded()
+    next(left)
+    assert under_way() == 1
+    response.close()
+    assert until(lambda: under_way() == 0)
+    lab.backend.responder = lambda request: status_reply(500)
+    assert ask(lab).status == 502
+    assert stream(lab).types[-1] == "failed"
+    monkeypatch.setattr("Middleware.api.api_helpers.MAX_MESSAGES", 0)
+    assert ask(lab).status == 413
+    assert until(lambda: under_way() == 0)
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
