@@ -116,6 +116,8 @@ def standard_tree(public: Path, backend_url: str) -> ConfigTree:
     tree.private("Steps", llm_node("inner"), llm_node("inner-next"))
     tree.private("Speaker", llm_node("speaker", **respond), llm_node("speaker-next"))
     tree.shared("Single", llm_node("single", **respond))
+    tree.shared("Agent", llm_node("agent", systemPrompt="node:agent {chat_system_prompt}", allowTools=True,
+                                  lastMessagesToSendInsteadOfPrompt=50, **respond))
     tree.shared("Chain", llm_node("first"), llm_node("second", **respond), llm_node("third"))
     tree.shared("Nested", child_node("Steps"), llm_node("outer-next", **respond))
     tree.shared("NestedSpeaker", child_node("Speaker", **respond), llm_node("outer-next"))

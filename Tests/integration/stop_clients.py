@@ -16,12 +16,14 @@ from Tests.stub_backend import RecordedRequest
 ENDED_SECONDS = 5.0
 QUIET_SECONDS = 0.15
 """A node that is wrongly started calls the back-end within a few milliseconds."""
-PATHS = {"OpenAI chat": "/v1/chat/completions", "Ollama chat": "/api/chat"}
+ANTHROPIC = "Anthropic messages"
+PATHS = {"OpenAI chat": "/v1/chat/completions", "Ollama chat": "/api/chat", ANTHROPIC: "/v1/messages"}
 MESSAGES = 12
 ROLES = ("user", "assistant") * (MESSAGES // 2)
 ENDINGS = {
     "OpenAI chat": re.compile(rb'"finish_reason": ?"stop".*data: \[DONE\]\s*(\r\n0)?\s*$', re.DOTALL),
-    "Ollama chat": re.compile(rb'"done": ?true[^\n]*\}\s*(\r\n0)?\s*$')}
+    "Ollama chat": re.compile(rb'"done": ?true[^\n]*\}\s*(\r\n0)?\s*$'),
+    ANTHROPIC: re.compile(rb'event: message_stop\ndata: \{[^}]*\}\s*(\r\n0)?\s*$')}
 """What a stream ends with: a final chunk and the terminator."""
 _AS_MODEL = re.compile(r"Request ([0-9a-f-]{36}) runs as \S+:(\S+)")
 _WAITS = re.compile(r"request ([0-9a-f-]{36}) waits")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from Tests.integration.launcher import USER, Backend, Launcher
 from Tests.integration.stop_cases import CONNECTING, MID_STREAM, PHASES, QUEUED, Phase
-from Tests.integration.stop_clients import PATHS, QUIET_SECONDS, Client, Stop, leave
+from Tests.integration.stop_clients import QUIET_SECONDS, Client, Stop, leave
 from Tests.integration.stop_tree import deaf_listener, stop_tree
 
 AT_A_TIME = 8
@@ -25,8 +25,10 @@ WAITING_AT_A_TIME = 16  # clients that have to wait for a second before they kno
 LONG_SECONDS = 0.5
 END_SECONDS = 3.0
 OUT_OF_STEP = 0.06  # seconds by which clients wait longer at random: more than a round of the server's watcher
-CLIENTS = (*(Client(front, stream) for front in PATHS for stream in (False, True)),
-           *(Client(front, True, deletes=True) for front in PATHS))
+# Of each way to frame a stream one dialect: every client more is in every phase.
+FRONTS = ("OpenAI chat", "Ollama chat")
+CLIENTS = (*(Client(front, stream) for front in FRONTS for stream in (False, True)),
+           *(Client(front, True, deletes=True) for front in FRONTS))
 _ARRIVED = re.compile(r"Request ([0-9a-f-]{36}) arrived")
 _ENDED = re.compile(r"Request ([0-9a-f-]{36}): route")
 

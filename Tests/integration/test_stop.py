@@ -15,7 +15,7 @@ import pytest
 
 from Tests.integration.launcher import Backend, Launcher, read_until, stuck
 from Tests.integration.stop_cases import PHASES, PREFILL, STANDARD, Phase
-from Tests.integration.stop_clients import PATHS, QUIET_SECONDS, Client, leave
+from Tests.integration.stop_clients import ANTHROPIC, PATHS, QUIET_SECONDS, Client, leave
 from Tests.integration.stop_table import Cell, StopLab
 from Tests.stub_backend import Reply, chat_stream_reply
 
@@ -72,7 +72,10 @@ def test_whole_answer_of_a_deleted_request(server: Launcher, backend: Backend, f
     assert call.wait_ended(LONGEST_SECONDS) and response.headers["x-request-id"] == request_id
     body = json.loads(response.body)
     assert response.status == 200
-    assert (body["choices"][0]["message"]["content"] if front == "OpenAI chat" else body["message"]["content"]) == ""
+    if front == ANTHROPIC:
+        assert (body["content"], body["stop_reason"]) == ([], "end_turn")
+    else:
+        assert (body["choices"][0]["message"] if front == "OpenAI chat" else body["message"])["content"] == ""
 
 
 @pytest.mark.contract

@@ -121,8 +121,10 @@ class MessageForm:
     def whole(self, answer: FinishedAnswer) -> MessageObject:
         """Return a complete answer."""
         blocks, content = Blocks(self), _Content()
-        for events in (blocks.reasoning(answer.reasoning), blocks.text(answer.text),
-                       blocks.calls(answer.tool_calls or ()), blocks.close()):
+        # Each is whole. Without a number, one that has no id would count as a fragment of the call before it.
+        calls: list[ToolCall] = [{**call, "index": index} for index, call in enumerate(answer.tool_calls or ())]
+        for events in (blocks.reasoning(answer.reasoning), blocks.text(answer.text), blocks.calls(calls),
+                       blocks.close()):
             for event in events:
                 content.add(event)
         return self.message(content.blocks, stop_reason(answer.finish_reason, blocks.has_calls, answer.cancelled),

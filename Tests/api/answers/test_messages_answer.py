@@ -195,6 +195,10 @@ def test_whole() -> None:
         {"type": "text", "text": "Hi"}, {"type": "tool_use", "id": "c1", "name": "read", "input": {"path": "a"}},
         {"type": "tool_use", "id": "c2", "name": "bad", "input": {}}]
     Message.model_validate(message, strict=True)
+    without_ids: Any = [{"function": {"name": name, "arguments": {"n": 1}}} for name in "ab"]
+    uses = form().whole(FinishedAnswer("", without_ids, None, "", "", USAGE))["content"]
+    assert [(block["name"], block["input"]) for block in uses if block["type"] == "tool_use"] == [
+        ("a", {"n": 1}), ("b", {"n": 1})]
     assert form().whole(FinishedAnswer("", None, "stop", "", "", USAGE))["content"] == []
 
 
