@@ -304,7 +304,8 @@ class _Call:
             return list(messages)
         kept, fits = selection.fit_budget(messages, self.clamp.budget)
         if not fits:
-            self._warn_window("its newest message alone", estimate_message(messages[-1]))
+            what = "its newest message alone" if len(kept) == 1 else "its newest tool exchange alone"
+            self._warn_window(what, sum(map(estimate_message, kept)))
         if len(kept) < len(messages):
             logger.info("Node '%s': dropped %d of %d messages to keep within the context window of %s tokens (%s).",
                         self.context.node_name, len(messages) - len(kept), len(messages),

@@ -65,18 +65,43 @@ def extract_last_turns_with_min_messages_and_token_limit(
 
 
 def newest(messages: Sequence[Message], n: int) -> list[Message]:
-    return list(messages[-n:]) if n > 0 else []
+    """Return the newest ``n`` messages, and more if the first of them would be the result of a tool call."""
+    return list(messages[outside_exchange(messages, max(len(messages) - n, 0)):]) if n > 0 else []
 
 
 def newest_within(messages: Sequence[Message], limit: float, floor: int = 1) -> list[Message]:
-    """Return the newest messages that fit ``limit`` estimated tokens together, but at least ``floor``."""
+    """Return the newest messages that fit ``limit`` estimated tokens together, but at least ``floor``.
+
+    A tool exchange that does not fit as a whole is left out, unless it belongs to the ``floor``.
+    """
     used, start = 0, len(messages)
     for index in range(len(messages) - 1, -1, -1):
         used += estimate_message(messages[index])
         if used > limit and len(messages) - index > max(floor, 1):
             break
         start = index
-    return list(messages[start:])
+    return list(messages[outside_exchange(messages, start, max(floor, 1)):])
+
+
+def outside_exchange(messages: Sequence[Message], index: int, least: int | None = None) -> int:
+    """Return where a conversation can be cut instead of before ``index``: never between a tool call and its results.
+
+    That is before the message with the calls. With ``least`` there is no room for it, and the cut is behind the
+    results, if at least so many messages are left there. A result whose call the client does not send is no reason.
+    """
+    if not 0 < index < len(messages) or messages[index].get("role") != "tool":
+        return index
+    start = index - 1
+    while start and messages[start].get("role") == "tool":
+        start -= 1
+    if messages[start].get("role") != "assistant" or not calls_among(messages[start].get("tool_calls")):
+        return index
+    if least is not None:
+        # The last element is for a conversation that ends with results.
+        end = next((at for at in range(index, len(messages)) if messages[at].get("role") != "tool"), len(messages))
+        if len(messages) - end >= least:
+            return end
+    return start
 
 
 def block_size(node: Mapping[str, object], user_value: object, count: int | None = None) -> int:
@@ -99,13 +124,15 @@ def from_block(window: Sequence[Message], conversation: Sequence[Message], size:
 
     The window is the newest part of ``conversation``, of which ``without_systems`` has left out every system message.
     Numbers count from 0 at the first message that is not ``system``, so that a window begins at the same message until
-    a whole block has to go, and a server finds the beginning of the prompt in its cache. The window is returned as it
-    is if fewer than ``least`` messages would be left.
+    a whole block has to go, and a server finds the beginning of the prompt in its cache. A block that begins between a
+    tool call and its results begins with the call. The window is returned as it is if fewer than ``least`` messages
+    would be left.
     """
     if size > 1 and window:
         numbers = _client_numbers(conversation, without_systems)[-len(window):]
         allowed = numbers[:len(window) - max(least, 1) + 1]
-        return list(window[next((index for index, number in enumerate(allowed) if number % size == 0), 0):])
+        start = next((index for index, number in enumerate(allowed) if number % size == 0), 0)
+        return list(window[outside_exchange(window, start):])
     return list(window)
 
 

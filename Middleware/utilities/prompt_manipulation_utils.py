@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from Middleware.models.messages import Message
-from Middleware.utilities.prompt_extraction_utils import newest, system_text
+from Middleware.utilities.prompt_extraction_utils import newest, outside_exchange, system_text
 from Middleware.utilities.text_utils import estimate_message
 
 # The share of the context window that is used, as tokens are only estimated.
@@ -30,7 +30,7 @@ def reduce_messages_to_fit_token_limit(system_prompt: str, messages: Sequence[Me
     while start and used + estimate_message(messages[start - 1]) <= max_tokens:
         start -= 1
         used += estimate_message(messages[start])
-    return list(messages[start:])
+    return list(messages[outside_exchange(messages, start, 0):])
 
 
 def reduce_messages_down_to_wilmer_acceptable_length(system_prompt: str, messages: list[Message],

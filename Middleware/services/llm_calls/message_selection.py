@@ -4,10 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from Middleware.models.messages import Message, without_images
+from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.prompt_extraction_utils import (
     extract_last_n_turns,
     extract_last_turns_by_estimated_token_limit,
     leading_systems,
+    outside_exchange,
 )
 from Middleware.utilities.text_utils import estimate_message, message_text
 
@@ -55,6 +57,10 @@ def merge_assistant_runs(messages: Sequence[Message], delimiter: str) -> list[Me
     for message in messages:
         if out and _is_assistant(message) and _is_assistant(out[-1]):
             out[-1] = {**out[-1], "content": message_text(out[-1]) + delimiter + message_text(message)}
+            calls = calls_among(message.get("tool_calls"))
+            if calls:
+                # Their results follow.
+                out[-1]["tool_calls"] = [*calls_among(out[-1].get("tool_calls")), *calls]
         else:
             out.append(message)
     return out
@@ -98,7 +104,8 @@ def places_of_arranged(messages: Sequence[Message], merge: bool) -> list[int]:
 def fit_budget(messages: Sequence[Message], budget: int) -> tuple[list[Message], bool]:
     """Return the newest messages within ``budget`` estimated tokens, and whether they fit.
 
-    The newest message is always kept, even alone above the budget.
+    The newest message is always kept, even alone above the budget, and so is the tool exchange that it ends. An older
+    exchange is kept as a whole or not at all.
     """
     used, start = 0, len(messages)
     for index in range(len(messages) - 1, -1, -1):
@@ -109,7 +116,8 @@ def fit_budget(messages: Sequence[Message], budget: int) -> tuple[list[Message],
         start = index
         if used > budget:
             break
-    return list(messages[start:]), used <= budget
+    whole = outside_exchange(messages, start, 1)
+    return list(messages[whole:]), used <= budget and whole >= start
 
 
 def find_tool_exchange(messages: Sequence[Message]) -> tuple[int, int]:
@@ -120,16 +128,9 @@ def find_tool_exchange(messages: Sequence[Message]) -> tuple[int, int]:
     end = len(messages)
     while end and _is_filler(messages[end - 1]):
         end -= 1
-    start = end
-    while start and messages[start - 1].get("role") == "tool":
-        start -= 1
-    if start == end or not start:
-        return 0, 0
     # Back-ends refuse the results of a call without the call.
-    calls = messages[start - 1].get("tool_calls")
-    if not _is_assistant(messages[start - 1]) or not isinstance(calls, list) or not calls:
-        return 0, 0
-    return start - 1, end
+    start = outside_exchange(messages, end - 1)
+    return (start, end) if start < end - 1 else (0, 0)
 
 
 def _is_assistant(message: Message) -> bool:

@@ -9,6 +9,7 @@ from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.hashing_utils import hash_message_with_images
+from Middleware.utilities.prompt_extraction_utils import outside_exchange
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -109,7 +110,7 @@ class ImageProcessorHandler(BaseHandler):
             if description:
                 content = escape_braces(template.replace(IMAGE_BLOCK, description))
                 for messages in lists.values():
-                    messages.insert(index, VisionNote.saying(content))
+                    messages.insert(outside_exchange(messages, index), VisionNote.saying(content))
 
 
 def _sent_messages(context: ExecutionContext) -> list[Message]:
