@@ -36,6 +36,8 @@ SHIPPED_USERS: dict[str, tuple[int, str, str]] = {
 }
 SHARED_USERS = [name for name, (_, _, shared) in SHIPPED_USERS.items() if shared]
 SHARED_FOLDERS = ("general", "fast", "general-reasoning", "fast-reasoning", "task")
+# The folder for coding agents, whose workflow is one node without settings of its own.
+AGENT = "agent"
 COMMON = ("General", "General_CoT", "General_With_Vision_DiscussionId", "General_With_Vision_DiscussionId_CoT", "Task",
           "Direct_Model", "_DoNothing")
 OTHER_FILES = (
@@ -250,7 +252,20 @@ SELECTABLE = [(name, folder) for name in SHARED_USERS for folder in SHARED_FOLDE
 @pytest.mark.parametrize("name", SHARED_USERS)
 def test_the_model_list_has_these_folders(name: str) -> None:
     folders = {path.name for path in (ROOT / "Workflows" / SHIPPED_USERS[name][2]).iterdir()}
-    assert folders == set(SHARED_FOLDERS)
+    assert folders == {*SHARED_FOLDERS, AGENT}
+
+
+@pytest.mark.parametrize("name", SHARED_USERS)
+def test_an_agent_gets_its_tools_and_the_whole_conversation(name: str) -> None:
+    user = User(ROOT / "Users" / f"{name}.json")
+    (node,) = load(ROOT / "Workflows" / SHIPPED_USERS[name][2] / AGENT / "_DefaultWorkflow.json")["nodes"]
+    assert node["allowTools"] and node["acceptImages"] and node["clampPromptToContextWindow"] and not node["prompt"]
+    # More messages than a request may have.
+    assert node["lastMessagesToSendInsteadOfPrompt"] > 100_000
+    # It would change what a client's tools get back from the model.
+    assert not user.data.get("chatCompleteAddUserAssistant")
+    endpoint = load(user.endpoints / f"{node['endpointName']}.json")
+    assert 0 < node["maxResponseSizeInTokens"] < endpoint["maxContextTokenSize"]
 
 
 @table(("name", "folder"), SELECTABLE)
@@ -331,7 +346,9 @@ def test_an_answer_has_room_for_the_thoughts_of_its_endpoint(user: User) -> None
     limits = [(node.get("endpointName", ""), node.get("maxResponseSizeInTokens")) for _, node in user.nodes()]
     shared = ROOT / "Workflows" / user.data["sharedWorkflowsSubDirectoryOverride"]
     for file in map(load, shared.glob("*/_DefaultWorkflow.json")):
-        limits.append((file["RespondingModel"], file["RespondingResponseTokenSize"]))
+        if "RespondingModel" in file:
+            limits.append((file["RespondingModel"], file["RespondingResponseTokenSize"]))
+        limits += [(node.get("endpointName", ""), node.get("maxResponseSizeInTokens")) for node in file["nodes"]]
     for name, limit in limits:
         if has(user.endpoints / f"{name}.json"):
             samplers = load(user.endpoints / f"{name}.json")["presetSamplers"]

@@ -33,6 +33,8 @@ _LIBRE_CHAT_TEXTS = (
                r"2\. A concise title in the detected language\b"),
     re.compile(r"Please generate a concise, \d+-word-or-less title for the conversation\b[^\n]*\n\s*\|\|>User:"),
 )
+# Its system prompt is long and changes between versions; the quoted message follows in the same or the next turn.
+_OPENCODE_SYSTEM, _OPENCODE_TITLE = "You are a title generator", "Generate a title for this conversation:"
 
 
 def is_background_task(messages: Sequence[Message], stream: bool) -> bool:
@@ -46,8 +48,10 @@ def background_task(messages: Sequence[Message], stream: bool) -> str:
     Args:
         messages: the conversation in internal form.
         stream: the client wants the answer streamed. Open WebUI never streams such requests; LibreChat streams them
-            on some of its connections.
+            on some of its connections, and opencode always does.
     """
+    if _is_opencode_title(messages):
+        return "title"
     prompt = _only_prompt(messages)
     if prompt is None:
         return ""
@@ -70,7 +74,7 @@ def longest_answer(task: str, client_limit: int | None) -> int | None:
 def limit_in(body: Mapping[str, object]) -> int | None:
     """Return the client's own limit of an answer in tokens, in any dialect; None without one."""
     options = body.get("options")
-    given = (body.get("max_completion_tokens"), body.get("max_tokens"),
+    given = (body.get("max_completion_tokens"), body.get("max_output_tokens"), body.get("max_tokens"),
              options.get("num_predict") if isinstance(options, Mapping) else None)
     return next((value for value in given if type(value) is int and value > 0), None)
 
@@ -95,17 +99,44 @@ def is_waiting_task(environ: WSGIEnvironment) -> bool:
 
 def _sent(body: Mapping[str, object]) -> list[Message]:
     """Return the texts of a request in any dialect, without the user's settings, which are not known yet."""
-    messages = body.get("messages", [{"role": "user", "content": body.get("prompt")}])
+    messages = next((body[key] for key in ("messages", "input") if key in body), body.get("prompt"))
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
     if not isinstance(messages, list):
         return []
-    return [{"role": str(message.get("role")), "content": _joined(message.get("content"))}
-            for message in messages if isinstance(message, dict)]
+    # The Responses and the Messages API keep the system prompt apart.
+    systems = (_joined(body.get(key)) for key in ("instructions", "system"))
+    sent: list[Message] = [{"role": "system", "content": text} for text in systems if text]
+    sent += [{"role": _role(message), "content": _joined(message.get("content"))}
+             for message in messages if isinstance(message, dict)]
+    return sent
+
+
+def _role(message: Mapping[str, object]) -> str:
+    role = str(message.get("role"))
+    return "system" if role == "developer" else role
 
 
 def _joined(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
+
+
+def _is_opencode_title(messages: Sequence[Message]) -> bool:
+    """Return whether opencode asks for the title of a session: its system prompt, then only messages of the user."""
+    # The ordinary case, which must not cost a loop over thousands of messages.
+    if not messages or messages[0].get("role") not in SYSTEM_ROLES \
+            or not str(messages[0].get("content") or "").lstrip().startswith(_OPENCODE_SYSTEM):
+        return False
+    turns = [turn for turn in messages if turn.get("role") not in SYSTEM_ROLES]
+    if turns and _is_open(turns[-1]):
+        turns.pop()
+    if not 1 <= len(turns) <= 2 or any(turn.get("role") != "user" for turn in turns):
+        return False
+    first = str(turns[0].get("content") or "")
+    prefix = _ROLE_PREFIX.match(first)
+    return first.startswith(_OPENCODE_TITLE, prefix.end() if prefix else 0)
 
 
 def _only_prompt(messages: Sequence[Message]) -> str | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from Middleware.cli.console import launcher
-from Middleware.cli.init.plan import Choice, window_of
+from Middleware.cli.init.plan import Choice, serves_agents, window_of
 from Middleware.cli.init.servers import (
     LOOPBACK,
     OTHER_KIND,
@@ -34,6 +34,7 @@ PURPOSES = ((".test.json", "its tests: {test}"),
             ("Main.json", "the model that answers"),
             ("Worker.json", "the model for small jobs: {worker}"),
             ("chat/_Default", "model {user}:chat, straight to the model"),
+            ("agent/_Default", "model {user}:agent, for coding agents: their tools, the whole conversation"),
             ("assistant/_Default", "model {user}:assistant, chooses a route for each message"),
             ("memory/_Default", "model {user}:memory, remembers; also the route CONVERSATION"),
             ("_Coding", "the route CODING"),
@@ -157,7 +158,8 @@ def client_lines(choice: Choice) -> list[str]:
             f"  Open WebUI:   Settings, Connections, OpenAI API: URL {base}/v1, any text as the key",
             f"  SillyTavern:  Chat Completion, Custom (OpenAI-compatible): base URL {base}/v1",
             "  If it runs in a container or on another computer: Docs/User/connecting-clients.md", *hint,
-            f"  Models:       {user}:chat, {user}:assistant, {user}:memory",
+            f"  Models:       {user}:chat, {user}:assistant, {user}:memory" + (
+                f"; for coding agents {user}:agent" if serves_agents(choice) else ""),
             "  To have a chat remembered, put [DiscussionId]a-name[/DiscussionId] into its system prompt.",
             f"Or try it:  {try_line(base, user)}"]
 

@@ -34,6 +34,8 @@ SMALLEST_WINDOW = 2048
 OLLAMA_WINDOW = 16384
 # Clients such as Open WebUI describe dozens of tools with each message, which takes thousands of tokens.
 WINDOW_FOR_TOOLS = 16384
+# The templates of the model for coding agents.
+FOR_AGENTS = f"Workflows/{TEMPLATE_USER}/agent/"
 # Kinds of servers that can let a model write nothing but one of a few texts.
 HOLD_TO_CHOICES = ("llama.cpp", "Ollama")
 # Tokens of a workflow's own system prompt.
@@ -74,13 +76,21 @@ def make_plan(choice: Choice) -> Plan:
     values = _values(choice)
     files = {}
     for path in _template_paths():
+        if path.startswith(FOR_AGENTS) and not serves_agents(choice):
+            continue
         content = _filled(json.loads((TEMPLATES / path).read_text(encoding="utf-8")), values)
         files[path.replace(TEMPLATE_USER, choice.user)] = to_bytes(content)
     return Plan(files, _missing(choice))
 
 
+def serves_agents(choice: Choice) -> bool:
+    """Return whether the model can work for coding agents, as far as the server says."""
+    window, _ = window_of(choice.server, choice.model)
+    return choice.model.calls_tools is not False and window >= WINDOW_FOR_TOOLS
+
+
 def planned_paths(user: str) -> list[str]:
-    """Return the files that a plan for this user has, whatever else is chosen."""
+    """Return the files that a plan for this user may have, whatever else is chosen."""
     return [path.replace(TEMPLATE_USER, user) for path in _template_paths()]
 
 
@@ -109,6 +119,8 @@ def _values(choice: Choice) -> dict[str, object]:
     thinks = any(one.thinks is not False for one in (model, worker))
     return {
         **shares(min(window, worker_window), thinks), "user": choice.user, "port": choice.port,
+        "agentModel": ", agent (for coding agents: their tools and the whole conversation)" if serves_agents(choice)
+                      else "",
         "window": window, "windowRemark": remark, "workerWindow": worker_window, "workerRemark": worker_remark,
         "worker": worker.name, "workerDisplayName": f"{server.kind}: {worker.name}",
         "workerOrigin": "Another model than Main's." if choice.worker else

@@ -58,6 +58,8 @@ LIBRE_CHAT = {
     "older title": 'Please generate a concise, 5-word-or-less title for the conversation, using its same language.\n\n'
                    '||>User:\n"Which fish live in the Baltic?"\n||>Response:\n"Herring."\n\n||>Title:',
 }
+OPENCODE_SYSTEM = "You are a title generator. You output ONLY a thread title.\n\n<rules>\n- Be brief.\n</rules>"
+OPENCODE_TITLE = "Generate a title for this conversation:\n"
 ALL = {**{f"Open WebUI: {name}": text for name, text in OPEN_WEBUI.items()},
        **{f"LibreChat: {name}": text for name, text in LIBRE_CHAT.items()}}
 TITLE = OPEN_WEBUI["title"]
@@ -97,6 +99,21 @@ def test_ways_they_arrive(text: str, around: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_a_title_asked_for_by_the_only_system_message() -> None:
     assert is_background_task([system(LIBRE_CHAT["older title"])], stream=False)
+
+
+@table("turns", [
+    [user(OPENCODE_TITLE), user('"Read the notes"')], [user(OPENCODE_TITLE + '\n"Read the notes"')],
+    [user("User: " + OPENCODE_TITLE), user('User: "Read the notes"')]])
+def test_the_title_of_an_opencode_session_is_streamed(turns: list[dict[str, Any]]) -> None:
+    assert is_background_task([system(OPENCODE_SYSTEM), *turns], stream=True)  # type: ignore[list-item]
+
+
+@table("messages", [
+    [user(OPENCODE_TITLE), user("x")], [system("You are a coding agent."), user(OPENCODE_TITLE), user("x")],
+    [system(OPENCODE_SYSTEM), user("Read the notes")],
+    [system(OPENCODE_SYSTEM), user(OPENCODE_TITLE), {"role": "assistant", "content": "Notes"}, user("longer")]])
+def test_a_person_who_writes_of_titles(messages: Any) -> None:
+    assert not is_background_task(messages, stream=True)
 
 
 # -- a person's own ----------------------------------------------------------------------------------------------------
@@ -175,6 +192,8 @@ ROUTES = {
     "OpenAI chat, stream absent": ("/v1/chat/completions", CHAT),
     "OpenAI text": ("/v1/completions", {"prompt": TITLE, "stream": False}),
     "Ollama chat": ("/api/chat", {**CHAT, "model": "tester:latest", "stream": False, "options": {}}),
+    "opencode": ("/v1/chat/completions", {
+        "model": "tester", "messages": [system(OPENCODE_SYSTEM), user(OPENCODE_TITLE), user("x")], "stream": False}),
     "Ollama text": ("/api/generate", {"model": "tester", "stream": False,
                                       "prompt": f"[Beg_Sys]x[Beg_User]{TITLE}[Beg_Assistant]"}),
 }
@@ -197,5 +216,7 @@ def test_routes(lab: ApiLab, route: tuple[str, dict[str, Any]], prefixes: bool) 
     path, body = route
     answer = lab.post(body, path)
     assert answer.status == 200 and b"the short way" in answer.data
-    person = lab.post({**body, "stream": True}, path)
-    assert person.status == 200 and b"short" not in person.data
+    streamed = lab.post({**body, "stream": True}, path)
+    # Only opencode streams what it asks on its own.
+    own = "title generator" in str(body)
+    assert streamed.status == 200 and (b"short" in streamed.data) is own

@@ -28,8 +28,8 @@ WRITTEN = {
     "Users/me.json", "Users/_current-user.json", "Endpoints/me/Main.json", "Endpoints/me/Worker.json",
     *(f"Workflows/me/{name}.json" for name in (
         "_Coding", "_Writing", "_DefaultWorkflow", "_BackgroundTask", "_Memory-Settings",
-        "chat/_DefaultWorkflow", "assistant/_DefaultWorkflow", "assistant/_DefaultWorkflow.test",
-        "memory/_DefaultWorkflow"))}
+        "chat/_DefaultWorkflow", "agent/_DefaultWorkflow", "assistant/_DefaultWorkflow",
+        "assistant/_DefaultWorkflow.test", "memory/_DefaultWorkflow"))}
 EVERY_SERVER: dict[str, tuple[llm_servers.Routes, dict[str, Any]]] = {
     "Ollama": (llm_servers.ollama("llama3.2:3b"), {
         "apiTypeConfigFileName": "OllamaApiChat", "modelNameToSendToAPI": "llama3.2:3b", "dontIncludeModel": False,
@@ -94,7 +94,7 @@ def test_what_is_printed(lab: Lab, ollama: StubBackend) -> None:
     assert f"  1  {ollama.url}  Ollama  qwen3:14b (in memory), llama3.2:3b" in lines
     assert any(line.startswith(f"Using qwen3:14b of Ollama at {ollama.url}; context window 16384") for line in lines)
     assert all(any(f" {path} " in line for line in lines) for path in WRITTEN)
-    assert "me:chat, me:assistant, me:memory" in output
+    assert "me:chat, me:assistant, me:memory; for coding agents me:agent" in output
 
 
 def test_every_file_says_what_it_is_for_and_no_place_is_left_unfilled(lab: Lab, ollama: StubBackend) -> None:
@@ -151,6 +151,12 @@ def test_pictures_and_tools_go_where_the_server_says_they_can(
                       if node["title"] == "Answer")
         assert answer["acceptImages"] is images
         assert answer.get("allowTools", False) is (tools and name == "chat")
+    # A coding agent does nothing without tools, and its own prompt alone takes thousands of tokens.
+    assert ("Workflows/me/agent/_DefaultWorkflow.json" in lab.files()) is tools
+    assert ("agent" in content(lab, "Users/me.json")["description"]) is tools
+    if tools:
+        (work,) = content(lab, "Workflows/me/agent/_DefaultWorkflow.json")["nodes"]
+        assert (work["acceptImages"], work["allowTools"]) == (images, True)
 
 
 @pytest.mark.parametrize("server, places", [
@@ -550,7 +556,7 @@ def test_without_the_word_nothing_is_replaced(
     asked = answers("1", "me", *replies)
     status, text = lab.init("--backend", ollama.url)
     assert status == 0, text
-    assert asked[2].startswith("There is a user 'me' already (Users/me.json and 11 more).") and "[me2]" in asked[2]
+    assert asked[2].startswith("There is a user 'me' already (Users/me.json and 12 more).") and "[me2]" in asked[2]
     assert len(asked) == 2 + len(replies)
     assert {path: data for path, data in lab.files().items() if path in before and "_current" not in path} == \
         {path: data for path, data in before.items() if "_current" not in path}
