@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from Middleware.cli.check.findings import Finding
@@ -152,12 +152,24 @@ class Inputs:
 
 
 def _passed_by(view: NodeView) -> float:
+    return _messages_first(view) + len(_passed(view)) if "scoped_variables" in view.keys else math.inf
+
+
+def _passed(view: NodeView) -> Sequence[object]:
     values = NODE.value(view.node, "scoped_variables") if "scoped_variables" in view.keys else None
-    count = len(values) if isinstance(values, (list, tuple)) else int(values is not None)
+    return values if isinstance(values, (list, tuple)) else () if values is None else (values,)
+
+
+def _messages_first(view: NodeView) -> int:
     # The first input of this type's children is the block of messages.
-    if view.runs_as == "ConversationChunkProcessor":
-        return count + 1
-    return count if "scoped_variables" in view.keys else math.inf
+    return int(view.runs_as == "ConversationChunkProcessor")
+
+
+def passed_text(view: NodeView, number: int) -> object:
+    """Return the text of a node that becomes the input ``number`` of the workflows it runs; None if there is none."""
+    index = number - 1 - _messages_first(view)
+    values = _passed(view)
+    return values[index] if 0 <= index < len(values) else None
 
 
 def _used_inputs(loaded: LoadedWorkflow) -> Iterator[tuple[NodeView, str, int]]:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from Middleware.cli.check.call_checks import passed_text
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label, texts_in
@@ -25,7 +26,7 @@ from Middleware.utilities.templates.substitution import Field, SubstitutionError
 from Middleware.workflows.handlers.registry import node_types
 
 TIMES = frozenset({"current_time_12h", "current_time_24h", "time_context_summary"})
-_OUTPUT = re.compile(r"agent([1-9][0-9]{0,3})Output")
+_OUTPUT, _INPUT = (re.compile(rf"agent([1-9][0-9]{{0,3}}){kind}") for kind in ("Output", "Input"))
 _CONVERSATION = re.compile(r"(?:chat|templated)_user_prompt_\w+|messages")
 _JINJA_TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 # Nodes that only pass on or take apart the texts in their keys.
@@ -39,6 +40,7 @@ MAX_DEPTH = 10
 
 COUNT, LIMIT = "lastMessagesToSendInsteadOfPrompt", "lastMessagesToSendInsteadOfPromptMaxTokenSize"
 BLOCK_SIZE = "messageBlockSize"
+EXAMPLES = "exampleTurns"
 # Five messages and less, such as those of a router, are read in a moment.
 FEWEST_SLIDING = 6
 # Whoever writes so many means all messages, and no context window holds more.
@@ -49,11 +51,16 @@ MOST_CONSTANT = 300
 _AFTER = "so that the server reads the whole conversation after it again"
 
 
+_Calls = Mapping[str, Sequence[tuple[NodeView, Lookups]]]
+"""By the file of a workflow: the nodes that run it."""
+
+
 class Beginnings:
     """The prompts of all LLM nodes that one user reaches."""
 
     def __init__(self) -> None:
         self._nodes: list[tuple[NodeView, Lookups]] = []
+        self._calls: _Calls = defaultdict(list)
         # Endpoint, in lower case -> the LLM nodes that name it.
         self._on: dict[str, set[tuple[str, int]]] = defaultdict(set)
         # Whether a node takes its endpoint from a variable, so that it may be any of them.
@@ -62,6 +69,8 @@ class Beginnings:
     def add(self, views: Iterable[NodeView], lookups: Lookups) -> None:
         """Add the nodes of a workflow."""
         for view in views:
+            for child in child_workflows(view, lookups) or ():
+                self._calls[child.display].append((view, lookups))
             if "systemPrompt" not in view.keys:
                 continue
             self._nodes.append((view, lookups))
@@ -72,7 +81,7 @@ class Beginnings:
     def findings(self) -> Iterator[Finding]:
         """Yield the findings about all nodes."""
         for view, lookups in self._nodes:
-            prompt = _Prompt(view, lookups)
+            prompt = _Prompt(view, lookups, self._calls)
             yield from prompt.constant_text_last()
             if _messages_follow(view):
                 yield from prompt.changing_beginning("note" if self._is_alone(view) else "warning")
@@ -183,22 +192,30 @@ class _Prompt:
 
     view: NodeView
     lookups: Lookups
+    calls: _Calls
 
     def changing_beginning(self, severity: Severity) -> Iterator[Finding]:
-        """Yield what changes in the system prompt. ``severity`` is that of outputs of other nodes."""
-        origins = _Origins(self.view.loaded, self.lookups)
-        found = origins.of_text(self.view.node.get("systemPrompt"), NODE.flag(self.view.node, "jinja2"),
-                                self.view.index)
+        """Yield what changes in front of the messages. ``severity`` is that of outputs of other nodes."""
+        yield from self._changing("systemPrompt", "the system prompt holds", [self.view.node.get("systemPrompt")],
+                                  severity)
+        examples = [text for _, text in example_texts(self.view.node)]
+        yield from self._changing(EXAMPLES, "an example holds", examples, severity)
+
+    def _changing(self, key: str, subject: str, texts: Iterable[object], severity: Severity) -> Iterator[Finding]:
+        found = self._origins(texts)
         time = next((name for name in found if name in TIMES), "")
         if time:
-            yield self.view.finding("warning", "systemPrompt", f"the system prompt holds the time ({{{time}}}), which "
-                                    f"changes from call to call, {_AFTER}", expected="the time in 'lateSystemPrompt'; "
-                                    "the date may stay")
+            yield self.view.finding("warning", key, f"{subject} the time ({{{time}}}), which changes from call to "
+                                    f"call, {_AFTER}", expected="the time in 'lateSystemPrompt'; the date may stay")
         others = [label for label in found if label not in TIMES]
         if others:
-            yield self.view.finding(severity, "systemPrompt", f"the system prompt holds the output of {others[0]}, "
-                                    f"which changes from call to call, {_AFTER}",
-                                    expected="that output in 'lateSystemPrompt'")
+            yield self.view.finding(severity, key, f"{subject} the output of {others[0]}, which changes from call to "
+                                    f"call, {_AFTER}", expected="that output in 'lateSystemPrompt'")
+
+    def _origins(self, texts: Iterable[object]) -> list[str]:
+        origins = _Origins(self.view.loaded, self.lookups, self.calls, self.view.loaded.display)
+        jinja = NODE.flag(self.view.node, "jinja2")
+        return [one for text in texts for one in origins.of_text(text, jinja, self.view.index)]
 
     def sliding_window(self) -> Iterator[Finding]:
         """Yield a finding if each new message moves the beginning of what is sent."""
@@ -225,23 +242,36 @@ class _Prompt:
 
     def constant_text_last(self) -> Iterator[Finding]:
         """Yield a finding if much text that never changes stands behind the conversation, which always does."""
-        text = self.view.node.get("prompt")
-        if not isinstance(text, str):
+        prompt = self.view.node.get("prompt")
+        if not prompt or not isinstance(prompt, str):
             return
-        pieces = _jinja_pieces(text) if NODE.flag(self.view.node, "jinja2") else _pieces(text, self._variables())
-        name, constant = "", 0
-        for literal, names in pieces:
-            if name:
-                constant += len(literal)
-            name = name or next((one for one in names if _CONVERSATION.fullmatch(one)), "")
+        jinja = NODE.flag(self.view.node, "jinja2")
+        where, name, constant = "", "", 0
+        for key, text in (*example_texts(self.view.node), ("prompt", prompt)):
+            for literal, names in _jinja_pieces(text) if jinja else _pieces(text, self._variables()):
+                if name:
+                    constant += len(literal)
+                    continue
+                name = next((one for one in names if _CONVERSATION.fullmatch(one) or (
+                    key == EXAMPLES and self._origins([f"{{{one}}}"]))), "")
+                where = key if name else ""
         if constant > MOST_CONSTANT:
-            yield self.view.finding("note", "prompt", f"{constant} characters that never change stand behind "
+            yield self.view.finding("note", where, f"{constant} characters that never change stand behind "
                                     f"{{{name}}}, so that the server reads them again with each message",
-                                    expected="text that never changes in 'systemPrompt', or at the beginning of "
-                                             "'prompt'")
+                                    expected="examples that never change, or that one as the last"
+                                    if where == EXAMPLES else
+                                    "text that never changes in 'systemPrompt', or at the beginning of 'prompt'")
 
     def _variables(self) -> Mapping[str, object]:
         return {**self.lookups.user_variables(), **self.view.loaded.variables}
+
+
+def example_texts(node: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the texts of the examples of a node in their order, each with the key. Wrong ones are reported themselves.
+    """
+    turns = node.get(EXAMPLES)
+    return [(EXAMPLES, text) for turn in (turns if isinstance(turns, (list, tuple)) else ())
+            if isinstance(turn, Mapping) for text in (turn.get("user"), turn.get("assistant")) if isinstance(text, str)]
 
 
 def _pieces(text: str, variables: Mapping[str, object]) -> Iterator[tuple[str, list[str]]]:
@@ -277,12 +307,18 @@ class _Origins:
     """Where the changing parts of texts in one workflow come from.
 
     Attributes:
+        calls: who runs which workflow.
+        root: the file whose prompt it is.
         within: the files of the workflows that run this one.
+        caller: the node that runs this one, if only that one matters.
     """
 
     loaded: LoadedWorkflow
     lookups: Lookups
+    calls: _Calls
+    root: str
     within: tuple[str, ...] = ()
+    caller: tuple[_Origins, NodeView] | None = None
 
     def of_text(self, text: object, jinja: bool, index: int, depth: int = 0) -> list[str]:
         """Return the names of times, and the nodes that write something, in a text of the node ``index``."""
@@ -292,12 +328,25 @@ class _Origins:
             own = variables.get(name)
             # A variable of the file or of the user may itself hold variables, one level deep.
             for inner in variables_in(own, jinja=False) if isinstance(own, str) else (name,):
-                number = _OUTPUT.fullmatch(inner)
+                output, passed = _OUTPUT.fullmatch(inner), _INPUT.fullmatch(inner)
                 if inner in TIMES:
                     found.append(inner)
-                elif number is not None and int(number[1]) <= index:
-                    found += self._of_node(int(number[1]) - 1, depth + 1)
+                elif output is not None and int(output[1]) <= index:
+                    found += self._of_node(int(output[1]) - 1, depth + 1)
+                elif passed is not None:
+                    found += self._of_input(int(passed[1]), depth + 1)
         return list(dict.fromkeys(found))
+
+    def _of_input(self, number: int, depth: int) -> list[str]:
+        """Return the same for what the nodes pass that run the workflow."""
+        # Workflows that run each other in a circle are reported themselves.
+        if depth > MAX_DEPTH:
+            return []
+        callers = [self.caller] if self.caller is not None else [
+            (_Origins(view.loaded, lookups, self.calls, self.root), view)
+            for view, lookups in self.calls.get(self.loaded.display, ())]
+        return [one for origins, view in callers for one in origins.of_text(
+            passed_text(view, number), NODE.flag(view.node, "jinja2"), view.index, depth)]
 
     def _of_node(self, index: int, depth: int) -> list[str]:
         node = self.loaded.nodes[index]
@@ -311,13 +360,16 @@ class _Origins:
         if node_type not in node_types():
             return []
         label = node_label(index, node)
+        if self.loaded.display != self.root:
+            label += f" of workflow {quoted(self.loaded.display.removeprefix('Workflows/').removesuffix('.json'))}"
         view = NodeView(self.loaded, index, node, node_type, node_types()[node_type].TABLES[node_type])
         if "workflowName" in view.keys or "conditionalWorkflows" in view.keys:
             within = (*self.within, self.loaded.display)
             # Workflows that run each other in a circle are reported themselves.
             children = [loaded for loaded in child_workflows(view, self.lookups) or [] if loaded.display not in within]
             found = [one for loaded in children
-                     for one in _Origins(loaded, self.lookups, within).of_result(depth + 1)]
+                     for one in _Origins(loaded, self.lookups, self.calls, self.root, within, (self, view)).of_result(
+                         depth + 1)]
             # The time is named as such; for the rest, the node of this file is what its reader sees.
             return [one for one in found if one in TIMES] + ([label] if any(one not in TIMES for one in found) else [])
         return [label]

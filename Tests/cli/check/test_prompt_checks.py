@@ -11,6 +11,7 @@ from Middleware.cli.commands import COMMANDS
 from Middleware.utilities import config_utils
 from Tests.cli.check.config_tree import (
     API_TYPE,
+    CHILD,
     ENDPOINT,
     GENERAL,
     SPARE,
@@ -80,6 +81,37 @@ FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
         (nodes({"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
                 "scoped_variables": ["x"], "title": "Recall"}, answer(systemPrompt="{agent1Output}")),),
         ("warning", GENERAL, "nodes[1].systemPrompt", "the output of node 1 'Recall'", OUTPUT)),
+    "input of a child": (
+        (nodes(PLAN, {"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
+                      "scoped_variables": ["x", "Plan: {agent1Output}"], "returnToUser": True}),
+         put(CHILD, {"nodes": [answer(systemPrompt="{agent1Input} {agent2Input}")]})),
+        ("warning", CHILD, "nodes[0].systemPrompt", "the output of node 1 'Plan' of workflow 'alice/General'", OUTPUT)),
+    "time of a child's input": (
+        (nodes({"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
+                "jinja2": True, "scoped_variables": "{{ current_time_24h }}", "returnToUser": True}),
+         put(CHILD, {"nodes": [answer(systemPrompt="{agent1Input}")]})),
+        ("warning", CHILD, "nodes[0].systemPrompt", "the system prompt holds the time ({current_time_24h})", TIME)),
+    "input that a child passes back": (
+        (nodes(PLAN, {"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
+                      "scoped_variables": ["{agent1Output}"], "title": "Join"}, answer(systemPrompt="{agent2Output}")),
+         put(CHILD, {"nodes": [{"type": "StaticResponse", "content": "Plan: {agent1Input}"}]})),
+        ("warning", GENERAL, "nodes[2].systemPrompt", "the output of node 2 'Join'", OUTPUT)),
+    "plan in an example": (
+        (nodes(PLAN, answer(exampleTurns=[{"user": "a", "assistant": "b"}, {"user": "{agent1Output}",
+                                                                            "assistant": "c"}])),),
+        ("warning", GENERAL, "nodes[1].exampleTurns", "an example holds the output of node 1 'Plan'", OUTPUT)),
+    "time in an example": (
+        (nodes(answer(exampleTurns=[{"user": "What time is it?", "assistant": "{current_time_24h}"}])),),
+        ("warning", GENERAL, "nodes[0].exampleTurns", "an example holds the time ({current_time_24h})", TIME)),
+    "examples behind the conversation": (
+        (nodes(answer(exampleTurns=[{"user": "{chat_user_prompt_last_five}", "assistant": "b"},
+                                    {"user": LONG, "assistant": "c"}], prompt="Hello")),),
+        ("note", GENERAL, "nodes[0].exampleTurns", "322 characters that never change stand behind "
+         "{chat_user_prompt_last_five}", "examples that never change, or that one as the last")),
+    "examples behind a plan": (
+        (nodes(PLAN, answer(exampleTurns=[{"user": "{agent1Output}", "assistant": LONG}], prompt="Hello")),),
+        ("note", GENERAL, "nodes[1].exampleTurns", "320 characters that never change stand behind {agent1Output}",
+         "as the last")),
     "summary for a model with no other work": (
         (nodes(SUMMARY, llm(endpointName="Spare", systemPrompt="{agent1Output}")),),
         ("note", GENERAL, "nodes[1].systemPrompt", "the output of node 1 'Summary'", OUTPUT)),
@@ -183,6 +215,19 @@ FINE: dict[str, tuple[Mistake, ...]] = {
     "plan at the end": (nodes(PLAN, answer(lateSystemPrompt="{agent1Output}")),),
     "plan in front of a prompt": (nodes(PLAN, answer(systemPrompt="{agent1Output}", prompt="Hello")),),
     "static text": (nodes({"type": "StaticResponse", "content": "Be kind."}, answer(systemPrompt="{agent1Output}")),),
+    "constant input of a child": (
+        nodes({"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
+               "scoped_variables": ["Be kind."], "returnToUser": True}),
+        put(CHILD, {"nodes": [answer(systemPrompt="{agent1Input}")]})),
+    "child that passes a constant back, run twice": (
+        nodes(PLAN, {"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
+                     "scoped_variables": ["{agent1Output}"]},
+              {"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
+               "scoped_variables": ["Be kind."]}, answer(systemPrompt="{agent3Output}")),
+        put(CHILD, {"nodes": [{"type": "StaticResponse", "content": "Rule: {agent1Input}"}]})),
+    "examples that stay": (workflow(answer(exampleTurns=[{"user": "Hi {x}", "assistant": LONG}]), x="there"),),
+    "plan in the last example": (nodes(PLAN, answer(exampleTurns=[{"user": LONG, "assistant": "{agent1Output}"}],
+                                                    prompt="Hello")),),
     "persona of a file": (nodes({"type": "GetCustomFile", "filepath": "x", "title": "Persona"},
                                 answer(systemPrompt="{agent1Output}")),),
     "a node that comes later": (workflow(answer(systemPrompt="{x}"), x="{agent2Output}"),),
