@@ -152,6 +152,8 @@ class CallQueue:
         self._running: dict[Turn, None] = {}
         self._groups: dict[str, _Group] = {}
         self._answers: dict[str, _Answer] = {}
+        # Server or swap group -> when the last answer that called there was complete.
+        self._answered: dict[str, float] = {}
         self._looked_at = 0.0
 
     @property
@@ -211,7 +213,9 @@ class CallQueue:
         if not self._waiting:
             return []
         now = self.clock()
-        self._answers = {key: answer for key, answer in self._answers.items() if not answer.is_over}
+        for answer in [answer for answer in self._answers.values() if answer.is_over]:
+            del self._answers[answer.request.request_id]
+            self._answered.update(dict.fromkeys((*answer.servers, *answer.groups), now))
         view = _View(self._waiting, self._running, now)
         stops: list[Callable[[], object]] = []
         claims: Counter[tuple[str, str]] = Counter()
@@ -230,9 +234,13 @@ class CallQueue:
         if turn.not_before > now:
             return _Obstacle()
         needs = self._needs_now(turn)
-        if turn.gives_precedence and turn not in view.overdue and not self._rides_along(turn, now) and any(
-                answer.holds_back(turn, now) for answer in self._answers.values()):
-            return _Obstacle("an answer is not complete")
+        if turn.gives_precedence and turn not in view.overdue and not self._rides_along(turn, now):
+            if any(answer.holds_back(turn, now) for answer in self._answers.values()):
+                return _Obstacle("an answer is not complete")
+            # What gave way once waits for the next message like a call that is new.
+            if turn.restarts and any(now - self._answered.get(place, -PAUSE_SECONDS) < PAUSE_SECONDS
+                                     for place in (needs.server, needs.group)):
+                return _Obstacle()
         if needs.gate and len(view.gated) >= needs.gate:
             return _Obstacle("all slots are taken", ("gate", ""), view.gated)
         on_server = view.servers[needs.server]
@@ -379,6 +387,7 @@ class Turn:
     Attributes:
         scope: what cancels the call now; for a call that may be stopped to make room, a scope of its own.
         waited: seconds that the call has waited, all in all.
+        restarts: how often it has given way.
         reason: why it waits, for the log.
         stop: stops the running call so that it can begin anew; None if it must not be stopped.
         needs: what the call needs; while it runs, the endpoint in it is the one to call.
@@ -392,7 +401,7 @@ class Turn:
         self._own_needs, self.stand_in = needs, stand_in
         self.scope = self._outer = scope
         self._yields = yields
-        self._restarts = 0
+        self.restarts = 0
         self._token: int | None = None
         self.started = threading.Event()
         self.since = queue.clock()
@@ -435,7 +444,7 @@ class Turn:
 
     def _offer(self) -> None:
         """Make a scope for a call that may be stopped to make room."""
-        if self._yields and self._restarts < MOST_RESTARTS:
+        if self._yields and self.restarts < MOST_RESTARTS:
             scope = self.scope = CancelScope()
             self.stop = partial(scope.cancel, GAVE_WAY)
             self._token = self._outer.add_callback(scope.cancel) if self._outer is not None else None
@@ -453,9 +462,9 @@ class Turn:
         return own is not None and own.reason == GAVE_WAY and not (self._outer is not None and self._outer.cancelled)
 
     def _begin_again(self) -> None:
-        self._restarts += 1
+        self.restarts += 1
         logger.info("Request %s: a call of endpoint '%s' behind its answer gives way to a message; it begins again "
-                    "when nobody waits (%d of %d times)", self._request_id, self.needs.endpoint, self._restarts,
+                    "when nobody waits (%d of %d times)", self._request_id, self.needs.endpoint, self.restarts,
                     MOST_RESTARTS)
         self.end()
         self.started.clear()

@@ -23,10 +23,10 @@ from Middleware.llmapis.prompt_beginnings import PromptBeginnings
 from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
 from Middleware.llmapis.transport import Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.llm_call import LlmOutcome
-from Middleware.models.messages import Answer, Chunk, Message, without_images
+from Middleware.models.llm_call import LlmOutcome, NodeSite
+from Middleware.models.messages import Answer, Chunk, Message, Usage, without_images
 from Middleware.models.process import process
-from Middleware.models.request_context import current_node, current_request
+from Middleware.models.request_context import RequestContext, current_node, current_request
 
 logger = logging.getLogger(__name__)
 
@@ -206,9 +206,7 @@ class LlmApiService:
             while last._backup is not None:
                 last = last._backup
                 waited += last._waited
-            for counts in (site and site.counts, request and request.counts):
-                if counts:
-                    counts.add(last.outcome.usage, waited)
+            _count(last.outcome.usage, waited, site, request)
             if watch is not None:
                 watch.end(error, last.outcome, last.settings, last._state.visited, self._scope, waited)
 
@@ -236,6 +234,10 @@ class LlmApiService:
                 self._waited += turn.waited
 
     def _generate_in_turn(self, turn: Turn, scope: CancelScope | None, call: Prompt, sent: Prompt) -> Answer:
+        if turn.restarts:
+            # The server has worked on the call that gave way, too.
+            request = current_request()
+            _count(self.outcome.usage, 0.0, current_node(request), request)
         service, sent = self._called(turn, call, sent)
         return service._handler_for(scope).generate(sent)
 
@@ -331,3 +333,10 @@ class LlmApiService:
             endpoint, api_type, self.streaming, self.max_tokens)
         return dataclasses.replace(self._file.settings(normalise(samplers)), single_attempt=bool(self._backup_name),
                                    local_only=self._state.local_only)
+
+
+def _count(usage: Usage | None, waited: float, site: NodeSite | None, request: RequestContext | None) -> None:
+    """Add a call to the sums of its node and its request."""
+    for counts in (site and site.counts, request and request.counts):
+        if counts:
+            counts.add(usage, waited)

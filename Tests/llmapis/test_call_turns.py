@@ -203,7 +203,8 @@ def test_a_server_that_works_on_for_a_client_that_left_is_stopped_before_the_nex
     def ask() -> Any:
         return LlmApiService("Main").get_response_from_llm(None, "", "hi")
 
-    memory, memories = at_work(answered(), ask)
+    remembering = answered()
+    memory, memories = at_work(remembering, ask)
     assert until(lambda: len(paths) == 1, SOON)
     message = RequestContext()
     chat, answers = at_work(message, ask)
@@ -212,3 +213,5 @@ def test_a_server_that_works_on_for_a_client_that_left_is_stopped_before_the_nex
     memory.join(SOON)
     assert answers == memories == ["done"]
     assert [path.rpartition("/")[2] for path in paths] == ["generate", "abort", "generate", "generate"]
+    # The server has worked on both calls.
+    assert (remembering.counts.calls, message.counts.calls) == (2, 1)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from Middleware.cli.check.endpoint_checks import EndpointCheck, check_api_type, is_address
-from Middleware.cli.check.file_kinds import KINDS, FileKind
+from Middleware.cli.check.file_kinds import HOMES, FileKind
 from Middleware.cli.check.findings import Finding, finding_in, shown_address
 from Middleware.cli.check.memory_checks import check_settings_keys
 from Middleware.cli.check.preset_checks import check_preset
@@ -26,8 +26,6 @@ from Middleware.utilities.json_data import freeze
 from Middleware.utilities.text_utils import nearest
 
 SETTINGS = {"memory-settings": MemorySettings, "compactor-settings": CompactorSettings}
-HOMES = {key.name: f"{'an' if kind.title[0] in 'aeiouA' else 'a'} {kind.title} file ({kind.pattern})"
-         for kind in (KINDS["endpoint"], KINDS["api-type"], KINDS["user"]) for key in kind.keys}
 
 
 @dataclass

@@ -85,6 +85,11 @@ _ALL = (
 # By name. A file is of the first kind whose pattern matches, unless a user file names it as settings.
 KINDS: Mapping[str, FileKind] = MappingProxyType({kind.name: kind for kind in _ALL})
 
+# By key: the file that it belongs in, for those who write it in another one.
+HOMES: Mapping[str, str] = {
+    key.name: f"{'a' if kind.name == 'user' else 'an'} {kind.title} file ({kind.pattern})"
+    for kind in (KINDS["endpoint"], KINDS["api-type"], KINDS["user"]) for key in kind.keys}
+
 
 def kind_of(path: str) -> FileKind | None:
     """Return the kind of a file. ``path`` is relative to the config root, with forward slashes."""

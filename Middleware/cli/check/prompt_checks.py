@@ -51,7 +51,7 @@ MOST_CONSTANT = 300
 _AFTER = "so that the server reads the whole conversation after it again"
 
 
-_Calls = Mapping[str, Sequence[tuple[NodeView, Lookups]]]
+_Calls = Mapping[str, list[tuple[NodeView, Lookups]]]
 """By the file of a workflow: the nodes that run it."""
 
 

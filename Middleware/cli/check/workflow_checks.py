@@ -9,6 +9,7 @@ from typing import Any
 
 from Middleware.cli.check.call_checks import check_child_answers, check_loop
 from Middleware.cli.check.condition_checks import check_condition
+from Middleware.cli.check.file_kinds import HOMES
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, path_of
 from Middleware.cli.check.memory_checks import check_memory, check_memory_node
@@ -148,7 +149,7 @@ class _Check:
 
     def _node_keys(self, view: NodeView) -> Iterator[Finding]:
         """Check the keys of a node against their declarations. Keys of other types are harmless."""
-        check = KeyCheck(view.at, near_only=True, known=self._elsewhere, of_node=True,
+        check = KeyCheck(view.at, near_only=True, known=self._elsewhere, of_node=True, homes=HOMES, top=view.path,
                          needed=("endpointName",) if view.needs_endpoint else ())
         if NEVER_HONOURED in view.node:
             yield _never_honoured(view)

@@ -44,7 +44,8 @@ class KeyCheck(Generic[F]):
         near_only: unknown keys are reported only if they resemble a known key.
         known: undeclared keys that are harmless.
         needed: keys that are required here although their declarations do not say so.
-        homes: the kind of file that a key belongs in, for keys that are in the wrong file.
+        homes: the kind of file that a key belongs in, for keys that are in the wrong file, and ``top``: the path of the
+            object whose keys are meant.
         of_node: check as leniently as the engine, which converts numbers to strings, and strings with placeholders to
             numbers.
         strict: report everything as an error, and leave nested objects to the caller.
@@ -56,6 +57,7 @@ class KeyCheck(Generic[F]):
     known: Collection[str] = ()
     needed: Collection[str] = ()
     homes: Mapping[str, str] | None = None
+    top: str = ""
     of_node: bool = False
     strict: bool = False
     of_settings: bool = False
@@ -117,7 +119,7 @@ class KeyCheck(Generic[F]):
     def _unknown(self, name: str, content: Mapping[str, object], keys: Mapping[str, ConfigKey],
                  path: str) -> Iterator[F]:
         message, here, meant = no_effect(name), child(path, name), meant_key(name, keys)
-        home = (self.homes or {}).get(name, "") if not path else ""
+        home = (self.homes or {}).get(name, "") if path == self.top else ""
         if self.strict:
             yield self.at("error", here, message, f"one of {', '.join(keys)}", meant or nearest(name, keys))
         elif home and not meant:

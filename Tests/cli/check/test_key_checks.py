@@ -47,6 +47,18 @@ def test_harmless_unknown_key(key: str) -> None:
     assert check(llm("x", **{key: "1"})) == []
 
 
+@pytest.mark.parametrize(("key", "home"), [
+    ("parallelCalls", "it in an endpoint file (Endpoints/**/*.json)"),
+    ("swapGroup", "it in an endpoint file (Endpoints/**/*.json)"),
+    ("samplerFieldMap", "it in an API type file (ApiTypes/**/*.json)"),
+    ("backgroundNodesYield", "it in a user file (Users/**/*.json)")])
+def test_key_of_another_file(key: str, home: str) -> None:
+    found = only(check(llm("x", **{key: 1})))
+    assert (found.severity, found.json_path, found.expected) == ("warning", f"nodes[0].{key}", home)
+    assert f"the key '{key}' has no effect here" in found.message
+    assert check(llm("x", metadata={key: 1})) == []
+
+
 def test_spelling_of_a_key_that_is_also_there() -> None:
     found = only(check(llm("x", promt="old")))
     assert found.severity == "note"
