@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import TypedDict
 
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_VERSION
@@ -28,8 +29,6 @@ LATEST = ":latest"
 MODIFIED_AT = "2024-11-23T00:00:00Z"
 # Ollama uses this date for a model that stays loaded.
 NEVER = "2318-01-01T00:00:00Z"
-# Workflows shorten conversations themselves; clients only need a plausible number.
-CONTEXT_LENGTH = 32768
 DETAILS = {"format": "gguf", "family": "wilmer", "families": None, "parameter_size": "N/A",
            "quantization_level": "Q8"}
 
@@ -76,6 +75,27 @@ class Counters:
     eval_duration: int = 0
 
 
+class AnthropicModel(TypedDict):
+    """An entry of Anthropic's list of models."""
+
+    type: str
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: str
+    max_input_tokens: int
+    max_tokens: int
+
+
+class AnthropicModels(TypedDict):
+    """A page of that list."""
+
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
 class ResponseBuilderService:
     """Builds response objects as dicts. ``model`` None means the model name of the current request."""
 
@@ -85,7 +105,10 @@ class ResponseBuilderService:
         return {"object": "list", "data": [self.build_openai_model(name) for name in ids]}
 
     def build_openai_model(self, name: str) -> dict[str, object]:
-        return {"id": name, "object": "model", "created": int(time.time()), "owned_by": "Wilmer"}
+        length = config_utils.context_length_for_clients(name)
+        # The first member is that of OpenRouter, which coding agents read; the second that of llama.cpp.
+        return {"id": name, "object": "model", "created": int(time.time()), "owned_by": "Wilmer",
+                "context_length": length, "meta": {"n_ctx": length}}
 
     def build_openai_chat_completion_response(
             self, text: str, tool_calls: ToolCalls | None = None, *, model: str | None = None,
@@ -173,7 +196,7 @@ class ResponseBuilderService:
         """Return the loaded models: the whole list, because none of them has to be loaded."""
         ids = config_utils.model_ids() if model_ids is None else model_ids
         return {"models": [{**self.build_ollama_model(name), "expires_at": NEVER, "size_vram": 0,
-                            "context_length": CONTEXT_LENGTH} for name in ids]}
+                            "context_length": config_utils.context_length_for_clients(name)} for name in ids]}
 
     def build_ollama_show_response(self, name: str) -> dict[str, object]:
         """Return the properties of a model. Clients read the capabilities and the context length."""
@@ -182,7 +205,7 @@ class ResponseBuilderService:
                 "template": "{{ .System }}{{ .Tools }}{{ .Prompt }}",
                 "details": {**DETAILS, "parent_model": ""}, "modified_at": MODIFIED_AT,
                 "model_info": {"general.architecture": "wilmer", "general.basename": name,
-                               "wilmer.context_length": CONTEXT_LENGTH},
+                               "wilmer.context_length": config_utils.context_length_for_clients(name)},
                 "capabilities": ["completion", "tools", "vision"]}
 
     def build_ollama_version_response(self) -> dict[str, object]:
@@ -236,6 +259,15 @@ class ResponseBuilderService:
         return {"error": message}
 
     # -- Anthropic and KoboldCpp ---------------------------------------------------------------------------------
+    def build_anthropic_models_response(self, page: Sequence[str], has_more: bool) -> AnthropicModels:
+        return {"data": [self.build_anthropic_model(name) for name in page], "has_more": has_more,
+                "first_id": page[0] if page else None, "last_id": page[-1] if page else None}
+
+    def build_anthropic_model(self, name: str) -> AnthropicModel:
+        length = config_utils.context_length_for_clients(name)
+        return {"type": "model", "id": name, "display_name": name, "created_at": MODIFIED_AT, "lifecycle": "active",
+                "max_input_tokens": length, "max_tokens": length}
+
     def build_anthropic_error(self, message: str, status: int, request_label: str | None,
                               details: Mapping[str, object] | None = None) -> dict[str, object]:
         error: dict[str, object] = {"type": ANTHROPIC_ERROR_TYPES.get(status, "api_error"), "message": message}

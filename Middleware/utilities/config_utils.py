@@ -45,6 +45,7 @@ from Middleware.utilities.config.users import (
 )
 from Middleware.utilities.config.workflows import (
     LoadedWorkflow,
+    context_length_for_clients,
     list_shared_workflows,
     load_settings_file,
     load_workflow,

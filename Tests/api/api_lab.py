@@ -76,8 +76,8 @@ class ApiLab(EngineLab):
     def chat(self, *messages: Any, path: str = CHAT, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
         return self.post({"messages": list(messages) or [user("hi")], **fields}, path, headers=headers)
 
-    def get(self, path: str) -> Answer:
-        return Answer(self.client.get(path))
+    def get(self, path: str, headers: dict[str, str] | None = None) -> Answer:
+        return Answer(self.client.get(path, headers=headers))
 
 
 def settled(seconds: float = 3.0) -> bool:

@@ -28,7 +28,8 @@ def test_models() -> None:
     for entry in body["data"]:
         created = entry.pop("created")
         assert before <= created <= time.time()
-        assert entry == {"id": entry["id"], "object": "model", "owned_by": "Wilmer"}
+        assert entry == {"id": entry["id"], "object": "model", "owned_by": "Wilmer", "context_length": 32768,
+                         "meta": {"n_ctx": 32768}}
 
 
 def test_chat_completion() -> None:

@@ -20,6 +20,7 @@ from Middleware.utilities.config.users import (
     current_snapshot,
     flag_in,
     get_current_username,
+    int_in,
     settings_for,
     text_setting,
     user_display_path,
@@ -227,6 +228,16 @@ def model_ids() -> list[str]:
     for user in configured_users() or [get_current_username()]:
         ids.extend([f"{user}:{name}" for name in _shared_models(user)] or [user])
     return ids
+
+
+def context_length_for_clients(model_id: str) -> int:
+    """Return the context length that lists of models state for one of ``model_ids``."""
+    user = model_id.partition(":")[0]
+    try:
+        return int_in(settings_for(user), "contextLengthForClients", user)
+    # As for the names of the models: one broken file must not break the list of all.
+    except ConfigurationError:
+        return int(USER["contextLengthForClients"].default)
 
 
 def _shared_models(user: str) -> list[str]:

@@ -19,9 +19,10 @@ CONFIGURATION = frozenset({"config", "node", "endpoint", "endpoint_config", "api
                            "liveness", "preset", "template", "routing", "workflow_config"})
 """What variables are called that hold an object of the configuration; underscores before them aside."""
 
-WIRE = frozenset({"arguments", "content", "description", "endpoint", "field", "id", "input", "keep_alive",
-                  "location", "message", "messages", "method", "mode", "model", "name", "prompt", "role", "server",
-                  "stream", "title", "tools", "type", "thinking", "url", "user"})
+WIRE = frozenset({"arguments", "assistant", "content", "description", "endpoint", "field", "id", "input",
+                  "keep_alive", "limit", "location", "message", "messages", "method", "mode", "model", "name",
+                  "prompt", "role", "server", "stream", "temperature", "thinking", "title", "tools", "top_p", "type",
+                  "url", "user"})
 """Declared keys that requests, answers and stored data have fields of the same name as. They are raw reads only where
 the object is called like one of the configuration."""
 

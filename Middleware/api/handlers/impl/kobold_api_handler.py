@@ -16,7 +16,8 @@ from Middleware.common.constants import KOBOLD_GENERATE
 from Middleware.exceptions import ClientError
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext
-from Middleware.services.response_builder_service import CONTEXT_LENGTH, ResponseBuilderService
+from Middleware.services.response_builder_service import ResponseBuilderService
+from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import rough_estimate_token_length
 
 # Front-ends switch on stop words, streaming and aborting by these.
@@ -37,14 +38,13 @@ class KoboldApiHandler(BaseApiHandler):
         self.builder = ResponseBuilderService()
 
     def register_routes(self, app: Flask) -> None:
-        window = {"value": CONTEXT_LENGTH}
         for path, value in (("v1/info/version", {"result": UNITED_VERSION}),
-                            ("extra/version", {"result": "KoboldCpp", "version": KOBOLDCPP_VERSION}),
-                            ("v1/config/max_context_length", window), ("extra/true_max_context_length", window)):
+                            ("extra/version", {"result": "KoboldCpp", "version": KOBOLDCPP_VERSION})):
             app.add_url_rule(f"/api/{path}", f"kobold {path}", partial(self.listing, partial(dict, value)),
                              methods=["GET"])
         for path, answer, methods in (
-                ("v1/model", self._model, ["GET"]), ("extra/abort", self._abort, ["POST"]),
+                ("v1/model", self._model, ["GET"]), ("v1/config/max_context_length", self._window, ["GET"]),
+                ("extra/true_max_context_length", self._window, ["GET"]), ("extra/abort", self._abort, ["POST"]),
                 ("extra/tokencount", self._token_count, ["POST"]),
                 ("extra/generate/check", self._check, ["GET", "POST"])):
             app.add_url_rule(f"/api/{path}", f"kobold {path}", partial(self.listing, answer), methods=methods)
@@ -56,6 +56,9 @@ class KoboldApiHandler(BaseApiHandler):
     @staticmethod
     def _model() -> dict[str, object]:
         return {"result": next(iter(api_helpers.visible_model_ids()), NO_MODEL)}
+
+    def _window(self) -> dict[str, object]:
+        return {"value": config_utils.context_length_for_clients(str(self._model()["result"]))}
 
     @staticmethod
     def _token_count() -> dict[str, object]:

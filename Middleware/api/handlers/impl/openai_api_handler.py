@@ -1,22 +1,29 @@
 """The OpenAI dialect: chat completions, text completions and the model list."""
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from flask import Flask, Response
 from flask import request as http
 
 from Middleware.api import api_helpers
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import OpenAIChatStream, OpenAICompletionStream
+from Middleware.api.dialects import Dialect, dialect_of
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, asks_for_json, json_response, stream_flag
 from Middleware.api.requests.messages import chat_messages, completion_messages
 from Middleware.common.constants import OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext
-from Middleware.services.response_builder_service import ResponseBuilderService
+from Middleware.services.response_builder_service import AnthropicModels, ResponseBuilderService
+
+# Of Anthropic's list of models: the entries of a page, and the most that a client may ask for.
+PAGE = 20
+LONGEST_PAGE = 1000
 
 
 class OpenAIApiHandler(BaseApiHandler):
-    """Routes of the OpenAI API, with and without ``/v1``."""
+    """Routes of the OpenAI API, with and without ``/v1``. Anthropic's list of models is at the same path."""
 
     def __init__(self) -> None:
         self.builder = ResponseBuilderService()
@@ -35,16 +42,23 @@ class OpenAIApiHandler(BaseApiHandler):
 
     # -- models --------------------------------------------------------------------------------------------------
     def models(self) -> Response:
+        if dialect_of(http.environ) is Dialect.ANTHROPIC:
+            return self.listing(self._anthropic_models)
         return self.listing(lambda: self.builder.build_openai_models_response(api_helpers.visible_model_ids()))
+
+    def _anthropic_models(self) -> AnthropicModels:
+        return self.builder.build_anthropic_models_response(*_page(api_helpers.visible_model_ids()))
 
     def model(self, name: str) -> Response:
         """Return one entry of the list; clients request it to find out whether a model exists."""
         return self.listing(lambda: self._model(name))
 
-    def _model(self, name: str) -> dict[str, object]:
+    def _model(self, name: str) -> Mapping[str, object]:
         listed = name.rstrip("/").removesuffix(api_helpers.LATEST)
         if listed not in api_helpers.visible_model_ids():
             raise ClientError(f"There is no model '{name[:100]}'.", 404)
+        if dialect_of(http.environ) is Dialect.ANTHROPIC:
+            return self.builder.build_anthropic_model(listed)
         return self.builder.build_openai_model(listed)
 
     # -- completions ---------------------------------------------------------------------------------------------
@@ -81,6 +95,32 @@ class OpenAIApiHandler(BaseApiHandler):
                 fingerprint=answer.fingerprint)
 
         return self.run(context, messages, lambda: OpenAICompletionStream(model, _wants_usage(body)), whole)
+
+
+def _page(ids: Sequence[str]) -> tuple[Sequence[str], bool]:
+    """Return the part of Anthropic's list that the query of the request asks for, and whether it goes on there."""
+    limit = http.args.get("limit")
+    if limit is None:
+        limit = str(PAGE)
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= len(str(LONGEST_PAGE))
+            and 1 <= int(limit) <= LONGEST_PAGE):
+        raise ClientError(f"The 'limit' in the query must be a whole number from 1 to {LONGEST_PAGE}.")
+    after, before = (_position(ids, name) for name in ("after_id", "before_id"))
+    if before is not None:
+        ids, found = ids[:before], ids[max(before - int(limit), 0):before]
+        return found, len(found) < len(ids)
+    ids = ids if after is None else ids[after + 1:]
+    return ids[:int(limit)], len(ids) > int(limit)
+
+
+def _position(ids: Sequence[str], parameter: str) -> int | None:
+    """Return where in the list the model is that a parameter of the query names; None without the parameter."""
+    name = http.args.get(parameter)
+    if name is None:
+        return None
+    if name not in ids:
+        raise ClientError(f"There is no model '{name[:100]}', which '{parameter}' in the query names.")
+    return ids.index(name)
 
 
 def _reads_whole_answers_only() -> bool:

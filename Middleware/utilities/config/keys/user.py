@@ -110,6 +110,10 @@ CLIENTS: tuple[ConfigKey, ...] = (
               "Answers Open WebUI's requests to choose tools with \"none\", without running a workflow."),
     ConfigKey("sendReasoningToClient", "bool", False,
               "Sends the reasoning of a model to the client, separately from the answer."),
+    ConfigKey("contextLengthForClients", "int", 32768,
+              "The context length, in tokens, that lists of models state. Coding agents shorten a conversation when it "
+              "gets near; set it to that of the model that answers, or higher if the workflow shortens conversations.",
+              least=1),
     ConfigKey("responsesStore", "str", "memory",
               "Where the responses of the Responses API are kept, so that clients can refer to them: 'memory' until "
               "the server stops, at most 1,000 and 64 MiB of all users together, or 'none'.",

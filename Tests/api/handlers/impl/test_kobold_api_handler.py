@@ -66,10 +66,10 @@ def detail(answer: Answer, status: int, type_: str) -> str:
 
 @table(("path", "expected"), [
     ("/api/v1/info/version", {"result": "1.2.5"}), ("/api/extra/version", {"result": "KoboldCpp", "version": "1.100"}),
-    ("/api/v1/config/max_context_length", {"value": 32768}), ("/api/v1/model", {"result": "tester:Poem"}),
-    ("/api/extra/true_max_context_length/", {"value": 32768})])
+    ("/api/v1/config/max_context_length", {"value": 9000}), ("/api/v1/model", {"result": "tester:Poem"}),
+    ("/api/extra/true_max_context_length/", {"value": 9000})])
 def test_facts(lab: ApiLab, path: str, expected: Any) -> None:
-    lab.user(allowSharedWorkflows=True)
+    lab.user(allowSharedWorkflows=True, contextLengthForClients=9000)
     lab.shared("Poem", "A poem")
     assert lab.get(path).json == expected
     assert lab.post({}, path).status == 405

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from Tests.api.api_lab import CHAT, ApiLab, settled
-from Tests.api.front_dialects import openai_message
+from Tests.api.front_dialects import anthropic_message, openai_message
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import llm, reply_to, static, until, user
 
@@ -461,6 +461,55 @@ def test_one_model(lab: ApiLab, path: str, found: str) -> None:
     else:
         assert answer.status == 404
         assert path.rpartition("/models/")[2] in openai_message(answer.json, 404, "model_not_found")
+
+
+ANTHROPIC = {"anthropic-version": "2023-06-01"}
+
+
+def anthropic_page(lab: ApiLab, query: str = "") -> tuple[list[str], bool]:
+    """The names on a page of Anthropic's list, and whether there are more."""
+    body = lab.get(f"/v1/models{query}", ANTHROPIC).json
+    names = [entry["id"] for entry in body["data"]]
+    assert body.keys() == {"data", "has_more", "first_id", "last_id"}
+    assert (body["first_id"], body["last_id"]) == ((names[0], names[-1]) if names else (None, None))
+    return names, body["has_more"]
+
+
+def test_models_in_the_shape_of_anthropic(lab: ApiLab) -> None:
+    lab.user(allowSharedWorkflows=True, contextLengthForClients=5000)
+    for name in "abcd":
+        lab.shared(name, "text")
+    [first, *_] = lab.get("/models", ANTHROPIC).json["data"]
+    assert first == {"type": "model", "id": "tester:a", "display_name": "tester:a", "lifecycle": "active",
+                     "created_at": "2024-11-23T00:00:00Z", "max_input_tokens": 5000, "max_tokens": 5000}
+    assert lab.get("/v1/models/tester:a:latest", ANTHROPIC).json == first
+    everything = [f"tester:{name}" for name in "abcd"]
+    for query, names, more in (
+            ("", everything, False), ("?limit=3", everything[:3], True), ("?limit=1", everything[:1], True),
+            ("?limit=1&after_id=tester:a", everything[1:2], True), ("?after_id=tester:c", everything[3:], False),
+            ("?after_id=tester:d", [], False), ("?before_id=tester:c", everything[:2], False),
+            ("?limit=1&before_id=tester:c", everything[1:2], True), ("?before_id=tester:a", [], False)):
+        assert anthropic_page(lab, query) == (names, more), query
+    for query in ("?limit=0", "?limit=1001", "?limit=x", "?after_id=tester", "?before_id=nope"):
+        answer = lab.get(f"/v1/models{query}", ANTHROPIC)
+        word = query.partition("=")[0][1:]
+        assert answer.status == 400 and f"'{word}'" in anthropic_message(answer.json, 400), query
+    answer = lab.get("/v1/models/nope", ANTHROPIC)
+    assert answer.status == 404 and "'nope'" in anthropic_message(answer.json, 404)
+    assert "object" in lab.get("/v1/models").json
+
+
+def test_the_context_length_in_every_list_is_that_of_the_user(two_users: ApiLab) -> None:
+    two_users.user_file("bob", contextLengthForClients=9000)
+    lengths = {"alice:greet": 32768, "bob": 9000}
+    entries = two_users.get("/v1/models").json["data"]
+    assert {entry["id"]: entry["context_length"] for entry in entries} == lengths
+    assert all(entry["meta"] == {"n_ctx": lengths[entry["id"]]} for entry in entries)
+    loaded = two_users.get("/api/ps").json["models"]
+    assert {entry["name"]: entry["context_length"] for entry in loaded} == lengths
+    for name, length in lengths.items():
+        shown = two_users.post({"model": name}, "/api/show").json
+        assert shown["model_info"]["wilmer.context_length"] == length
 
 
 def test_models_of_two_users(two_users: ApiLab) -> None:
