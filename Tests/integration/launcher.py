@@ -99,10 +99,12 @@ def standard_tree(public: Path, backend_url: str) -> ConfigTree:
     tree.write("Users/_current-user.json", {"currentUser": USER})
     tree.write(f"Users/{USER}.json", {
         "routingConfig": "routes", "categorizationWorkflow": "Categorize", "maxCategorizationAttempts": 1,
-        "allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly"})
+        "allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly", "embeddingEndpointName": "Vectors"})
     tree.write("PromptTemplates/_chatonly.json", NO_MARKS)
     tree.write("Endpoints/Stub.json", endpoint(backend_url))
     tree.write("ApiTypes/Chat.json", api_type())
+    tree.write("Endpoints/Vectors.json", endpoint(backend_url, apiTypeConfigFileName="Vectors"))
+    tree.write("ApiTypes/Vectors.json", {"type": "openAIEmbeddings"})
     tree.write("Presets/Chat/Plain.json", {"temperature": 0.5})
     tree.write("Routing/routes.json", {"POEM": {"description": "poems", "workflow": "Poem"},
                                        "OTHER": {"description": "the rest", "workflow": "Plain"}})

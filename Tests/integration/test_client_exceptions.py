@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from Tests.backend_dialects import openai_embeddings
-from Tests.integration.launcher import USER, Backend, Launcher, endpoint, standard_tree, stuck
+from Tests.integration.launcher import USER, Backend, Launcher, standard_tree, stuck
 from Tests.stub_backend import AFTER_PIECES, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.tables import table
 
@@ -41,9 +41,8 @@ def world(shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> 
     folder: Path = tmp_path_factory.mktemp("exceptions")
     tree = standard_tree(folder / "Public", shared_backend.url)
     settings = json.loads((tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
-    tree.write("Users/bob.json", {**settings, "embeddingEndpointName": "Vectors"})
-    tree.write("ApiTypes/Vectors.json", {"type": "openAIEmbeddings"})
-    tree.write("Endpoints/Vectors.json", endpoint(shared_backend.url, apiTypeConfigFileName="Vectors"))
+    tree.write("Users/bob.json", settings)
+    tree.write(f"Users/{USER}.json", {**settings, "embeddingEndpointName": None})
     keys = folder / "keys.txt"
     keys.write_text(f"{KEY}\n{BOB_KEY} user=bob\n", encoding="utf-8")
     keys.chmod(0o600)
