@@ -4,14 +4,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from Middleware.cli.init.plan import window_of
 from Middleware.cli.init.servers import LOOPBACK, LOOPBACK_IPV6, OTHER_KIND, Model, NoServer, Server
 from Middleware.exceptions import ConfigurationError
+from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
 from Middleware.utilities.http.wire import HttpRequest, parse_target
@@ -48,6 +51,8 @@ _ADVICE = {
 _NOT_FOR_CHAT = re.compile(r"embed|rerank|whisper|dall-e|moderation|transcribe|minilm|\b(bge|gte|e5|tts)\b",
                            re.IGNORECASE)
 
+# What Linux shows of a GPU: NVIDIA's, AMD's, any with a driver for drawing, and that of Windows around it.
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri", "/dev/dxg")
 # Words in the chat template of a model that can think.
 _THINKS = re.compile(r"enable_thinking|<think>|reasoning")
 
@@ -213,7 +218,8 @@ def _look(questions: Questions, variable: str) -> Found:
             if list_status >= 500 and not questions.key else ""
         return NoServer(address, f"answers, but not as an LLM server that is known here ({what} at /v1/models{hint})")
     models, others = read_models(kind, questions.ask)
-    return Server(address, kind, models, others, variable if questions.key else "", _places(kind, questions.ask))
+    return Server(address, kind, models, others, variable if questions.key else "",
+                  _places(kind, address, questions.ask))
 
 
 # -- what the answers say ----------------------------------------------------------------------------------------------
@@ -251,12 +257,19 @@ def read_models(kind: str, ask: Ask) -> tuple[tuple[Model, ...], int]:
     return tuple(sorted(chat, key=lambda model: not model.loaded)), len(named) - len(chat)
 
 
-def _places(kind: str, ask: Ask) -> int:
-    """Return how many calls a server runs side by side; 0 if it does not say."""
+def _places(kind: str, address: str, ask: Ask) -> int:
+    """Return how many calls a server had better run side by side; 0 if it does not say."""
     if kind == "Ollama":
         # It does not say. More at once need OLLAMA_NUM_PARALLEL and memory for a window each.
         return 1
-    return (_number(ask("/props").part("total_slots")) or 0) if kind == "llama.cpp" else 0
+    slots = (_number(ask("/props").part("total_slots")) or 0) if kind == "llama.cpp" else 0
+    # A memory that is written meanwhile would take the processor away from the answer.
+    return min(slots, 1) if is_loopback(urlsplit(address).hostname or "") and not _may_have_gpu() else slots
+
+
+def _may_have_gpu() -> bool:
+    """Return whether this computer may have a GPU; only of Linux is it known that it has none."""
+    return sys.platform != "linux" or any(os.path.exists(device) for device in GPU_DEVICES)
 
 
 def _openai(ask: Ask) -> Iterator[Model]:

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,12 +162,29 @@ def test_pictures_and_tools_go_where_the_server_says_they_can(
 
 @pytest.mark.parametrize("server, places", [
     (llm_servers.llama_cpp(total_slots=4), 4), (llm_servers.ollama("m"), 1), (llm_servers.koboldcpp(), 0)])
-def test_few_calls_at_a_time_where_the_server_has_few_places(lab: Lab, server: Any, places: int) -> None:
+def test_few_calls_at_a_time_where_the_server_has_few_places(lab: Lab, monkeypatch: pytest.MonkeyPatch, server: Any,
+                                                             places: int) -> None:
+    monkeypatch.setattr(probing, "GPU_DEVICES", (os.devnull,))
     with llm_servers.serving(server) as backend:
         lab.init("--yes", "--backend", backend.url)
     for name in ("Main", "Worker"):
         assert content(lab, f"Endpoints/me/{name}.json")["parallelCalls"] == places
     assert content(lab, "Users/me.json")["backgroundNodesYield"] is True
+
+
+@pytest.mark.parametrize("platform, address, places", [
+    ("linux", "http://127.0.0.1:8080", 1), ("linux", "http://[::1]:8080", 1), ("linux", "http://localhost", 1),
+    ("linux", "http://192.168.1.5:8080", 4), ("darwin", "http://127.0.0.1:8080", 4),
+    ("win32", "http://127.0.0.1:8080", 4)])
+def test_one_call_at_a_time_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str, address: str,
+                                          places: int) -> None:
+    """Only of this computer is it known, and there only of Linux."""
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(probing, "GPU_DEVICES", (str(tmp_path / "nvidiactl"),))
+    ask = lambda path: probing.Reply(200, {"total_slots": 4}, "")  # noqa: E731
+    assert probing._places("llama.cpp", address, ask) == places
+    (tmp_path / "nvidiactl").touch()
+    assert probing._places("llama.cpp", address, ask) == 4
 
 
 @pytest.mark.parametrize("abilities, samplers", [(["thinking"], {"temperature": 0.2, "thinkingMode": "off",

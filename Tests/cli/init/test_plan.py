@@ -2,15 +2,30 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from Middleware.cli.init.plan import INSTRUCTIONS, OLLAMA_WINDOW, SMALLEST_WINDOW, TEMPLATES, shares, window_of
+from Middleware.cli.init.plan import (
+    INSTRUCTIONS,
+    OLLAMA_WINDOW,
+    SMALLEST_WINDOW,
+    Choice,
+    make_plan,
+    shares,
+    window_of,
+)
 from Middleware.cli.init.servers import Model, Server
 from Middleware.utilities.prompt_extraction_utils import RESERVED_TOKENS
 from Middleware.utilities.text_utils import rough_estimate_token_length
 
 WINDOWS = (2048, 4096, 8192, 16384, 32768, 131072, 1_000_000)
+
+
+def planned() -> dict[str, Any]:
+    server = Server("http://h", "llama.cpp", (Model("m", 8192),))
+    files = make_plan(Choice(server, server.models[0], "me", 5000)).files
+    return {path: json.loads(data) for path, data in files.items()}
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -26,7 +41,7 @@ def test_every_prompt_and_its_answer_fit(window: int) -> None:
     assert share["sharedTokens"] + share["notesTokens"] <= share["roomTokens"]
     assert share["sharedTokens"] + thoughtful["notesTokens"] + INSTRUCTIONS <= window
     # Of the messages, the prompt for a route has at most 2,400 characters.
-    route = json.loads((TEMPLATES / "Workflows/USER/assistant/_DefaultWorkflow.json").read_text("utf-8"))["nodes"][0]
+    route = planned()["Workflows/me/assistant/_DefaultWorkflow.json"]["nodes"][0]
     constant = route["systemPrompt"] + "".join(turn["user"] + turn["assistant"] for turn in route["exampleTurns"])
     assert rough_estimate_token_length(constant + "x" * 2400) + thoughtful["routeNameTokens"] <= window
     assert 3 * share["memoryTokens"] + share["chunkTokens"] + thoughtful["memoryTokens"] + INSTRUCTIONS <= window
@@ -55,8 +70,9 @@ def test_the_window_that_is_written(kind: str, known: int | None, window: int, w
 
 def test_the_prompts_for_small_jobs_begin_alike_and_those_for_answers_too() -> None:
     """A back-end with two slots keeps one for each: a slot is taken whose prompt shares a tenth with the new one."""
-    nodes = [node for file in TEMPLATES.glob("Workflows/**/*.json") if not file.name.endswith(".test.json")
-             for content in [json.loads(file.read_text(encoding="utf-8"))] for node in content.get("nodes", [content])]
+    nodes = [node for path, content in planned().items()
+             if path.startswith("Workflows/") and not path.endswith(".test.json")
+             for node in content.get("nodes", [content])]
     jobs = [node["systemPrompt"] for node in nodes if node.get("endpointName") == "Worker" and node.get("prompt")]
     assert len(jobs) == 3
     assert len({job[:300] for job in jobs}) == 1
