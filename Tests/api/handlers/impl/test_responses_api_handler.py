@@ -248,6 +248,20 @@ def test_tools_that_the_client_has_searched_for(lab: ApiLab) -> None:
     assert response["output"][0]["namespace"] == "crm"
 
 
+def test_the_liveness_call(lab: ApiLab) -> None:
+    lab.user(livenessToolCall={"toolName": "ping", "arguments": {"a": 1}})
+    lab.default([llm("", allowTools=True, injectLivenessToolCall=True, lastMessagesToSendInsteadOfPrompt=50)])
+    question = {"role": "user", "content": "Hi"}
+    told = stream(lab, [question], tools=[FIND]).response["output"]
+    assert [item["type"] for item in told] == ["message", "function_call"]
+    assert told[1]["call_id"].startswith("wilmer_liveness_")
+    assert (told[1]["name"], told[1]["arguments"]) == ("ping", '{"a": 1}')
+    done = {"type": "function_call_output", "call_id": told[1]["call_id"], "output": "ok"}
+    ask(lab, [question, *told, done, {"role": "user", "content": "And?"}], tools=[FIND])
+    assert sent(lab)["messages"] == [question, {"role": "assistant", "content": "<Hi>"},
+                                     {"role": "user", "content": "And?"}]
+
+
 # -- streams -----------------------------------------------------------------------------------------------------------
 def test_a_stream(lab: ApiLab) -> None:
     result = stream(lab, "Grüße 😀 aus der Ferne")
