@@ -145,7 +145,7 @@ def test_a_first_start_connects_a_model_and_goes_on(clone: Clone) -> None:
         text = terminal.wait("Only programs on this machine can connect")
         assert "Demo mode" not in text and "Next:" not in text
         port = re.search(r"Listening on: .*:(\d+)", text)[1]
-        assert models_at(port) == ["me:assistant", "me:chat", "me:memory"]
+        assert models_at(port) == ["me:agent", "me:assistant", "me:chat", "me:memory"]
         assert terminal.interrupt() == 0
 
 
