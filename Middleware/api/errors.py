@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -35,6 +36,7 @@ RETRY_AFTER = ("Retry-After", "5")
 NO_RETRY = ("x-should-retry", "false")
 # With these, a back-end would answer the same request again.
 _LASTING = frozenset((400, 401, 403, 404, 413, 422))
+_QUOTED = re.compile(r"'.*'", re.DOTALL)
 _PAYMENT_REQUIRED = 402
 _TOO_MANY_REQUESTS = 429
 
@@ -140,7 +142,7 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
     location = getattr(error, "location", "")
     where = f" in {location}" if location else ""
     if isinstance(error, (ClientError, HTTPException)):
-        logger.warning("Request %s refused: %s", name, error)
+        logger.warning("Request %s refused: %s", name, _without_quotes(error) if request and request.redact else error)
     elif isinstance(error, WilmerError):
         redact = None if request is None else request.redact
         file = error.file if isinstance(error, DataKeyError) else ""
@@ -154,6 +156,12 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
     if request is not None and request.listeners is not None and isinstance(mistake, ConfigurationError):
         with request_scope(request):
             request.listeners.emit("configuration_failed", mistake)
+
+
+def _without_quotes(error: Exception) -> str:
+    """Return the text of an error without anything in quotes, which may be the client's words."""
+    # From the first to the last, because such words may have quotes in them.
+    return _QUOTED.sub("'...'", str(error))
 
 
 def one_line(text: str) -> str:

@@ -35,6 +35,7 @@ NOT_FOUND = "previous_response_not_found"
 REFERENCE = "item_reference"
 ANONYMOUS = "anon"
 _RESPONSE_ID = re.compile(r"resp_([0-9a-f]{32})")
+_MADE_ID = re.compile(r"[a-z]{1,8}_[0-9A-Fa-f]{16,64}")
 # The beginnings of the ids that OpenAI gives to items. Any other type has that of its own name.
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco",
                 "custom_tool_call": "ctc", "custom_tool_call_output": "ctco"}
@@ -378,8 +379,8 @@ class ResponseStore:
                 if len(found) == len(wanted):
                     break
         for name in sorted(wanted - found.keys()):
-            raise ClientError(f"There is no item {name[:80]!r}: it was not stored, or has been forgotten. Send the "
-                              "item itself.", HTTPStatus.NOT_FOUND, param="input")
+            raise ClientError(f"The item{in_quotes(name)} that 'input' refers to is not known: it was not stored, or "
+                              "has been forgotten. Send the item itself.", HTTPStatus.NOT_FOUND, param="input")
         return found
 
     def _use(self, caller: Caller, response_id: str) -> _Entry | None:
@@ -436,11 +437,19 @@ def _with_id(item: Item) -> Item:
     return {**item, "id": f"{_ID_PREFIXES.get(name, name[:40])}_{uuid.uuid4().hex}"}
 
 
+def in_quotes(name: str) -> str:
+    """Return an id for a message: in quotes and with a space before it; nothing for what no server makes an id of.
+
+    Messages go into the log, and a client may write anything.
+    """
+    return f" '{name}'" if _MADE_ID.fullmatch(name) else ""
+
+
 def _lost(response_id: str, too_large: bool = False) -> ClientError:
     why = "was too large to be stored, or one before it was" if too_large else (
         "is not known: it was not stored, or it or one before it has been deleted or forgotten")
-    return ClientError(f"The response {response_id[:80]!r} {why}. Send the whole conversation as 'input', without "
-                       "'previous_response_id'.", param="previous_response_id", code=NOT_FOUND)
+    return ClientError(f"The response{in_quotes(response_id)} that 'previous_response_id' names {why}. Send the whole "
+                       "conversation as 'input', without it.", param="previous_response_id", code=NOT_FOUND)
 
 
 def _output(response: ResponseObject) -> Sequence[Item]:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.api.errors import log_error
 from Middleware.api.logging_setup import PrivacyFilter, set_up_logging
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import BackendConnectionError, BackendStatusError, ConfigNotFoundError
+from Middleware.exceptions import BackendConnectionError, BackendStatusError, ClientError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.lock_database import CannotOpenDatabaseError
 from Middleware.utilities.config.json_source import decode_text
@@ -29,7 +30,7 @@ def log() -> Iterator[io.StringIO]:
     handler = logging.StreamHandler(stream)
     handler.addFilter(PrivacyFilter())
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
-    loggers = [logging.getLogger(name) for name in (OWN, FOREIGN, "waitress")]
+    loggers = [logging.getLogger(name) for name in (OWN, FOREIGN, "waitress", "Middleware.api.errors")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)
@@ -146,3 +147,13 @@ def test_every_handler_of_the_launchers_has_it() -> None:
     finally:
         root.handlers[:] = before
         root.setLevel(level)
+
+
+def test_what_a_refusal_quotes(log: io.StringIO) -> None:
+    """The client's words are in quotes, which may themselves be among the words."""
+    error = ClientError("messages.0.role: expected 'user', found 'the owl's friend sleeps'.")
+    for redact in (True, False):
+        with request_scope(RequestContext(request_id="r", redact=redact)) as request:
+            log_error(error, request, "before the answer")
+    private_line, open_line = (line for line in log.getvalue().splitlines() if "refused" in line)
+    assert private_line.endswith("Request r refused: messages.0.role: expected '...'.") and SAID[:7] in open_line

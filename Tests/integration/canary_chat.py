@@ -269,6 +269,51 @@ def conversation(discussion: str, count: int) -> list[dict[str, Any]]:
     return [{"role": "system", "content": f"[DiscussionId]{discussion}[/DiscussionId]Be kind. {SENTENCE}"}, *messages]
 
 
+def _of_responses(chat: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    tools = [{"type": kind, "name": SENTENCE, "description": SENTENCE} for kind in ("function", "custom", SENTENCE)]
+    schema = {"type": "json_schema", "name": SENTENCE, "schema": {"type": "object", "title": SENTENCE}}
+    output = {"type": "function_call_output", "call_id": SENTENCE, "output": SENTENCE}
+    for body in (
+            {"input": SENTENCE, "instructions": SENTENCE, "metadata": {SENTENCE: SENTENCE}, "user": SENTENCE},
+            {"input": chat[1:-1], "instructions": chat[0]["content"], "store": False, "text": {"format": schema}},
+            {"input": SENTENCE, "previous_response_id": SENTENCE}, {"input": {SENTENCE: SENTENCE}},
+            {"input": [{"type": "item_reference", "id": SENTENCE}]}, {"input": [SENTENCE]},
+            {"input": [{"type": SENTENCE, "text": SENTENCE}, {"role": "user", "content": [{"type": SENTENCE}]}]},
+            {"input": [{"role": SENTENCE, "content": SENTENCE}]}, {"input": [output], "tools": SENTENCE},
+            {"input": [{"role": "user", "content": [
+                {"type": "input_file", "filename": SENTENCE, "file_data": SENTENCE}]}]},
+            {"input": SENTENCE, "tools": [*tools, {"type": "namespace", "name": SENTENCE, "tools": tools}]},
+            {"input": SENTENCE, "tools": tools, "tool_choice": {"type": "function", "name": SENTENCE}},
+            {"input": SENTENCE, "tools": tools[2:], "tool_choice": {"type": "function", "name": f"{SENTENCE}!"}},
+            {"input": SENTENCE, "tools": tools, "tool_choice": {"type": SENTENCE}},
+            {"input": SENTENCE, "prompt": SENTENCE}):
+        yield "/v1/responses", body
+        yield "/v1/responses/input_tokens", body
+
+
+def _of_messages(chat: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    tools = [{"name": SENTENCE, "description": SENTENCE, "input_schema": {"type": "object"}},
+             {"name": SENTENCE, "type": SENTENCE}]
+    said = [{"role": "user", "content": SENTENCE}]
+    for body in (
+            {"messages": chat[1:-1], "system": chat[0]["content"], "metadata": {"user_id": SENTENCE}},
+            {"messages": said, "system": [{"type": SENTENCE, "text": SENTENCE}, {"type": "text", "text": SENTENCE}]},
+            {"messages": [{"role": SENTENCE, "content": SENTENCE}]}, {"messages": [SENTENCE]}, {"messages": SENTENCE},
+            {"messages": [{"role": "user", "content": {SENTENCE: 1}}]},
+            {"messages": said, "thread": {SENTENCE: SENTENCE}},
+            {"messages": [{"role": "user", "content": [{"type": "document", "title": SENTENCE, "source": {
+                "type": SENTENCE, "data": SENTENCE}}]}]},
+            {"messages": [*said, {"role": "assistant", "content": [
+                {"type": "tool_use", "id": SENTENCE, "name": SENTENCE, "input": {SENTENCE: SENTENCE}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": SENTENCE, "content": SENTENCE}]}]},
+            {"messages": said, "tools": tools}, {"messages": said, "tools": SENTENCE, "container": SENTENCE},
+            {"messages": said, "tools": tools, "tool_choice": {"type": "tool", "name": SENTENCE}},
+            {"messages": said, "tools": tools[1:], "tool_choice": {"type": "tool", "name": f"{SENTENCE}!"}},
+            {"messages": said, "tool_choice": {"type": SENTENCE}}):
+        yield "/v1/messages", {"max_tokens": 100, **body}
+        yield "/v1/messages/count_tokens", body
+
+
 def odd_requests(discussion: str) -> Iterator[tuple[str, bytes]]:
     """Other dialects, and bodies that are not what they should be; all hold the sentence."""
     chat = conversation(discussion, 3)
@@ -284,7 +329,11 @@ def odd_requests(discussion: str) -> Iterator[tuple[str, bytes]]:
                 {"id": "c", "type": "function", "function": {"name": SENTENCE, "arguments": f"{{{SENTENCE}"}}]}]}),
             ("/v1/completions", {"prompt": [SENTENCE]}), ("/api/chat", {"messages": plain, "images": [SENTENCE]}),
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": [
-                {"type": "image_url", "image_url": {"url": SENTENCE}}, {"type": SENTENCE}]}]})):
+                {"type": "image_url", "image_url": {"url": SENTENCE}}, {"type": SENTENCE}]}]}),
+            *_of_responses(chat), *_of_messages(chat),
+            ("/v1/embeddings", {"input": SENTENCE}), ("/v1/embeddings", {"input": [], "encoding_format": SENTENCE}),
+            ("/v1/embeddings", {"input": SENTENCE, "model": SENTENCE}),
+            ("/api/embed", {"input": {SENTENCE: SENTENCE}})):
         for stream in (False, True):
             yield path, json.dumps({"model": model, "stream": stream, **body}).encode()
     yield "/v1/chat/completions", f'{{"model": "{model}", "messages": [{SENTENCE}'.encode()

@@ -155,7 +155,7 @@ class _Parts:
             self.images += parts.images
         else:
             given = f"{kind} ({source.get('media_type')})" if kind == "base64" else str(kind)
-            raise ClientError(f"{path}.source: documents of the type {given[:_LONGEST_NAME]} cannot be read here. "
+            raise ClientError(f"{path}.source: documents of the type '{given[:_LONGEST_NAME]}' cannot be read here. "
                               "Expected: text, or content with texts and images.")
         self.texts.append("\n".join([f"[{title}]", *texts] if title else texts))
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from Middleware.utilities.text_utils import nearest
 logger = logging.getLogger(__name__)
 
 # A tool without a schema takes no arguments. Some back-ends refuse a function without one.
+_KIND = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
@@ -87,5 +89,7 @@ class OfferedTools:
 def log_not_offered(kinds: Sequence[str]) -> None:
     """Log the tools of a request that only the provider of the original API can run, so that the LLM is not told."""
     if kinds:
+        # Whatever else a client writes there must not get into the log.
+        names = ", ".join(kind if _KIND.fullmatch(kind) else "an unknown type" for kind in kinds)
         logger.warning("The client offers tools that only the original provider runs; the LLM does not get them: %s",
-                       ascii(", ".join(kind[:60] for kind in kinds))[1:-1])
+                       names)

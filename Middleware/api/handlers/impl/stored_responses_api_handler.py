@@ -19,6 +19,7 @@ from Middleware.services.response_store import (
     ResponseObject,
     ResponseStore,
     get_response_store,
+    in_quotes,
     request_id_of,
 )
 from Middleware.utilities import config_utils
@@ -101,7 +102,7 @@ def _known(found: T | None, name: str) -> T:
 
 
 def _unknown(name: str) -> ClientError:
-    return ClientError(f"There is no response {name[:80]!r}: it was not stored, or has been deleted or forgotten.",
+    return ClientError(f"There is no response{in_quotes(name)}: it was not stored, or has been deleted or forgotten.",
                        HTTPStatus.NOT_FOUND)
 
 
@@ -145,7 +146,7 @@ def _input_items(store: ResponseStore, caller: Caller, name: str) -> ItemList:
     if after is not None:
         ids = [item.get("id") for item in items]
         if after not in ids:
-            raise ClientError(f"'after' must be the id of an item of this response, and {after[:80]!r} is none.",
+            raise ClientError("'after' must be the id of an item of this response, and it is not.",
                               HTTPStatus.NOT_FOUND, param="after")
         del items[:ids.index(after) + 1]
     page = [_shown(item) for item in items[:limit]]
