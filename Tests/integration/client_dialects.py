@@ -1,4 +1,4 @@
-"""The four dialects that clients speak: what they send, and what they read in an answer, by the letter.
+"""The dialects that clients speak: what they send, and what they read in an answer, by the letter.
 
     front = FRONTS["Ollama chat"]
     heard = front.read(server.request("POST", front.path, front.body("Flow", "Hi", stream=True)), stream=True)
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from Tests.api.front_dialects import openai_message, plain_message
+from Tests.api.front_dialects import anthropic_message, openai_message, plain_message
+from Tests.api.responses_stream import heard as read_events
 from Tests.integration.launcher import Response
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "description": "Look a word up.", "parameters": {
@@ -57,10 +58,12 @@ class Front:
     Attributes:
         takes_tools: requests and answers have a place for tool calls.
         takes_images: requests have a place for images.
+        tells_failures: a stream tells a failure of its first second, too, and has the status of success.
     """
 
     path = stream_type = ""
     takes_tools = takes_images = True
+    tells_failures = False
 
     def body(self, model: str, turns: Sequence[Turn], stream: bool) -> dict[str, Any]:
         """A request with this history; leaves out what the dialect has no place for."""
@@ -278,8 +281,148 @@ class OllamaGenerateFront(_Ollama):
         heard.text += _text(body["response"])
 
 
+class MessagesFront(Front):
+    path, stream_type = "/v1/messages", "text/event-stream"
+
+    def body(self, model: str, turns: Sequence[Turn], stream: bool) -> dict[str, Any]:
+        system = [{"type": "text", "text": turn.text} for turn in turns if turn.role == "system"]
+        tools = [{"name": function["name"], "description": function["description"],
+                  "input_schema": function["parameters"]} for function in _functions()]
+        return {"model": model, "max_tokens": 1024, "stream": stream, "system": system, "tools": tools,
+                "thinking": {"type": "adaptive"},
+                "messages": [self._message(turn) for turn in turns if turn.role != "system"]}
+
+    @staticmethod
+    def _message(turn: Turn) -> dict[str, Any]:
+        if turn.call:
+            return {"role": turn.role, "content": [
+                {"type": "tool_use", "id": "toolu_a", "name": turn.call[0], "input": turn.call[1]}]}
+        if turn.role == "tool":
+            return {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "toolu_a", "content": turn.text}]}
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": turn.image}}
+        content = [{"type": "text", "text": turn.text}, image] if turn.image else turn.text
+        return {"role": turn.role, "content": content}
+
+    def read_error(self, body: Any, status: int) -> str:
+        return anthropic_message(body, status)
+
+    def read_stream(self, text: str, heard: Heard) -> None:
+        blocks = text.split("\n\n")
+        assert blocks.pop() == ""
+        events = []
+        for block in blocks:
+            name, data = block.split("\n")
+            events.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {events[-1]['type']}"
+        events = [event for event in events if event["type"] != "ping"]
+        message = events.pop(0)["message"]
+        assert message["content"] == [] and message["usage"]["input_tokens"] > 0
+        if events[-1]["type"] == "error":
+            heard.error = self.read_error(events.pop(), 502)
+        else:
+            assert events.pop() == {"type": "message_stop"}
+            end = events.pop()
+            message = {**message, **end["delta"], "usage": end["usage"]}
+        self.read_whole({**message, "content": self._content(events, bool(heard.error))}, heard)
+
+    @staticmethod
+    def _content(events: list[Any], cut_off: bool) -> list[Any]:
+        """What the events add up to; one block is open at a time, and all but one that a failure has cut off end."""
+        content: list[Any] = []
+        parts: list[str] | None = None
+        for event in events:
+            kind = event["type"].removeprefix("content_block_")
+            assert event["index"] == len(content) - (kind != "start") and (parts is None) == (kind == "start")
+            if kind == "start":
+                parts = []
+                content.append(event["content_block"])
+            elif kind == "delta":
+                _, (key, value) = event["delta"].items()
+                if key == "partial_json":
+                    parts.append(value)  # type: ignore[union-attr]
+                else:
+                    content[-1][key] += value
+            else:
+                assert kind == "stop"
+                if content[-1]["type"] == "tool_use":
+                    content[-1]["input"] = json.loads("".join(parts or ()) or "{}")
+                parts = None
+        assert parts is None or cut_off
+        return content
+
+    def read_whole(self, body: Any, heard: Heard) -> None:
+        assert (body["type"], body["role"], body["stop_sequence"]) == ("message", "assistant", None)
+        usage = body["usage"]
+        if not heard.error:
+            heard.finish = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls"}[body["stop_reason"]]
+            heard.usage = usage["input_tokens"] + usage["cache_read_input_tokens"], usage["output_tokens"]
+        for block in body["content"]:
+            if block["type"] == "text":
+                heard.text += block["text"]
+            elif block["type"] == "thinking":
+                assert block["signature"]
+                heard.reasoning += block["thinking"]
+            else:
+                assert block["type"] == "tool_use" and block["id"]
+                heard.calls.append((block["name"], block["input"]))
+
+
+class ResponsesFront(Front):
+    path, stream_type = "/v1/responses", "text/event-stream"
+    tells_failures = True
+
+    def body(self, model: str, turns: Sequence[Turn], stream: bool) -> dict[str, Any]:
+        return {"model": model, "stream": stream, "store": False,
+                "instructions": "\n".join(turn.text for turn in turns if turn.role == "system"),
+                "input": [self._item(turn) for turn in turns if turn.role != "system"],
+                "tools": [{"type": "function", **function} for function in _functions()]}
+
+    @staticmethod
+    def _item(turn: Turn) -> dict[str, Any]:
+        if turn.call:
+            return {"type": "function_call", "call_id": "call_a", "name": turn.call[0],
+                    "arguments": json.dumps(turn.call[1], ensure_ascii=False)}
+        if turn.role == "tool":
+            return {"type": "function_call_output", "call_id": "call_a", "output": turn.text}
+        kind = "output_text" if turn.role == "assistant" else "input_text"
+        image = {"type": "input_image", "image_url": f"data:image/png;base64,{turn.image}"}
+        return {"role": turn.role, "content": [{"type": kind, "text": turn.text}, *([image] if turn.image else [])]}
+
+    def read_error(self, body: Any, status: int) -> str:
+        return openai_message(body, status)
+
+    def read_stream(self, text: str, heard: Heard) -> None:
+        self.read_whole(read_events(text.encode()).response, heard)
+
+    def read_whole(self, body: Any, heard: Heard) -> None:
+        assert body["object"] == "response" and body["id"].startswith("resp_")
+        if body["status"] == "failed":
+            heard.error = body["error"]["message"]
+        else:
+            cut = body["incomplete_details"]
+            assert cut in (None, {"reason": "max_output_tokens"}) and (body["status"] == "completed") == (cut is None)
+            heard.finish = "length" if cut else "stop"
+            heard.usage = body["usage"]["input_tokens"], body["usage"]["output_tokens"]
+            assert body["usage"]["total_tokens"] == sum(heard.usage)
+        for item in body["output"]:
+            if item["type"] == "message":
+                heard.text += "".join(part["text"] for part in item["content"])
+            elif item["type"] == "reasoning":
+                heard.reasoning += "".join(part["text"] for part in item["summary"])
+            else:
+                assert item["type"] == "function_call" and item["call_id"]
+                heard.calls.append((item["name"], json.loads(item["arguments"])))
+
+
 FRONTS: dict[str, Front] = {"OpenAI chat": OpenAiChatFront(), "OpenAI text": OpenAiTextFront(),
+                            "OpenAI Responses": ResponsesFront(), "Anthropic Messages": MessagesFront(),
                             "Ollama chat": OllamaChatFront(), "Ollama generate": OllamaGenerateFront()}
+
+
+def _functions() -> list[dict[str, Any]]:
+    """The functions of ``TOOLS``, for the dialects that have them in another place."""
+    return [tool["function"] for tool in TOOLS]  # type: ignore[misc]
 
 
 def tagged(turns: Sequence[Turn]) -> str:

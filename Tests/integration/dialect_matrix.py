@@ -80,18 +80,19 @@ class Loss:
 
 _NO_CALLS = {"call": LOST, "calls": LOST, "call end": STOP}
 _TEXT_FRONTS = ("OpenAI text", "Ollama generate")
-_OLLAMA_FRONTS = ("Ollama chat", "Ollama generate")
+_NO_FINGERPRINT = ("OpenAI Responses", "Anthropic Messages", "Ollama chat", "Ollama generate")
 LOSSES = (
     Loss("This back-end's API has no tool calls; the tools that a client offers are not sent to it.", _NO_CALLS,
          backs=(TEXT, GENERATE, KOBOLD)),
     Loss("This client API cannot carry tool calls; they become text, behind the text beside them.",
          {"call": AS_TEXT, "calls": AS_TEXT, "call end": STOP}, _TEXT_FRONTS),
-    Loss("Ollama also reports `stop` for an answer with tool calls.", {"call end": STOP}, ("Ollama chat",)),
+    Loss("This client API has no reason of its own for it: such an answer ends as any other.", {"call end": STOP},
+         ("Ollama chat", "OpenAI Responses")),
     Loss("This back-end's API does not separate thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
     Loss("This client API cannot carry thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
     Loss("KoboldCpp reports no token counts in streams; the client gets an estimate.", {"usage": ESTIMATED},
          backs=(KOBOLD,), streamed=True),
-    Loss("Ollama's API has no `system_fingerprint`.", {"fingerprint": ABSENT}, _OLLAMA_FRONTS),
+    Loss("This client API has no `system_fingerprint`.", {"fingerprint": ABSENT}, _NO_FINGERPRINT),
     Loss("This back-end sends none; the client gets one of WilmerAI's.", {"fingerprint": OWN},
          backs=(OLLAMA, GENERATE, KOBOLD, CLAUDE)),
 )
