@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from Tests.corpora import texts_of
 
-POSTS = ("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/api/chat", "/api/generate")
+POSTS = ("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/api/chat", "/api/generate",
+         "/v1/responses", "/responses", "/v1/responses/input_tokens", "/v1/messages", "/v1/v1/messages",
+         "/messages/count_tokens", "/v1/embeddings", "/api/embed", "/api/embeddings")
 GETS = ("/v1/models", "/models", "/api/tags", "/api/version", "/health", "/api/show", "/v1/embeddings", "/",
         "/static/x", "/v1/models/x", "/favicon.ico")
 METHODS = ("POST", "GET", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "BREW")
@@ -123,6 +125,84 @@ SHAPES: dict[str, st.SearchStrategy[Any]] = {
         optional={**optional, "system": contents, "images": st.lists(images, max_size=2), "raw": st.booleans(),
                   "context": junk, "template": texts, "keep_alive": junk}),
     "DELETE": st.fixed_dictionaries({"request_id": texts})}
+
+# The Responses API of OpenAI.
+names = st.one_of(st.sampled_from(["find", "Find", "crm", "web_search", "x" * 70, ""]), texts)
+ids = st.one_of(st.sampled_from(["call_1", "fc_1", "msg_1", "resp_" + "0" * 32, ""]), texts)
+# Bending makes enough of the others, which these two APIs refuse.
+known_roles = st.sampled_from(["user", "assistant", "system"])
+item_parts = st.one_of(
+    st.builds(lambda kind, text: {"type": kind, "text": text},
+              st.sampled_from(["input_text", "output_text", "text", "summary_text", "refusal"]), contents),
+    st.builds(lambda url: {"type": "input_image", "image_url": url}, images),
+    st.builds(lambda data: {"type": "input_file", "filename": "a.txt", "file_data": data},
+              st.sampled_from(["data:text/plain;base64,aGk=", "data:application/pdf;base64,aGk=",
+                               "data:text/plain,%ff", ""])),
+    junk)
+item_contents = st.one_of(contents, st.lists(item_parts, max_size=3))
+items = st.one_of(
+    st.fixed_dictionaries({"role": known_roles, "content": item_contents},
+                          optional={"type": st.just("message"), "id": ids}),
+    st.fixed_dictionaries({"type": st.sampled_from(["function_call", "custom_tool_call", "tool_search_call",
+                                                    "local_shell_call", "mcp_call"]), "call_id": ids},
+                          optional={"name": names, "namespace": names, "arguments": junk, "input": junk,
+                                    "action": junk}),
+    st.fixed_dictionaries({"type": st.sampled_from(["function_call_output", "custom_tool_call_output",
+                                                    "tool_search_output"]), "call_id": ids},
+                          optional={"output": st.one_of(item_contents, junk), "tools": junk}),
+    st.fixed_dictionaries({"type": st.sampled_from(["item_reference", "reasoning", "compaction", "additional_tools"])},
+                          optional={"id": ids, "summary": junk, "tools": junk}))
+item_tools = st.lists(st.one_of(
+    st.fixed_dictionaries({"type": st.sampled_from(["function", "custom", "tool_search", "local_shell", "web_search"])},
+                          optional={"name": names, "parameters": junk, "description": texts, "format": junk,
+                                    "execution": st.sampled_from(["client", "server"])}),
+    st.fixed_dictionaries({"type": st.just("namespace"), "name": names, "tools": junk})), max_size=3)
+SHAPES["/v1/responses"] = st.fixed_dictionaries(
+    {"model": models, "input": st.one_of(contents, st.lists(items, max_size=4))},
+    optional={"stream": st.booleans(), "instructions": item_contents, "tools": item_tools,
+              "tool_choice": st.one_of(st.fixed_dictionaries({"type": st.sampled_from(["function", "allowed_tools"])},
+                                                             optional={"name": names, "tools": junk}), junk),
+              "previous_response_id": st.one_of(st.none(), ids), "store": junk, "metadata": junk, "text": junk,
+              "reasoning": junk, "temperature": numbers, "max_output_tokens": junk, "include": junk, "user": junk})
+SHAPES["/responses"] = SHAPES["/v1/responses/input_tokens"] = SHAPES["/v1/responses"]
+
+# The Messages API of Anthropic.
+sources = st.one_of(
+    st.fixed_dictionaries({"type": st.just("base64"), "media_type": texts, "data": images}),
+    st.builds(lambda url: {"type": "url", "url": url}, images),
+    st.fixed_dictionaries({"type": st.sampled_from(["text", "content", "file"])},
+                          optional={"data": contents, "content": junk}))
+plain_blocks = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": contents}),
+    st.fixed_dictionaries({"type": st.sampled_from(["image", "document"]), "source": st.one_of(sources, junk)},
+                          optional={"title": junk}),
+    st.fixed_dictionaries({"type": st.just("search_result")},
+                          optional={"content": junk, "title": junk, "source": junk}),
+    st.fixed_dictionaries({"type": st.just("tool_reference")}, optional={"tool_name": names}), junk)
+blocks = st.one_of(
+    plain_blocks,
+    st.fixed_dictionaries({"type": st.just("tool_use"), "id": ids, "name": names}, optional={"input": junk}),
+    st.fixed_dictionaries({"type": st.just("tool_result"), "tool_use_id": ids},
+                          optional={"content": st.one_of(contents, st.lists(plain_blocks, max_size=2)),
+                                    "is_error": junk}),
+    st.fixed_dictionaries({"type": st.sampled_from(["thinking", "redacted_thinking"])}, optional={"thinking": junk}))
+SHAPES["/v1/v1/messages"] = SHAPES["/messages/count_tokens"] = SHAPES["/v1/messages"] = st.fixed_dictionaries(
+    {"model": models, "messages": st.lists(st.fixed_dictionaries(
+        {"role": known_roles, "content": st.one_of(contents, st.lists(blocks, max_size=3))}), max_size=4)},
+    optional={"stream": st.booleans(), "system": st.one_of(contents, st.lists(plain_blocks, max_size=2)),
+              "max_tokens": st.one_of(numbers, junk), "thinking": st.one_of(
+                  st.fixed_dictionaries({"type": st.sampled_from(["enabled", "adaptive", "disabled"])},
+                                        optional={"display": texts}), junk),
+              "tools": st.lists(st.one_of(st.fixed_dictionaries(
+                  {"name": names}, optional={"input_schema": junk, "defer_loading": junk, "type": texts}), junk),
+                  max_size=3),
+              "tool_choice": st.one_of(st.fixed_dictionaries(
+                  {"type": st.sampled_from(["auto", "any", "none", "tool"])}, optional={"name": names}), junk),
+              "thread": st.none(), "stop_sequences": junk, "metadata": junk})
+
+SHAPES["/v1/embeddings"] = SHAPES["/api/embed"] = SHAPES["/api/embeddings"] = st.fixed_dictionaries(
+    {"model": models}, optional={"input": st.one_of(contents, st.lists(contents, max_size=3), junk), "prompt": contents,
+                                 "encoding_format": st.sampled_from(["float", "base64", "x"]), "dimensions": numbers})
 SHAPES["/chat/completions"] = SHAPES["/v1/chat/completions"]
 SHAPES["/completions"] = SHAPES["/v1/completions"]
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, currently_in_test_context, given, note, seed, settings
 
+from Tests.backend_dialects import openai_embeddings
 from Tests.corpora import cases
 from Tests.integration.http_fuzzing import (
     RAW_REQUESTS,
@@ -26,7 +27,8 @@ from Tests.integration.http_fuzzing import (
     send,
     wait_until,
 )
-from Tests.integration.launcher import USER, Backend, Launcher, llm_node, standard_tree
+from Tests.integration.launcher import USER, Backend, Launcher, endpoint, llm_node, standard_tree
+from Tests.stub_backend import StubBackend, json_reply
 
 SEED = os.environ.get("WILMER_FUZZ_SEED")
 FACTOR = int(os.environ.get("WILMER_FUZZ_FACTOR", "1"))
@@ -70,8 +72,10 @@ class Target:
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """One user whose workflow does with a conversation most of what nodes can do with it."""
     folder = tmp_path_factory.mktemp("fuzz")
-    with Backend() as backend:
+    with Backend() as backend, StubBackend() as vectors:
+        vectors.responder = lambda request: json_reply(openai_embeddings([[0.5, -1.0]] * len(request.json["input"])))
         tree = standard_tree(folder / "Public", backend.url)
+        tree.write("Endpoints/Vectors.json", endpoint(vectors.url, apiTypeConfigFileName="Vectors"))
         user = json.loads((tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
         tree.write(f"Users/{USER}.json", {
             **user, "customWorkflowOverride": True, "customWorkflow": "Fuzz", "encryptUsingApiKey": True,
@@ -117,13 +121,15 @@ def check_content(kind: str, body: bytes) -> None:
     text = body.decode("utf-8")
     if kind.startswith("text/event-stream"):
         events = [line[6:] for line in text.split("\n") if line.startswith("data: ")]
-        assert events and events[-1] == "[DONE]"
-        assert not [event for event in events[:-1] if "error" in json.loads(event)]
+        # The newer dialects name their last event.
+        last = events[-1] if events[-1] == "[DONE]" else json.loads(events[-1])["type"]
+        assert last in ("[DONE]", "message_stop", "response.completed"), last
+        assert not [event for event in events if event != "[DONE]" and json.loads(event).get("error")]
     elif kind.startswith("application/x-ndjson"):
         lines = [json.loads(line) for line in text.splitlines() if line]
         assert lines[-1]["done"] is True and not [line for line in lines if "error" in line]
     elif not kind.startswith("text/plain"):
-        assert kind.startswith("application/json") and "error" not in json.loads(text)
+        assert kind.startswith("application/json") and not json.loads(text).get("error")
 
 
 @pytest.mark.slow
