@@ -34,7 +34,11 @@ class ResponsesTools:
     def __init__(self, tools: object = None) -> None:
         """``tools``: the field of the request. Raises ClientError if it is not a list of tools."""
         self._offered = OfferedTools()
+        # Namespace and name of a tool, and its name for the LLM: both ways.
         self._names: dict[tuple[str, str], str] = {}
+        self._identities: dict[str, tuple[str, str]] = {}
+        # The names for the LLM of all tools with the same own name.
+        self._inside: dict[str, set[str]] = {}
         if not isinstance(tools, list | None):
             raise ClientError("The 'tools' field must be a list of objects.", param="tools")
         self.add(tools or [], "tools")
@@ -79,12 +83,12 @@ class ResponsesTools:
         return []
 
     def _offer(self, tool: ClientTool, description: object, parameters: object) -> list[str]:
-        name = self.offered_name(tool.name, tool.namespace)
-        known = self._offered.called(name)
+        name, identity = self.offered_name(tool.name, tool.namespace), (tool.namespace, tool.name)
         # "a__b" with "c" and "a" with "b__c" would be one name.
-        if name in self._names.values() and (known.name, known.namespace) != (tool.name, tool.namespace):
-            name = _hashed(name, f"{tool.namespace}\n{tool.name}")
-        self._names[tool.namespace, tool.name] = name
+        if self._identities.setdefault(name, identity) != identity:
+            name = _hashed(name, "\n".join(identity))
+        self._names[identity] = name
+        self._inside.setdefault(tool.name, set()).add(name)
         self._offered.add(name, description if isinstance(description, str) else None,
                           parameters if isinstance(parameters, Mapping) else None, tool)
         return [name]
@@ -116,9 +120,12 @@ class ResponsesTools:
         if not isinstance(allowed, list) or mode not in ("auto", "required"):
             raise ClientError("A 'tool_choice' of type 'allowed_tools' needs a list of 'tools' and a 'mode' that is "
                               "'auto' or 'required'.", param="tool_choice")
-        wanted = [self._offered.choice(self._chosen(tool), "tool_choice") for tool in allowed]
-        names = [choice["function"] for choice in wanted]
-        functions = [function for function in self.functions if _only_name(function) in names]
+        names = set()
+        for tool in allowed:
+            name = self._chosen(tool)
+            self._offered.choice(name, "tool_choice")
+            names.add(name)
+        functions = [tool for tool in self.functions if _function_name(tool) in names]
         return functions, mode if functions else None
 
     def _chosen(self, choice: object) -> str:
@@ -131,13 +138,13 @@ class ResponsesTools:
         if isinstance(namespace, str) and namespace:
             return self.offered_name(name, namespace)
         # Most clients choose a tool of a namespace by its own name.
-        inside = [offered for (_, inner), offered in self._names.items() if inner == name]
-        return self._names.get(("", name)) or (inside[0] if len(inside) == 1 else name)
+        inside = self._inside.get(name, set())
+        return self._names.get(("", name)) or (next(iter(inside)) if len(inside) == 1 else name)
 
 
-def _only_name(tool: Mapping[str, object]) -> dict[str, object]:
+def _function_name(tool: Mapping[str, object]) -> object:
     function = tool["function"]
-    return {"name": function["name"]} if isinstance(function, Mapping) else {}
+    return function["name"] if isinstance(function, Mapping) else None
 
 
 def _name_of(tool: Mapping[str, object], path: str) -> str:
