@@ -9,13 +9,14 @@ import re
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import cast
 
 from Middleware.exceptions import ClientError, DataKeyError, WilmerError
 from Middleware.models.process import process
+from Middleware.models.responses import Item, ResponseObject
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities.config.users import choice_in, flag_in, settings_for
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, FernetCipher, derive_encryption_key, hash_api_key
@@ -40,8 +41,6 @@ _MADE_ID = re.compile(r"[a-z]{1,8}_[0-9A-Fa-f]{16,64}")
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco",
                 "custom_tool_call": "ctc", "custom_tool_call_output": "ctco"}
 
-Item = Mapping[str, object]
-ResponseObject = Mapping[str, object]
 Owner = tuple[str, str]
 """A user, and the hash of a client's key: all that two clients must have in common to see each other's responses."""
 
@@ -453,7 +452,7 @@ def _lost(response_id: str, too_large: bool = False) -> ClientError:
 
 
 def _output(response: ResponseObject) -> Sequence[Item]:
-    return cast("Sequence[Item]", response.get("output") or ())
+    return cast("Sequence[Item]", response["output"])
 
 
 def _cipher(caller: Caller, user: str) -> Cipher:

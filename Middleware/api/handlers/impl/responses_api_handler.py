@@ -21,7 +21,7 @@ from Middleware.api.requests.responses_tools import ResponsesTools
 from Middleware.common.constants import OPENAI_RESPONSES
 from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext
-from Middleware.models.responses import RequestFields
+from Middleware.models.responses import Item, RequestFields
 from Middleware.services.response_store import Caller, get_response_store
 from Middleware.utilities import config_utils
 
@@ -38,7 +38,7 @@ class _Asked:
 
     caller: Caller
     fields: RequestFields
-    items: Sequence[Mapping[str, object]]
+    items: Sequence[Item]
     messages: list[Message]
     tools: ResponsesTools
     functions: list[dict[str, object]]

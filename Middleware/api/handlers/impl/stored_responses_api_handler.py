@@ -1,6 +1,7 @@
 """The routes of the Responses API about responses that are under way or stored: read, delete, cancel."""
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TypedDict, TypeVar
 
@@ -12,11 +13,10 @@ from Middleware.api.handlers.base.base_api_handler import BaseApiHandler
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common.constants import OPENAI_RESPONSES
 from Middleware.exceptions import ClientError
+from Middleware.models.responses import Item, ResponseObject
 from Middleware.services.response_store import (
     CLIENT_CANCELLED,
     Caller,
-    Item,
-    ResponseObject,
     ResponseStore,
     get_response_store,
     in_quotes,
@@ -63,16 +63,22 @@ class StoredResponsesApiHandler(BaseApiHandler):
                 app.add_url_rule(prefix + path, f"{method} {prefix}{path}", view, methods=[method])
 
     def retrieve(self, name: str) -> Response:
-        return self.listing(lambda: _retrieve(get_response_store(), _caller(), name))
+        return self._answer(_retrieve, name)
 
     def delete(self, name: str) -> Response:
-        return self.listing(lambda: _delete(get_response_store(), _caller(), name))
+        return self._answer(_delete, name)
 
     def cancel(self, name: str) -> Response:
-        return self.listing(lambda: _cancel(get_response_store(), _caller(), name))
+        return self._answer(_cancel, name)
 
     def input_items(self, name: str) -> Response:
-        return self.listing(lambda: _input_items(get_response_store(), _caller(), name))
+        return self._answer(_input_items, name)
+
+    def _answer(self, build: Callable[[ResponseStore, Caller, str], Mapping[str, object]], name: str) -> Response:
+        response = self.listing(lambda: build(get_response_store(), _caller(), name))
+        # Of all that can be read by GET, only this holds what somebody said.
+        response.headers["Cache-Control"] = "no-store"
+        return response
 
 
 def _caller() -> Caller:

@@ -56,7 +56,8 @@ def error_of(answer: Answer) -> tuple[int, Any, Any]:
 @pytest.mark.parametrize("prefix", ["/v1", ""])
 def test_retrieve_and_delete(lab: ApiLab, prefix: str) -> None:
     path = f"{prefix}/responses/{finish(begun())}"
-    assert ask(lab, "GET", f"{path}?include[]=x&stream=false").json["status"] == "completed"
+    answer = ask(lab, "GET", f"{path}?include[]=x&stream=false")
+    assert answer.json["status"] == "completed" and answer.headers["Cache-Control"] == "no-store"
     assert error_of(ask(lab, "GET", f"{path}?stream=true")) == (400, "stream", "unsupported_parameter")
     assert ask(lab, "DELETE", f"{path}/").json == {"id": path.rpartition("/")[2], "object": "response", "deleted": True}
     for method, end in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
