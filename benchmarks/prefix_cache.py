@@ -1,13 +1,15 @@
 """How many tokens of prompts a server with a prompt cache reads per turn, for each workflow of a table.
 
     python benchmarks/prefix_cache.py [--real LLAMA_SERVER MODEL] [--only router,game] [--turns 20]
+    python benchmarks/prefix_cache.py --check
 
 Each workflow leads a conversation of 20 turns, of which the client sends the whole each time, and every call goes to
 several caches at once: one slot, two and four, with and without a host cache (llama.cpp's --cache-ram). What the model
 says is scripted (benchmarks/cache_backend.py). The caches are a simulation of llama.cpp's; with --real they are servers
 of its own kind, started from the binary LLAMA_SERVER with the GGUF file MODEL.
 
-Exit status 1: a workflow reads more than its limit.
+Exit status 1: a workflow reads more than its limit. ``--check`` leads the workflows with several prompts for as long as
+it takes to write a memory, and holds them to limits of their own, 5 % above what they read when these were set.
 """
 from __future__ import annotations
 
@@ -33,6 +35,8 @@ from Tests.integration.launcher import PROJECT, Launcher, clean_environment, sse
 from Tests.real.servers import llama_server
 
 TURNS = 20
+# The first memory is written after the seventh message of the user.
+CHECK_TURNS = 8
 SYSTEM_WORDS = 1260
 QUESTION_WORDS = 80
 # Long enough for a memory pass that waits until the user has read the answer.
@@ -50,7 +54,8 @@ ROUTES = ["CONVERSATION", *["CODING"] * 2, *["CONVERSATION"] * 4, *["WRITING"] *
 class Row(NamedTuple):
     """A workflow of the table, by the user it belongs to and the name that clients select it with.
 
-    ``limits``: the tokens processed per turn with one slot and a host cache, and with two slots and none.
+    ``limits``: the tokens processed per turn with one slot and a host cache, and with two slots and none; ``short``:
+    the same for a conversation of ``CHECK_TURNS``, in which the first prompts count for more.
     """
 
     name: str
@@ -58,18 +63,20 @@ class Row(NamedTuple):
     model: str
     limits: tuple[int, int] | None = None
     routes: Sequence[str] = ()
+    short: tuple[int, int] | None = None
 
 
 ROWS = {row.name: row for row in (
     Row("straight", "", MODEL),
     Row("me:chat", "me", "me:chat", (190, 190)),
     Row("chat-ui:general", "chat-ui", "general", (190, 190)),
-    Row("me:memory", "me", "me:memory", (700, 950)),
-    Row("me:assistant", "me", "me:assistant", (1100, 1550), ROUTES),
-    Row("chat-ui-cot", "chat-ui-cot", "general-reasoning", (800, 800)),
-    Row("router", "_simple_router_no_memory", "any", (1050, 1300), ["GENERAL"]),
-    Row("game", "_example_game_bot_with_file_memory", "any", (1600, 1800)),
-    Row("vector", "_example_assistant_with_vector_memory", "any", (2000, 2700)))}
+    Row("me:memory", "me", "me:memory", (700, 950), (), (530, 530)),
+    Row("me:assistant", "me", "me:assistant", (1100, 1550), ROUTES, (990, 1055)),
+    Row("chat-ui-cot", "chat-ui-cot", "general-reasoning", (800, 800), (), (912, 912)),
+    Row("router", "_simple_router_no_memory", "any", (1050, 1300), ["GENERAL"], (623, 623)),
+    Row("game", "_example_game_bot_with_file_memory", "any", (1600, 1800), (), (1233, 1233)),
+    Row("vector", "_example_assistant_with_vector_memory", "any", (2000, 2700), (),
+        (1710, 1710)))}
 
 
 @dataclass(frozen=True)
@@ -224,14 +231,18 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--real", nargs=2, metavar=("LLAMA_SERVER", "MODEL"), help="servers in place of simulations")
     parser.add_argument("--only", default=",".join(ROWS), help="names of rows, with commas between them")
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--check", action="store_true", help="some rows, shorter, with limits for that")
     parser.add_argument("--calls", action="store_true", help="also print what each call read with the first setting")
     options = parser.parse_args(words)
+    rows = [ROWS[name] for name in options.only.split(",")]
+    if options.check:
+        rows, options.turns = [row._replace(limits=row.short) for row in rows if row.short], CHECK_TURNS
     results = []
-    for name in options.only.split(","):
+    for row in rows:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, \
                 caches(options.real, Path(folder)) as made, CacheBackend(made) as backend:
-            results.append(lead(ROWS[name], backend, options.turns))
-            print(f"{name}: {dict(results[-1].kinds)}", file=sys.stderr, flush=True)
+            results.append(lead(row, backend, options.turns))
+            print(f"{row.name}: {dict(results[-1].kinds)}", file=sys.stderr, flush=True)
             for call in backend.calls if options.calls else ():
                 print(f"  {call.kind:10}" + "".join(f"{read.processed:6}/{read.prompt:<6}"
                                                     for read in call.reads.values()))

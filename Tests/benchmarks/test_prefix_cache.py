@@ -95,6 +95,24 @@ def test_a_row_above_its_limit_is_named_and_fails(monkeypatch: pytest.MonkeyPatc
         assert ("MISSED" in capsys.readouterr().out) == bool(status)
 
 
+def test_the_check_leads_short_conversations_with_limits_of_their_own(monkeypatch: pytest.MonkeyPatch,
+                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    led: list[tuple[str, int]] = []
+
+    def lead(row: prefix_cache.Row, backend: object, turns: int) -> prefix_cache.Result:
+        led.append((row.name, turns))
+        assert row.limits == (9, 9)
+        return prefix_cache.result(row, 1, [Call("answer", {name: Read(9, 0) for name in prefix_cache.NAMES.values()},
+                                                 0)])
+
+    monkeypatch.setattr(prefix_cache, "ROWS", {
+        "plain": prefix_cache.Row("plain", "", "any", (5, 5)),
+        "short": prefix_cache.Row("short", "", "any", (5, 5), (), (9, 9))})
+    monkeypatch.setattr(prefix_cache, "lead", lead)
+    assert prefix_cache.main(["--check"]) == 0 and "MISSED" not in capsys.readouterr().out
+    assert led == [("short", prefix_cache.CHECK_TURNS)]
+
+
 @pytest.mark.slow
 def test_a_row_is_led_through_the_whole_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert prefix_cache.main(["--only", "me:assistant", "--turns", "2"]) == 1
