@@ -5,6 +5,7 @@ Source of the form: the API reference of Anthropic, and the types of its package
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,8 +28,8 @@ BILLING = "x-anthropic-billing-header:"
 ERROR_WITHIN = 40
 # Fields that change what is answered, so that ignoring them would be wrong.
 NOT_OFFERED = ("container", "mcp_servers")
-# Of names from the request in errors.
-_LONGEST_NAME = 100
+# A role, a type or a MIME type.
+_WORD = re.compile(r"[\w./-]{1,60}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +155,8 @@ class _Parts:
             texts = parts.texts
             self.images += parts.images
         else:
-            given = f"{kind} ({source.get('media_type')})" if kind == "base64" else str(kind)
-            raise ClientError(f"{path}.source: documents of the type '{given[:_LONGEST_NAME]}' cannot be read here. "
+            given = f"{_shown(kind)} of {_shown(source.get('media_type'))}" if kind == "base64" else _shown(kind)
+            raise ClientError(f"{path}.source: documents of the type {given} cannot be read here. "
                               "Expected: text, or content with texts and images.")
         self.texts.append("\n".join([f"[{title}]", *texts] if title else texts))
 
@@ -344,8 +345,8 @@ def _alternatives(names: Sequence[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a word from the request for an error; what is too long to be one is only described."""
-    return f"'{value}'" if isinstance(value, str) and len(value) <= _LONGEST_NAME else _kind(value)
+    """Return a word from the request for an error. Anything else than a word could be a text of the conversation."""
+    return f"'{value}'" if isinstance(value, str) and _WORD.fullmatch(value) else _kind(value)
 
 
 def _kind(value: object) -> str:

@@ -11,8 +11,8 @@ from Middleware.utilities.text_utils import nearest
 
 logger = logging.getLogger(__name__)
 
-# A tool without a schema takes no arguments. Some back-ends refuse a function without one.
 _KIND = re.compile(r"[a-z][a-z0-9_]{0,40}")
+# A tool without a schema takes no arguments. Some back-ends refuse a function without one.
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
