@@ -16,7 +16,8 @@ from Tests.corpora import texts_of
 
 POSTS = ("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/api/chat", "/api/generate",
          "/v1/responses", "/responses", "/v1/responses/input_tokens", "/v1/messages", "/v1/v1/messages",
-         "/messages/count_tokens", "/v1/embeddings", "/api/embed", "/api/embeddings")
+         "/messages/count_tokens", "/v1/embeddings", "/api/embed", "/api/embeddings", "/api/v1/generate",
+         "/api/extra/generate/stream", "/api/extra/tokencount")
 GETS = ("/v1/models", "/models", "/api/tags", "/api/version", "/health", "/api/show", "/v1/embeddings", "/",
         "/static/x", "/v1/models/x", "/favicon.ico")
 METHODS = ("POST", "GET", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "BREW")
@@ -203,6 +204,10 @@ SHAPES["/v1/v1/messages"] = SHAPES["/messages/count_tokens"] = SHAPES["/v1/messa
 SHAPES["/v1/embeddings"] = SHAPES["/api/embed"] = SHAPES["/api/embeddings"] = st.fixed_dictionaries(
     {"model": models}, optional={"input": st.one_of(contents, st.lists(contents, max_size=3), junk), "prompt": contents,
                                  "encoding_format": st.sampled_from(["float", "base64", "x"]), "dimensions": numbers})
+# KoboldCpp's API.
+SHAPES["/api/v1/generate"] = st.fixed_dictionaries({"prompt": contents}, optional={
+    "max_length": numbers, "stop_sequence": junk, "images": st.lists(images, max_size=2), "sampler_order": junk})
+SHAPES["/api/extra/generate/stream"] = SHAPES["/api/extra/tokencount"] = SHAPES["/api/v1/generate"]
 SHAPES["/chat/completions"] = SHAPES["/v1/chat/completions"]
 SHAPES["/completions"] = SHAPES["/v1/completions"]
 

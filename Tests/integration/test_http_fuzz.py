@@ -111,7 +111,8 @@ def check(target: Target, answer: Answer, method: str, allowed: frozenset[int] =
     kind = answer.headers.get("content-type", "")
     if answer.status >= 400 and method != "HEAD":
         assert kind.startswith("application/json"), "an error that is no JSON"
-        assert json.loads(answer.body)["error"]
+        error = json.loads(answer.body)
+        assert error.get("error") or error["detail"]["msg"]
     elif answer.status == 200 and answer.body:
         check_content(kind, answer.body)
 
@@ -121,10 +122,11 @@ def check_content(kind: str, body: bytes) -> None:
     text = body.decode("utf-8")
     if kind.startswith("text/event-stream"):
         events = [line[6:] for line in text.split("\n") if line.startswith("data: ")]
-        # The newer dialects name their last event.
-        last = events[-1] if events[-1] == "[DONE]" else json.loads(events[-1])["type"]
-        assert last in ("[DONE]", "message_stop", "response.completed"), last
-        assert not [event for event in events if event != "[DONE]" and json.loads(event).get("error")]
+        told = [json.loads(event) for event in events if event != "[DONE]"]
+        # The newer dialects name their last event, and KoboldCpp's has a finish reason.
+        last = events[-1] if events[-1] == "[DONE]" else told[-1].get("type") or told[-1]["finish_reason"]
+        assert last in ("[DONE]", "message_stop", "response.completed", "stop", "length"), last
+        assert not [event for event in told if event.get("error") or event.get("detail")]
     elif kind.startswith("application/x-ndjson"):
         lines = [json.loads(line) for line in text.splitlines() if line]
         assert lines[-1]["done"] is True and not [line for line in lines if "error" in line]
