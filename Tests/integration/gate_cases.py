@@ -24,8 +24,9 @@ class Ask(threading.Thread):
                  path: str = CHAT, **headers: str) -> None:
         super().__init__(daemon=True)
         self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-        body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "prompt": text, "stream": stream,
-                                **({} if model is None else {"model": model})}
+        said = {"input": text} if "responses" in path else {
+            "messages": [{"role": "user", "content": text}], "prompt": text}
+        body: dict[str, Any] = {**said, "stream": stream, **({} if model is None else {"model": model})}
         self._connection.request("POST", path, json.dumps(body).encode(), {
             name.replace("_", "-"): value for name, value in headers.items()})
         self.response: Response | None = None

@@ -13,7 +13,7 @@ import ollama
 import openai
 import pytest
 
-from Tests.api.front_dialects import message_at
+from Tests.api.front_dialects import anthropic_message, message_at
 from Tests.integration.gate_cases import CHAT
 from Tests.integration.launcher import (
     USER,
@@ -93,7 +93,9 @@ def chat(backend: Backend, model: str = f"{USER}:Single", **fields: Any) -> dict
 
 @pytest.mark.parametrize(("method", "path"), [
     ("GET", "/"), ("GET", "/health"), ("GET", "/v1/models"), ("GET", "/nowhere"), ("POST", CHAT), ("OPTIONS", CHAT),
-    ("GET", "/api/tags"), ("POST", "/api/chat"), ("DELETE", "/api/chat"), ("HEAD", "/v1/models")])
+    ("GET", "/api/tags"), ("POST", "/api/chat"), ("DELETE", "/api/chat"), ("HEAD", "/v1/models"),
+    ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/resp_1"), ("POST", "/v1/embeddings")])
 def test_every_route_wants_a_key(door: Door, method: str, path: str) -> None:
     for key in ("", "wrong"):
         answer = door.ask(method, path, {} if method in ("POST", "DELETE") else None, key)
@@ -169,6 +171,45 @@ def test_a_key_of_one_user(door: Door, backend: Backend) -> None:
     assert "error" in door.ask("GET", f"/v1/models/{USER}:Single", key=BOB_KEY).json
 
 
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
+
+
+def test_a_key_in_the_header_of_anthropics_clients(door: Door, backend: Backend) -> None:
+    asked = chat(backend, max_tokens=10)
+    for key in (KEY, f" {KEY}\t"):
+        answer = door.ask("POST", MESSAGES, asked, X_Api_Key=key)
+        assert answer.json["content"] == [{"type": "text", "text": "single says hello."}]
+    assert door.ask("POST", MESSAGES, asked, KEY, X_Api_Key="wrong").status == 200
+    for headers in ({"X_Api_Key": "wrong"}, {"X_Api_Key": ""}, {"X_Api_Key": KEY, "Authorization": "Bearer wrong"}):
+        refused = door.ask("POST", MESSAGES, asked, **headers)
+        assert refused.status == 401 and anthropic_message(refused.json, 401)
+        assert refused.headers["request-id"] == refused.json["request_id"]
+    unnamed = {key: value for key, value in asked.items() if key != "model"}
+    assert door.ask("POST", MESSAGES, unnamed, X_Api_Key=BOB_KEY).json["model"] == "bob"
+    listed = door.ask("GET", "/v1/models", X_Api_Key=BOB_KEY, anthropic_version="2023-06-01").json["data"]
+    assert listed and all(model["id"].startswith("bob:") for model in listed)
+    for path in (CHAT, RESPONSES, "/api/chat"):
+        assert door.ask("POST", path, {**asked, "input": "hi"}, X_Api_Key=KEY).status == 401
+    assert door.ask("GET", "/v1/models", X_Api_Key=KEY).status == 401
+
+
+def test_an_unknown_user_in_every_dialect(door: Door, backend: Backend) -> None:
+    for path in (CHAT, "/api/generate", MESSAGES, "/v1/messages/count_tokens", RESPONSES, "/v1/responses/input_tokens"):
+        said = {"input": "hi", "model": "nobody"} if path.startswith(RESPONSES) else chat(backend, "nobody")
+        answer = door.ask("POST", path, said, KEY)
+        assert answer.status == 400 and f"{USER}, bob" in message_at(path, answer.json, 400)
+    assert backend.nodes() == []
+
+
+def test_the_model_names_the_workflow_and_the_tag_is_taken_out(door: Door, backend: Backend) -> None:
+    told = f"[DiscussionId]door-{backend.hello.split()[-1]}[/DiscussionId]{backend.hello}"
+    for path, body in ((MESSAGES, {"max_tokens": 10, "messages": [{"role": "user", "content": told}]}),
+                       (RESPONSES, {"input": told})):
+        answer = door.ask("POST", path, {**body, "model": f"{USER}:Single"}, KEY)
+        assert (answer.status, answer.json["model"]) == (200, f"{USER}:Single")
+        assert backend.calls("single")[-1].json["messages"][-1]["content"] == backend.hello
+
+
 def test_the_list_of_keys_is_read_again(door: Door) -> None:
     before = door.keys.read_text("utf-8")
     try:
@@ -229,13 +270,20 @@ def test_pages_must_send_json_and_programs_need_not(door: Door, backend: Backend
 # -- what every answer carries -----------------------------------------------------------------------------------------
 
 def test_headers_of_every_answer(door: Door, backend: Backend) -> None:
+    version = {"anthropic_version": "2023-06-01"}
+    anthropic = [door.ask("POST", MESSAGES, chat(backend), KEY), door.ask("POST", MESSAGES, {}, KEY),
+                 door.ask("POST", MESSAGES, chat(backend, stream=True), KEY), door.ask("GET", MESSAGES, key=KEY),
+                 door.ask("GET", "/v1/models", key=KEY, **version), door.ask("GET", "/v1/messages/batches", key=KEY)]
+    assert [answer.status for answer in anthropic] == [200, 400, 200, 405, 200, 404]
+    for answer in anthropic:
+        assert answer.headers["request-id"] == "req_" + answer.headers["x-request-id"].replace("-", "")
     answers = [door.ask("GET", "/v1/models", key=KEY), door.ask("GET", "/v1/models"), door.ask("GET", "/no", key=KEY),
                door.ask("POST", CHAT, {}, KEY), door.ask("POST", CHAT, chat(backend), KEY),
                door.ask("POST", CHAT, chat(backend, stream=True), KEY), door.ask("POST", "/api/chat", {}, "wrong")]
     assert [answer.status for answer in answers] == [200, 401, 404, 400, 200, 200, 401]
     assert len({answer.headers["x-request-id"] for answer in answers}) == len(answers)
     for answer in answers:
-        assert {name: answer.headers.get(name) for name in SAFETY} == SAFETY
+        assert {name: answer.headers.get(name) for name in SAFETY} == SAFETY and "request-id" not in answer.headers
     assert [answer.headers.get("cache-control") for answer in answers] == [
         None, None, None, "no-store", "no-store", "no-cache", "no-store"]
 

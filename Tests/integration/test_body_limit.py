@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from Tests.api.front_dialects import message_at
 from Tests.integration.gate_cases import CHAT
 from Tests.integration.launcher import USER, Backend, Launcher, read_to_end, read_until, standard_tree
 
@@ -65,6 +66,13 @@ def test_the_limit_is_exact(small: Launcher, backend: Backend, chunk: int) -> No
 def test_a_client_that_sends_all_of_it_first_reads_why(small: Launcher, path: str, error: Any, chunk: int) -> None:
     status, _, data = send(small, b"x" * 20 * MEGABYTE, chunk, path)
     assert (status, json.loads(data)) == (413, {"error": error})
+
+
+def test_the_refusal_has_the_form_of_the_path(small: Launcher) -> None:
+    for path in ("/v1/messages", "/messages/count_tokens", "/v1/responses"):
+        status, headers, data = send(small, b"x" * 2 * MEGABYTE, path=path)
+        assert status == 413 and message_at(path, json.loads(data), 413) == TOO_LARGE
+        assert ("request-id" in headers) is ("messages" in path)
 
 
 def test_many_small_chunks_do_not_count_by_their_framing(small: Launcher, backend: Backend) -> None:

@@ -64,8 +64,8 @@ def ask_openai(client: openai.OpenAI, model: str = f"{USER}:Single", text: str =
     client.chat.completions.create(model=model, messages=messages)
 
 
-def stream_openai(client: openai.OpenAI) -> None:
-    list(client.chat.completions.create(model=f"{USER}:Single", messages=[{"role": "user", "content": "hi"}],
+def stream_openai(client: openai.OpenAI, text: str = "hi") -> None:
+    list(client.chat.completions.create(model=f"{USER}:Single", messages=[{"role": "user", "content": text}],
                                         stream=True))
 
 
@@ -116,6 +116,15 @@ def test_vectors(world: World) -> None:
     with world.ollama(BOB_KEY) as client_:
         assert client_.embed("nomic-embed-text", texts).embeddings == expected
         assert client_.embeddings("nomic-embed-text", "one").embedding == expected[0]
+
+
+def test_openai_repeats_no_failure_that_would_come_again(world: World) -> None:
+    for status, calls in ((400, 1), (404, 1), (500, 3)):
+        world.backend.reset()
+        world.backend.replies["single"] = status_reply(status, "no such model")
+        with world.openai() as client, pytest.raises(openai.InternalServerError):
+            stream_openai(client.with_options(max_retries=2), world.backend.hello)
+        assert len(world.backend.calls("single")) == calls, status
 
 
 def test_openai_in_the_middle_of_a_stream(world: World) -> None:

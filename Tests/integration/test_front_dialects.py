@@ -120,12 +120,15 @@ def test_get_head_and_options(server: Launcher, path: str, text: bytes) -> None:
 
 @pytest.mark.parametrize(("method", "path", "status"), [
     ("GET", "/api/chat", 405), ("POST", "/api/tags", 405), ("DELETE", "/v1/completions", 405), ("POST", "/", 405),
-    ("GET", "/api/nowhere", 404), ("POST", "/v1/nowhere", 404), ("GET", "/static/x.js", 404)])
+    ("GET", "/api/nowhere", 404), ("POST", "/v1/nowhere", 404), ("GET", "/static/x.js", 404),
+    ("POST", "/v1/messages/batches", 404), ("GET", "/v1/messages/batches/x", 404), ("GET", "/v1/messages", 405),
+    ("POST", "/v1/responses/compact", 405), ("GET", "/v1/responses", 405), ("PUT", "/v1/v1/messages", 405)])
 def test_unknown_paths_and_methods(server: Launcher, method: str, path: str, status: int) -> None:
     answer = server.request(method, path)
     assert answer.status == status
     assert answer.headers["content-type"] == "application/json"
-    assert message_at(path, answer.json, status)
+    message = message_at(path, answer.json, status)
+    assert ("does not offer this service" in message) is ("batches" in path)
 
 
 # -- real clients ------------------------------------------------------------------------------------------------------

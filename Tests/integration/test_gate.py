@@ -141,7 +141,7 @@ def impatient(script: str, shared_backend: Backend,
         yield server
 
 
-@pytest.mark.parametrize("path", [CHAT, "/api/chat/"])
+@pytest.mark.parametrize("path", [CHAT, "/api/chat/", "/v1/messages", "/v1/v1/messages/", "/responses/"])
 @pytest.mark.contract
 def test_a_wait_too_long(impatient: Launcher, backend: Backend, path: str) -> None:
     with held(impatient, backend):

@@ -18,6 +18,16 @@ def key_of(backend: Backend) -> dict[str, str]:
     return {"X_Idempotency_Key": backend.hello}
 
 
+@pytest.mark.parametrize("path", ["/v1/responses", "/messages/"])
+def test_a_retry_over_the_other_apis(gated_server: Launcher, backend: Backend, path: str) -> None:
+    backend.replies["single"] = Reply(never=True)
+    first = Ask(gated_server, backend.hello, path=path, **key_of(backend))
+    call = backend.wait_call("single")
+    backend.replies.clear()
+    assert Ask(gated_server, backend.hello, path=path, **key_of(backend)).answer().status == 200
+    assert call.wait_ended(AT_ONCE) and first.answer().status == 200
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_retry_stops_what_runs_at_the_gate_of_one(gated_server: Launcher, backend: Backend, stream: bool) -> None:
     backend.replies["single"] = stuck("Once ", "upon ") if stream else Reply(never=True)

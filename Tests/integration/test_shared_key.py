@@ -27,13 +27,15 @@ class Server:
     launcher: Launcher
     discussions: Path
 
-    def ask(self, user: str, model: str, name: str, length: int, stream: bool = False) -> tuple[int, Any]:
-        """Status and body of an answer; the body is text if it was streamed."""
+    def ask(self, user: str, model: str, name: str, length: int, stream: bool = False,
+            path: str = "/v1/chat/completions", **key: str) -> tuple[int, Any]:
+        """Status and body of an answer; the body is text if it was streamed. ``key``: its header, ``_`` for ``-``."""
         connection = http.client.HTTPConnection("127.0.0.1", self.launcher.port, timeout=20)
         body = json.dumps({"model": f"{user}:{model}", "messages": conversation(name, length), "stream": stream})
         try:
-            connection.request("POST", "/v1/chat/completions", body, {
-                "Content-Type": "application/json", "Authorization": f"Bearer {KEY}"})
+            headers = {name.replace("_", "-"): value for name, value in key.items()} or {
+                "Authorization": f"Bearer {KEY}"}
+            connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
             response = connection.getresponse()
             data = response.read()
             return response.status, data.decode("utf-8") if stream else json.loads(data)
@@ -67,6 +69,16 @@ def test_users_with_one_key_go_on_in_turn(server: Server, request: pytest.Fixtur
         assert server.ask(user, "Recall", "mill", length)[0] == 200
         length += MORE
     assert server.launcher.output().count("another API key") == 0
+
+
+def test_a_key_is_the_same_in_the_header_of_anthropics_clients(server: Server) -> None:
+    folder, cipher = server.folder("hill"), cipher_for(derive_encryption_key(KEY, USER))
+    assert server.ask(USER, "Chat", "hill", FIRST_LENGTH, path="/v1/messages", x_api_key=f" {KEY} ")[0] == 200
+    assert until(lambda: _stored(folder, cipher) > 0)
+    assert server.ask(USER, "Recall", "hill", FIRST_LENGTH)[0] == 200
+    # On the other routes that header is not a key, so there is none.
+    assert server.ask(USER, "Chat", "dale", FIRST_LENGTH, x_api_key=KEY)[0] == 200
+    assert not server.folder("dale").exists()
 
 
 def _stored(folder: Path, cipher: Cipher) -> int:

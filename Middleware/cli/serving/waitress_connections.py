@@ -71,7 +71,8 @@ class Parser(HTTPRequestParser):
             return False
         asked, self._is_unwelcome = self._is_unwelcome, None
         fields = {f"HTTP_{name}": value for name, value in self.headers.items()}
-        return asked({**fields, "REQUEST_METHOD": self.command, "CONTENT_TYPE": self.headers.get("CONTENT_TYPE", ""),
+        return asked({**fields, "REQUEST_METHOD": self.command, "PATH_INFO": self.path,
+                      "CONTENT_TYPE": self.headers.get("CONTENT_TYPE", ""),
                       "CONTENT_LENGTH": self.headers.get("CONTENT_LENGTH", "")})
 
     def _refuse(self, error: BadRequest | None) -> None:

@@ -551,10 +551,19 @@ def test_back_end_fails_before_the_first_byte(lab: ApiLab, front: Front, stream:
     assert answer.headers["X-Request-Id"] in message
 
 
+def test_a_failure_that_would_come_again_must_not_be_repeated(lab: ApiLab, front: Front, stream: bool) -> None:
+    for status, lasting in ((400, True), (401, True), (404, True), (422, True), (408, False), (429, False),
+                            (500, False), (503, False)):
+        lab.backend.responder = lambda request, status=status: status_reply(  # type: ignore[misc]
+            status, headers={"Retry-After": "0"})
+        answer = ask(lab, front, stream=stream)
+        assert (answer.status, answer.headers.get("x-should-retry")) == (502, "false" if lasting else None), status
+
+
 def test_nobody_listens(lab: ApiLab, front: Front, stream: bool) -> None:
     lab.endpoint("Main", {}, "http://127.0.0.1:1")
     answer = ask(lab, front, stream=stream)
-    assert answer.status == 502
+    assert answer.status == 502 and "x-should-retry" not in answer.headers
     assert "Main" in front.error(answer.json, 502)
 
 
@@ -565,7 +574,7 @@ def test_nobody_listens(lab: ApiLab, front: Front, stream: bool) -> None:
 def test_broken_configuration(lab: ApiLab, front: Front, stream: bool, write: tuple[str, Any]) -> None:
     lab.write(*write)
     answer = ask(lab, front, stream=stream)
-    assert answer.status == 500
+    assert (answer.status, answer.headers["x-should-retry"]) == (500, "false")
     message = front.error(answer.json, 500)
     assert public(lab, message) and answer.headers["X-Request-Id"] in message
 
