@@ -19,6 +19,7 @@ from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_VERSION
 from Middleware.models.messages import ToolCall, Usage
 from Middleware.utilities import config_utils
+from Middleware.utilities.answers.tool_calls import arguments_object
 from Middleware.utilities.text_utils import encode_text
 
 logger = logging.getLogger(__name__)
@@ -307,15 +308,10 @@ def _ollama_call(call: Mapping[str, object]) -> dict[str, object]:
 
 
 def _arguments(value: object) -> dict[str, object]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = None
-    if isinstance(value, Mapping):
-        return dict(value)
-    logger.warning("The arguments of a tool call are not a JSON object; they are left out.")
-    return {}
+    found = arguments_object(value)
+    if found is None:
+        logger.warning("The arguments of a tool call are not a JSON object; they are left out.")
+    return found or {}
 
 
 def _identified(request_id: str | None) -> dict[str, str]:

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 from Middleware.api.answers.answer import FinishedAnswer
-from Middleware.api.answers.stream_renderers import BUILDER, SSE_TYPE, Template
+from Middleware.api.answers.stream_renderers import BUILDER, SSE_TYPE, Template, named_sse
 from Middleware.api.errors import PublicError
 from Middleware.api.requests.offered_tools import OfferedTools
 from Middleware.models.messages import ToolCall, Usage, cached_tokens
-from Middleware.services.response_builder_service import to_json
-from Middleware.utilities.answers.tool_calls import ToolCallNumbers
+from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object
 from Middleware.utilities.text_utils import encode_text
 
 # The packages' types require a signature, and clients turn thinking without one into text. Nobody checks it: thinking
@@ -191,7 +190,8 @@ class _Call:
             return False
         self.looked = len(self.arguments)
         # The cheap test spares reading long arguments again for each fragment of another call.
-        return self.arguments[-1].rstrip().endswith("}") and _object(self.arguments) is not None
+        return self.arguments[-1].rstrip().endswith("}") \
+            and arguments_object("".join(self.arguments)) is not None
 
 
 class Blocks:
@@ -308,7 +308,7 @@ class _Content:
         block = self.blocks[-1]
         if event["type"] == "content_block_stop":
             if block["type"] == "tool_use":
-                block["input"] = _object(self._arguments) or {}
+                block["input"] = arguments_object("".join(self._arguments)) or {}
             return
         delta = event["delta"]
         if block["type"] == "text":
@@ -318,15 +318,6 @@ class _Content:
         else:
             block["thinking"] += delta.get("thinking", "")
             block["signature"] += delta.get("signature", "")
-
-
-def _object(pieces: Iterable[str]) -> dict[str, object] | None:
-    """Return the object in the arguments of a call; None if they are none. Models also write what is not JSON."""
-    try:
-        value = json.loads("".join(pieces))
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 # -- the stream --------------------------------------------------------------------------------------------------------
@@ -359,7 +350,7 @@ class MessagesStream:
     def start(self) -> bytes:
         """Return the first event."""
         usage = message_usage({"prompt_tokens": self._prompt_tokens(), "completion_tokens": 1})
-        return _sse({"type": "message_start", "message": self._form.message([], None, usage)})
+        return named_sse({"type": "message_start", "message": self._form.message([], None, usage)})
 
     def heartbeat(self, silent: float) -> bytes:
         return PING
@@ -393,7 +384,7 @@ class MessagesStream:
         return [closing, message_end(reason, message_usage(usage()))]
 
     def error(self, error: PublicError) -> list[bytes]:
-        return [_sse(BUILDER.build_anthropic_error(error.message, error.status, self._form.request_label))]
+        return [named_sse(BUILDER.build_anthropic_error(error.message, error.status, self._form.request_label))]
 
     def _rendered(self, events: Iterable[BlockEvent]) -> bytes:
         return b"".join(map(self._event, events))
@@ -401,24 +392,19 @@ class MessagesStream:
     def _event(self, event: BlockEvent) -> bytes:
         if event["type"] != "content_block_delta" or "signature" in event["delta"]:
             self._template = None
-            return _sse(event)
+            return named_sse(event)
         (_, kind), (key, text) = event["delta"].items()
         if self._template is None:
             index = event["index"]
-            self._template = Template(lambda marker: _sse({
+            self._template = Template(lambda marker: named_sse({
                 "type": "content_block_delta", "index": index, "delta": {"type": kind, key: marker}}))
         return self._template.fill(text)
 
 
 def message_end(reason: str, usage: MessageUsage) -> bytes:
     """Return the last events of a stream."""
-    return _sse({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}) \
-        + _sse({"type": "message_stop"})
+    stop = {"stop_reason": reason, "stop_sequence": None}
+    return named_sse({"type": "message_delta", "delta": stop, "usage": usage}) + named_sse({"type": "message_stop"})
 
 
-def _sse(event: Mapping[str, object]) -> bytes:
-    """Return an event with its name. Anthropic's packages skip events without one."""
-    return f"event: {event['type']}\ndata: ".encode() + to_json(event) + b"\n\n"
-
-
-PING = _sse({"type": "ping"})
+PING = named_sse({"type": "ping"})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring
 
 from Middleware.api.answers.answer import FinishedAnswer
-from Middleware.api.answers.stream_renderers import SSE_HEARTBEAT, SSE_TYPE
+from Middleware.api.answers.stream_renderers import SSE_HEARTBEAT, SSE_TYPE, named_sse
 from Middleware.api.errors import Cause, PublicError
 from Middleware.api.requests.offered_tools import ClientTool
 from Middleware.models.messages import ToolCall, Usage, cached_tokens, token_count
@@ -31,7 +31,7 @@ from Middleware.models.responses import (
     SummaryText,
 )
 from Middleware.services.response_builder_service import to_json
-from Middleware.utilities.answers.tool_calls import ToolCallNumbers
+from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object
 from Middleware.utilities.text_utils import encode_text
 
 # Codex ends a stream after 300 seconds without an event (its setting), and does not count comments.
@@ -58,8 +58,7 @@ class Events:
     def event(self, kind: str, **fields: object) -> bytes:
         """Return one event."""
         self.number += 1
-        return f"event: {kind}\ndata: ".encode() + to_json(
-            {"type": kind, "sequence_number": self.number, **fields}) + b"\n\n"
+        return named_sse({"type": kind, "sequence_number": self.number, **fields})
 
 
 class DeltaTemplate:
@@ -172,9 +171,9 @@ class _Call(_Item):
     def snapshot(self) -> CallItem:
         kind, text = self._tool.kind, "".join(self.pieces)
         if kind == "tool_search":
-            return {**self._call("tool_search_call"), "execution": "client", "arguments": json_object(text) or {}}
+            return {**self._call("tool_search_call"), "execution": "client", "arguments": arguments_object(text) or {}}
         if kind == "local_shell":
-            action = {"type": "exec", "command": [], "env": {}, **(json_object(text) or {})}
+            action = {"type": "exec", "command": [], "env": {}, **(arguments_object(text) or {})}
             return {**self._call("local_shell_call"), "action": action}
         named = self._call("custom_tool_call" if kind == "custom" else "function_call")
         named["name"] = self._tool.name
@@ -203,7 +202,7 @@ class _Call(_Item):
     def cut_off(self) -> bool:
         """Return whether the arguments end too early to be JSON."""
         text = "".join(self.pieces)
-        return bool(text.strip()) and json_object(text) is None
+        return bool(text.strip()) and arguments_object(text) is None
 
     def _end_of_text(self, text: str) -> bytes:
         event = self._events.event
@@ -427,18 +426,9 @@ def response_usage(usage: Usage) -> ResponseUsage:
             "total_tokens": usage["total_tokens"]}
 
 
-def json_object(text: str) -> dict[str, object] | None:
-    """Return the JSON object in the arguments of a call; None if they are nothing of that kind."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _custom_input(text: str) -> str:
     """Return the input of a custom tool from the arguments of its function, or these as they are."""
-    given = (json_object(text) or {}).get("input")
+    given = (arguments_object(text) or {}).get("input")
     return given if isinstance(given, str) else text
 
 

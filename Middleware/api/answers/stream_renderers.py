@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from json.encoder import encode_basestring
 from typing import Any, Protocol
@@ -87,6 +87,11 @@ class StreamRenderer(Protocol):
 def sse(value: object) -> bytes:
     """Return one server-sent event."""
     return b"data: " + to_json(value) + b"\n\n"
+
+
+def named_sse(event: Mapping[str, object]) -> bytes:
+    """Return one server-sent event with the name of its type. Anthropic's packages skip events without one."""
+    return f"event: {event['type']}\n".encode() + sse(event)
 
 
 class Template:

@@ -33,6 +33,16 @@ def calls_as_text(calls: Iterable[ToolCall], before: str = "") -> str:
     return ("\n\n" if before.strip() and lines else "") + "\n".join(lines)
 
 
+def arguments_object(arguments: object) -> dict[str, object] | None:
+    """Return the arguments of a call as an object; None if they are none. Models also write what is not JSON."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return None
+    return dict(arguments) if isinstance(arguments, Mapping) else None
+
+
 class ToolCallNumbers:
     """Finds the call of a stream that a fragment belongs to.
 
