@@ -79,6 +79,19 @@ def test_a_whole_answer(server: Launcher, backend: Backend, store: bool) -> None
 
 
 @pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves(server: Launcher, backend: Backend, stream: bool) -> None:
+    """What nobody has got is not kept."""
+    backend.replies["single"] = stuck("Once ") if stream else Reply(never=True)
+    since = server.output_size()
+    with opened(server, backend, "Single", stream=stream):
+        call, name = backend.wait_call("single"), arrived(server, since)
+        assert server.request("GET", f"{PATH}/{name}").status == 200
+    assert call.wait_ended(LONGEST_SECONDS)
+    server.wait_output("done after", LONGEST_SECONDS, since)
+    assert server.request("GET", f"{PATH}/{name}").status == 404
+
+
+@pytest.mark.parametrize("stream", [True, False])
 def test_one_that_waits_at_the_gate(gated_server: Launcher, backend: Backend, stream: bool) -> None:
     server = gated_server
     backend.replies["single"] = stuck("Once ")

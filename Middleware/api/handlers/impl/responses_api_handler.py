@@ -18,11 +18,12 @@ from Middleware.api.requests.responses_input import (
     returned_fields,
 )
 from Middleware.api.requests.responses_tools import ResponsesTools
+from Middleware.api.running.disconnect_watcher import CLIENT_LEFT
 from Middleware.common.constants import OPENAI_RESPONSES
 from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext
-from Middleware.models.responses import Item, RequestFields
-from Middleware.services.response_store import Caller, get_response_store
+from Middleware.models.responses import Item, RequestFields, ResponseObject
+from Middleware.services.response_store import Caller, RunningResponse, get_response_store
 from Middleware.utilities import config_utils
 
 
@@ -91,7 +92,7 @@ class ResponsesApiHandler(BaseApiHandler):
         context.on_end = running.discard
         response = new_response(running.id, context.model, running.kept, asked.fields)
         answer = ResponsesAnswer(response, asked.tools.called, partial(estimated_usage, context, asked.messages),
-                                 running.finish)
+                                 partial(_keep, context, running))
         running.so_far = answer.so_far
         try:
             return self.run(context, asked.messages, lambda: answer, answer.whole, asked.functions, asked.choice)
@@ -99,3 +100,11 @@ class ResponsesApiHandler(BaseApiHandler):
         except BaseException:
             running.discard()
             raise
+
+
+def _keep(context: RequestContext, running: RunningResponse, response: ResponseObject) -> None:
+    # To the run of a whole answer, a client that has left looks like one that has cancelled it.
+    if context.cancel_scope.reason == CLIENT_LEFT:
+        running.discard()
+    else:
+        running.finish(response)
