@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 
 from Tests.integration.launcher import (
@@ -95,6 +97,7 @@ def public(tmp_path_factory: pytest.TempPathFactory, embedder: EmbeddingServer) 
 def _tree(public: Path, llm: str, embedder: str) -> ConfigTree:
     tree = standard_tree(public, llm)
     tree.write(f"Users/{USER}.json", {"allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly",
+                                      "embeddingEndpointName": "MiniLM",
                                       "discussionIdMemoryFileWorkflowSettings": "memory-settings"})
     tree.write("ApiTypes/Embed.json", {"type": "openAIEmbeddings", "presetType": "Embed"})
     tree.write("Endpoints/MiniLM.json", endpoint(embedder, apiTypeConfigFileName="Embed", apiKey=API_KEY,
@@ -162,6 +165,17 @@ def stored(path: Path) -> list[tuple[Any, ...]]:
 
 def cosine(model: MiniLM, first: str, second: str) -> float:
     return sum(a * b for a, b in zip(model.embed(first), model.embed(second), strict=True))
+
+
+def test_clients_get_the_vectors_of_the_model(wilmer: Launcher, model: MiniLM) -> None:
+    """By OpenAI's package, which asks for base64, and finds the nearest fact to a question with them."""
+    with openai.OpenAI(base_url=f"{wilmer.url}/v1", api_key="any",
+                       http_client=openai.DefaultHttpxClient(trust_env=False)) as client:
+        answer = client.embeddings.create(model="any", input=["Where did the feline doze?", *FACTS])
+    question, *facts = (entry.embedding for entry in answer.data)
+    assert facts[0] == pytest.approx(model.embed(FACTS[0]), abs=1e-6)
+    nearest = max(zip(facts, FACTS, strict=True), key=lambda pair: sum(map(operator.mul, question, pair[0])))
+    assert nearest[1] == PARAPHRASES["feline;dozed;sofa"]
 
 
 @pytest.mark.parametrize(("first", "second", "published"), [
