@@ -151,6 +151,7 @@ def call(request: RecordedRequest, *calls: tuple[str, str], text: str = "") -> R
                       "[DONE]"])
 
 
+@pytest.mark.contract
 def test_tool_runner(client: anthropic.Anthropic, backend: Backend) -> None:
     """It asks for a thread first, and sends the whole conversation once it is refused."""
     read: list[str] = []

@@ -247,7 +247,10 @@ def _blocks(content: object, path: str) -> Iterator[tuple[str, Fields]]:
 
 def _call(block: Fields, path: str) -> ToolCall:
     given = block.get("input")
-    arguments = json.dumps({} if given is None else given, ensure_ascii=False)
+    try:
+        arguments = json.dumps({} if given is None else given, ensure_ascii=False)
+    except RecursionError:
+        raise ClientError(f"{path}.input: nested too deeply.") from None
     return {"id": _name(block, "id", path), "type": "function",
             "function": {"name": _name(block, "name", path), "arguments": arguments}}
 
