@@ -62,6 +62,7 @@ ROWS: dict[str, tuple[Workload, ...]] = {
     "think": tuple(Workload("Think", tokens, stream=True) for tokens in (32, 96)),
     "chain20": (Workload("Chain"),),
     "history2000": (Workload("Plain", messages=2000),),
+    "items2000": (Workload("Plain", messages=2000, path=RESPONSES),),
     # A token in the other dialects of streams.
     "responses": tuple(Workload("Plain", tokens, stream=True, path=RESPONSES) for tokens in (32, 96)),
     "messages": tuple(Workload("Plain", tokens, stream=True, path=MESSAGES) for tokens in (32, 96)),
@@ -69,7 +70,7 @@ ROWS: dict[str, tuple[Workload, ...]] = {
 }
 # In how many reads a long body arrives depends on the machine, and each costs two system calls. Elsewhere two pieces of
 # an answer may become one.
-SLACK = {("history2000", SYSTEM_CALLS): 4.0,
+SLACK = {("history2000", SYSTEM_CALLS): 4.0, ("items2000", SYSTEM_CALLS): 4.0,
          **{(row, SYSTEM_CALLS): 1.5 / (long.tokens - short.tokens)
             for row, (short, *longer) in ROWS.items() for long in longer}}
 

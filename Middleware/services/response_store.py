@@ -241,12 +241,19 @@ class ResponseStore:
         wanted = [str(item.get("id")) for item in items if item.get("type") == REFERENCE]
         found = self._referenced(caller, {name for name in wanted if name not in present})
         own: list[Item] = []
-        for item in items:
-            if item.get("type") != REFERENCE:
-                own.append(_with_id(item))
-            # An item of the history is in the conversation already.
-            elif (name := str(item.get("id"))) not in present:
-                own.append(found[name])
+        # One for all: a system call for each of thousands of items would be felt.
+        digits = uuid.uuid4().hex
+        for number, item in enumerate(items):
+            kind, name = item.get("type"), item.get("id")
+            if kind == REFERENCE:
+                # An item of the history is in the conversation already.
+                if str(name) not in present:
+                    own.append(found[str(name)])
+            elif name and isinstance(name, str):
+                own.append(item)
+            else:
+                kind = kind if kind and isinstance(kind, str) else "message"
+                own.append({**item, "id": f"{_ID_PREFIXES.get(kind, kind[:40])}_{digits}{number:04x}"})
         return Conversation(history, own)
 
     def begin(self, caller: Caller, request_id: str, items: Sequence[Item], previous: str | None = None, *,
@@ -286,7 +293,7 @@ class ResponseStore:
             logger.warning("Response %s is not kept, because it has %d MB of JSON; at most %d MB are kept of one.",
                            running.id, (len(data) + len(items)) >> 20, self._max_response_bytes >> 20)
             return _Entry(next(self._numbers), owner, running.previous, b"", b"", False, frozenset())
-        names = frozenset(str(item["id"]) for item in (*running.items, *_output(response)) if "id" in item)
+        names = frozenset([str(item["id"]) for item in (*running.items, *_output(response)) if "id" in item])
         cipher = _cipher(running.caller, running.user) if running.encrypted else NO_CIPHER
         return _Entry(next(self._numbers), owner, running.previous, cipher.encrypt(data), cipher.encrypt(items),
                       running.encrypted, names)
@@ -425,15 +432,6 @@ class ResponseStore:
 def get_response_store() -> ResponseStore:
     """Return the store of this process."""
     return process().one(ResponseStore)
-
-
-def _with_id(item: Item) -> Item:
-    """Return the item with an id; a copy if it had none."""
-    if isinstance(item.get("id"), str) and item["id"]:
-        return item
-    kind = item.get("type")
-    name = kind if isinstance(kind, str) and kind else "message"
-    return {**item, "id": f"{_ID_PREFIXES.get(name, name[:40])}_{uuid.uuid4().hex}"}
 
 
 def in_quotes(name: str) -> str:

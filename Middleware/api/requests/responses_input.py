@@ -50,12 +50,9 @@ def own_items(body: Mapping[str, object]) -> list[Item]:
     for number, item in enumerate(given):
         if not isinstance(item, dict):
             raise ClientError("Each item of 'input' must be an object.", param=f"input[{number}]")
-    return [{**item, "type": REFERENCE} if _is_reference(item) else item for item in given]
-
-
-def _is_reference(item: Item) -> bool:
-    """Return whether an item without a type refers to another one, which is the only thing it has."""
-    return item.get("type") is None and "role" not in item and isinstance(item.get("id"), str)
+    # An item that has nothing but an id refers to another one.
+    return [{**item, "type": REFERENCE} if item.get("type") is None and "role" not in item
+            and isinstance(item.get("id"), str) else item for item in given]
 
 
 def returned_fields(body: Mapping[str, object]) -> RequestFields:
@@ -98,10 +95,17 @@ def conversation(instructions: object, history: Sequence[Mapping[str, object]],
     # Their errors could not be found by an index into the request's input.
     for item in history:
         translation.add(item, "previous_response_id")
+    messages = translation.messages
     for number, item in enumerate(items):
-        translation.add(item, f"input[{number}]")
+        role, content = item.get("role"), item.get("content")
+        # A conversation has thousands of messages like these, and calls for each would be felt.
+        if isinstance(content, str) and role in ("user", "assistant") and item.get("type", "message") == "message" \
+                and not translation.images and (not messages or "tool_calls" not in messages[-1]):
+            messages.append({"role": role, "content": content})
+        else:
+            translation.add(item, f"input[{number}]")
     translation.flush_images()
-    return translation.messages
+    return messages
 
 
 def _instructions(value: object) -> str:
@@ -121,7 +125,7 @@ class _Translation:
         self.messages: list[Message] = []
         self._tools = tools
         # Of outputs. Back-ends demand the results of all calls of a turn directly after it, before any other message.
-        self._images: list[str] = []
+        self.images: list[str] = []
 
     def add(self, item: Mapping[str, object], path: str) -> None:
         """Add an item; ``path`` is its JSON path in the request."""
@@ -138,15 +142,15 @@ class _Translation:
         elif kind in _CLIENT_OUTPUTS or (isinstance(item.get("call_id"), str) and "output" in item):
             text, images = _output(item.get("output"), f"{path}.output")
             self._add_result(item, text)
-            self._images += images
+            self.images += images
         elif kind in _CLIENT_CALLS or isinstance(item.get("call_id"), str):
             self._add_call(item, kind)
 
     def flush_images(self) -> None:
         """Add the images of the latest outputs as a message of the user, as results of tools can have text only."""
-        if self._images:
-            self.messages.append({"role": "user", "content": "", "images": self._images})
-            self._images = []
+        if self.images:
+            self.messages.append({"role": "user", "content": "", "images": self.images})
+            self.images = []
 
     def _add_message(self, item: Mapping[str, object], path: str) -> None:
         role = item.get("role")
@@ -166,7 +170,7 @@ class _Translation:
 
     def _open_turn(self) -> Message | None:
         """Return the message of the assistant at the end; None if something else is there."""
-        last = self.messages[-1] if self.messages and not self._images else None
+        last = self.messages[-1] if self.messages and not self.images else None
         return last if last is not None and last["role"] == "assistant" else None
 
     def _add_call(self, item: Mapping[str, object], kind: str) -> None:
