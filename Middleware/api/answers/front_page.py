@@ -65,6 +65,7 @@ class FrontPage:
         rows = (("Open WebUI", "Settings, Connections, OpenAI API: URL. Any text as the key.", f"{self.address}/v1"),
                 ("SillyTavern", "Chat Completion, Custom (OpenAI-compatible): Custom Endpoint", f"{self.address}/v1"),
                 ("Other OpenAI clients", "base URL", f"{self.address}/v1"),
+                ("Claude Code, other Anthropic clients", "ANTHROPIC_BASE_URL, or base URL", self.address),
                 ("Ollama clients", "host or base URL", self.address))
         lines = ["<h2>Addresses to paste</h2>", "<table>"]
         lines += [f"<tr><th>{escape(program)}</th><td>{escape(field)}</td><td><code>{escape(address)}</code></td></tr>"
