@@ -174,6 +174,7 @@ def test_a_key_of_one_user(door: Door, backend: Backend) -> None:
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 
 
+@pytest.mark.contract
 def test_a_key_in_the_header_of_anthropics_clients(door: Door, backend: Backend) -> None:
     asked = chat(backend, max_tokens=10)
     for key in (KEY, f" {KEY}\t"):
@@ -292,6 +293,9 @@ def test_headers_of_every_answer(door: Door, backend: Backend) -> None:
 def test_what_the_server_itself_cannot_read(door: Door) -> None:
     answer = door.raw(f"POST {CHAT} HTTP/1.1", "Content-Length: many")
     assert b" 400 " in answer and b"x-request-id: " in answer.lower() and b"nosniff" in answer
+    answer = door.raw(f"POST {MESSAGES} HTTP/1.1", "Content-Length: many", wait_for=b"}")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"request-id: req_" in head.lower() and b'{"type":"error"' in body
 
 
 def test_users_are_not_told_to_what_a_proxy_passes_on(door: Door, backend: Backend) -> None:

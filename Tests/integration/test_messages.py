@@ -11,7 +11,7 @@ import anthropic
 import pytest
 
 from Tests.integration.conftest import Servers
-from Tests.integration.launcher import Backend, Launcher, Response, read_to_end, read_until, stuck
+from Tests.integration.launcher import USER, Backend, Launcher, Response, read_to_end, read_until, stuck
 from Tests.integration.stop_cases import MID_STREAM, PREFILL
 from Tests.integration.stop_clients import ANTHROPIC, Client, leave
 from Tests.stub_backend import (
@@ -149,6 +149,17 @@ def call(request: RecordedRequest, *calls: tuple[str, str], text: str = "") -> R
     deltas = [{"content": text}, *({"tool_calls": [entry]} for entry in (*begun, *rest))]
     return sse_reply([*map(chat_chunk, deltas), chat_chunk({}, "tool_calls"), {"choices": [], "usage": USAGE},
                       "[DONE]"])
+
+
+def test_lists_of_models(client: anthropic.Anthropic) -> None:
+    """The package asks for page after page."""
+    everything = [model.id for model in client.models.list()]
+    assert f"{USER}:Single" in everything and [model.id for model in client.models.list(limit=1)] == everything
+    found = client.models.retrieve(f"{USER}:Single:latest")
+    assert (found.id, found.max_input_tokens, found.created_at.year) == (f"{USER}:Single", 32768, 2024)
+    with pytest.raises(anthropic.NotFoundError, match="nope") as caught:
+        client.models.retrieve("nope")
+    assert caught.value.request_id == caught.value.body["request_id"]  # type: ignore[index]
 
 
 @pytest.mark.contract
