@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import struct
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import pytest
 
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
+from Middleware.api.running.running_requests import SERVER_STOPS, running_requests
+from Middleware.common.constants import EMBEDDINGS
 from Middleware.common.fair_semaphore import FairSemaphore
 from Tests.api.api_lab import Answer, ApiLab, settled
 from Tests.api.handlers.impl.test_api_cancellation import Server, ended_in_time
@@ -231,6 +234,20 @@ def test_texts_are_logged_nowhere(lab: EmbeddingsLab, caplog: pytest.LogCaptureF
         lab.backend.responder = lambda request: status_reply(500)
         assert lab.embed("a secret document").status == 502
     assert "Emb" in caplog.text and "secret" not in caplog.text
+
+
+@table(("reason", "status", "words"), [(SERVER_STOPS, 503, "stopping"), ("its id was sent", 400, "cancelled")])
+def test_a_request_that_is_stopped(lab: EmbeddingsLab, reason: str, status: int, words: str) -> None:
+    lab.backend.responder = lambda request: Reply(never=True)
+    server = Server(build_wsgi_application(create_app()))
+    connection = server.send(OPENAI, {"input": "a"})
+    lab.backend.wait_requests()
+    request, = running_requests().of_client(EMBEDDINGS, None)
+    running_requests().cancel(request.request_id, reason)
+    response = connection.getresponse()
+    assert response.status == status and words in json.loads(response.read())["error"]["message"]
+    connection.close()
+    server.stop()
 
 
 def test_a_client_that_leaves_ends_the_call(lab: EmbeddingsLab) -> None:
