@@ -56,7 +56,6 @@ def silent(script: str, servers: Servers, shared_backend: Backend) -> dict[str, 
         return {text: job.result() for text, job in jobs.items()}
 
 
-@pytest.mark.contract
 def test_silence(silent: dict[str, Response]) -> None:
     """The message begins after a second, and every silent second has a ping."""
     for text in ("first", "between"):
