@@ -20,7 +20,7 @@ from Tests.stub_backend import (
     status_reply,
 )
 
-MARKS = [pytest.mark.clients,
+MARKS = [pytest.mark.clients, pytest.mark.xdist_group("packages"),
          pytest.mark.filterwarnings("ignore::UserWarning:pydantic.*"),  # both about the code of litellm
          pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm.*")]
 """Of every test file."""
@@ -66,7 +66,7 @@ class ClientCases:
     def test_chat(self, client: Client, backend: Backend) -> None:
         backend.replies[NODE] = answers(Answer(TOKENS))
         said = client.chat([("user", "Hi."), ("assistant", "Yes?"), ("user", backend.hello)])
-        assert (said.text, said.finish, said.tokens) == (TEXT, "stop", USAGE)
+        assert (said.text, said.finish, said.tokens) == (TEXT, client.done, USAGE)
         assert conversation(backend.calls()[0]) == [
             {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Yes?"},
             {"role": "user", "content": backend.hello}]
@@ -76,7 +76,7 @@ class ClientCases:
         backend.replies[NODE] = chat_stream_reply(TOKENS, usage={
             "prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS}, delay=0.02)
         said = client.stream([("user", backend.hello)])
-        assert (said.text, said.finish, said.tokens) == (TEXT, "stop", USAGE)
+        assert (said.text, said.finish, said.tokens) == (TEXT, client.done, USAGE)
         assert len(said.pieces) > 1
         assert conversation(backend.calls()[0]) == [{"role": "user", "content": backend.hello}]
 
@@ -89,7 +89,7 @@ class ClientCases:
     @needs("chat")
     def test_answer_that_reached_its_limit(self, client: Client, backend: Backend) -> None:
         backend.replies[NODE] = answers(Answer(TOKENS, "length"))
-        assert client.chat([("user", backend.hello)]).finish == "length"
+        assert client.chat([("user", backend.hello)]).finish == client.reached_limit
 
     @needs("complete")
     def test_text_completion(self, client: Client, backend: Backend) -> None:

@@ -8,15 +8,15 @@ from contextlib import closing
 import pytest
 
 from Tests.clients.cases import NODE
-from Tests.clients.client import MODEL, Client
-from Tests.clients.npm_clients import NpmClient, Worker
+from Tests.clients.client import MODEL, Client, require
+from Tests.clients.npm_clients import NpmClient, Worker, missing
 from Tests.integration.conftest import Servers
 from Tests.integration.launcher import LAUNCHERS, USER, Backend, ConfigTree, Launcher, llm_node, standard_tree
 
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false",
            "HF_HUB_OFFLINE": "1"}
 Connect = Callable[[type[Client], str], Client]
-STEERING = ("OPENAI", "OLLAMA", "LITELLM", "LANGCHAIN", "LANGSMITH")
+STEERING = ("OPENAI", "ANTHROPIC", "OLLAMA", "LITELLM", "LANGCHAIN", "LANGSMITH")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -86,6 +86,7 @@ def server(request: pytest.FixtureRequest, servers: Servers) -> Launcher:
 
 @pytest.fixture(scope="session")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    require(missing())
     with closing(Worker(tmp_path_factory.mktemp("node") / "errors.txt")) as worker:
         yield worker
 
@@ -117,4 +118,5 @@ def client(request: pytest.FixtureRequest, connect: Connect, server: Launcher) -
 
 @pytest.fixture
 def all_clients(request: pytest.FixtureRequest, connect: Connect, server: Launcher) -> dict[str, Client]:
-    return {name: connect(kind, server.url) for name, kind in request.cls.clients.items()}
+    return {name: connect(kind, server.url) for name, kind in request.cls.clients.items()
+            if not (issubclass(kind, NpmClient) and missing())}

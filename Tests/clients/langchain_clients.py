@@ -1,13 +1,13 @@
 """The LangChain packages as clients. Each is imported when first used: only their own environment has them."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from Tests.clients.client import IMPATIENT_SECONDS, KEY, MODEL, RESULTS, TOOL, Client, Said, Turns, openai_turns, texts
 
 
-class _LangChain(Client):
+class LangChain(Client):
     """What the LangChain packages share: their messages. Subclasses make ``_chat``, ``_text`` and ``_impatient``."""
 
     lacks = frozenset({"models", "complete_with_image"})
@@ -62,20 +62,21 @@ class _LangChain(Client):
                     (usage["input_tokens"], usage["output_tokens"]) if usage else None)
 
 
-class LangChainOpenAi(_LangChain):
+class LangChainOpenAi(LangChain):
     """``langchain-openai``."""
 
     finish_key = "finish_reason"
+    options: Mapping[str, Any] = {}
 
     def __init__(self, url: str) -> None:
         import langchain_openai
         options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": KEY, "model": MODEL, "max_retries": 0}
-        self._chat = langchain_openai.ChatOpenAI(stream_usage=True, **options)
+        self._chat = langchain_openai.ChatOpenAI(stream_usage=True, **self.options, **options)
         self._text = langchain_openai.OpenAI(**options)
-        self._impatient = langchain_openai.ChatOpenAI(timeout=IMPATIENT_SECONDS, **options)
+        self._impatient = langchain_openai.ChatOpenAI(timeout=IMPATIENT_SECONDS, **self.options, **options)
 
 
-class LangChainOllama(_LangChain):
+class LangChainOllama(LangChain):
     """``langchain-ollama``, which looks for its model in the list before anything else."""
 
     finish_key = "done_reason"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from Tests.clients.client import IMPATIENT_SECONDS, MODEL, RESULTS, TOOL, Client, Said, Turns, texts
+from Tests.clients.responses_clients import NO_COMPLETIONS
 
 FOLDER = Path(__file__).with_name("npm")
 ANSWER_SECONDS = 20.0
@@ -21,13 +22,19 @@ class NpmError(Exception):
     """What a package threw, as its name and message."""
 
 
+def missing() -> str:
+    """Say why the packages cannot be tested here; ``""`` if they can."""
+    if shutil.which("node") is None:
+        return "The npm clients need Node.js 20 or later, and there is no 'node'."
+    installed = (FOLDER / "node_modules").is_dir()
+    return "" if installed else "Scripts/developer/run_client_tests.sh installs the npm packages."
+
+
 class Worker:
-    """The Node process. Raises AssertionError if there is no Node or the packages are not installed."""
+    """The Node process."""
 
     def __init__(self, errors: Path) -> None:
-        node = shutil.which("node")
-        assert node, "The npm clients need Node.js 20 or later, and there is no 'node'."
-        assert (FOLDER / "node_modules").is_dir(), "Scripts/developer/run_client_tests.sh installs the npm packages."
+        node = shutil.which("node") or "node"
         self._errors = errors
         with errors.open("wb") as output:
             self._process = subprocess.Popen([node, str(FOLDER / "worker.mjs")], stdin=subprocess.PIPE,
@@ -105,6 +112,10 @@ class NpmClient(Client):
     def give_up(self, question: str) -> None:
         self._call("give_up", question=question, seconds=IMPATIENT_SECONDS)
 
+    def call(self, method: str, **arguments: Any) -> Any:
+        """A method that only this package has."""
+        return self._call(method, **arguments)
+
     def _call(self, method: str, **arguments: Any) -> Any:
         return self._worker.call(client=self.name, url=self._url, method=method,
                                  arguments={"model": MODEL, **arguments})
@@ -123,7 +134,39 @@ class NpmOllama(NpmClient):
     name = "ollama"
 
 
-NPM_CLIENTS: Mapping[str, type[NpmClient]] = {"openai": NpmOpenAi, "ollama": NpmOllama}
+class NpmOpenAiResponses(NpmClient):
+    """``openai`` over the Responses API."""
+
+    name = "openai-responses"
+    lacks = NO_COMPLETIONS | {"models"}
+    done, reached_limit = "completed", "incomplete"
+
+
+class NpmAnthropic(NpmClient):
+    """``@anthropic-ai/sdk``."""
+
+    name = "anthropic"
+    lacks = NO_COMPLETIONS
+    done, reached_limit = "end_turn", "max_tokens"
+
+
+class NpmAiOpenAi(NpmClient):
+    """``ai`` with ``@ai-sdk/openai``, which takes the Responses API and refers to items that the server has stored."""
+
+    name = "ai-openai"
+    lacks = NO_COMPLETIONS | {"models"}
+
+
+class NpmAiAnthropic(NpmClient):
+    """``ai`` with ``@ai-sdk/anthropic``."""
+
+    name = "ai-anthropic"
+    lacks = NO_COMPLETIONS | {"models"}
+
+
+NPM_CLIENTS: Mapping[str, type[NpmClient]] = {
+    "openai": NpmOpenAi, "ollama": NpmOllama, "openai-responses": NpmOpenAiResponses, "anthropic": NpmAnthropic,
+    "ai-openai": NpmAiOpenAi, "ai-anthropic": NpmAiAnthropic}
 
 
 def _said(reply: Mapping[str, Any]) -> Said:

@@ -21,6 +21,8 @@ from Tests.clients.client import (
     user,
 )
 from Tests.clients.langchain_clients import LangChainOllama, LangChainOpenAi
+from Tests.clients.messages_clients import Anthropic, LangChainAnthropic
+from Tests.clients.responses_clients import LangChainResponses, OpenAiResponses
 
 
 # -- the shape that openai and litellm share ---------------------------------------------------------------------------
@@ -281,4 +283,5 @@ def _ollama_end(part: Any) -> tuple[str, tuple[int, int]]:
 
 PYTHON_CLIENTS: Mapping[str, type[Client]] = {
     "openai": OpenAi, "ollama": Ollama, "langchain-openai": LangChainOpenAi, "langchain-ollama": LangChainOllama,
-    "litellm-openai": LiteLlmOpenAi, "litellm-ollama": LiteLlmOllama}
+    "litellm-openai": LiteLlmOpenAi, "litellm-ollama": LiteLlmOllama, "openai-responses": OpenAiResponses,
+    "langchain-responses": LangChainResponses, "anthropic": Anthropic, "langchain-anthropic": LangChainAnthropic}

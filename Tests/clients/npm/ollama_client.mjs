@@ -91,4 +91,7 @@ export class OllamaClient {
       fetch: (address, options) => fetch(address, { ...options, signal: AbortSignal.timeout(seconds * 1000) }) });
     await impatient.chat({ model, messages: [{ role: "user", content: question }] });
   }
+  async embed({ texts }) {
+    return (await this.client.embed({ model: "any", input: texts })).embeddings;
+  }
 }

@@ -3,12 +3,17 @@
 //   {"id": 1, "value": ...}   or   {"id": 1, "error": "name and message"}
 // It ends when stdin does. What the packages themselves print goes to stderr.
 import { createInterface } from "node:readline";
+import { AiAnthropicClient, AiOpenAiClient } from "./ai_clients.mjs";
+import { AnthropicClient } from "./anthropic_client.mjs";
 import { OllamaClient } from "./ollama_client.mjs";
 import { OpenAiClient } from "./openai_client.mjs";
+import { OpenAiResponsesClient } from "./openai_responses_client.mjs";
 
 console.log = console.error;
 
-const kinds = { openai: OpenAiClient, ollama: OllamaClient };
+const kinds = {
+  openai: OpenAiClient, ollama: OllamaClient, "openai-responses": OpenAiResponsesClient, anthropic: AnthropicClient,
+  "ai-openai": AiOpenAiClient, "ai-anthropic": AiAnthropicClient };
 const clients = new Map();
 
 function client(kind, url) {
