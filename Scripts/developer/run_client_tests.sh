@@ -1,24 +1,52 @@
 #!/usr/bin/env bash
-# Runs the tests that have real client packages talk to the server. They get an environment of their own
-# (venv-clients) for the Python packages and Tests/clients/npm/node_modules for those of npm, each installed anew when
-# what it is made from has changed. All arguments go to pytest.
+# Runs the tests that have real client packages and coding agents talk to the server. They get environments of their
+# own, each installed anew when what it is made from has changed: venv-clients for the Python packages, venv-agents for
+# the agent among them, Tests/clients/npm/node_modules and Tests/clients/agents/node_modules for those of npm.
+# Without Node.js the tests that need npm are left out; with WILMER_ALL_CLIENTS=1 that is an error.
+# All arguments go to pytest.
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 
 . Scripts/developer/environment.sh
 
-node -e 'process.exit(Number.parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null \
-    && npm --version >/dev/null 2>&1 \
-    || fail "The client tests need Node.js 20 or later with npm, for the npm packages among the clients."
+# left_out WHAT WHY: say what is not tested, which .ci/run does not accept.
+left_out() {
+    [ "${WILMER_ALL_CLIENTS:-}" != 1 ] || fail "$1 cannot be tested: $2"
+    echo "Left out: $1. $2"
+}
 
-prepare_environment venv-clients requirements-clients.txt
+# prepare_npm FOLDER COMMAND: install what its lock file names.
+prepare_npm() {
+    local stamp=$1/node_modules/installed-lock.json
+    cmp -s "$1/package-lock.json" "$stamp" && return
+    echo "Installing the npm packages of $1 ..."
+    (cd "$1" && npm $2 --silent --no-audit --no-fund) \
+        || fail "npm could not install them; 'npm $2' in that folder says why."
+    cp "$1/package-lock.json" "$stamp"
+}
 
-npm=Tests/clients/npm
-stamp=$npm/node_modules/installed-lock.json
-if ! cmp -s "$npm/package-lock.json" "$stamp"; then
-    echo "Installing the npm packages of $npm ..."
-    (cd "$npm" && npm ci --silent --no-audit --no-fund) \
-        || fail "npm could not install them; 'npm ci' in that folder says why."
-    cp "$npm/package-lock.json" "$stamp"
+prepare_aider() {
+    if "$(find_python)" -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then
+        prepare_environment venv-agents requirements-agents.lock
+    else
+        left_out "the agent aider" "It needs Python 3.11 or 3.12."
+    fi
+}
+
+# The registries are slow and the installers wait for them, so all of them run at once.
+waiting=()
+prepare_environment venv-clients requirements-clients.txt & waiting+=($!)
+if node -e 'process.exit(Number.parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null \
+    && npm --version >/dev/null 2>&1; then
+    prepare_npm Tests/clients/npm ci & waiting+=($!)
+    # Not "ci": some registries lack the programs for other systems, and it would insist on them.
+    prepare_npm Tests/clients/agents "install --no-save" & waiting+=($!)
+else
+    left_out "the clients and agents of npm" "They need Node.js 20 or later with npm."
 fi
-exec venv-clients/bin/python -m pytest -m clients Tests/clients --tb=short "$@"
+prepare_aider & waiting+=($!)
+for job in "${waiting[@]}"; do
+    wait "$job" || exit 1
+done
+# The agents on one process, the packages on the other: all of them wait most of the time.
+exec venv-clients/bin/python -m pytest -m clients Tests/clients --tb=short -n 2 --dist loadgroup "$@"

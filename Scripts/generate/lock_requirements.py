@@ -1,8 +1,9 @@
 """Writes the lock files: every package that is installed, direct or not, with its version and the hashes of its files.
 
-``requirements.lock`` is what the start scripts install, ``requirements-test.lock`` what the tests run with. Both hold
-for all supported systems and versions of Python. Run it after a change of ``requirements.txt`` or
-``requirements-test.txt``, with the network and the package uv (``pip install uv``)::
+``requirements.lock`` is what the start scripts install, ``requirements-test.lock`` what the tests run with, and
+``requirements-agents.lock`` has the coding agent that the client tests start. They hold for all supported systems and
+versions of Python (the agent does not take all of them). Run it after a change of a file that they are made from, with
+the network and the package uv (``pip install uv``)::
 
     python -m Scripts.generate.lock_requirements             # keeps the versions of what is locked already
     python -m Scripts.generate.lock_requirements --upgrade   # takes the newest versions that requirements.txt allows
@@ -18,8 +19,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_PYTHON = "3.11"
-LOCKS = (("requirements.txt", "requirements.lock"), ("requirements-test.txt", "requirements-test.lock"))
-"""The test lock comes second: it takes the versions of the first, so that the tests run what users install."""
+LOCKS = (("requirements.txt", "requirements.lock"), ("requirements-test.txt", "requirements-test.lock"),
+         ("requirements-agents.txt", "requirements-agents.lock"))
+TEST_LOCK = "requirements-test.lock"
+"""It comes after the first and takes its versions, so that the tests run what users install."""
 
 
 def command(source: str, lock: str, constraint: str | None, more: Sequence[str]) -> list[str]:
@@ -34,8 +37,8 @@ def command(source: str, lock: str, constraint: str | None, more: Sequence[str])
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status of the first call of uv that fails, 1 if there is no uv, else 0."""
     more = list(sys.argv[1:] if argv is None else argv)
-    constraint = None
     for source, lock in LOCKS:
+        constraint = LOCKS[0][1] if lock == TEST_LOCK else None
         try:
             status = subprocess.run(command(source, lock, constraint, more), cwd=ROOT).returncode
         except FileNotFoundError:
@@ -43,7 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         if status:
             return status
-        constraint = lock
     return 0
 
 

@@ -31,7 +31,7 @@ def test_each_requirement_is_locked_at_its_version(source: str, lock: str) -> No
 
 
 def test_tests_run_with_the_versions_that_users_install() -> None:
-    users, tests = (pins(lock) for _, lock in LOCKS)
+    users, tests = (pins(lock) for _, lock in LOCKS[:2])
     assert {name: tests.get(name) for name in users} == users
 
 
