@@ -371,15 +371,16 @@ class ResponseStore:
         return history
 
     def _referenced(self, caller: Caller, wanted: set[str]) -> dict[str, Item]:
-        """Return the items with these ids, each from the newest response that has it."""
+        """Return the items with these ids, each from the newest response that has it, which counts as used now."""
         found: dict[str, Item] = {}
         if wanted:
             owners = caller.owners()
             with self._lock:
-                entries = [entry for entry in self._entries.values() if entry.owner in owners]
-            for entry in sorted(entries, key=lambda one: one.number, reverse=True):
+                entries = [(name, entry) for name, entry in self._entries.items() if entry.owner in owners]
+            for response_id, entry in sorted(entries, key=lambda one: one[1].number, reverse=True):
                 names = entry.item_ids & (wanted - found.keys())
                 if names:
+                    self._use(caller, response_id)
                     found.update({str(item["id"]): item for item in entry.all_items(caller) or ()
                                   if item.get("id") in names})
                 if len(found) == len(wanted):

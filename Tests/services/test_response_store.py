@@ -235,6 +235,18 @@ def test_going_on_uses_the_whole_chain() -> None:
     assert history(store, third) and lost(store, others[0]) and not lost(store, others[1])
 
 
+def test_a_reference_is_a_use() -> None:
+    store = ResponseStore(max_responses=3)
+    first, second, third = stored(store), stored(store), stored(store)
+    asked = store.items(ACC, second)[0]["id"]  # type: ignore[index]
+    for name in (first, second, third):
+        store.response(ACC, name)
+    store.conversation(ACC, None, [reference(asked)])
+    stored(store)
+    stored(store)
+    assert [store.response(ACC, name) is None for name in (first, second, third)] == [True, False, True]
+
+
 def test_bytes_in_all() -> None:
     store = ResponseStore(max_bytes=100_000)
     names = [stored(store, text="x" * 10_000) for _ in range(10)]
