@@ -13,6 +13,7 @@ from itertools import chain
 from Middleware.models.messages import Message, ToolCall
 from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.config.keys.user import LIVENESS_CALL
+from Middleware.utilities.prompt_extraction_utils import outside_exchange
 
 ID_PREFIX = "wilmer_liveness_"
 MARK = "[Wilmer]"
@@ -98,15 +99,12 @@ def strip_liveness_calls(messages: Sequence[Message], liveness: LivenessCall) ->
 
 def _trailing_exchange(messages: Sequence[Message], liveness: LivenessCall) -> int:
     """Return the index of the liveness turn whose results end the conversation, or its length without one."""
-    start = len(messages)
+    end = len(messages)
     # The requested answer may have been opened already.
-    while start and _is_open_turn(messages[start - 1]):
-        start -= 1
-    while start and messages[start - 1].get("role") == "tool":
-        start -= 1
-    if start and any(map(liveness.matches, _calls(messages[start - 1]))):
-        return start - 1
-    return len(messages)
+    while end and _is_open_turn(messages[end - 1]):
+        end -= 1
+    start = outside_exchange(messages, end - 1)
+    return start if end and any(map(liveness.matches, _calls(messages[start]))) else len(messages)
 
 
 class _Stripping:
