@@ -19,7 +19,7 @@ from Middleware.common.constants import KOBOLD_GENERATE
 from Middleware.common.fair_semaphore import FairSemaphore
 from Tests.api.api_lab import Answer, ApiLab, settled
 from Tests.api.handlers.impl.test_api_cancellation import Server, ended_in_time
-from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, chat_chunk, chat_stream_reply, sse_reply, status_reply
+from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, chat_chunk, sse_reply, status_reply
 from Tests.tables import table
 from Tests.workflows.engine_lab import reply_to, static, until
 
@@ -28,6 +28,9 @@ ABORT, CHECK = "/api/extra/abort", "/api/extra/generate/check"
 # What SillyTavern sends beside the prompt.
 SAMPLERS = {"use_story": False, "use_memory": False, "max_context_length": 4096, "max_length": 300, "rep_pen": 1.1,
             "temperature": 0.7, "top_p": 1, "sampler_order": [6, 0, 1, 3, 4, 2, 5], "stop_sequence": ["\n:"]}
+
+# A stream that stops in the middle without an end.
+ENDLESS = sse_reply([chat_chunk({"content": text}) for text in ("one ", "two ")], hang=True)
 
 
 @pytest.fixture
@@ -169,8 +172,7 @@ def said(server: Server, path: str, key: str = "") -> Any:
 
 @pytest.mark.parametrize("path", [WHOLE, STREAM])
 def test_abort_ends_the_runs_of_its_key(lab: ApiLab, server: Server, path: str) -> None:
-    lab.backend.responder = lambda request: Reply(never=True) if path == WHOLE else chat_stream_reply(
-        ["one ", "two "], hang=True)
+    lab.backend.responder = lambda request: Reply(never=True) if path == WHOLE else ENDLESS
     mine = send(server, path, "mine", "a")
     own, = lab.backend.wait_requests(1)
     other = send(server, path, "other", "b")
@@ -190,7 +192,7 @@ def test_abort_ends_the_runs_of_its_key(lab: ApiLab, server: Server, path: str) 
 def test_the_text_so_far(lab: ApiLab, server: Server) -> None:
     nothing = {"results": [{"text": ""}]}
     assert said(server, CHECK) == nothing
-    lab.backend.responder = lambda request: chat_stream_reply(["one ", "two "], hang=True)
+    lab.backend.responder = lambda request: ENDLESS
     running = send(server, STREAM, "mine", "a")
     assert until(lambda: said(server, CHECK, "mine") == {"results": [{"text": "one two "}]})
     assert said(server, CHECK, "other") == nothing
