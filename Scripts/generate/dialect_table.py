@@ -5,6 +5,7 @@ a table. It takes some seconds and needs nothing but what the tests need.
 """
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from Scripts.generate import generated_files
@@ -15,6 +16,7 @@ from Tests.integration.dialect_matrix import (
     FEATURES,
     KEPT,
     LOSSES,
+    SHIPPED,
     Observation,
     Pair,
     observe,
@@ -35,6 +37,7 @@ which.
 
 ✓ arrives unchanged, ~ arrives as an estimate, ✗ does not arrive. Two symbols: whole answer / streamed.
 """
+SERVERS = "A back-end here is the API of these files in `Public/Configs/ApiTypes`:"
 EXPLANATION = """\
 *text*: the text of the answer, byte for byte. *`stop`*, *`length`*: the reason why it ended. *tool call*, *two calls*:
 names and arguments of tool calls, with the node's `allowTools` on. *`tool_calls`*: that reason after an answer with
@@ -47,10 +50,17 @@ def document(observed: Observation) -> str:
     """The whole file."""
     lines = [f"| client | back-end | {' | '.join(FEATURES.values())} |", "|---|---|" + "---|" * len(FEATURES)]
     lines += [_row(observed, front, back) for front in FRONTS for back in BACKS]
+    servers = [f"* {BACK_NAMES[back]}: {', '.join(f'`{name}`' for name in _api_types(back))}" for back in BACKS]
     notes = [f"{_letter(number)}. {loss.reason}" for number, loss in enumerate(LOSSES)]
-    return "\n".join([INTRODUCTION, *lines, "", EXPLANATION, *_as_list(notes), "",
+    return "\n".join([INTRODUCTION, SERVERS, "", *servers, "", *lines, "", EXPLANATION, *_as_list(notes), "",
                       "`python -m Scripts.generate` writes this page from a running server; a test compares the two.",
                       ""])
+
+
+def _api_types(back: str) -> list[str]:
+    """The names of the shipped files of one type."""
+    return [file.stem for file in sorted((SHIPPED / "ApiTypes").glob("*.json"), key=lambda file: file.stem.lower())
+            if json.loads(file.read_text(encoding="utf-8"))["type"] == back]
 
 
 def _row(observed: Observation, front: str, back: str) -> str:
