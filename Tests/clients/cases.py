@@ -20,7 +20,7 @@ from Tests.stub_backend import (
     status_reply,
 )
 
-MARKS = [pytest.mark.clients, pytest.mark.xdist_group("packages"),
+MARKS = [pytest.mark.clients,
          pytest.mark.filterwarnings("ignore::UserWarning:pydantic.*"),  # both about the code of litellm
          pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm.*")]
 """Of every test file."""
@@ -71,6 +71,7 @@ class ClientCases:
             {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Yes?"},
             {"role": "user", "content": backend.hello}]
 
+    @pytest.mark.contract
     @needs("stream")
     def test_stream(self, client: Client, backend: Backend) -> None:
         backend.replies[NODE] = chat_stream_reply(TOKENS, usage={
@@ -125,6 +126,7 @@ class ClientCases:
         assert parts["image_url"]["image_url"]["url"] == data_uri(IMAGE)
         assert message["role"] == "user" and len(message["content"]) == 2
 
+    @pytest.mark.contract
     @needs("use_tool")
     @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
     def test_tool(self, client: Client, backend: Backend, stream: bool) -> None:
@@ -161,6 +163,7 @@ class ClientCases:
         assert [(message["role"], message["tool_call_id"], message["content"]) for message in results] == [
             ("tool", number, result) for number, result in zip(ids, RESULTS.values(), strict=True)]
 
+    @pytest.mark.contract
     @needs("break_off")
     def test_broken_off_stream_ends_the_call(self, client: Client, backend: Backend) -> None:
         backend.replies[NODE] = stuck("Once ", "upon ", "a ")
@@ -180,6 +183,7 @@ class ClientCases:
         [call] = backend.calls()
         assert call.wait_ended(STOP_SECONDS) and call.client_left
 
+    @pytest.mark.contract
     @needs("chat")
     @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
     def test_failure_of_the_backend_is_told(self, client: Client, backend: Backend, stream: bool) -> None:
@@ -187,6 +191,7 @@ class ClientCases:
         with pytest.raises(Exception, match="no such model"):
             (client.stream if stream else client.chat)([("user", backend.hello)])
 
+    @pytest.mark.contract
     @needs("stream")
     def test_failure_in_the_middle_of_a_stream_is_told(self, client: Client, backend: Backend) -> None:
         """The text that came before must not look like a whole answer."""

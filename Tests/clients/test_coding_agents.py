@@ -15,9 +15,10 @@ import pytest
 from Tests.backend_dialects import Answer
 from Tests.clients.cases import answers
 from Tests.clients.client import KEY, require
-from Tests.clients.coding_agents import AGENTS, DONE, LEAVE_SECONDS, LINE, RUN_SECONDS, Agent, AgentRun, until
+from Tests.clients.coding_agents import AGENTS, CONTEXT, DONE, LEAVE_SECONDS, LINE, RUN_SECONDS, Agent, AgentRun, until
 from Tests.integration.conftest import Servers
 from Tests.integration.launcher import (
+    PROJECT,
     USER,
     Backend,
     ConfigTree,
@@ -31,7 +32,7 @@ from Tests.integration.launcher import (
 )
 from Tests.stub_backend import RecordedRequest, Reply, status_reply
 
-pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.xdist_group("agents")]
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 TASK = "Copy the first line of the notes."
 SERVERS = "run_waitress.py", "run_eventlet.py"
@@ -45,7 +46,7 @@ REFUSAL = "There is no model of this name"
 
 
 def agents_tree(public: Path, backend_url: str) -> ConfigTree:
-    """Routing to a workflow that reads the memories, answers with the client's tools, and writes memories."""
+    """Routing to a workflow that reads the memories, answers as the shipped ``agent`` does, and writes memories."""
     tree = standard_tree(public, backend_url)
     tree.write(f"Users/{USER}.json", {
         "routingConfig": "routes", "categorizationWorkflow": "Categorize", "maxCategorizationAttempts": 1,
@@ -60,14 +61,17 @@ def agents_tree(public: Path, backend_url: str) -> ConfigTree:
     tree.private("WriteMemory", llm_node("memory", prompt="{agent1Input}"))
     tree.private("Remember", {"type": "QualityMemory"})
     tree.private("Title", llm_node("title", returnToUser=True, lastMessagesToSendInsteadOfPrompt=3))
-    answer = {"returnToUser": True, "allowTools": True, "lastMessagesToSendInsteadOfPrompt": 50}
+    tree.write("Endpoints/Stub.json", endpoint(backend_url, maxContextTokenSize=CONTEXT))
+    shipped = json.loads((PROJECT / "Public/Configs/Workflows/_shared/agent/_DefaultWorkflow.json").read_text("utf-8"))
+    [answer] = shipped["nodes"]
+    answer |= {"endpointName": "Stub", "preset": "Plain"}
     tree.private("Code", {"type": "GetCurrentMemoryFromFile"},
-                 llm_node("code", systemPrompt="node:code <{agent1Output}> {chat_system_prompt}", **answer),
+                 {**answer, "systemPrompt": "node:code <{agent1Output}> {chat_system_prompt}"},
                  child_node("Remember"))
     tree.shared("Recall", {"type": "GetCurrentMemoryFromFile"},
                 llm_node("recall", systemPrompt="node:recall <{agent1Output}>", returnToUser=True))
-    tree.shared("Down", llm_node("before"), llm_node("answer", endpointName=DOWN, **answer))
-    tree.shared("Refused", llm_node("refused", **answer))
+    tree.shared("Down", llm_node("before"), {**answer, "endpointName": DOWN})
+    tree.shared("Refused", {**answer, "systemPrompt": "node:refused"})
     return tree
 
 

@@ -137,7 +137,7 @@ def test_vectors(server: Launcher, backend: Backend, ask: Callable[[Launcher], V
     assert ask(server) == list(VECTORS.values())
 
 
-@table("name", ["openai-responses", "ai-openai", "ollama"])
+@pytest.mark.parametrize("name", ["openai-responses", "ai-openai", "ollama"])
 def test_vectors_of_npm(server: Launcher, backend: Backend, connect: Connect, name: str) -> None:
     backend.replies["embed"] = lambda request: json_reply(
         openai_embeddings([VECTORS[text] for text in request.json["input"]]))
@@ -159,7 +159,7 @@ FAILURES: Mapping[str, list[tuple[dict[str, Any], list[Any]]]] = {
          ["InternalServerError", 502, "api_error"])]}
 
 
-@table("name", FAILURES)
+@pytest.mark.parametrize("name", FAILURES)
 def test_error_classes_of_npm(server: Launcher, backend: Backend, connect: Connect, name: str) -> None:
     backend.replies[NODE] = status_reply(400, "no such model")
     client: Any = connect(NPM_CLIENTS[name], server.url)
