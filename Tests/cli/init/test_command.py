@@ -83,6 +83,7 @@ def test_every_server_gets_a_configuration_without_a_finding(lab: Lab, kind: str
         written = content(lab, f"Endpoints/me/{name}.json")
         assert {**endpoint, "endpoint": backend.url, "apiKey": ""}.items() <= written.items()
     assert content(lab, "Users/_current-user.json")["currentUser"] == "me"
+    assert content(lab, "Users/me.json")["contextLengthForClients"] == endpoint["maxContextTokenSize"]
     assert COMMANDS["check"].run(["--ConfigDirectory", str(lab.configs)]) == 0
     assert "nothing wrong found" in lab.capture.readouterr().out
 
