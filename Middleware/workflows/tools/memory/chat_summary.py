@@ -10,7 +10,7 @@ from datetime import datetime
 
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
 from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, without_streaming
-from Middleware.services.llm_calls.prompt_parts import prompt_templates
+from Middleware.services.llm_calls.prompt_parts import example_answers, prompt_templates
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.memory.memory_settings import (
     CURRENT_SUMMARY,
@@ -116,7 +116,7 @@ class ChatSummarizer:
         if not isinstance(result, str):
             return ""
         text = text_to_keep(answer_text(result, handler, context.config), handler)
-        return clean_memory(text, prompt_templates(context.config))
+        return clean_memory(text, prompt_templates(context.config), shown=example_answers(context.config))
 
     def _has_markers(self) -> bool:
         texts = map(self._context.substitute, prompt_templates(self._context.config))

@@ -209,6 +209,14 @@ def test_a_blank_answer_is_not_stored(lab: EngineLab, store: MemoryStore, prompt
     assert store.summary() == ("old", "h1") and len(lab.prompts) == 1
 
 
+def test_what_an_example_says_is_no_part_of_a_summary(lab: EngineLab, store: MemoryStore) -> None:
+    """Small models write down what they were shown."""
+    remember(store, 3)
+    answers(lab, "Ann moved to Bruges in March.\nThe user keeps bees in the garden.")
+    run(lab, node(exampleTurns=[{"user": "Notes: Ann.", "assistant": "Ann moved to Bruges in March."}]))
+    assert store.summary() is not None and store.summary()[0] == "The user keeps bees in the garden."
+
+
 def test_a_blank_second_answer_ends_the_loop(lab: EngineLab, store: MemoryStore) -> None:
     remember(store, 12)
     answers(lab, "one", "", "three")
