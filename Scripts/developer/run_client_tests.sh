@@ -33,6 +33,9 @@ prepare_aider() {
     fi
 }
 
+# Few of the thousands of modules are ever imported, so nothing is compiled ahead.
+export PIP_NO_COMPILE=1
+
 # The registries are slow and the installers wait for them, so all of them run at once.
 waiting=()
 prepare_environment venv-clients requirements-clients.txt & waiting+=($!)
