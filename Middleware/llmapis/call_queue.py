@@ -152,8 +152,6 @@ class CallQueue:
         self._running: dict[Turn, None] = {}
         self._groups: dict[str, _Group] = {}
         self._answers: dict[str, _Answer] = {}
-        # Server or swap group -> when the last answer that called there was complete.
-        self._answered: dict[str, float] = {}
         self._looked_at = 0.0
 
     @property
@@ -213,9 +211,7 @@ class CallQueue:
         if not self._waiting:
             return []
         now = self.clock()
-        for answer in [answer for answer in self._answers.values() if answer.is_over]:
-            del self._answers[answer.request.request_id]
-            self._answered.update(dict.fromkeys((*answer.servers, *answer.groups), now))
+        self._answers = {key: answer for key, answer in self._answers.items() if not answer.is_over}
         view = _View(self._waiting, self._running, now)
         stops: list[Callable[[], object]] = []
         claims: Counter[tuple[str, str]] = Counter()
@@ -234,13 +230,9 @@ class CallQueue:
         if turn.not_before > now:
             return _Obstacle()
         needs = self._needs_now(turn)
-        if turn.gives_precedence and turn not in view.overdue and not self._rides_along(turn, now):
-            if any(answer.holds_back(turn, now) for answer in self._answers.values()):
-                return _Obstacle("an answer is not complete")
-            # What gave way once waits for the next message like a call that is new.
-            if turn.restarts and any(now - self._answered.get(place, -PAUSE_SECONDS) < PAUSE_SECONDS
-                                     for place in (needs.server, needs.group)):
-                return _Obstacle()
+        if turn.gives_precedence and turn not in view.overdue and not self._rides_along(turn, now) and any(
+                answer.holds_back(turn, now) for answer in self._answers.values()):
+            return _Obstacle("an answer is not complete")
         if needs.gate and len(view.gated) >= needs.gate:
             return _Obstacle("all slots are taken", ("gate", ""), view.gated)
         on_server = view.servers[needs.server]

@@ -12,7 +12,6 @@ from Middleware.services.memory.memory_search import VectorSearch, search_memori
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.utilities.prompt_extraction_utils import outside_exchange
 from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.utilities.text_utils import clear_out_user_assistant_from_chunks, get_message_chunks, restore_braces
 
@@ -117,7 +116,7 @@ def recent_message_blocks(messages: Sequence[Message], max_turns: int, lookback:
     If there are no such messages, return a text that says so.
     """
     end = max(0, len(messages) - max(0, lookback))
-    chosen = messages[outside_exchange(messages, max(0, end - max_turns)):end] if max_turns > 0 else []
+    chosen = messages[max(0, end - max_turns):end] if max_turns > 0 else []
     if len(messages) <= 1 or not chosen:
         return [NOTHING_TO_GRAB]
     blocks = [block for block in get_message_chunks(chosen, 0, BLOCK_TOKENS) if block]

@@ -64,15 +64,19 @@ def extract_last_turns_with_min_messages_and_token_limit(
     return newest_within(filter_systems(messages, include_sysmes, remove_all_systems_override), limit, floor)
 
 
-def newest(messages: Sequence[Message], n: int) -> list[Message]:
-    """Return the newest ``n`` messages, and more if the first of them would be the result of a tool call."""
-    return list(messages[outside_exchange(messages, max(len(messages) - n, 0)):]) if n > 0 else []
+def newest(messages: Sequence[Message], n: int, as_text: bool = False) -> list[Message]:
+    """Return the newest ``n`` messages, and more if the first of them would be the result of a tool call.
+
+    ``as_text``: exactly ``n``, because they become a text, of which no server refuses a part.
+    """
+    start = max(len(messages) - n, 0)
+    return list(messages[start if as_text else outside_exchange(messages, start):]) if n > 0 else []
 
 
-def newest_within(messages: Sequence[Message], limit: float, floor: int = 1) -> list[Message]:
+def newest_within(messages: Sequence[Message], limit: float, floor: int = 1, as_text: bool = False) -> list[Message]:
     """Return the newest messages that fit ``limit`` estimated tokens together, but at least ``floor``.
 
-    A tool exchange that does not fit as a whole is left out, unless it belongs to the ``floor``.
+    A tool exchange that does not fit as a whole is left out, unless it belongs to the ``floor``, or with ``as_text``.
     """
     used, start = 0, len(messages)
     for index in range(len(messages) - 1, -1, -1):
@@ -80,7 +84,7 @@ def newest_within(messages: Sequence[Message], limit: float, floor: int = 1) -> 
         if used > limit and len(messages) - index > max(floor, 1):
             break
         start = index
-    return list(messages[outside_exchange(messages, start, max(floor, 1)):])
+    return list(messages[start if as_text else outside_exchange(messages, start, max(floor, 1)):])
 
 
 def outside_exchange(messages: Sequence[Message], index: int, least: int | None = None) -> int:

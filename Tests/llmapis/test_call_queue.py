@@ -197,33 +197,6 @@ def test_without_the_users_wish_it_begins_at_once(street: Street) -> None:
     assert street.running == ["memory"]
 
 
-@pytest.mark.parametrize("group", ["", "card"])
-def test_what_gave_way_waits_for_a_next_message_before_it_begins_again(group: str) -> None:
-    """And for as long as messages follow each other, up to the longest wait; another server's do not matter."""
-    street, stops = Street(), list[str]()
-    asked = RequestContext()
-    memory = street.come("memory", group and "m", Rank.BEHIND, 1, stops=stops, yields=True)
-    street.come("chat", group and "m", places=1, request=asked)
-    assert stops == ["memory"] and street.running == ["chat"]
-    memory.restarts, memory.since = 1, street.now
-    street.turns["memory"] = memory
-    memory.started.clear()
-    street.queue.enter(memory)
-    asked.answered_at = street.now
-    street.end("chat")
-    street.wait(PAUSE_SECONDS - 0.2)
-    assert street.running == []
-    again = RequestContext()
-    street.come("next", group and "m", places=1, request=again)
-    assert street.running == ["next"]
-    again.answered_at = street.now
-    street.end("next")
-    street.wait(PAUSE_SECONDS - 0.2)
-    assert street.running == []
-    street.wait(0.4)
-    assert street.running == ["memory"]
-
-
 class Call:
     """A call that is stopped the first few times, in the way that real calls end then."""
 

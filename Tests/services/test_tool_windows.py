@@ -73,14 +73,13 @@ def test_thirteen_rounds_of_one_tool() -> None:
 def test_no_window_cuts_an_exchange(rounds: list[int], size: int, count: int, limit: int, window: int | None,
                                     block: int, chat: bool) -> None:
     messages, endpoint = agent(*rounds, size=size), clamped(window) if window else {}
-    node = {COUNT: count, "messageBlockSize": block, "nMessagesToIncludeInVariable": count,
-            "estimatedTokensToIncludeInVariable": limit, "minMessagesInVariable": count,
-            "maxEstimatedTokensInVariable": limit}
+    node = {COUNT: count, "messageBlockSize": block}
     found = [sent(messages, keys, chat, endpoint) for keys in (node, {**node, CAP: limit})]
-    found += [shown(f"{form}_user_prompt_{rest}", messages, node, chat, endpoint) for form in ("chat", "templated")
-              for rest in ("last_one", "n_messages", "estimated_token_limit", "min_n_max_tokens")]
     for chosen in found:
         assert chosen[-1] == len(messages) - 1 and whole(messages, chosen)
+    # A variable is a text, of which no server refuses a part: it has as many messages as its name says.
+    for form in ("chat", "templated"):
+        assert len(shown(f"{form}_user_prompt_last_one", messages, {}, chat)) == 1
 
 
 def test_the_clamp_drops_an_exchange_that_it_has_no_room_for(caplog: pytest.LogCaptureFixture) -> None:
@@ -111,14 +110,14 @@ def test_a_result_whose_call_was_not_sent_stays_as_it_is(before: dict[str, Any])
     assert newest_within(messages, 1) == messages[-1:]
 
 
-def test_scripts_and_memories_get_whole_exchanges() -> None:
+def test_scripts_get_whole_exchanges() -> None:
     messages: Any = [m("user", "q"), *OPEN]
     answered: Any = [*messages, m("assistant", "end")]
     assert extract_last_n_turns(messages, 2) == messages[2:]
     assert get_messages_within_index(answered, 1) == messages[2:]
     assert reduce_messages_to_fit_token_limit("", messages, 1) == []
-    # The newest of these messages is never one of the blocks.
-    assert recent_message_blocks(answered, 2) == ["\n1\n2"]
+    # Blocks are texts. The newest of the messages is never one of them.
+    assert recent_message_blocks(answered, 2) == ["2"]
 
 
 def test_merged_messages_keep_all_calls() -> None:

@@ -124,11 +124,11 @@ class Values:
         # The smallest number cannot exceed the clamp's budget, because it is taken from what fits.
         conversation, without_systems = self.messages(), templated or not self.chat
         messages = extraction.filter_systems(conversation, remove_all_systems_override=without_systems)
-        chosen = messages if clamp.budget is None else extraction.newest_within(messages, clamp.budget)
+        chosen = messages if clamp.budget is None else extraction.newest_within(messages, clamp.budget, as_text=True)
         if count is not None:
-            chosen = extraction.newest(chosen, count)
+            chosen = extraction.newest(chosen, count, as_text=True)
         if limit is not None:
-            chosen = extraction.newest_within(chosen, limit, floor)
+            chosen = extraction.newest_within(chosen, limit, floor, as_text=True)
         if len(chosen) == len(messages):
             return chosen
         size = extraction.block_size(self.node, config_utils.user_setting("messageBlockSize"), count)
