@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from Tests.integration.launcher import USER, ConfigTree, api_type, child_node, endpoint, llm_node, standard_tree
@@ -49,6 +50,11 @@ def conversation(name: str, count: int) -> list[dict[str, str]]:
     roles = ("user", "assistant")
     numbered = [{"role": roles[(count - 1 - number) % 2], "content": message_text(number)} for number in range(count)]
     return [{"role": "system", "content": f"[DiscussionId]{name}[/DiscussionId]Be kind."}, *numbered]
+
+
+def looked_at(folder: Path) -> bool:
+    """Whether the memories of a discussion were looked at once, after which a shorter text is due for one."""
+    return any((folder / name).exists() for name in ("memories.json", "vector_memory.db"))
 
 
 def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:

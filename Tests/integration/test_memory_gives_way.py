@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.launcher import USER, ConfigTree, Launcher, endpoint, streamed_text
-from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conversation, memory_tree, until
+from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conversation, looked_at, memory_tree, until
 from Tests.integration.test_memory_crash import LOOKBACK, read
 
 PASS_SECONDS = 60.0
@@ -58,10 +58,16 @@ def memory_calls(backend: MemoryBackend) -> int:
     return sum(name in ("memory", "facts") for name in backend.calls)
 
 
-def begin(server: Launcher, backend: MemoryBackend) -> None:
+def open_file(server: Launcher, tree: ConfigTree) -> None:
+    """A first look at the conversation, too short for memories: a new one waits for more text than an old one."""
+    ask(server, 4)
+    assert until(lambda: looked_at(tree.public / "DiscussionIds" / "talk"), LONG)
+
+
+def begin(server: Launcher, backend: MemoryBackend, tree: ConfigTree) -> None:
     """Leaves the server at work on a memory, which takes very long."""
     backend.delays = {"memory": PASS_SECONDS, "facts": PASS_SECONDS}
-    ask(server, 4)
+    open_file(server, tree)
     ask(server, FIRST)
     assert until(lambda: memory_calls(backend) == 1, LONG), "no memory was asked for"
 
@@ -69,7 +75,7 @@ def begin(server: Launcher, backend: MemoryBackend) -> None:
 def test_a_message_is_answered_at_once_and_the_memory_is_written_after_it(tree: ConfigTree,
                                                                           backend: MemoryBackend) -> None:
     with launched(tree) as server:
-        begin(server, backend)
+        begin(server, backend, tree)
         ask(server, FIRST + 2)
         backend.delays = {}
         assert until(lambda: set(remembered(tree)) >= set(range(FIRST - LOOKBACK)), LONG)
@@ -83,7 +89,7 @@ def test_a_message_is_answered_at_once_and_the_memory_is_written_after_it(tree: 
 def test_messages_in_a_row_do_not_starve_the_memories(tree: ConfigTree, backend: MemoryBackend) -> None:
     """Twenty, each half a second after the answer to the last one: the first memory is written among them."""
     with launched(tree) as server:
-        begin(server, backend)
+        begin(server, backend, tree)
         backend.delays = {"memory": 1.0, "facts": 1.0, "answer": 0.3}
         written = []
         for count in range(FIRST + 2, FIRST + 2 + 40, 2):
@@ -103,7 +109,7 @@ def test_messages_in_a_row_do_not_starve_the_memories(tree: ConfigTree, backend:
 def test_a_killed_server_loses_nothing_and_writes_nothing_twice(tree: ConfigTree, backend: MemoryBackend) -> None:
     """Killed while the call of a memory waits to be made again, after others were stored."""
     with launched(tree) as server:
-        ask(server, 4)
+        open_file(server, tree)
         ask(server, FIRST)
         assert until(lambda: bool(remembered(tree)), LONG)
         before = remembered(tree)

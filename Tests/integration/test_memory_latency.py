@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.launcher import USER, Launcher, streamed_text
-from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conversation, memory_tree, until
+from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conversation, looked_at, memory_tree, until
 from Tests.integration.test_memory_crash import LOOKBACK, Stored, read
 
 SLOW = 2.0  # seconds that the LLM of the memories takes for each
@@ -55,9 +55,10 @@ def remembered(public: Path, name: str) -> list[int]:
     return stored.rows or stored.remembered
 
 
-def open_file(server: Launcher, name: str) -> None:
+def open_file(server: Launcher, public: Path, name: str) -> None:
     """A first look at a conversation, too short for memories: a new one waits for more text than an old one."""
     ask(server, "Chat", name, 4)
+    assert until(lambda: looked_at(public / "DiscussionIds" / name), 30)
 
 
 def count_calls(backend: MemoryBackend) -> int:
@@ -66,7 +67,7 @@ def count_calls(backend: MemoryBackend) -> int:
 
 def begin(server: Launcher, backend: MemoryBackend, public: Path, name: str, stream: bool) -> None:
     """Leaves the server at work on the memories of the first messages."""
-    open_file(server, name)
+    open_file(server, public, name)
     before = count_calls(backend)
     ask(server, "Chat", name, FIRST, stream)
     assert until(lambda: count_calls(backend) > before, 30), "no memory was asked for"
@@ -112,7 +113,7 @@ def test_server_stays_prompt_for_others(server: Launcher, backend: MemoryBackend
     """Many conversations at work on their memories take no place from new requests."""
     names = [f"many-{number}" for number in range(12)]
     for name in names:
-        open_file(server, name)
+        open_file(server, public, name)
     before = count_calls(backend)
     for name in names:
         ask(server, "Chat", name, FIRST)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from Tests.integration.launcher import USER, Backend, Launcher, standard_tree, streamed_text
+from Tests.workflows.engine_lab import until
 
-SLEEP_SECONDS = 2
+# Longer than a stop takes to arrive on a busy machine: a script that has ended by then is not left alone.
+SLEEP_SECONDS = 4
 SLEEPS = f"""
 import time
 def Invoke():
@@ -52,8 +54,9 @@ def test_a_script_that_hangs_frees_its_slot_when_its_client_leaves(gated: Launch
         wait_for_calls(gated, 2, since)
     assert gated.ask("Single").text == "single says hello."
     assert time.monotonic() - began < SLEEP_SECONDS - 0.3
-    output = gated.wait_output("left alone at a stop, has ended after", SLEEP_SECONDS + 3, since)
-    assert output.count(" does not end at a stop") == 2 and "Sleep.py of request " in output
+    gated.wait_output("left alone at a stop, has ended after", SLEEP_SECONDS + 3, since)
+    assert until(lambda: gated.output(since).count(" does not end at a stop") == 2)
+    assert "Sleep.py of request " in gated.output(since)
 
 
 @pytest.mark.contract
