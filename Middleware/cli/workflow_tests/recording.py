@@ -1,7 +1,6 @@
 """Record the outputs of the nodes in one test, in an order that does not depend on threads."""
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from Middleware.cli.workflow_tests.suites import is_title, title_of
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.llm_call import current_site
+from Middleware.services.run_records.payloads import output_text
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.events import EngineListener, RunRecord
 from Middleware.workflows.models.execution_context import NodeExecutionInfo
@@ -115,12 +115,7 @@ class Recorder(EngineListener):
 
 def text_of(output: object) -> str:
     """Return an output as tests see it: with real braces, and with tool calls as JSON on a separate line."""
-    if isinstance(output, dict) and isinstance(output.get("tool_calls"), (list, tuple)):
-        calls = json.dumps(output["tool_calls"], ensure_ascii=False, default=str)
-        output = "\n".join(part for part in (output.get("content"), calls) if part)
-    elif isinstance(output, (dict, list, tuple)):
-        output = json.dumps(output, ensure_ascii=False, default=str)
-    return restore_braces("" if output is None else str(output))
+    return restore_braces(output_text(output))
 
 
 def _flat(runs: list[WorkflowRun]) -> Iterator[NodeRun]:

@@ -6,11 +6,10 @@ the answer that the back-end handler would have read from the server.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +19,11 @@ from Middleware.llmapis.embedding_api import Embeddings
 from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
 from Middleware.llmapis.transport import BackendRequest, Transport, encode_payload
 from Middleware.models.messages import Answer, Chunk
+from Middleware.services.run_records.payloads import read_payload
 from Middleware.utilities.text_utils import restore_braces
 
 # Small vectors are fast, and large enough to tell the texts of a test apart.
 DIMENSIONS = 32
-IMAGE = "[image]"
 _WORD = re.compile(r"\w+")
 
 
@@ -166,52 +165,6 @@ class ScriptedEmbeddings:
 
 def _finish_reason(reply: Reply) -> str:
     return "tool_calls" if reply.tool_calls else "stop"
-
-
-# -- requests as texts -------------------------------------------------------------------------------------------------
-
-def read_payload(payload: Mapping[str, Any]) -> tuple[str, str]:
-    """Return system prompt and prompt as strings; for a back-end that takes a single string, that string twice.
-
-    System messages at the beginning are the system prompt. Of the others, a single message is its text, several are
-    ``role: text``.
-    """
-    if "messages" not in payload:
-        text = str(payload.get("prompt", ""))
-        return text, text
-    messages = list(payload["messages"] or ())
-    systems = [_text(payload["system"])] if payload.get("system") else []
-    while messages and messages[0].get("role") == "system":
-        systems.append(message_text(messages.pop(0)))
-    if len(messages) == 1:
-        return "\n\n".join(systems), message_text(messages[0])
-    lines = (f"{message.get('role')}: {message_text(message)}" for message in messages)
-    return "\n\n".join(systems), "\n".join(lines)
-
-
-def message_text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message, with its tool calls as JSON and its images as ``[image]``."""
-    parts = [_text(message.get("content"))]
-    parts += [IMAGE for _ in message.get("images") or ()]
-    if message.get("tool_calls"):
-        parts.append(json.dumps(message["tool_calls"], ensure_ascii=False, default=str))
-    return "\n".join(part for part in parts if part)
-
-
-def _text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, Sequence):
-        return "" if content is None else str(content)
-    return "\n".join(_block_text(block) for block in content)
-
-
-def _block_text(block: object) -> str:
-    if not isinstance(block, Mapping):
-        return str(block)
-    if isinstance(block.get("text"), str):
-        return str(block["text"])
-    return IMAGE if "image" in str(block.get("type")) else json.dumps(block, ensure_ascii=False, default=str)
 
 
 def described(call: Call) -> str:
