@@ -18,6 +18,8 @@ if __name__ == "__main__":
 
 import warnings
 
+from Middleware.utilities import native_threads as native_threads  # keeps what is replaced below
+
 warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")  # said in this file's first lines
 try:  # before any other import: everything imported later must see the patched modules
     import eventlet

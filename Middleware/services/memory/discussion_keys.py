@@ -32,8 +32,13 @@ def discussion_keys(api_key: str | None) -> DiscussionKeys:
     encryption_key = None
     if config_utils.user_flag(ENCRYPT_KEY):
         user = config_utils.get_current_username()
-        encryption_key = DataKey(derive_encryption_key(api_key, user), partial(_other_keys, api_key, user))
+        encryption_key = data_key(api_key, user)
     return DiscussionKeys(hash_api_key(api_key), encryption_key)
+
+
+def data_key(api_key: str, user: str) -> DataKey:
+    """Return the encryption key of a client's key for a user, which knows the others that may have been used."""
+    return DataKey(derive_encryption_key(api_key, user), partial(_other_keys, api_key, user))
 
 
 def _other_keys(api_key: str, user: str) -> Iterator[bytes]:

@@ -1,0 +1,194 @@
+"""How a run becomes a tree and texts: each text is stored once, and the tree refers to it.
+
+A reference in a tree is JSON: the number of a text that is a string; ``{"j": number}`` for one that is JSON;
+``{"v": value}`` for a short value, which stands in the tree; or ``{"r": reference, "l": {name: [numbers]}}`` for an
+object whose long lists are stored item by item, such as the messages of a payload.
+"""
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from Middleware.services.run_records.model import ConfigVersion, RunDocument, RunFacts, Span
+
+VERSION = 1
+PLAIN, ZIPPED, SEALED = 0, 1, 2
+"""The bits of ``coding``: in clear, zlib, Fernet."""
+# What is shorter costs more as a row of its own.
+SHORT = 64
+# Shorter texts shrink too little for the time it takes.
+ZIP_ABOVE = 2048
+# Quick, as each finished run is written at once; what is done when the server is idle takes the usual level.
+QUICK, THOROUGH = 1, 6
+
+Reference: TypeAlias = "int | dict[str, object]"
+Keep: TypeAlias = Callable[[object, Callable[[], bytes]], int]
+"""Stores a text once and returns its number. It gets a hashable object that is equal for equal texts of one kind, and
+the function that makes the bytes."""
+Load: TypeAlias = Callable[[int], bytes]
+
+
+def to_json(value: object) -> bytes:
+    # Lone surrogates, which JSON allows, survive.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def from_json(data: bytes) -> object:
+    return json.loads(data.decode("utf-8", "surrogatepass"))
+
+
+def zipped(data: bytes, above: int = ZIP_ABOVE, level: int = QUICK) -> tuple[int, bytes]:
+    """Return ``coding`` and the bytes to store."""
+    if len(data) <= above:
+        return PLAIN, data
+    smaller = zlib.compress(data, level)
+    return (ZIPPED, smaller) if len(smaller) < len(data) else (PLAIN, data)
+
+
+def unzipped(coding: int, data: bytes) -> bytes:
+    """Return the bytes that were stored."""
+    return zlib.decompress(data) if coding & ZIPPED else data
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+def packed(value: object, keep: Keep) -> Reference:
+    """Store the texts of a value; return the reference to it."""
+    if isinstance(value, str):
+        if len(value) <= SHORT:
+            return {"v": value}
+        text = value
+        return keep(text, lambda: text.encode("utf-8", "surrogatepass"))
+    if isinstance(value, Mapping):
+        lists = {name: items for name, items in value.items() if _is_list_of_objects(items)}
+        if lists:
+            # The names keep their order, with the lists in their places.
+            rest = {name: None if name in lists else item for name, item in value.items()}
+            return {"r": _packed_json(rest, keep),
+                    "l": {name: [_packed_item(item, keep) for item in items] for name, items in lists.items()}}
+    return _packed_json(value, keep)
+
+
+def _is_list_of_objects(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _packed_json(value: object, keep: Keep) -> Reference:
+    data = to_json(value)
+    return {"v": value} if len(data) <= SHORT else {"j": keep((bytes, data), lambda: data)}
+
+
+def _packed_item(item: Mapping[str, object], keep: Keep) -> int:
+    """Store an object of a list. Most are messages of a long conversation, whose JSON need not be made again."""
+    role, content = item.get("role"), item.get("content")
+    if len(item) == 2 and isinstance(role, str) and isinstance(content, str) and next(iter(item)) == "role":
+        return keep((role, content), lambda: to_json(item))
+    data = to_json(item)
+    return keep((bytes, data), lambda: data)
+
+
+def tree(document: RunDocument, keep: Keep | None, sealed: int | None = None) -> bytes:
+    """Return the tree of a run, with references to its texts. Without ``keep`` it has none of them.
+
+    Args:
+        sealed: the number of the text with all texts of a private run.
+    """
+    spans = []
+    for span in document.spans:
+        row = span.as_row()
+        row[8] = {name: packed(text, keep) for name, text in span.texts.items()} if keep is not None else {}
+        spans.append(row)
+    body: dict[str, object] = {"v": VERSION, "spans": spans}
+    if document.facts["config"]:
+        body["config"] = document.facts["config"]
+    if document.spans_left_out or document.text_bytes_left_out:
+        body["left_out"] = [document.spans_left_out, document.text_bytes_left_out]
+    if sealed is not None:
+        body["sealed"] = sealed
+    return to_json(body)
+
+
+def texts_by_span(document: RunDocument) -> bytes:
+    """Return all texts of a run as one JSON object."""
+    return to_json({str(span.id): span.texts for span in document.spans if span.texts})
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+def document_of(facts: RunFacts, body: bytes, load: Load | None, unseal: Callable[[bytes], bytes | None]
+                ) -> RunDocument:
+    """Return a run out of its tree, without ``load`` without its texts.
+
+    ``unseal`` returns None for what its reader cannot decrypt. Raises ValueError.
+    """
+    stored = cast("dict[str, Any]", from_json(body))
+    sealed = unseal(load(stored["sealed"])) if "sealed" in stored and load is not None else None
+    texts = cast("dict[str, dict[str, object]]", from_json(unzipped(ZIPPED, sealed))) if sealed is not None else {}
+    spans = [Span(*row[:8]) for row in stored["spans"]]
+    if load is not None:
+        for span, row in zip(spans, stored["spans"], strict=True):
+            span.texts = {name: unpacked(reference, load) for name, reference in row[8].items()}
+            span.texts |= texts.get(str(span.id), {})
+    left_out: Sequence[int] = stored.get("left_out", (0, 0))
+    config: list[ConfigVersion] = stored.get("config", [])
+    return RunDocument(cast(RunFacts, {**facts, "config": config}), spans, spans_left_out=left_out[0],
+                       text_bytes_left_out=left_out[1], settled=True)
+
+
+def unpacked(reference: Reference, load: Load) -> object:
+    """Return the value that was packed."""
+    if isinstance(reference, int):
+        return load(reference).decode("utf-8", "surrogatepass")
+    if "v" in reference:
+        return reference["v"]
+    if "j" in reference:
+        return from_json(load(cast(int, reference["j"])))
+    value = cast("dict[str, object]", unpacked(cast(Reference, reference["r"]), load))
+    for name, numbers in cast("dict[str, list[int]]", reference["l"]).items():
+        value[name] = [from_json(load(number)) for number in numbers]
+    return value
+
+
+def text_ids(body: bytes) -> set[int]:
+    """Return the numbers of all texts that a tree refers to."""
+    stored = cast("dict[str, Any]", from_json(body))
+    found = {stored["sealed"]} if "sealed" in stored else set()
+    for row in stored["spans"]:
+        for reference in row[8].values():
+            found |= _ids(reference)
+    return found
+
+
+def _ids(reference: Reference) -> set[int]:
+    if isinstance(reference, int):
+        return {reference}
+    if "j" in reference:
+        return {cast(int, reference["j"])}
+    if "l" not in reference:
+        return set()
+    lists = cast("dict[str, list[int]]", reference["l"])
+    return _ids(cast(Reference, reference["r"])).union(*lists.values())
+
+
+def with_numbers(body: bytes, numbers: Mapping[int, int]) -> bytes:
+    """Return a tree that refers to the same texts by the numbers that they have in another file."""
+    stored = cast("dict[str, Any]", from_json(body))
+    if "sealed" in stored:
+        stored["sealed"] = numbers[stored["sealed"]]
+    for row in stored["spans"]:
+        row[8] = {name: _renumbered(reference, numbers) for name, reference in row[8].items()}
+    return to_json(stored)
+
+
+def _renumbered(reference: Reference, numbers: Mapping[int, int]) -> Reference:
+    if isinstance(reference, int):
+        return numbers[reference]
+    if "j" in reference:
+        return {"j": numbers[cast(int, reference["j"])]}
+    if "l" not in reference:
+        return reference
+    lists = cast("dict[str, list[int]]", reference["l"])
+    return {"r": _renumbered(cast(Reference, reference["r"]), numbers),
+            "l": {name: [numbers[number] for number in items] for name, items in lists.items()}}

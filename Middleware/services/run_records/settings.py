@@ -1,0 +1,151 @@
+"""What the run console keeps on disk, and for how long: ``settings.json`` in its folder, and the flag ``--record``."""
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, TypeAlias, TypedDict, cast, get_args
+
+from Middleware.exceptions import ClientError
+from Middleware.services.run_records.folder import OWNER_ONLY, ConsoleFolder
+from Middleware.utilities.files.file_access import Signature, atomic_write, file_signature
+from Middleware.utilities.once import Once
+from Middleware.utilities.text_utils import nearest
+
+logger = logging.getLogger(__name__)
+
+RecordMode: TypeAlias = Literal["off", "facts", "texts"]
+"""What is kept on disk of each run."""
+MODES: tuple[RecordMode, ...] = get_args(RecordMode)
+
+SETTINGS_FILE = "settings.json"
+# The file is looked at once in this time, so that its readers do not pay for it each.
+RECHECK_SECONDS = 1.0
+# For each number: the least and the most that is accepted. Less than two segments of runs would be no history, and
+# the index is made for some ten thousands of rows.
+LIMITS: Mapping[str, tuple[int, int]] = {"days": (1, 3650), "megabytes": (16, 1_000_000), "runs": (100, 1_000_000)}
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What is kept: the file's content.
+
+    Attributes:
+        record: the mode, unless the flag decides.
+        days, megabytes, runs: the limits beyond which the oldest runs go.
+    """
+
+    record: RecordMode = "facts"
+    days: int = 14
+    megabytes: int = 1024
+    runs: int = 20_000
+
+
+class SettingsValues(TypedDict):
+    """The settings as the API sends them; ``decided`` names what a flag fixes, and the flag."""
+
+    record: RecordMode
+    days: int
+    megabytes: int
+    runs: int
+    decided: dict[str, str]
+
+
+class RecordSettings:
+    """The settings in force. Thread-safe: what it reads is replaced as a whole.
+
+    Args:
+        folder: where the file is.
+        flag: the value of ``--record``; None: the file decides.
+    """
+
+    def __init__(self, folder: ConsoleFolder, flag: str | None = None) -> None:
+        self._path, self._folder = folder.file(SETTINGS_FILE), folder
+        self._flag: RecordMode | None = next((mode for mode in MODES if mode == flag), None)
+        self._keep, self._signature = Keep(), cast("Signature | None", None)
+        self._next_look = 0.0
+        self._problems: Once[str] = Once(1)
+
+    def keep(self) -> Keep:
+        """Return what is kept, with the flag's mode if there is one."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + RECHECK_SECONDS
+            self._look_again()
+        return self._keep if self._flag is None else replace(self._keep, record=self._flag)
+
+    def mode(self) -> RecordMode:
+        """Return what is kept on disk of each run."""
+        return self.keep().record
+
+    def values(self) -> SettingsValues:
+        """Return the settings for the API."""
+        keep = self.keep()
+        decided = {"record": f"--record {self._flag}"} if self._flag is not None else {}
+        return {"record": keep.record, "days": keep.days, "megabytes": keep.megabytes, "runs": keep.runs,
+                "decided": decided}
+
+    def change(self, values: Mapping[str, object]) -> SettingsValues:
+        """Store the given settings and return all of them. Raises ClientError for a wrong one, OSError."""
+        self._look_again()
+        keep = self._keep
+        for name, value in values.items():
+            keep = self._changed(keep, name, value)
+        self._folder.made()
+        text = json.dumps(asdict(keep), indent=2)
+        atomic_write(self._path, f"{text}\n".encode(), OWNER_ONLY)
+        self._keep, self._signature = keep, file_signature(self._path)
+        return self.values()
+
+    def _changed(self, keep: Keep, name: str, value: object) -> Keep:
+        if name == "record" and self._flag is not None:
+            raise ClientError(f"'record' is decided by --record {self._flag} on the server's command line.", 409,
+                              param=name)
+        return with_setting(keep, name, value)
+
+    def _look_again(self) -> None:
+        signature = file_signature(self._path)
+        if signature == self._signature:
+            return
+        self._signature = signature
+        try:
+            self._keep = _parsed(self._path) if signature else Keep()
+        # The file is ours; what somebody wrote into it by hand must not end the recording.
+        except (OSError, ValueError, ClientError) as error:
+            if self._problems.first(str(error)):
+                logger.warning("%s cannot be used, so the settings of the run console stay as they were: %s",
+                               self._path, error)
+
+
+def with_setting(keep: Keep, name: str, value: object) -> Keep:
+    """Return ``keep`` with one setting changed. Raises ClientError that says what was expected."""
+    if name == "record":
+        if value not in ("off", "facts", "texts"):
+            raise ClientError(f"'record' is {json.dumps(value)}. Expected: one of {', '.join(MODES)}.", param=name)
+        return replace(keep, record=value)
+    if name not in LIMITS:
+        names = ["record", *LIMITS]
+        close = nearest(name, names)
+        hint = f" Did you mean '{close}'?" if close else f" Expected: one of {', '.join(names)}."
+        raise ClientError(f"There is no setting '{name}'.{hint}", param=name)
+    least, most = LIMITS[name]
+    # A bool is an int.
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ClientError(f"'{name}' is {json.dumps(value)}. Expected: a whole number from {least} to {most}.",
+                          param=name)
+    if name == "days":
+        return replace(keep, days=value)
+    return replace(keep, megabytes=value) if name == "megabytes" else replace(keep, runs=value)
+
+
+def _parsed(path: str) -> Keep:
+    with open(path, encoding="utf-8") as file:
+        values = json.load(file)
+    if not isinstance(values, dict):
+        raise ValueError("it is not a JSON object")
+    keep = Keep()
+    for name, value in values.items():
+        keep = with_setting(keep, name, value)
+    return keep
