@@ -9,13 +9,11 @@ from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from Middleware.api.dialects import Dialect, dialect_of, route_path
-from Middleware.api.edge.admission_middleware import COMPLETIONS
+from Middleware.api.dialects import API_TYPES, route_path
 from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.requests.background_tasks import is_waiting_task
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import request_of
-from Middleware.common.constants import KOBOLD_GENERATE
 from Middleware.common.fair_semaphore import FairSemaphore, Waiter
 from Middleware.exceptions import ClientError, EarlyTerminationException
 from Middleware.models.request_context import note_wait
@@ -32,7 +30,6 @@ HANDOVER_SECONDS = 5.0
 FOR_EVER = float("inf")
 PLACE_KEY = "wilmer.place"
 """The key of a request's ``Place`` in the WSGI environ."""
-WORKFLOW_PATHS = COMPLETIONS | {"/api/chat", "/api/generate", "/api/v1/generate", "/api/extra/generate/stream"}
 
 
 class ConcurrencyLimitMiddleware:
@@ -64,7 +61,7 @@ class ConcurrencyLimitMiddleware:
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ.get("REQUEST_METHOD") != "POST" or route_path(environ) not in WORKFLOW_PATHS:
+        if environ.get("REQUEST_METHOD") != "POST" or route_path(environ) not in API_TYPES:
             return self.app(environ, start_response)
         place = Place(self, environ)
         try:
@@ -129,9 +126,6 @@ class Place:
         self._began = time.monotonic()
         self._waiter = self._enqueue(behind=False) if self._is_free() else self._enqueue(self._is_task(environ))
         self.held = self._waiter.wait(0)
-        # KoboldCpp's abort finds a request by its API, which else only the handler knows.
-        if not self.held and self.request is not None and dialect_of(environ) is Dialect.KOBOLD:
-            self.request.api_type = KOBOLD_GENERATE
 
     def _is_free(self) -> bool:
         semaphore = self._gate.semaphore

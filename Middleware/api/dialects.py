@@ -5,6 +5,16 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+from Middleware.common.constants import (
+    ANTHROPIC_MESSAGES,
+    KOBOLD_GENERATE,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
+    OPENAI_CHAT,
+    OPENAI_COMPLETION,
+    OPENAI_RESPONSES,
+)
+
 # Routes of no API, whose errors have Ollama's form.
 _PLAIN = frozenset(("", "api", "health"))
 _MODELS = "models"
@@ -13,6 +23,16 @@ _MESSAGES = "messages"
 _KOBOLD = ("api/v1/", "api/extra/")
 ANTHROPIC_VERSION = "HTTP_ANTHROPIC_VERSION"
 """The header, as the WSGI environ names it, by which a request for the model list shows Anthropic's API."""
+API_TYPES: Mapping[str, str] = {
+    **dict.fromkeys(("/v1/chat/completions", "/chat/completions"), OPENAI_CHAT),
+    **dict.fromkeys(("/v1/completions", "/completions"), OPENAI_COMPLETION),
+    **dict.fromkeys(("/v1/responses", "/responses"), OPENAI_RESPONSES),
+    **dict.fromkeys(("/v1/messages", "/messages", "/v1/v1/messages"), ANTHROPIC_MESSAGES),
+    "/api/chat": OLLAMA_CHAT,
+    "/api/generate": OLLAMA_GENERATE,
+    **dict.fromkeys(("/api/v1/generate", "/api/extra/generate/stream"), KOBOLD_GENERATE),
+}
+"""The routes that run a workflow, which wait at the gate, with the API type of their requests."""
 
 
 class Dialect(enum.Enum):
@@ -43,6 +63,11 @@ def route_path(environ: Mapping[str, Any]) -> str:
     """Return the path of a request as the application's routes spell it; a client's base URL may end in slashes."""
     path: str = environ.get("PATH_INFO", "")
     return "/" + path.strip("/")
+
+
+def api_type_of(environ: Mapping[str, Any]) -> str:
+    """Return the API type of a request, which its path decides; "openai" if it runs no workflow."""
+    return API_TYPES.get(route_path(environ), "openai")
 
 
 def request_label(request_id: str) -> str:

@@ -14,7 +14,9 @@ from Middleware.api import app as app_module
 from Middleware.api import handlers
 from Middleware.api.api_server import NOT_OFFERED, ApiServer, discover_handlers
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
+from Middleware.api.dialects import API_TYPES
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
+from Middleware.api.handlers.base.base_api_handler import BaseApiHandler
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import process
 from Tests.api.api_lab import CHAT, ApiLab
@@ -120,6 +122,16 @@ def test_new_handlers_are_found_and_broken_ones_skipped(lab: ApiLab, tmp_path: P
     assert client.get("/v1/models").status_code == 200
     assert "broken" in caplog.text and "no_such_module_anywhere" in caplog.text
     assert "must not be imported" not in caplog.text
+
+
+def test_a_request_has_the_same_api_type_at_the_gate_and_in_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of paths and the handlers' routes are written apart."""
+    def serve(self: BaseApiHandler, api_type: str, *rest: object, **options: object) -> str:
+        return api_type
+
+    monkeypatch.setattr(BaseApiHandler, "serve", serve)
+    client = ApiServer().app.test_client()
+    assert {path: client.post(path).get_data(as_text=True) for path in API_TYPES} == dict(API_TYPES)
 
 
 PAIR = """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from Middleware.api.dialects import Dialect, dialect_of, request_label, route_path
+from Middleware.api.dialects import Dialect, api_type_of, dialect_of, request_label
 from Middleware.api.edge.access_keys import (
     KEY_NAME_KEY,
     PERMITTED_USERS_KEY,
@@ -31,6 +31,7 @@ from Middleware.api.edge.browser_safety import (
 from Middleware.api.edge.client_addresses import public_address, refusal_of_public
 from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
+from Middleware.common.constants import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES
 from Middleware.exceptions import ServerStoppingError
 from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.idempotency_service import get_idempotency_service
@@ -53,9 +54,8 @@ NOT_STORED = [*SECURITY_HEADERS, ("Cache-Control", "no-store")]
 NO_KEY = Refusal("401 Unauthorized", "This server requires a key, and the request has none that it accepts. Send "
                                      "'Authorization: Bearer KEY'; in most programs that is the API key.",
                  (("WWW-Authenticate", "Bearer"),))
-COMPLETIONS = frozenset((
-    "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/v1/responses", "/responses",
-    "/v1/messages", "/messages", "/v1/v1/messages"))
+IDEMPOTENT_APIS = frozenset((OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES, ANTHROPIC_MESSAGES))
+"""The API types in which a retry with the same idempotency key replaces the earlier attempt."""
 
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
@@ -108,8 +108,8 @@ class AdmissionMiddleware:
             return _refuse(environ, start_response, refusal)
         if not is_post:
             return self.app(environ, start_response)
-        request = RequestContext(request_id=request_id, key_name=environ.get(KEY_NAME_KEY, ""),
-                                 api_key=api_key_of(environ))
+        request = RequestContext(request_id=request_id, api_type=api_type_of(environ),
+                                 key_name=environ.get(KEY_NAME_KEY, ""), api_key=api_key_of(environ))
         return self._admit(request, environ, start_response)
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
@@ -172,7 +172,7 @@ def _with_headers(start_response: StartResponse, added: list[tuple[str, str]], i
 
 def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment) -> None:
     """Cancel the running request that has the same idempotency key, and register this one for it."""
-    if route_path(environ) not in COMPLETIONS:
+    if request.api_type not in IDEMPOTENT_APIS:
         return
     key = idempotency_key_in(environ)
     if key is None:

@@ -24,15 +24,12 @@ from Middleware.services.response_store import (
 )
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.users import configured_users
-from Middleware.utilities.encryption_utils import hash_api_key
 
 T = TypeVar("T")
 
 MAX_PAGE, PAGE = 100, 20
 # A cancelled run ends in a quarter of a second, unless it is in a script, which the client does not wait for.
 CANCEL_SECONDS = 2.0
-# What a request is until a view has begun with it, which is later than its time at the gate.
-_UNKNOWN_TYPE = "openai"
 
 
 class Deleted(TypedDict):
@@ -132,13 +129,9 @@ def _cancel(store: ResponseStore, caller: Caller, name: str) -> ResponseObject:
 
 def _is_arriving(caller: Caller, request_id: str) -> bool:
     """Return whether a request of the caller waits at the gate, or is read, so that its response has not begun."""
-    request = running_requests().find(request_id)
-    if request is None or request.answer_complete or request.api_type not in (_UNKNOWN_TYPE, OPENAI_RESPONSES):
-        return False
     # Before its body is read, the user of a request is unknown; its key is not.
-    return (hash_api_key(request.api_key) if request.api_key else None) == (
-        hash_api_key(caller.api_key) if caller.api_key else None) and (
-        request.user is None or request.user in caller.users)
+    return any(request.request_id == request_id and (request.user is None or request.user in caller.users)
+               for request in running_requests().of_client(OPENAI_RESPONSES, caller.api_key))
 
 
 # -- the items of the input --------------------------------------------------------------------------------------------

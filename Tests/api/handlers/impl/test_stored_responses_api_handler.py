@@ -13,6 +13,7 @@ import pytest
 from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
 from Middleware.api.handlers.impl import stored_responses_api_handler as module
 from Middleware.api.running.running_requests import running_requests
+from Middleware.common.constants import OPENAI_RESPONSES
 from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext
 from Middleware.services.response_store import CLIENT_CANCELLED, Caller, RunningResponse, get_response_store
@@ -120,7 +121,7 @@ class Run(RequestContext):
     """A request that ends ``seconds`` after it is cancelled, as its dialect says: with ``running.finish``."""
 
     def __init__(self, running: RunningResponse, seconds: float = 0.05, **fields: Any) -> None:
-        super().__init__(request_id=str(uuid.UUID(running.id[5:])), **fields)
+        super().__init__(request_id=str(uuid.UUID(running.id[5:])), api_type=OPENAI_RESPONSES, **fields)
         self.cancel_scope.add_callback(lambda: threading.Timer(seconds, finish, [running, "cancelled"]).start())
         assert running_requests().arrive(self)
 
@@ -152,7 +153,7 @@ def test_cancel_what_cannot_be_interrupted(lab: ApiLab, monkeypatch: pytest.Monk
 def test_cancel_at_the_gate(lab: ApiLab) -> None:
     """The user of a request that waits is not known yet, and its response has not begun. Its key is known."""
     def arrived(**fields: Any) -> tuple[RequestContext, str]:
-        request = RequestContext(**fields)
+        request = RequestContext(**{"api_type": OPENAI_RESPONSES, **fields})
         assert running_requests().arrive(request)
         return request, f"/v1/responses/resp_{uuid.UUID(request.request_id).hex}/cancel"
 
