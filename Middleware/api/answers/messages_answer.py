@@ -18,7 +18,7 @@ from Middleware.api.answers.stream_renderers import BUILDER, SSE_TYPE, Template,
 from Middleware.api.errors import PublicError
 from Middleware.api.requests.offered_tools import OfferedTools
 from Middleware.models.messages import ToolCall, Usage, cached_tokens
-from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object
+from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object, read_fragment
 from Middleware.utilities.text_utils import encode_text
 
 # The packages' types require a signature, and clients turn thinking without one into text. Nobody checks it: thinking
@@ -164,19 +164,13 @@ class _Call:
     looked: int = 0
 
     def add(self, fragment: ToolCall) -> None:
-        call_id, function = fragment.get("id"), fragment.get("function")
-        if isinstance(call_id, str) and call_id and not self.begun:
-            self.id = call_id
-        if not isinstance(function, Mapping):
-            return
-        name, arguments = function.get("name"), function.get("arguments")
-        if isinstance(name, str) and name and not self.begun:
-            self.name = name
-        if isinstance(arguments, str) and arguments:
-            self.arguments.append(arguments)
-        # Scripts may give the object itself.
-        elif isinstance(arguments, Mapping) and arguments:
-            self.arguments.append(json.dumps(dict(arguments), ensure_ascii=False))
+        call_id, name, arguments = read_fragment(fragment)
+        # The beginning of the block has been sent with them.
+        if not self.begun:
+            self.id, self.name = call_id or self.id, name or self.name
+        if arguments:
+            self.arguments.append(arguments if isinstance(arguments, str)
+                                  else json.dumps(dict(arguments), ensure_ascii=False))
 
     def unsent(self) -> str:
         """Return the arguments that have arrived since the last time."""

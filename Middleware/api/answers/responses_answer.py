@@ -31,7 +31,7 @@ from Middleware.models.responses import (
     SummaryText,
 )
 from Middleware.services.response_builder_service import to_json
-from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object
+from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object, read_fragment
 from Middleware.utilities.text_utils import encode_text
 
 # Codex ends a stream after 300 seconds without an event (its setting), and does not count comments.
@@ -225,13 +225,9 @@ class _Fragments:
 
     def take(self, fragment: ToolCall) -> str:
         """Note what a fragment says about the call, and return its part of the arguments."""
-        self.id = self.id or str(fragment.get("id") or "")
-        function = fragment.get("function")
-        if not isinstance(function, Mapping):
-            return ""
-        self.name = self.name or str(function.get("name") or "")
-        arguments = function.get("arguments")
-        return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, Mapping) else str(arguments or "")
+        call_id, name, arguments = read_fragment(fragment)
+        self.id, self.name = self.id or call_id, self.name or name
+        return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, Mapping) else arguments or ""
 
 
 class ResponsesAnswer:

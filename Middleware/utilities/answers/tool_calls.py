@@ -43,6 +43,20 @@ def arguments_object(arguments: object) -> dict[str, object] | None:
     return dict(arguments) if isinstance(arguments, Mapping) else None
 
 
+def read_fragment(fragment: ToolCall) -> tuple[str, str, str | Mapping[str, object] | None]:
+    """Return what a fragment of a call has: id and name, "" without one, and its part of the arguments.
+
+    The arguments are a piece of their JSON, which may be empty, or from some scripts the whole object; None without.
+    """
+    call_id, function = fragment.get("id"), fragment.get("function")
+    found = call_id if isinstance(call_id, str) else ""
+    if not isinstance(function, Mapping):
+        return found, "", None
+    name, arguments = function.get("name"), function.get("arguments")
+    return (found, name if isinstance(name, str) else "",
+            arguments if isinstance(arguments, (str, Mapping)) else None)
+
+
 class ToolCallNumbers:
     """Finds the call of a stream that a fragment belongs to.
 
@@ -96,19 +110,13 @@ class _Call:
 
     def add(self, fragment: ToolCall) -> None:
         """Add a fragment. A name, an id or an object replaces the present one; argument strings are appended."""
-        call_id, function = fragment.get("id"), fragment.get("function")
-        if isinstance(call_id, str) and call_id:
-            self.id = call_id
-        if not isinstance(function, Mapping):
-            return
-        name, arguments = function.get("name"), function.get("arguments")
-        if isinstance(name, str) and name:
-            self.name = name
+        call_id, name, arguments = read_fragment(fragment)
+        self.id, self.name = call_id or self.id, name or self.name
         if isinstance(arguments, str):
             if not isinstance(self.arguments, list):
                 self.arguments = []
             self.arguments.append(arguments)
-        elif isinstance(arguments, Mapping):
+        elif arguments is not None:
             self.arguments = dict(arguments)
 
     def whole(self) -> ToolCall:
