@@ -43,6 +43,14 @@ def extract_idempotency_key() -> str | None:
     return idempotency_key_in(http.environ)
 
 
+def page_limit(default: int, highest: int) -> int | None:
+    """Return the ``limit`` in the query of a list; None if it is not a whole number from 1 to ``highest``."""
+    text = http.args.get("limit", str(default))
+    # Python would convert digits of other scripts, and refuse thousands of them.
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(highest)) else 0
+    return number if 1 <= number <= highest else None
+
+
 def parse_model_field(value: object) -> tuple[str | None, str | None]:
     """Return the user and the shared workflow that a request's ``model`` names, each None if it does not name one.
 

@@ -99,18 +99,15 @@ class OpenAIApiHandler(BaseApiHandler):
 
 def _page(ids: Sequence[str]) -> tuple[Sequence[str], bool]:
     """Return the part of Anthropic's list that the query of the request asks for, and whether it goes on there."""
-    limit = http.args.get("limit")
+    limit = api_helpers.page_limit(PAGE, LONGEST_PAGE)
     if limit is None:
-        limit = str(PAGE)
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= len(str(LONGEST_PAGE))
-            and 1 <= int(limit) <= LONGEST_PAGE):
         raise ClientError(f"The 'limit' in the query must be a whole number from 1 to {LONGEST_PAGE}.")
     after, before = (_position(ids, name) for name in ("after_id", "before_id"))
     if before is not None:
-        ids, found = ids[:before], ids[max(before - int(limit), 0):before]
+        ids, found = ids[:before], ids[max(before - limit, 0):before]
         return found, len(found) < len(ids)
     ids = ids if after is None else ids[after + 1:]
-    return ids[:int(limit)], len(ids) > int(limit)
+    return ids[:limit], len(ids) > limit
 
 
 def _position(ids: Sequence[str], parameter: str) -> int | None:

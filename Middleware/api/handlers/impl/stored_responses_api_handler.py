@@ -136,7 +136,9 @@ def _is_arriving(caller: Caller, request_id: str) -> bool:
 
 # -- the items of the input --------------------------------------------------------------------------------------------
 def _input_items(store: ResponseStore, caller: Caller, name: str) -> ItemList:
-    order, limit, after = http.args.get("order", "desc"), _limit(), http.args.get("after")
+    order, limit, after = http.args.get("order", "desc"), api_helpers.page_limit(PAGE, MAX_PAGE), http.args.get("after")
+    if limit is None:
+        raise ClientError(f"'limit' must be a number from 1 to {MAX_PAGE}.", param="limit")
     if order not in ("asc", "desc"):
         raise ClientError("'order' must be 'asc' or 'desc'.", param="order")
     items = [*_known(store.items(caller, name), name)]
@@ -151,15 +153,6 @@ def _input_items(store: ResponseStore, caller: Caller, name: str) -> ItemList:
     page = [_shown(item) for item in items[:limit]]
     return {"object": "list", "data": page, "first_id": page[0].get("id") if page else None,
             "last_id": page[-1].get("id") if page else None, "has_more": len(items) > limit}
-
-
-def _limit() -> int:
-    text = http.args.get("limit", str(PAGE))
-    # Python would convert digits of other scripts, and refuse thousands of them.
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PAGE)) else 0
-    if not 1 <= number <= MAX_PAGE:
-        raise ClientError(f"'limit' must be a number from 1 to {MAX_PAGE}.", param="limit")
-    return number
 
 
 def _shown(item: Item) -> Item:
