@@ -104,12 +104,22 @@ class Template:
         return self._before + encode_text(encode_basestring(token)) + self._after
 
 
-class _OpenAIStream:
-    """The common part of both OpenAI dialects: events, token counts on request, ``[DONE]``."""
+class BaseStream:
+    """What most dialects have in common: they begin with the answer, and their errors have their own status."""
 
     content_type = SSE_TYPE
     joins = True
     tells_failures = False
+
+    def beginning(self) -> bytes:
+        return b""
+
+    def heartbeat(self, silent: float) -> bytes:
+        return SSE_HEARTBEAT
+
+
+class _OpenAIStream(BaseStream):
+    """The common part of both OpenAI dialects: events, token counts on request, ``[DONE]``."""
 
     def __init__(self, model: str, include_usage: bool = False) -> None:
         self.wants_usage = include_usage
@@ -126,12 +136,6 @@ class _OpenAIStream:
     def fingerprint(self, value: str) -> None:
         self._fingerprint = value
         self._template = None
-
-    def beginning(self) -> bytes:
-        return b""
-
-    def heartbeat(self, silent: float) -> bytes:
-        return SSE_HEARTBEAT
 
     def text(self, token: str) -> bytes:
         template = self._template
@@ -205,7 +209,7 @@ class OpenAICompletionStream(_OpenAIStream):
                                                      created=self._created, fingerprint=self.fingerprint)
 
 
-class _OllamaStream:
+class _OllamaStream(BaseStream):
     """The common part of both Ollama dialects: one line per chunk, and a last line with the finish reason and counters.
 
     Args:
@@ -216,7 +220,6 @@ class _OllamaStream:
     # Some front-ends parse each HTTP chunk as one JSON object.
     joins = False
     wants_usage = True
-    tells_failures = False
 
     def __init__(self, model: str, request_id: str, counters: Callable[[Usage], Counters]) -> None:
         self.fingerprint = ""
@@ -226,9 +229,6 @@ class _OllamaStream:
         self._reason = "stop"
         self._templates: dict[str, Template] = {}
         self._second = -1
-
-    def beginning(self) -> bytes:
-        return b""
 
     def heartbeat(self, silent: float) -> bytes:
         return self.text("")
@@ -300,13 +300,10 @@ class OllamaGenerateStream(_OllamaStream):
         return BUILDER.build_ollama_generate_chunk(token, finish_reason, self._request_id, model=self._model)
 
 
-class KoboldStream:
+class KoboldStream(BaseStream):
     """A streamed text generation of KoboldCpp, which has no fields for tool calls, reasoning and token counts."""
 
-    content_type = SSE_TYPE
-    joins = True
     wants_usage = False
-    tells_failures = False
 
     def __init__(self) -> None:
         self.fingerprint = ""
@@ -317,12 +314,6 @@ class KoboldStream:
     def so_far(self) -> str:
         """The text that has been rendered; other threads may ask for it."""
         return "".join(self._said)
-
-    def beginning(self) -> bytes:
-        return b""
-
-    def heartbeat(self, silent: float) -> bytes:
-        return SSE_HEARTBEAT
 
     def text(self, token: str) -> bytes:
         self._said.append(token)
