@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from json.encoder import encode_basestring
 
 from Middleware.api.answers.answer import FinishedAnswer
-from Middleware.api.answers.stream_renderers import SSE_HEARTBEAT, SSE_TYPE, named_sse
+from Middleware.api.answers.stream_renderers import SSE_HEARTBEAT, SSE_TYPE, NumberedTemplate, named_sse
 from Middleware.api.errors import Cause, PublicError
 from Middleware.api.requests.offered_tools import ClientTool
 from Middleware.models.messages import ToolCall, Usage, cached_tokens, token_count
@@ -30,9 +29,7 @@ from Middleware.models.responses import (
     Status,
     SummaryText,
 )
-from Middleware.services.response_builder_service import to_json
 from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object, read_fragment
-from Middleware.utilities.text_utils import encode_text
 
 # Codex ends a stream after 300 seconds without an event (its setting), and does not count comments.
 EVENT_SECONDS = 15.0
@@ -61,24 +58,10 @@ class Events:
         return named_sse({"type": kind, "sequence_number": self.number, **fields})
 
 
-class DeltaTemplate:
-    """An event of which nothing but its number and its text is serialised for each token."""
-
-    __slots__ = ("after", "before", "middle")
-
-    def __init__(self, kind: str, fields: Mapping[str, object], last: str = "") -> None:
-        """
-        Args:
-            fields: the members before the text.
-            last: the members after the text, as JSON, with the comma before them.
-        """
-        members = to_json(fields).decode()[1:-1]
-        self.before = f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":'
-        self.middle = f',{members},"delta":'
-        self.after = f"{last}}}\n\n"
-
-    def fill(self, number: int, text: str) -> bytes:
-        return encode_text(f"{self.before}{number}{self.middle}{encode_basestring(text)}{self.after}")
+def _deltas(kind: str, where: Mapping[str, object], **after: object) -> NumberedTemplate:
+    """Return the template of the events that bring the text of an item in pieces."""
+    return NumberedTemplate(lambda number, text: named_sse(
+        {"type": kind, "sequence_number": number, **where, "delta": text, **after}))
 
 
 class _Item:
@@ -114,7 +97,7 @@ class _Text(_Item):
     def __init__(self, events: Events, index: int, item_id: str) -> None:
         super().__init__(events, index, item_id)
         self._where = {"item_id": item_id, "output_index": index, "content_index": 0}
-        self.template = DeltaTemplate("response.output_text.delta", self._where, ',"logprobs":[]')
+        self.template = _deltas("response.output_text.delta", self._where, logprobs=[])
 
     def snapshot(self) -> MessageItem:
         return {"id": self.id, "type": "message", "role": "assistant", "status": self.status,
@@ -139,7 +122,7 @@ class _Reasoning(_Item):
     def __init__(self, events: Events, index: int, item_id: str) -> None:
         super().__init__(events, index, item_id)
         self._where = {"item_id": item_id, "output_index": index, "summary_index": 0}
-        self.template = DeltaTemplate("response.reasoning_summary_text.delta", self._where)
+        self.template = _deltas("response.reasoning_summary_text.delta", self._where)
 
     def snapshot(self) -> ReasoningItem:
         return {"id": self.id, "type": "reasoning", "status": self.status,
@@ -166,7 +149,7 @@ class _Call(_Item):
         super().__init__(events, index, item_id)
         self._call_id, self._tool = call_id, tool
         self._where = {"item_id": item_id, "output_index": index}
-        self._template = DeltaTemplate("response.function_call_arguments.delta", self._where)
+        self._template = _deltas("response.function_call_arguments.delta", self._where)
 
     def snapshot(self) -> CallItem:
         kind, text = self._tool.kind, "".join(self.pieces)

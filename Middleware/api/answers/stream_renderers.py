@@ -27,8 +27,8 @@ SSE_HEARTBEAT = b":\n\n"
 SSE_TYPE = "text/event-stream; charset=utf-8"
 NDJSON_TYPE = "application/x-ndjson"
 
-# Marks the position of the text in a serialised chunk. No other value in a chunk contains a NUL character.
-_MARKER = "\u0000"
+# Mark the positions of the text and of the number in a serialised chunk. No other value contains such characters.
+_MARKER, _NUMBER = "\u0000", "\u0001"
 
 
 class StreamRenderer(Protocol):
@@ -102,6 +102,20 @@ class Template:
 
     def fill(self, token: str) -> bytes:
         return self._before + encode_text(encode_basestring(token)) + self._after
+
+
+class NumberedTemplate:
+    """A serialised event with placeholders for its number and for the text behind that."""
+
+    __slots__ = ("_after", "_before", "_middle")
+
+    def __init__(self, frame: Callable[[str, str], bytes]) -> None:
+        """``frame`` makes the event from two strings, one in place of the number and one in place of the text."""
+        self._before, rest = frame(_NUMBER, _MARKER).decode().split(encode_basestring(_NUMBER))
+        self._middle, self._after = rest.split(encode_basestring(_MARKER))
+
+    def fill(self, number: int, text: str) -> bytes:
+        return encode_text(f"{self._before}{number}{self._middle}{encode_basestring(text)}{self._after}")
 
 
 class BaseStream:
