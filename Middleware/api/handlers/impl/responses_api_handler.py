@@ -96,7 +96,7 @@ class ResponsesApiHandler(BaseApiHandler):
         running.so_far = answer.so_far
         try:
             return self.run(context, asked.messages, lambda: answer, answer.whole, asked.functions, asked.choice)
-        # The request may have been refused before its run began.
+        # If a request is refused before its run, only admission sees its end, and a host may serve the app alone.
         except BaseException:
             running.discard()
             raise
