@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -297,13 +296,3 @@ if text != {LINE!r}:
 AGENTS: Mapping[str, type[Agent]] = {
     "codex": Codex, "claude-code": ClaudeCode, "opencode": OpenCode, "opencode-responses": OpenCodeResponses,
     "opencode-messages": OpenCodeMessages, "aider": Aider}
-
-
-def until(condition: Any, seconds: float) -> bool:
-    """Wait for a condition; returns whether it came true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True

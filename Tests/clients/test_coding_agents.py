@@ -15,7 +15,7 @@ import pytest
 from Tests.backend_dialects import Answer
 from Tests.clients.cases import answers
 from Tests.clients.client import KEY, require
-from Tests.clients.coding_agents import AGENTS, CONTEXT, DONE, LEAVE_SECONDS, LINE, RUN_SECONDS, Agent, AgentRun, until
+from Tests.clients.coding_agents import AGENTS, CONTEXT, DONE, LEAVE_SECONDS, LINE, RUN_SECONDS, Agent, AgentRun
 from Tests.integration.conftest import Servers
 from Tests.integration.launcher import (
     PROJECT,
@@ -31,6 +31,7 @@ from Tests.integration.launcher import (
     stuck,
 )
 from Tests.stub_backend import RecordedRequest, Reply, status_reply
+from Tests.workflows.engine_lab import until
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from Tests.docs.markdown import Page
 from Tests.docs.sandbox import USER, Sandbox, scripts
 from Tests.docs.stand_ins import RESEARCH, StandIns
 from Tests.integration.launcher import PROJECT, Launcher, streamed_text
-from Tests.integration.memory_chat import until
+from Tests.workflows.engine_lab import until
 
 HELLO = [{"role": "user", "content": "Hello"}]
 _MODEL = re.compile(rf"Workflows/{USER}/(.+?)(?:/_DefaultWorkflow)?\.json")

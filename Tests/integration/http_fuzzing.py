@@ -4,7 +4,6 @@ from __future__ import annotations
 import copy
 import json
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
@@ -69,15 +68,6 @@ def send(port: int, data: bytes, method: str = "POST", timeout: float = 15.0) ->
             return Answer(0)
         except (HTTPException, ValueError) as error:
             raise AssertionError(f"the answer is no HTTP: {error!r}") from error
-
-
-def wait_until(condition: Any, seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +55,6 @@ def conversation(name: str, count: int) -> list[dict[str, str]]:
 def looked_at(folder: Path) -> bool:
     """Whether the memories of a discussion were looked at once, after which a shorter text is due for one."""
     return any((folder / name).exists() for name in ("memories.json", "vector_memory.db"))
-
-
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    """Wait for ``condition``, looking every millisecond; returns whether it came true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.001)
-    return True
 
 
 class MemoryBackend(StubBackend):

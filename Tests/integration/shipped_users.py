@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from Tests.backend_dialects import DIALECTS, Answer, ollama_embeddings, openai_embeddings
 from Tests.integration.launcher import PROJECT, Launcher, Response
-from Tests.integration.memory_chat import until
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
+from Tests.workflows.engine_lab import until
 
 SHIPPED = PROJECT / "Public" / "Configs"
 USERS = sorted(path.relative_to(SHIPPED / "Users").with_suffix("").as_posix()

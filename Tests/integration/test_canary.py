@@ -36,8 +36,8 @@ from Tests.integration.canary_chat import (
     tool_call_reply,
 )
 from Tests.integration.launcher import Launcher, Response
-from Tests.integration.memory_chat import until
 from Tests.stub_backend import chat_reply, json_reply, status_reply
+from Tests.workflows.engine_lab import until
 
 KEY, OTHER_KEY, SECRET = "the-clients-own-key", "another-clients-key", "sk-endpoint-secret-1234"
 UNKNOWN_KEY = "a-key-nobody-accepts"

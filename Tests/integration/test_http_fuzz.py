@@ -25,10 +25,10 @@ from Tests.integration.http_fuzzing import (
     api_requests,
     odd_requests,
     send,
-    wait_until,
 )
 from Tests.integration.launcher import USER, Backend, Launcher, endpoint, llm_node, standard_tree
 from Tests.stub_backend import StubBackend, json_reply
+from Tests.workflows.engine_lab import until
 
 SEED = os.environ.get("WILMER_FUZZ_SEED")
 FACTOR = int(os.environ.get("WILMER_FUZZ_FACTOR", "1"))
@@ -194,4 +194,4 @@ def test_one_more_round_costs_nothing(target: Target) -> None:
     before = target.resources()
     for data in wires * 20:
         send(target.server.port, data)
-    assert wait_until(lambda: all(now <= then + 4 for now, then in zip(target.resources(), before, strict=True)))
+    assert until(lambda: all(now <= then + 4 for now, then in zip(target.resources(), before, strict=True)))

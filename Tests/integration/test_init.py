@@ -13,8 +13,8 @@ import pytest
 
 from Tests.cli.init import llm_servers
 from Tests.integration.launcher import Launcher, run_launcher
-from Tests.integration.memory_chat import until
 from Tests.stub_backend import StubBackend
+from Tests.workflows.engine_lab import until
 
 WINDOW = 4096
 SHIPPED = Path(__file__).resolve().parents[2] / "Public" / "Configs"

@@ -24,8 +24,8 @@ from Tests.integration.memory_chat import (
     hash_of,
     markers,
     memory_tree,
-    until,
 )
+from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.slow
 

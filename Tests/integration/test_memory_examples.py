@@ -13,8 +13,8 @@ from Tests.docs.blocks import blocks, whole_files
 from Tests.docs.pages import all_pages
 from Tests.docs.sandbox import USER, USER_FILE, Sandbox
 from Tests.integration.launcher import Launcher
-from Tests.integration.memory_chat import until
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, json_reply
+from Tests.workflows.engine_lab import until
 
 SETTINGS = f"Workflows/{USER}/_Memory-Settings.json"
 MEMORY = [{"title": "The ledger", "summary": "Mara hid the ledger in the mill.", "entities": ["Mara"],

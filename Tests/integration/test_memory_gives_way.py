@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.launcher import USER, ConfigTree, Launcher, endpoint, streamed_text
-from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conversation, looked_at, memory_tree, until
+from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conversation, looked_at, memory_tree
 from Tests.integration.test_memory_crash import LOOKBACK, read
+from Tests.workflows.engine_lab import until
 
 PASS_SECONDS = 60.0
 # Far below the pass, far above an answer on a busy machine.

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.launcher import USER, Launcher, streamed_text
-from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conversation, looked_at, memory_tree, until
+from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conversation, looked_at, memory_tree
 from Tests.integration.test_memory_crash import LOOKBACK, Stored, read
+from Tests.workflows.engine_lab import until
 
 SLOW = 2.0  # seconds that the LLM of the memories takes for each
 PROMPT = 1.0  # that an answer may take, on a busy machine

@@ -41,10 +41,10 @@ from Tests.integration.leaving_clients import (
     leave_all,
     leaving_tree,
 )
-from Tests.integration.memory_chat import until
 from Tests.integration.process_figures import held_at_rest
 from Tests.integration.waitress_thread import WaitressThread, use_tree
 from Tests.llmapis.transport_lab import idle_connections
+from Tests.workflows.engine_lab import until
 
 WARM_UP = 64  # requests: every way of leaving, and every conversation that has memories
 GIVEN_UP = {"run_waitress.py": 2000, "server.py": 200, "run_eventlet.py": 400}

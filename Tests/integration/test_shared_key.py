@@ -15,7 +15,8 @@ import pytest
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, derive_encryption_key, hash_api_key
 from Tests.integration.launcher import USER, Launcher
-from Tests.integration.memory_chat import MemoryBackend, conversation, memory_tree, until
+from Tests.integration.memory_chat import MemoryBackend, conversation, memory_tree
+from Tests.workflows.engine_lab import until
 
 KEY, OTHER_USER = "secretkey", "bob"
 FILES = ("memories.json", "chat_summary.json", "timestamps.json", "context_compactor_old.json")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from Tests.integration.launcher import PROJECT, Launcher, streamed_text
-from Tests.integration.memory_chat import until
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply, json_reply
+from Tests.workflows.engine_lab import until
 
 GAME, ASSISTANT = "_example_game_bot_with_file_memory", "_example_assistant_with_vector_memory"
 SHIPPED_ADDRESS = "http://127.0.0.1:5001"

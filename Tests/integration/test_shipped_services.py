@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from Tests.integration.launcher import Launcher, streamed_text
-from Tests.integration.memory_chat import until
 from Tests.integration.shipped_users import copy_of_shipped
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply, json_reply
+from Tests.workflows.engine_lab import until
 
 TOOLS_USER = "isevendays-openwebui-norouting-general-offline-mcp"
 WIKIPEDIA_USERS = ("_wikipedia_multi_step_workflow", "_wikipedia_quick_workflow")

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 import pytest
 
 from Tests.integration.launcher import Launcher, read_until, sse_payloads, streamed_text
 from Tests.real.conftest import DIALECTS, SCHEMA
 from Tests.real.servers import RealServer, busy
+from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.real
 
@@ -90,12 +90,3 @@ def test_dead_server_hands_over_to_the_proxy(wilmer: Launcher, stream: bool) -> 
     answer = wilmer.ask("dead", stream=stream)
     assert answer.status == 200
     assert streamed_text(answer.body) if stream else answer.text
-
-
-def until(condition: Any, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

@@ -25,6 +25,7 @@ from Middleware.services.locking_service import LockingService
 from Middleware.utilities import sqlite
 from Tests.llmapis.lab import Lab
 from Tests.utilities.shortages import no_more_threads
+from Tests.workflows.engine_lab import until
 
 INSTALL = Path(__file__).resolve().parents[2]
 
@@ -86,15 +87,6 @@ def change(path: Path, statement: str, *values: Any) -> None:
 
 def sessions(path: Path) -> dict[str, str]:
     return dict(rows(path, "SELECT WilmerSessionId, LastSeen FROM WorkflowSessions"))
-
-
-def until(condition: Callable[[], bool], seconds: float = 3.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 # -- taking and giving back --------------------------------------------------------------------------------------------

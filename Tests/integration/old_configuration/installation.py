@@ -16,9 +16,9 @@ from typing import Any
 from Middleware.utilities.config.json_source import legacy_code_page
 from Tests.integration.client_dialects import FRONTS, Heard, Turn
 from Tests.integration.launcher import PROJECT, Launcher
-from Tests.integration.memory_chat import until
 from Tests.integration.old_configuration.backend import role_of
 from Tests.stub_backend import RecordedRequest, StubBackend
+from Tests.workflows.engine_lab import until
 
 HERE = Path(__file__).parent
 PARTS = ("Configs", "DiscussionIds", "Scripts", "notes")
