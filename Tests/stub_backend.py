@@ -35,6 +35,7 @@ class Reply:
         body: JSON value, or bytes sent as they are; ignored if ``pieces`` is given.
         pieces: a streamed body, one HTTP chunk each.
         header_delay: seconds before the status line.
+        held: the status line waits until this is set.
         delay: seconds before each piece but the first; ``delays`` gives them one by one instead.
         never: read the request and say nothing until the client goes.
         hang: after the last piece, say nothing until the client goes.
@@ -49,6 +50,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     pieces: Sequence[bytes] | None = None
     header_delay: float = 0.0
+    held: threading.Event | None = None
     delay: float = 0.0
     delays: Sequence[float] = ()
     never: bool = False
@@ -325,6 +327,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, reply: Reply) -> None:
         self._pause(reply.header_delay)
+        while reply.held is not None and not reply.held.is_set():
+            self._pause(0.02)
         if reply.never:
             self._pause(float("inf"))
         if reply.drop == BEFORE_STATUS:

@@ -62,6 +62,7 @@ class MemoryBackend(StubBackend):
 
     Attributes:
         delays: seconds before an answer, by node; ``jitter`` is the longest random one of the others.
+        held: nodes whose calls get no answer until ``release`` is called.
         failing: nodes whose calls get status 500.
     """
 
@@ -69,6 +70,8 @@ class MemoryBackend(StubBackend):
         super().__init__()
         self.jitter = jitter
         self.delays: dict[str, float] = {}
+        self.held: set[str] = set()
+        self._released = threading.Event()
         self.failing: set[str] = set()
         self.responder = self._reply
         self._chance = random.Random(seed)
@@ -78,6 +81,16 @@ class MemoryBackend(StubBackend):
     def __enter__(self) -> MemoryBackend:
         self.start()
         return self
+
+    def hold(self, *nodes: str) -> None:
+        """Let the calls of these nodes wait from now on."""
+        self._released = threading.Event()
+        self.held = set(nodes)
+
+    def release(self) -> None:
+        """Answer all calls that wait, and those that come."""
+        self.held = set()
+        self._released.set()
 
     @property
     def calls(self) -> list[str]:
@@ -107,14 +120,15 @@ class MemoryBackend(StubBackend):
         with self._called:
             self._calls.append((name, request))
             self._called.notify_all()
+        held = self._released if name in self.held else None
         if name in self.failing:
-            return json_reply({"error": {"message": "scripted failure"}}, 500, header_delay=delay)
+            return json_reply({"error": {"message": "scripted failure"}}, 500, header_delay=delay, held=held)
         if name == "embed":
-            return json_reply(_vectors(body["input"]), header_delay=delay)
+            return json_reply(_vectors(body["input"]), header_delay=delay, held=held)
         text = _answer(name, str(body["messages"][-1]["content"]))
         if body.get("stream"):
-            return chat_stream_reply([text[:5], text[5:]], header_delay=delay)
-        return chat_reply(text, header_delay=delay)
+            return chat_stream_reply([text[:5], text[5:]], header_delay=delay, held=held)
+        return chat_reply(text, header_delay=delay, held=held)
 
 
 def _node_name(body: dict[str, Any]) -> str:

@@ -13,11 +13,11 @@ from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conve
 from Tests.integration.test_memory_crash import LOOKBACK, read
 from Tests.workflows.engine_lab import until
 
-PASS_SECONDS = 60.0
+PASS_SECONDS = 90.0
 # Far below the pass, far above an answer on a busy machine.
-PROMPT = 5.0
+PROMPT = 30.0
 FIRST = 12
-LONG = 30.0
+LONG = 60.0
 
 
 @pytest.fixture
