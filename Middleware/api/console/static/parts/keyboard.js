@@ -1,0 +1,54 @@
+/** Single keys that do something, and the dialog that lists them. */
+import { html, useEffect, useRef, useState } from "../html.js";
+import { Dialog } from "./dialog.js";
+
+const OFF = "wilmer-console-no-shortcuts";
+const KEYS = [
+  ["/", "search"], ["j", "next run"], ["k", "previous run"], ["Enter", "open the chosen run"],
+  ["Escape", "close a dialog, leave the search"], ["Arrow keys", "move in a tree or in tabs"], ["?", "this list"],
+];
+
+/** @returns {boolean} */
+export function shortcutsOn() {
+  return localStorage.getItem(OFF) === null;
+}
+
+/** @param {boolean} on */
+export function switchShortcuts(on) {
+  if (on) localStorage.removeItem(OFF);
+  else localStorage.setItem(OFF, "1");
+}
+
+/**
+ * @param {{[key: string]: (event: KeyboardEvent) => void}} actions by the key's name; the newest are used in each render
+ */
+export function useShortcuts(actions) {
+  const latest = useRef(actions);
+  latest.current = actions;
+  useEffect(() => {
+    const onKeyDown = (event) => {
+      const action = latest.current[event.key];
+      if (!action || !shortcutsOn() || event.ctrlKey || event.altKey || event.metaKey || isTaken(event.target)) return;
+      event.preventDefault();
+      action(event);
+    };
+    document.addEventListener("keydown", onKeyDown);
+    return () => document.removeEventListener("keydown", onKeyDown);
+  }, []);
+}
+
+/** Whether whoever has the focus needs the key: a text field, a list of choices, a dialog. */
+function isTaken(target) {
+  return target instanceof Element
+    && (target.closest("input:not([type=checkbox]), textarea, select, [contenteditable=true], dialog") !== null);
+}
+
+/** The dialog behind `?`. */
+export function KeyboardHelp() {
+  const [open, setOpen] = useState(false);
+  useShortcuts({ "?": () => setOpen(true) });
+  return open && html`<${Dialog} title="Keyboard shortcuts" onClose=${() => setOpen(false)}>
+    <dl class="keys">${KEYS.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
+    <p class="actions"><button type="button" onClick=${() => setOpen(false)}>Close</button></p>
+  <//>`;
+}

@@ -1,0 +1,55 @@
+/** Who is signed in. An operator's token stays in this browser, a key's token goes with the tab. */
+
+/** @typedef {{role: "own" | "all" | "operator", users: string[] | null, expires: number | null, mode: "on" | "edit",
+ *             recording: "off" | "facts" | "texts", version: string}} Session */
+
+// Two servers below different paths of one host share the browser's storage.
+const NAME = `wilmer-console:${location.pathname}`;
+const RANK = { own: 0, all: 1, operator: 2 };
+
+/** @type {Set<(reason: string) => void>} */
+const listeners = new Set();
+
+/** @returns {string | null} */
+export function token() {
+  return sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME);
+}
+
+/** @param {string} value @param {Session["role"]} role */
+export function keepToken(value, role) {
+  forgetToken();
+  (role === "operator" ? localStorage : sessionStorage).setItem(NAME, value);
+}
+
+export function forgetToken() {
+  localStorage.removeItem(NAME);
+  sessionStorage.removeItem(NAME);
+}
+
+/** Called when the server no longer knows the token. */
+export function expireSession() {
+  forgetToken();
+  for (const listener of listeners) listener("This session has ended. Sign in again.");
+}
+
+/** @param {(reason: string) => void} listener @returns {() => void} what removes it */
+export function onSessionEnd(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+/**
+ * The code of a sign-in link. It is taken out of the address at once, so that no bookmark or screenshot has it.
+ * @returns {string | null}
+ */
+export function takeSignInCode() {
+  const match = /^#signin=([^&]+)/.exec(location.hash);
+  if (!match) return null;
+  history.replaceState(null, "", "#/runs");
+  return decodeURIComponent(match[1]);
+}
+
+/** @param {Session} session @param {Session["role"]} role the least role */
+export function may(session, role) {
+  return RANK[session.role] >= RANK[role];
+}
