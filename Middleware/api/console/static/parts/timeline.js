@@ -102,7 +102,7 @@ function spanRow(span, expanded, { now, from, to, live, run }) {
   const number = kind === "node" && attributes["node.index"] != null ? `${attributes["node.index"]} ` : "";
   const where = kind === "node" ? attributes.endpoint : kind === "llm" ? callNote(span) : "";
   return {
-    key: span.id, level: span.level, expanded, label: label(span, now), class: `${kind} ${status}`,
+    key: span.id, level: span.level, expanded, label: label(span, now), class: `k-${kind} ${status}`,
     content: html`<span class="names">
         <span class="name">${SHAPES[status] && html`<span class=${`state ${status}`}>${SHAPES[status]} </span>`}
           <span class="index">${number}</span>${title(span)}</span>
@@ -110,7 +110,7 @@ function spanRow(span, expanded, { now, from, to, live, run }) {
         ${where && html`<span class="where">${where}</span>`}
         ${status !== "ok" && html`<span class=${`word state ${status}`}>${status}</span>`}
         ${tokens != null && html`<span class="where num">${count(tokens)} tokens</span>`}
-        <span class="time num">${duration(length(span, now))}</span>
+        <span class="time num">${kind === "note" ? "" : duration(length(span, now))}</span>
       </span>
       <span class="bars">${bars(span, expanded, now, from, to, run)}</span>`,
   };

@@ -1,0 +1,59 @@
+/** Search and filters above the list of runs. */
+import { html, useEffect, useRef, useState } from "../../html.js";
+import { Check, Choice } from "../../parts/fields.js";
+import { KINDS, STATUSES, TIMES } from "./query.js";
+
+// So long after the last key the search begins by itself.
+const TYPING_MS = 300;
+
+/**
+ * @param {{query: URLSearchParams, change: (changes: {[name: string]: string}) => void,
+ *          field: {current: HTMLInputElement | null}}} props
+ */
+export function Search({ query, change, field }) {
+  const asked = query.get("q") ?? "";
+  const [text, setText] = useState(asked);
+  const timer = useRef(0);
+  useEffect(() => setText(asked), [asked]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const later = (value) => {
+    setText(value);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => change({ q: value.trim() }), TYPING_MS);
+  };
+  const now = (event) => {
+    event.preventDefault();
+    clearTimeout(timer.current);
+    change({ q: text.trim() });
+  };
+  const onKeyDown = (event) => {
+    if (event.key !== "Escape") return;
+    if (text) later("");
+    else event.currentTarget.blur();
+  };
+  return html`<form class="search" role="search" onSubmit=${now}>
+    <input type="text" ref=${field} aria-label="Search runs" placeholder="Search runs" value=${text} spellcheck=${false}
+      autocomplete="off" onInput=${(event) => later(event.currentTarget.value)} onKeyDown=${onKeyDown} />
+    <${Check} label="Search all texts" checked=${query.get("all") === "1"} onChange=${(on) => change({ all: on ? "1" : "" })} />
+  </form>`;
+}
+
+/** @param {{query: URLSearchParams, change: Function, choices: {[name: string]: string[]} | null, runs: object[]}} props */
+export function Filters({ query, change, choices, runs }) {
+  const seen = {
+    workflow: runs.map((run) => run.workflow), user: runs.map((run) => run.user), endpoint: runs.flatMap((run) => run.endpoints),
+  };
+  const names = (name) => [["", "all"], ...(choices?.[name] ?? [...new Set(seen[name].filter(Boolean))].sort())];
+  const choice = (label, name, options) => html`<${Choice} label=${label} value=${query.get(name) ?? ""} options=${options}
+    onChange=${(value) => change({ [name]: value })} />`;
+  return html`<div class="filters">
+    ${choice("Status", "status", [["", "all"], ...STATUSES])}
+    ${choice("Workflow", "workflow", names("workflow"))}
+    ${choice("Endpoint", "endpoint", names("endpoint"))}
+    ${choice("User", "user", names("user"))}
+    ${choice("Kind", "kind", [["", "all"], ...KINDS])}
+    ${choice("Time", "time", TIMES.map(([value, words]) => [value, words]))}
+    ${query.get("discussion") && html`<span class="field"><span>Discussion ${query.get("discussion")}</span>
+      <button type="button" class="quiet" onClick=${() => change({ discussion: "" })}>Show all discussions</button></span>`}
+  </div>`;
+}

@@ -1,0 +1,18 @@
+/** How the state of a run or a span is written: a shape and a word. */
+import { html } from "../html.js";
+
+const SHAPES = {
+  ok: "✓", running: "▶", answered: "▶", queued: "…", failed: "✕", error: "✕", refused: "⊘", cancelled: "◼", interrupted: "◼",
+  "stand-in": "◇",
+};
+
+/** @param {{status: string, title?: string}} props */
+export function State({ status, title }) {
+  return html`<span class=${`state ${status}`} title=${title}><span class="shape" aria-hidden="true">${SHAPES[status] ?? "·"}</span> ${status}</span>`;
+}
+
+/** @param {object} run @returns {string} such as `CODING → Coding` */
+export function route(run) {
+  if (run.route && run.workflow && run.route !== run.workflow) return `${run.route} → ${run.workflow}`;
+  return run.route || run.workflow || "";
+}

@@ -1,0 +1,88 @@
+"""A browser for the tests of the console's pages.
+
+They need the environment of ``Scripts/developer/run_browser_tests.sh``; in any other, nothing here is collected.
+``page``: a tab, signed in as operator, which fails its test if the browser reports an error or asks another host.
+``scripted``: the pages with a scripted API behind them, one server for each module; ``console_url`` is its address.
+"""
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from Tests.console.scripted_server import ScriptedServer, World
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+INSTALLED = importlib.util.find_spec("playwright") is not None
+collect_ignore_glob = [] if INSTALLED else ["test_*.py"]
+
+CHROMIUM = os.environ.get("WILMER_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
+WIDE = {"width": 1400, "height": 900}
+PHONE = {"width": 390, "height": 800}
+SIGNED_IN = "localStorage.setItem('wilmer-console:/console/', 'token')"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # In a container the tests run as root, for whom Chromium has no sandbox.
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[ScriptedServer]:
+    with ScriptedServer(World()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def console_url(scripted: ScriptedServer) -> str:
+    return scripted.url
+
+
+@pytest.fixture
+def open_context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
+    """Make browser contexts whose pages are watched; options are those of Playwright's ``new_context``."""
+    contexts: list[BrowserContext] = []
+    reports: list[str] = []
+
+    def make(signed_in: bool = True, **options: object) -> BrowserContext:
+        context = browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})  # type: ignore[arg-type]
+        # Two cores may run several browsers: nothing here takes seconds otherwise.
+        context.set_default_timeout(20_000)
+        if signed_in:
+            context.add_init_script(SIGNED_IN)
+        context.on("weberror", lambda error: reports.append(f"uncaught: {error.error}"))
+        context.on("console", lambda message: reports.append(message.text) if _is_error(message.type, message.text) else None)
+        context.on("request", lambda request: None if _is_local(request.url) else reports.append(f"asked for {request.url}"))
+        contexts.append(context)
+        return context
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not reports
+
+
+def _is_error(kind: str, text: str) -> bool:
+    # The browser itself writes a line for each answer with an error status, which some tests provoke.
+    return kind in ("error", "warning") and not text.startswith("Failed to load resource")
+
+
+def _is_local(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1:", "data:", "blob:"))
+
+
+@pytest.fixture
+def page(open_context: Callable[..., BrowserContext]) -> Page:
+    return open_context().new_page()

@@ -1,0 +1,275 @@
+"""The pages of the console with a scripted API behind them, to look at them and to test them in a browser.
+
+    python -m Tests.console.scripted_server [--port 5099] [--runs 10000]
+
+No WilmerAI runs. The page is served as the real server serves it, policy included; the API answers from
+``made_runs``. Sign in with any key; the key ``wrong`` is refused.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from Tests.console import made_runs
+
+STATIC = Path(__file__).resolve().parents[2] / "Middleware" / "api" / "console" / "static"
+TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
+POLICY = ("default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
+          "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+INLINE = 2000
+
+
+class World:
+    """What the scripted API knows; a test changes it."""
+
+    def __init__(self, runs: int = 50, role: str = "operator") -> None:
+        self.role = role
+        self.now = int(time.time() * 1e6) // 10 * 10
+        self.calls: list[tuple[str, str]] = []
+        self.runs = list(made_runs.many(self.now - 60 * made_runs.SECOND, runs))
+        self.spans: dict[str, list[made_runs.Row]] = {}
+        self.events: list[tuple[str, object]] = []
+        self.told = threading.Condition()
+        self.ended = False
+        self.settings: dict[str, object] = {
+            "record": "facts", "decided": {}, "days": 14, "megabytes": 1024, "runs": 20_000, "version": "0.9",
+            "used": {"bytes": 184_300_000, "runs": runs, "oldest": self.now - 86_400 * made_runs.SECOND},
+            "dropped": {"texts": 0, "runs": 0},
+            "changes": [{"at": self.now, "who": "operator", "path": "Workflows/demo/Coding.json", "what": "saved", "backup": "1"}]}
+
+    def add(self, number: int, spans: list[made_runs.Row], status: str = "ok", **changes: object) -> dict[str, object]:
+        """Put a run at the top of the list and return its facts."""
+        run = made_runs.facts(1_000_000 + number, self.now - 20 * made_runs.SECOND, status, **changes)
+        self.runs.insert(0, run)
+        self.spans[str(run["id"])] = spans
+        return run
+
+    def tell(self, event: str, data: object) -> None:
+        """Send an event to every open stream."""
+        with self.told:
+            self.events.append((event, data))
+            self.told.notify_all()
+
+    def end(self) -> None:
+        """Let open streams go, so that the server can stop."""
+        with self.told:
+            self.ended = True
+            self.told.notify_all()
+
+    def find(self, run_id: str) -> dict[str, object] | None:
+        return next((run for run in self.runs if run["id"] == run_id), None)
+
+    def page(self, query: dict[str, str]) -> dict[str, object]:
+        found = [run for run in self.runs if self._matches(run, query)]
+        start = int(query.get("before", "0"))
+        limit = int(query.get("limit", "50"))
+        answer: dict[str, object] = {"runs": found[start:start + limit], "total": len(found), "event": len(self.events),
+                                     "next": str(start + limit) if start + limit < len(found) else None}
+        if not start:
+            answer["choices"] = {"workflow": ["Chat", "Coding", "Task"], "endpoint": ["Main", "Worker"], "user": ["me"]}
+        return answer
+
+    @staticmethod
+    def _matches(run: dict[str, object], query: dict[str, str]) -> bool:
+        for name in ("status", "workflow", "user", "kind", "discussion"):
+            if name in query and run[name] != query[name]:
+                return False
+        if "endpoint" in query and query["endpoint"] not in run["endpoints"]:  # type: ignore[operator]
+            return False
+        if "since" in query and run["started"] < int(query["since"]):  # type: ignore[operator]
+            return False
+        words = query.get("q", "").lower()
+        return not words or any(words in str(run[name] or "").lower() for name in
+                                ("id", "question", "answer", "error", "route", "workflow", "discussion"))
+
+    def document(self, run: dict[str, object]) -> dict[str, object]:
+        rows = self.spans.get(str(run["id"])) or made_runs.chat_spans()
+        finished = run["ended"] is not None
+        calls = [row[0] for row in rows if row[2] == "llm"]
+        return {"run": run, "spans": [_short(row) for row in rows], "event": len(self.events),
+                "explanation": made_runs.EXPLANATION if finished else None,
+                "prefix": {str(calls[-2]): {"text": made_runs.PREFIX_TEXT, "reused": 412, "of": 18_204, "same": 104, "characters": 6512,
+                                            "message": 1, "role": "system", "earlier": None}} if len(calls) > 1 else {}}
+
+    def texts(self, run_id: str, span: int) -> dict[str, object]:
+        rows = self.spans.get(run_id) or made_runs.chat_spans()
+        return dict(rows[span - 1][8])  # type: ignore[call-overload]
+
+
+def _short(row: made_runs.Row) -> made_runs.Row:
+    """A row as it stands in a run: long texts by reference."""
+    texts = {}
+    for name, value in row[8].items():  # type: ignore[attr-defined]
+        text = value if isinstance(value, str) else json.dumps(value)
+        texts[name] = value if len(text) <= INLINE else {"long": len(text), "start": text[:200]}
+    return [*row[:8], texts]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    world: World
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on the terminal."""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_POST = do_PUT = do_DELETE = do_GET
+
+    def _answer(self) -> None:
+        address = urlsplit(self.path)
+        length = int(self.headers.get("Content-Length", "0"))
+        body = json.loads(self.rfile.read(length)) if length else {}
+        if address.path.startswith("/console/api/"):
+            path = unquote(address.path.removeprefix("/console/api/"))
+            query = {name: values[-1] for name, values in parse_qs(address.query).items()}
+            self.world.calls.append((self.command, f"{path}?{address.query}" if address.query else path))
+            self._api(path, query, body)
+        elif address.path == "/console/":
+            nonce = secrets.token_urlsafe(16)
+            page = (STATIC / "index.html").read_text(encoding="utf-8")
+            self._send(page.replace("{nonce}", nonce).replace("{version}", "v").encode("utf-8"), "text/html; charset=utf-8",
+                       headers={"Content-Security-Policy": POLICY.format(nonce), "Referrer-Policy": "no-referrer"})
+        elif address.path.startswith("/console/static/v/") and ".." not in address.path:
+            file = STATIC / address.path.removeprefix("/console/static/v/")
+            if file.is_file():
+                self._send(file.read_bytes(), TYPES.get(file.suffix, "application/octet-stream"))
+            else:
+                self._send(b"", "text/plain", 404)
+        else:
+            self._send(b"", "text/plain", 404)
+
+    def _api(self, path: str, query: dict[str, str], body: dict[str, object]) -> None:
+        world = self.world
+        if path == "session" and self.command == "POST":
+            if body.get("key") == "wrong":
+                self._error(403, "This key does not open the console. Its line in the list of accepted keys must say console=own.")
+            else:
+                self._json({"token": "token", **self._who()})
+        elif self.headers.get("Authorization") != "Bearer token":
+            self._error(401, "Sign in first.")
+        elif path == "events":
+            self._stream(int(query.get("after", len(world.events))))
+        else:
+            self._signed_in(path, query, body)
+
+    def _who(self) -> dict[str, object]:
+        return {"role": self.world.role, "users": None, "expires": None, "mode": "on", "recording": "facts", "version": "0.9"}
+
+    def _signed_in(self, path: str, query: dict[str, str], body: dict[str, object]) -> None:
+        world = self.world
+        exact: dict[tuple[str, str], Callable[[], object]] = {
+            ("GET", "session"): self._who, ("DELETE", "session"): dict, ("GET", "runs"): lambda: world.page(query),
+            ("GET", "settings"): lambda: world.settings, ("PUT", "settings"): lambda: world.settings.update(body) or world.settings,
+            ("DELETE", "runs"): lambda: world.runs.clear() or {},
+            ("GET", "sessions"): lambda: {"sessions": [
+                {"id": "1", "label": "Firefox on Linux", "created": world.now, "used": world.now, "current": True},
+                {"id": "2", "label": "Safari on iPhone", "created": world.now, "used": world.now, "current": False}]}}
+        if (self.command, path) in exact:
+            self._json(exact[self.command, path]())
+            return
+        parts = path.split("/")
+        run = world.find(parts[1]) if parts[0] == "runs" and len(parts) > 1 else None
+        if run is None:
+            self._error(404, "There is no such run.", f"/console/api/{path}")
+        elif len(parts) == 2 and self.command == "GET":
+            self._json(world.document(run))
+        elif len(parts) == 2 and self.command == "PUT":
+            run.update(body)
+            self._json(run)
+        elif len(parts) == 2:
+            world.runs.remove(run)
+            self._json({})
+        elif parts[2] == "texts":
+            self._json(world.texts(parts[1], int(parts[3])))
+        elif parts[2] == "export":
+            self._json({"format": "wilmer-run/1", **world.document(run), "texts": {}})
+        elif parts[2] == "stop":
+            self._json({})
+        else:
+            self._error(404, "There is no such call.")
+
+    def _stream(self, after: int) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        world = self.world
+        self._event("hello", {}, len(world.events))
+        try:
+            while not world.ended:
+                with world.told:
+                    world.told.wait_for(lambda: len(world.events) > after or world.ended, timeout=5)
+                    news = world.events[after:]
+                for event, data in news:
+                    after += 1
+                    self._event(event, data, after)
+                self.wfile.write(b": heartbeat\n\n")
+        except OSError:
+            # The page closed its stream.
+            return
+
+    def _event(self, event: str, data: object, number: int) -> None:
+        self.wfile.write(f"id: {number}\nevent: {event}\ndata: {json.dumps(data)}\n\n".encode())
+
+    def _json(self, value: object, status: int = 200) -> None:
+        self._send(json.dumps(value).encode("utf-8"), "application/json", status)
+
+    def _error(self, status: int, message: str, where: str = "") -> None:
+        self._json({"error": {"message": message, "type": "ClientError", "where": where}}, status)
+
+    def _send(self, body: bytes, kind: str, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store", **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class ScriptedServer:
+    """The server in a thread; ``url`` is the console's address."""
+
+    def __init__(self, world: World, port: int = 0) -> None:
+        self.world = world
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), type("BoundHandler", (Handler,), {"world": world}))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/console/"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> ScriptedServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.world.end()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=5099)
+    parser.add_argument("--runs", type=int, default=10_000)
+    options = parser.parse_args()
+    world = World(options.runs)
+    world.add(1, made_runs.chat_spans())
+    world.add(2, made_runs.long_spans(500), workflow="Long", route="LONG")
+    world.add(3, made_runs.failed_spans(), "failed", error="Main: connection refused, 127.0.0.1:8080", workflow="Chat", route="me:chat")
+    world.add(4, made_runs.running_spans(), "running", answered=None)
+    with ScriptedServer(world, options.port) as server:
+        print(server.url)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
