@@ -4,6 +4,7 @@ They need the environment of ``Scripts/developer/run_browser_tests.sh``; in any 
 ``page``: a tab, signed in as operator, which fails its test if the browser reports an error or asks another host.
 ``scripted``: the pages with a scripted API behind them, one server for each module; ``console_url`` is its address.
 """
+
 from __future__ import annotations
 
 import importlib.util
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 INSTALLED = importlib.util.find_spec("playwright") is not None
 collect_ignore_glob = [] if INSTALLED else ["test_*.py"]
 
-CHROMIUM = os.environ.get("WILMER_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
+CHROMIUM = (
+    os.environ.get("WILMER_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
+)
 WIDE = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 800}
-SIGNED_IN = "localStorage.setItem('wilmer-console:/console/', 'token')"
+# The script runs in the empty first page of a tab, too, which has no storage.
+SIGNED_IN = "if (location.host) localStorage.setItem('wilmer-console:/console/', 'token')"
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +38,9 @@ def browser() -> Iterator[Browser]:
 
     with sync_playwright() as playwright:
         # In a container the tests run as root, for whom Chromium has no sandbox.
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"])
+        started = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"]
+        )
         yield started
         started.close()
 
@@ -57,14 +63,18 @@ def open_context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
     reports: list[str] = []
 
     def make(signed_in: bool = True, **options: object) -> BrowserContext:
-        context = browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})  # type: ignore[arg-type]
+        context = browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})
         # Two cores may run several browsers: nothing here takes seconds otherwise.
         context.set_default_timeout(20_000)
         if signed_in:
             context.add_init_script(SIGNED_IN)
         context.on("weberror", lambda error: reports.append(f"uncaught: {error.error}"))
-        context.on("console", lambda message: reports.append(message.text) if _is_error(message.type, message.text) else None)
-        context.on("request", lambda request: None if _is_local(request.url) else reports.append(f"asked for {request.url}"))
+        context.on(
+            "console", lambda message: reports.append(message.text) if _is_error(message.type, message.text) else None
+        )
+        context.on(
+            "request", lambda request: None if _is_local(request.url) else reports.append(f"asked for {request.url}")
+        )
         contexts.append(context)
         return context
 

@@ -5,6 +5,7 @@
 No WilmerAI runs. The page is served as the real server serves it, policy included; the API answers from
 ``made_runs``. Sign in with any key; the key ``wrong`` is refused.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -21,8 +22,10 @@ from Tests.console import made_runs
 
 STATIC = Path(__file__).resolve().parents[2] / "Middleware" / "api" / "console" / "static"
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
-POLICY = ("default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
-          "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+POLICY = (
+    "default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 INLINE = 2000
 
 
@@ -39,10 +42,24 @@ class World:
         self.told = threading.Condition()
         self.ended = False
         self.settings: dict[str, object] = {
-            "record": "facts", "decided": {}, "days": 14, "megabytes": 1024, "runs": 20_000, "version": "0.9",
+            "record": "facts",
+            "decided": {},
+            "days": 14,
+            "megabytes": 1024,
+            "runs": 20_000,
+            "version": "0.9",
             "used": {"bytes": 184_300_000, "runs": runs, "oldest": self.now - 86_400 * made_runs.SECOND},
             "dropped": {"texts": 0, "runs": 0},
-            "changes": [{"at": self.now, "who": "operator", "path": "Workflows/demo/Coding.json", "what": "saved", "backup": "1"}]}
+            "changes": [
+                {
+                    "at": self.now,
+                    "who": "operator",
+                    "path": "Workflows/demo/Coding.json",
+                    "what": "saved",
+                    "backup": "1",
+                }
+            ],
+        }
 
     def add(self, number: int, spans: list[made_runs.Row], status: str = "ok", **changes: object) -> dict[str, object]:
         """Put a run at the top of the list and return its facts."""
@@ -70,8 +87,12 @@ class World:
         found = [run for run in self.runs if self._matches(run, query)]
         start = int(query.get("before", "0"))
         limit = int(query.get("limit", "50"))
-        answer: dict[str, object] = {"runs": found[start:start + limit], "total": len(found), "event": len(self.events),
-                                     "next": str(start + limit) if start + limit < len(found) else None}
+        answer: dict[str, object] = {
+            "runs": found[start : start + limit],
+            "total": len(found),
+            "event": len(self.events),
+            "next": str(start + limit) if start + limit < len(found) else None,
+        }
         if not start:
             answer["choices"] = {"workflow": ["Chat", "Coding", "Task"], "endpoint": ["Main", "Worker"], "user": ["me"]}
         return answer
@@ -86,17 +107,35 @@ class World:
         if "since" in query and run["started"] < int(query["since"]):  # type: ignore[operator]
             return False
         words = query.get("q", "").lower()
-        return not words or any(words in str(run[name] or "").lower() for name in
-                                ("id", "question", "answer", "error", "route", "workflow", "discussion"))
+        return not words or any(
+            words in str(run[name] or "").lower()
+            for name in ("id", "question", "answer", "error", "route", "workflow", "discussion")
+        )
 
     def document(self, run: dict[str, object]) -> dict[str, object]:
         rows = self.spans.get(str(run["id"])) or made_runs.chat_spans()
         finished = run["ended"] is not None
         calls = [row[0] for row in rows if row[2] == "llm"]
-        return {"run": run, "spans": [_short(row) for row in rows], "event": len(self.events),
-                "explanation": made_runs.EXPLANATION if finished else None,
-                "prefix": {str(calls[-2]): {"text": made_runs.PREFIX_TEXT, "reused": 412, "of": 18_204, "same": 104, "characters": 6512,
-                                            "message": 1, "role": "system", "earlier": None}} if len(calls) > 1 else {}}
+        return {
+            "run": run,
+            "spans": [_short(row) for row in rows],
+            "event": len(self.events),
+            "explanation": made_runs.EXPLANATION if finished else None,
+            "prefix": {
+                str(calls[-2]): {
+                    "text": made_runs.PREFIX_TEXT,
+                    "reused": 412,
+                    "of": 18_204,
+                    "same": 104,
+                    "characters": 6512,
+                    "message": 1,
+                    "role": "system",
+                    "earlier": None,
+                }
+            }
+            if len(calls) > 1
+            else {},
+        }
 
     def texts(self, run_id: str, span: int) -> dict[str, object]:
         rows = self.spans.get(run_id) or made_runs.chat_spans()
@@ -136,8 +175,11 @@ class Handler(BaseHTTPRequestHandler):
         elif address.path == "/console/":
             nonce = secrets.token_urlsafe(16)
             page = (STATIC / "index.html").read_text(encoding="utf-8")
-            self._send(page.replace("{nonce}", nonce).replace("{version}", "v").encode("utf-8"), "text/html; charset=utf-8",
-                       headers={"Content-Security-Policy": POLICY.format(nonce), "Referrer-Policy": "no-referrer"})
+            self._send(
+                page.replace("{nonce}", nonce).replace("{version}", "v").encode("utf-8"),
+                "text/html; charset=utf-8",
+                headers={"Content-Security-Policy": POLICY.format(nonce), "Referrer-Policy": "no-referrer"},
+            )
         elif address.path.startswith("/console/static/v/") and ".." not in address.path:
             file = STATIC / address.path.removeprefix("/console/static/v/")
             if file.is_file():
@@ -151,7 +193,10 @@ class Handler(BaseHTTPRequestHandler):
         world = self.world
         if path == "session" and self.command == "POST":
             if body.get("key") == "wrong":
-                self._error(403, "This key does not open the console. Its line in the list of accepted keys must say console=own.")
+                self._error(
+                    403,
+                    "This key does not open the console. Its line in the list of accepted keys must say console=own.",
+                )
             else:
                 self._json({"token": "token", **self._who()})
         elif self.headers.get("Authorization") != "Bearer token":
@@ -162,17 +207,31 @@ class Handler(BaseHTTPRequestHandler):
             self._signed_in(path, query, body)
 
     def _who(self) -> dict[str, object]:
-        return {"role": self.world.role, "users": None, "expires": None, "mode": "on", "recording": "facts", "version": "0.9"}
+        return {
+            "role": self.world.role,
+            "users": None,
+            "expires": None,
+            "mode": "on",
+            "recording": "facts",
+            "version": "0.9",
+        }
 
     def _signed_in(self, path: str, query: dict[str, str], body: dict[str, object]) -> None:
         world = self.world
         exact: dict[tuple[str, str], Callable[[], object]] = {
-            ("GET", "session"): self._who, ("DELETE", "session"): dict, ("GET", "runs"): lambda: world.page(query),
-            ("GET", "settings"): lambda: world.settings, ("PUT", "settings"): lambda: world.settings.update(body) or world.settings,
+            ("GET", "session"): self._who,
+            ("DELETE", "session"): dict,
+            ("GET", "runs"): lambda: world.page(query),
+            ("GET", "settings"): lambda: world.settings,
+            ("PUT", "settings"): lambda: world.settings.update(body) or world.settings,
             ("DELETE", "runs"): lambda: world.runs.clear() or {},
-            ("GET", "sessions"): lambda: {"sessions": [
-                {"id": "1", "label": "Firefox on Linux", "created": world.now, "used": world.now, "current": True},
-                {"id": "2", "label": "Safari on iPhone", "created": world.now, "used": world.now, "current": False}]}}
+            ("GET", "sessions"): lambda: {
+                "sessions": [
+                    {"id": "1", "label": "Firefox on Linux", "created": world.now, "used": world.now, "current": True},
+                    {"id": "2", "label": "Safari on iPhone", "created": world.now, "used": world.now, "current": False},
+                ]
+            },
+        }
         if (self.command, path) in exact:
             self._json(exact[self.command, path]())
             return
@@ -208,7 +267,9 @@ class Handler(BaseHTTPRequestHandler):
         try:
             while not world.ended:
                 with world.told:
-                    world.told.wait_for(lambda: len(world.events) > after or world.ended, timeout=5)
+                    # What comes in between is told in the next round.
+                    if len(world.events) <= after and not world.ended:
+                        world.told.wait(timeout=5)
                     news = world.events[after:]
                 for event, data in news:
                     after += 1
@@ -229,7 +290,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, body: bytes, kind: str, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store", **(headers or {})}.items():
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            **(headers or {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -264,7 +330,14 @@ def main() -> None:
     world = World(options.runs)
     world.add(1, made_runs.chat_spans())
     world.add(2, made_runs.long_spans(500), workflow="Long", route="LONG")
-    world.add(3, made_runs.failed_spans(), "failed", error="Main: connection refused, 127.0.0.1:8080", workflow="Chat", route="me:chat")
+    world.add(
+        3,
+        made_runs.failed_spans(),
+        "failed",
+        error="Main: connection refused, 127.0.0.1:8080",
+        workflow="Chat",
+        route="me:chat",
+    )
     world.add(4, made_runs.running_spans(), "running", answered=None)
     with ScriptedServer(world, options.port) as server:
         print(server.url)

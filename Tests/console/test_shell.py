@@ -1,4 +1,5 @@
 """The shell around every page: landmarks, sign-in, navigation, theme, keyboard."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -52,7 +53,9 @@ def test_sign_in_with_a_key(open_context: Callable[..., BrowserContext], console
     expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
 
 
-def test_a_sign_in_link_leaves_no_code_in_the_address(open_context: Callable[..., BrowserContext], console_url: str) -> None:
+def test_a_sign_in_link_leaves_no_code_in_the_address(
+    open_context: Callable[..., BrowserContext], console_url: str
+) -> None:
     page = open_context(signed_in=False).new_page()
     page.goto(f"{console_url}#signin=secretcode")
     expect(page.get_by_role("heading", level=1)).to_have_text("Runs")

@@ -1,4 +1,5 @@
 """The files of other projects that the console's pages use are those that were published."""
+
 from __future__ import annotations
 
 import json
@@ -18,8 +19,11 @@ def test_each_file_is_the_published_one() -> None:
 def test_a_changed_a_missing_and_a_strange_file_are_named(tmp_path: Path) -> None:
     vendor = tmp_path / "vendor"
     shutil.copytree(vendor_console.VENDOR, vendor)
-    first, second = [vendor / package["name"] / path for package in vendor_console.packages(vendor)[:1]
-                     for path in list(package["files"])[:2]]
+    first, second = [
+        vendor / package["name"] / path
+        for package in vendor_console.packages(vendor)[:1]
+        for path in list(package["files"])[:2]
+    ]
     first.write_bytes(first.read_bytes().replace(b"\n", b"\r\n"))
     second.unlink()
     (vendor / "more.js").write_text("", encoding="utf-8")

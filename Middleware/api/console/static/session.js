@@ -1,5 +1,7 @@
 /** Who is signed in. An operator's token stays in this browser, a key's token goes with the tab. */
 
+import { navigate } from "./routes.js";
+
 /** @typedef {{role: "own" | "all" | "operator", users: string[] | null, expires: number | null, mode: "on" | "edit",
  *             recording: "off" | "facts" | "texts", version: string}} Session */
 
@@ -45,7 +47,7 @@ export function onSessionEnd(listener) {
 export function takeSignInCode() {
   const match = /^#signin=([^&]+)/.exec(location.hash);
   if (!match) return null;
-  history.replaceState(null, "", "#/runs");
+  navigate("#/runs", { replace: true });
   return decodeURIComponent(match[1]);
 }
 
