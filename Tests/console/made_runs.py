@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-Row = list[object]
+Row = list[Any]
 SECOND = 1_000_000
 
 SYSTEM = (
@@ -95,15 +96,13 @@ class Spans:
         duration: int,
         status: str = "ok",
         texts: dict[str, object] | None = None,
-        **attributes: object,
+        **attributes: Any,
     ) -> int:
         named = {key.replace("__", "."): value for key, value in attributes.items()}
         self.rows.append([len(self.rows) + 1, parent, kind, name, start, duration, status, named, texts or {}])
         return len(self.rows)
 
-    def node(
-        self, parent: int, index: int, title: str, node_type: str, start: int, duration: int, **more: object
-    ) -> int:
+    def node(self, parent: int, index: int, title: str, node_type: str, start: int, duration: int, **more: Any) -> int:
         return self.add(
             parent, "node", title, start, duration, node__index=index, node__title=title, node__type=node_type, **more
         )
@@ -195,7 +194,7 @@ class Spans:
 def chat_spans() -> list[Row]:
     """A routed chat: gate, route, a retry, a nested workflow, a tool, parallel nodes, nodes after the answer."""
     spans = Spans()
-    spans.add(None, "wait", "gate", 0, 380_000, **{"for": "gate", "ahead": 2})
+    spans.rows[spans.add(None, "wait", "gate", 0, 380_000, ahead=2) - 1][7]["for"] = "gate"
     route = spans.add(
         None,
         "route",
@@ -294,13 +293,13 @@ def failed_spans() -> list[Row]:
     node = spans.node(root, 1, "Answer", "Standard", 4_000, 640_000, endpoint="Main", responder=True)
     spans.rows[node - 1][6] = "error"
     call = spans.call(node, "Main", 5_000, 630_000, "", failed="HTTP 503: the model is still loading", status="error")
-    spans.rows[call][8]["error"] = "HTTP 503: the model is still loading"  # type: ignore[index]
-    spans.rows[call + 1][8]["error"] = "Connection refused: 127.0.0.1:8080"  # type: ignore[index]
+    spans.rows[call][8]["error"] = "HTTP 503: the model is still loading"
+    spans.rows[call + 1][8]["error"] = "Connection refused: 127.0.0.1:8080"
     return spans.rows
 
 
 def running_spans() -> list[Row]:
-    rows = chat_spans()[:-4]
+    rows = chat_spans()[:-5]
     for row in rows:
         if row[3] in ("Coding", "Answer"):
             row[5], row[6] = 0, "running"
@@ -311,7 +310,7 @@ def running_spans() -> list[Row]:
         "Main",
         2_730_000,
         0,
-        "running",  # type: ignore[arg-type]
+        "running",
         endpoint="Main",
         streamed=True,
         time_to_first_token=3_000_000,

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from Tests.console import made_runs
@@ -36,7 +37,7 @@ class World:
         self.role = role
         self.now = int(time.time() * 1e6) // 10 * 10
         self.calls: list[tuple[str, str]] = []
-        self.runs = list(made_runs.many(self.now - 60 * made_runs.SECOND, runs))
+        self.runs: list[dict[str, Any]] = list(made_runs.many(self.now - 60 * made_runs.SECOND, runs))
         self.spans: dict[str, list[made_runs.Row]] = {}
         self.events: list[tuple[str, object]] = []
         self.told = threading.Condition()
@@ -80,7 +81,11 @@ class World:
             self.ended = True
             self.told.notify_all()
 
-    def find(self, run_id: str) -> dict[str, object] | None:
+    def forget(self) -> dict[str, object]:
+        self.runs.clear()
+        return {}
+
+    def find(self, run_id: str) -> dict[str, Any] | None:
         return next((run for run in self.runs if run["id"] == run_id), None)
 
     def page(self, query: dict[str, str]) -> dict[str, object]:
@@ -98,13 +103,13 @@ class World:
         return answer
 
     @staticmethod
-    def _matches(run: dict[str, object], query: dict[str, str]) -> bool:
+    def _matches(run: dict[str, Any], query: dict[str, str]) -> bool:
         for name in ("status", "workflow", "user", "kind", "discussion"):
             if name in query and run[name] != query[name]:
                 return False
-        if "endpoint" in query and query["endpoint"] not in run["endpoints"]:  # type: ignore[operator]
+        if "endpoint" in query and query["endpoint"] not in run["endpoints"]:
             return False
-        if "since" in query and run["started"] < int(query["since"]):  # type: ignore[operator]
+        if "since" in query and run["started"] < int(query["since"]):
             return False
         words = query.get("q", "").lower()
         return not words or any(
@@ -112,7 +117,7 @@ class World:
             for name in ("id", "question", "answer", "error", "route", "workflow", "discussion")
         )
 
-    def document(self, run: dict[str, object]) -> dict[str, object]:
+    def document(self, run: dict[str, Any]) -> dict[str, object]:
         rows = self.spans.get(str(run["id"])) or made_runs.chat_spans()
         finished = run["ended"] is not None
         calls = [row[0] for row in rows if row[2] == "llm"]
@@ -139,13 +144,13 @@ class World:
 
     def texts(self, run_id: str, span: int) -> dict[str, object]:
         rows = self.spans.get(run_id) or made_runs.chat_spans()
-        return dict(rows[span - 1][8])  # type: ignore[call-overload]
+        return dict(rows[span - 1][8])
 
 
 def _short(row: made_runs.Row) -> made_runs.Row:
     """A row as it stands in a run: long texts by reference."""
     texts = {}
-    for name, value in row[8].items():  # type: ignore[attr-defined]
+    for name, value in row[8].items():
         text = value if isinstance(value, str) else json.dumps(value)
         texts[name] = value if len(text) <= INLINE else {"long": len(text), "start": text[:200]}
     return [*row[:8], texts]
@@ -224,7 +229,7 @@ class Handler(BaseHTTPRequestHandler):
             ("GET", "runs"): lambda: world.page(query),
             ("GET", "settings"): lambda: world.settings,
             ("PUT", "settings"): lambda: world.settings.update(body) or world.settings,
-            ("DELETE", "runs"): lambda: world.runs.clear() or {},
+            ("DELETE", "runs"): world.forget,
             ("GET", "sessions"): lambda: {
                 "sessions": [
                     {"id": "1", "label": "Firefox on Linux", "created": world.now, "used": world.now, "current": True},

@@ -45,7 +45,8 @@ export default function Runs({ query }) {
     ${list.held.length > 0 && html`<p class="held"><button type="button" class="primary" onClick=${list.showHeld}>
       ${counted(list.held.length, "new run")}</button></p>`}
     ${searching && (query.get("q") ? html`<${Searching} all=${query.get("all") === "1"} />` : html`<${Loading} />`)}
-    ${list.current && runs.length === 0 && html`<${Nothing} query=${query} />`}
+    ${list.searched !== null && html`<p class="loading" role="status">Searching all texts, newest first … ${count(list.searched)} of ${count(list.total)} runs</p>`}
+    ${list.current && runs.length === 0 && list.searched === null && html`<${Nothing} query=${query} />`}
     ${runs.length > 0 && html`<div class=${searching ? "stale" : ""}>
       <${RunTable} runs=${runs} total=${list.total} live=${list.live} selected=${selected} select=${select} stop=${stop}
         current=${current} setCurrent=${setCurrent} />

@@ -173,7 +173,7 @@ function ticks(from, to) {
 function Axis({ from, to }) {
   const found = ticks(from, to);
   return html`<div class="axis" aria-hidden="true">
-    ${found.map((at) => html`<span key=${at} class="num" style=${{ left: place(at, from, to) }}>${at ? duration(at) : "0"}</span>`)}
+    ${found.map((at) => html`<span key=${at} class=${`num ${at - from > (to - from) * 0.93 ? "last" : ""}`} style=${{ left: place(at, from, to) }}>${at ? duration(at) : "0"}</span>`)}
   </div>`;
 }
 

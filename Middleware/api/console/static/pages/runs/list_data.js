@@ -5,6 +5,10 @@ import { useEvents } from "../../live.js";
 import { isUnfinished } from "../../parts/run_data.js";
 import { listPath, matches } from "./query.js";
 
+// A search in all texts ends after so many hits or milliseconds; Older runs goes on with it.
+const SEARCH_HITS = 200;
+const SEARCH_MS = 10_000;
+
 /** Kept while the console is open, so that going back from a run shows the list as it was left. */
 let kept = { path: "", runs: [], next: null, total: 0, choices: null, scroll: 0 };
 
@@ -16,6 +20,7 @@ export function useRunList(query, mayMove) {
   const path = listPath(query);
   const [list, setList] = useState(() => (kept.path === path ? kept : { ...kept, path: "", runs: [] }));
   const [held, setHeld] = useState([]);
+  const [searched, setSearched] = useState(/** @type {number | null} */ (null));
   const [older, setOlder] = useState({ loading: false, error: null });
   const { data, error, loading, reload } = useApi(path);
   const latest = useRef(list);
@@ -37,6 +42,29 @@ export function useRunList(query, mayMove) {
   }, []);
 
   const change = (id, how) => setList((old) => ({ ...old, runs: old.runs.map((run) => (run.id === id ? how(run) : run)) }));
+  const append = (page) => setList((old) => {
+    if (old.path !== path) return old;
+    const known = new Set(old.runs.map((run) => run.id));
+    return { ...old, runs: [...old.runs, ...page.runs.filter((run) => !known.has(run.id))], next: page.next, total: page.total };
+  });
+  useEffect(() => {
+    if (data?.searched == null || !data.next) return undefined;
+    // The server searches for a second at a time, so that the list grows while one looks at it.
+    const abort = new AbortController();
+    const until = performance.now() + SEARCH_MS;
+    const goOn = async () => {
+      let page = data;
+      for (let hits = page.runs.length; page.next && hits < SEARCH_HITS && performance.now() < until; hits += page.runs.length) {
+        setSearched(page.searched);
+        page = await api("GET", listPath(query, page.next), undefined, abort.signal);
+        if (abort.signal.aborted) return;
+        append(page);
+      }
+    };
+    goOn().catch((problem) => !abort.signal.aborted && setOlder({ loading: false, error: problem }))
+      .finally(() => !abort.signal.aborted && setSearched(null));
+    return () => { abort.abort(); setSearched(null); };
+  }, [data]);
   const insert = (runs) => setList((old) => {
     const fresh = runs.filter((run) => !old.runs.some((one) => one.id === run.id));
     return { ...old, runs: [...fresh, ...old.runs], total: old.total + fresh.length };
@@ -64,11 +92,7 @@ export function useRunList(query, mayMove) {
     setOlder({ loading: true, error: null });
     try {
       const page = await api("GET", listPath(query, list.next));
-      setList((old) => {
-        if (old.path !== path) return old;
-        const known = new Set(old.runs.map((run) => run.id));
-        return { ...old, runs: [...old.runs, ...page.runs.filter((run) => !known.has(run.id))], next: page.next, total: page.total };
-      });
+      append(page);
       setOlder({ loading: false, error: null });
     } catch (problem) {
       setOlder({ loading: false, error: problem });
@@ -79,5 +103,5 @@ export function useRunList(query, mayMove) {
     setHeld([]);
     window.scrollTo(0, 0);
   };
-  return { ...list, current: list.path === path, error, loading, reload, held, showHeld, older, loadOlder, live: live.current };
+  return { ...list, current: list.path === path, error, loading, reload, held, showHeld, older, loadOlder, searched, live: live.current };
 }
