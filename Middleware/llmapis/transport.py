@@ -17,7 +17,7 @@ from Middleware.exceptions import BackendError, BackendStatusError, ClientError,
 from Middleware.llmapis import backend_errors as errors
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.models.request_context import current_request, current_trial
+from Middleware.models.request_context import current_request, scripted_transport
 from Middleware.utilities.http.client import raise_if_cancelled
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
@@ -320,6 +320,6 @@ def _parse(request: BackendRequest, stream: BackendStream, data: bytes) -> Any:
 
 
 def get_transport() -> Transport:
-    """Return the transport of this process, or that of the current trial. It connects at the first request."""
-    trial = current_trial()
-    return process().one(Transport) if trial is None else trial.transport
+    """Return the transport of this process, or that of the current workflow test. It connects at the first request."""
+    scripted = scripted_transport()
+    return process().one(Transport) if scripted is None else scripted

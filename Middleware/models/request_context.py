@@ -7,10 +7,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite, Observer, TokenCounts, current_site
 from Middleware.models.trial import Trial
+
+if TYPE_CHECKING:
+    from Middleware.llmapis.transport import Transport
 
 
 def new_request_id() -> str:
@@ -30,7 +34,7 @@ class RequestContext:
         schema_field: the field in which the client asks for an answer in JSON, which the LLM does not get; "" for none.
         redact: no conversation text of this request may reach the log.
         listeners: receives the events of the request; None until the engine sets it.
-        trial: the substitutes for everything outside, if the request only tests a workflow.
+        trial: the substitutes for everything outside, if the request only tests a workflow or replays a run.
         background_nodes: the number of nodes that still run after the answer, including those of nested workflows.
         outcome: the outcome of the responder's LLM call.
         counts: the tokens of all LLM calls.
@@ -155,6 +159,12 @@ def current_trial() -> Trial | None:
     """Return the substitutes of the current request, if it is a trial."""
     request = _current.get()
     return request.trial if request is not None else None
+
+
+def scripted_transport() -> Transport | None:
+    """Return the transport that stands in for all LLM servers in the current request; None if its calls are real."""
+    request = _current.get()
+    return request.trial.transport if request is not None and request.trial is not None else None
 
 
 def set_current_request(context: RequestContext | None) -> None:

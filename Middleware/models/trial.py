@@ -1,4 +1,4 @@
-"""The substitutes for everything outside a request that only tests a workflow."""
+"""The substitutes for everything outside a request that only tests a workflow, or replays a run."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
@@ -14,14 +14,14 @@ class Trial(Protocol):
     Attributes:
         discussions: the folder of its conversations.
         locks: the folder of its lock database.
-        transport: the transport for its LLM calls.
+        transport: the transport for its LLM calls; None if these are real.
     """
 
     discussions: str
     locks: str
-    transport: Transport
+    transport: Transport | None
 
-    def stub(self, context: ExecutionContext) -> str | None:
+    def stub(self, context: ExecutionContext) -> object | None:
         """Return the output for a node that is not to be run; None to run the node."""
 
     def file_path(self, path: str) -> str:

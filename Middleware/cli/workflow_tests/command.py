@@ -114,7 +114,7 @@ def _main(arguments: argparse.Namespace) -> int:
                        else f"there is no configuration folder {path}{hint}")
     started = time.perf_counter()
     try:
-        tests, findings = read_tests(test_files(arguments.paths))
+        tests, findings = _read(arguments)
     except NoSuchTestsError as error:
         return _refuse(str(error))
     chosen = [test for test in tests if arguments.k.casefold() in f"{test.suite.display} {test.name}".casefold()]
@@ -124,6 +124,26 @@ def _main(arguments: argparse.Namespace) -> int:
     return _run(chosen, findings, arguments, started)
 
 
+def _read(arguments: argparse.Namespace) -> tuple[list[WorkflowTest], list[Finding]]:
+    if arguments.stdin_as is None:
+        return read_tests(test_files(arguments.paths))
+    if arguments.paths:
+        raise NoSuchTestsError("--stdin-as reads the tests from the standard input, so no other paths can be given")
+    path = _test_file_to_be(arguments.stdin_as)
+    return read_tests([path], {path: sys.stdin.buffer.read()})
+
+
+def _test_file_to_be(path: str) -> str:
+    """Return the path of a test file, existing or not, relative to the working directory or to ``Workflows``."""
+    root = os.path.abspath(os.path.join(get_root_config_directory(), "Workflows"))
+    places = filter(None, (_within(place, root) for place in (os.path.abspath(path), os.path.join(root, path))))
+    place = next((place for place in places if os.path.isdir(os.path.dirname(place))), None)
+    if place is None or not place.endswith(TEST_SUFFIX):
+        raise NoSuchTestsError(f"{path}: --stdin-as needs the path of a test file in a folder below {root}, such as "
+                               f"me/Coding{TEST_SUFFIX}")
+    return place
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program_name("test"), allow_abbrev=False,
@@ -131,6 +151,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("paths", nargs="*", metavar="PATH", help="a workflow, a test file or a folder, from here or from "
                                                  "Configs/Workflows (default: all)")
+    add("--stdin-as", metavar="PATH", help="read a test file from the standard input, as if it were at PATH")
     add("-k", default="", metavar="TEXT", help="only tests with TEXT in their name or in that of their file")
     add("--jobs", type=_jobs, default=DEFAULT_JOBS, metavar="N", help="tests at a time (default: %(default)s)")
     add("--json", action="store_true", help="print the results as JSON")

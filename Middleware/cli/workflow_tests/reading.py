@@ -61,14 +61,18 @@ def check_test_files(paths: Iterable[str]) -> list[Finding]:
     return findings
 
 
-def read_tests(paths: Iterable[str]) -> tuple[list[WorkflowTest], list[Finding]]:
-    """Return the tests in these files that can be run, and the mistakes in the files."""
+def read_tests(paths: Iterable[str], texts: Mapping[str, bytes] | None = None) -> tuple[list[WorkflowTest],
+                                                                                    list[Finding]]:
+    """Return the tests in these files that can be run, and the mistakes in the files.
+
+    ``texts``: what to read in place of the content of a file, which need not exist then.
+    """
     titles = _all_titles()
     tests: list[WorkflowTest] = []
     findings: list[Finding] = []
     for path in paths:
         try:
-            found, mistakes = _read(path, titles, duplicates=True)
+            found, mistakes = _read(path, titles, duplicates=True, text=(texts or {}).get(path))
             tests += found
             findings += mistakes
         except ConfigSyntaxError as error:
@@ -79,9 +83,10 @@ def read_tests(paths: Iterable[str]) -> tuple[list[WorkflowTest], list[Finding]]
     return tests, findings
 
 
-def _read(path: str, titles: Collection[str], duplicates: bool = False) -> tuple[list[WorkflowTest], list[Finding]]:
+def _read(path: str, titles: Collection[str], duplicates: bool = False,
+          text: bytes | None = None) -> tuple[list[WorkflowTest], list[Finding]]:
     display = display_path(path)
-    source = JsonSource(decode_text(Path(path).read_bytes(), display), display)
+    source = JsonSource(decode_text(Path(path).read_bytes() if text is None else text, display), display)
     content = source.parse()
     twice = [Finding("error", display, key.json_path, key.line, "the key appears twice in one object, first in line "
                      f"{key.first_line}", "each key once", column=key.column)
@@ -183,7 +188,8 @@ class _Reader:
             suite=suite, number=index, name=entries["name"], messages=tuple(entries["messages"]),
             model=entries["model"], is_request=is_request, scoped_inputs=tuple(inputs),
             stream=entries["stream"], tools=tuple(entries["tools"]),
-            rules=self._rules(entries["replies"], child(path, "replies")), stubs=entries["stubs"],
+            rules=self._rules(entries["replies"], child(path, "replies")),
+            stubs=self._stubs(entries["stubs"], child(path, "stubs")),
             files=entries["files"], expect=self._expectations(entries["expect"], child(path, "expect")))
 
     # -- what the LLM answers ------------------------------------------------------------------------------------
@@ -245,6 +251,16 @@ class _Reader:
                         expected='{"name": "search", "arguments": {"query": "owls"}}')
         return {"id": str(call.get("id") or f"call_{index + 1}"), "type": "function",
                 "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}}
+
+    def _stubs(self, value: Mapping[str, Any], path: str) -> dict[str, tuple[str, ...]]:
+        return {title: self._outputs(entry, child(path, title)) for title, entry in value.items()}
+
+    def _outputs(self, value: object, path: str) -> tuple[str, ...]:
+        outputs = value if isinstance(value, list) else [value]
+        if outputs and all(isinstance(output, str) for output in outputs):
+            return tuple(outputs)
+        self._wrong(path, f"{quoted(value)} is not an output", expected="a text, or a list with one for each run")
+        return ()
 
     # -- what must hold ------------------------------------------------------------------------------------------
     def _expectations(self, value: object, path: str) -> Expectations:

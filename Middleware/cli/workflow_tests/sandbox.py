@@ -5,6 +5,8 @@ import contextlib
 import logging
 import os
 import tempfile
+import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,17 +16,17 @@ from Middleware.cli.workflow_tests.suites import WorkflowTest, title_of
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import WilmerError
 from Middleware.models.request_context import current_trial
-from Middleware.models.trial import Trial
 from Middleware.utilities.files.file_access import resolve_file_path
 from Middleware.utilities.text_utils import encode_text
 from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.replay.trial import FolderTrial
 
 
 class MissingStubError(WilmerError):
     """A node that reaches outside has no stub."""
 
 
-class Sandbox(Trial):
+class Sandbox(FolderTrial):
     """The replacement for the outside world in one test.
 
     Attributes:
@@ -33,18 +35,18 @@ class Sandbox(Trial):
     """
 
     def __init__(self, test: WorkflowTest, folder: Path) -> None:
-        self.discussions, self.locks = str(folder / "discussions"), str(folder / "locks")
-        self._files = folder / "files"
-        self._stubs = test.stubs
         self.recorder = Recorder()
         self.script = Script(test.rules)
-        self.transport = ScriptedTransport(self.script, self.recorder.caller)
+        self.transport: ScriptedTransport = ScriptedTransport(self.script, self.recorder.caller)
+        super().__init__(folder, test.suite.user, self.transport)
+        self._files = folder / "files"
+        self._files.mkdir()
+        self._stubs = test.stubs
+        # By the name of a stub: how many of its outputs were used.
+        self._used: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self.log: list[str] = []
         self.unstubbed: list[str] = []
-        for directory in (self.discussions, self.locks, self._files):
-            os.makedirs(directory)
-        # With an empty database here, the user's real one is not searched for in older locations.
-        _write(Path(self.locks, f"WilmerDb.{test.suite.user}.sqlite"), b"")
 
     def write_files(self, files: Mapping[str, str]) -> None:
         """Create the files that the workflow expects. Raises OSError for a path that no file can have."""
@@ -60,12 +62,19 @@ class Sandbox(Trial):
         # Of two names for the same node, the more exact one applies.
         for name in (f"{workflow}/{title}", title):
             if name in self._stubs:
-                return self._stubs[name]
+                return self._output(name)
         if context.node_handlers[node_type].reaches_outside:
             message = f"node '{workflow}/{title}' ({node_type}) would reach outside: name its output in \"stubs\""
             self.unstubbed.append(message)
             raise MissingStubError(message)
         return None
+
+    def _output(self, name: str) -> str:
+        outputs = self._stubs[name]
+        with self._lock:
+            used = self._used[name]
+            self._used[name] += 1
+        return outputs[min(used, len(outputs) - 1)]
 
     # -- files ---------------------------------------------------------------------------------------------------
     def file_path(self, path: str) -> str:

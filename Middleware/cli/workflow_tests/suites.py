@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,7 +112,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class WorkflowTest:
-    """One test. ``number`` is its index in the file, from 0."""
+    """One test. ``number`` is its index in the file, from 0; ``stubs`` has an output for each run of a node."""
 
     suite: Suite
     number: int
@@ -124,6 +124,6 @@ class WorkflowTest:
     stream: bool = False
     tools: tuple[Mapping[str, object], ...] = ()
     rules: tuple[Rule, ...] = ()
-    stubs: Mapping[str, str] = field(default_factory=dict)
+    stubs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     expect: Expectations = field(default_factory=Expectations)

@@ -107,6 +107,7 @@ class ExecutionContext:
         stream: the client streams and this node is the responder.
         agent_outputs: inputs and outputs so far by name (``agent1Output``, ``agent1Input``).
         is_responder: this node's output is the result of the run.
+        stood_in: the node did not run, as the trial of its request had an output for it.
         run: the frozen request of the run this node belongs to.
     """
 
@@ -134,6 +135,7 @@ class ExecutionContext:
     run: RunRequest | None = field(default=None, repr=False)
     # One reading per node, taken at first use: two texts of a node must not disagree.
     clock: datetime | None = field(default=None, repr=False)
+    stood_in: bool = False
 
     @property
     def node_name(self) -> str:

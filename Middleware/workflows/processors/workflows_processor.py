@@ -307,7 +307,11 @@ class WorkflowProcessor:
     def _call(self, context: ExecutionContext, node_type: str) -> object:
         trial = self.run.request.trial
         stub = trial.stub(context) if trial is not None else None
-        return stub if stub is not None else self.node_handlers[node_type].handle(context)
+        handler = self.node_handlers[node_type]
+        if stub is None:
+            return handler.handle(context)
+        context.stood_in = True
+        return handler.stand_in(context, stub)
 
     def _clean(self, context: ExecutionContext, node_type: str, result: object) -> object:
         """Return the output of a node that does not answer the client, cleaned if its own LLM produced it."""
@@ -468,7 +472,8 @@ class _RunEnds(Exception):
 def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     """Return the endpoint file whose cleaning rules apply: that of the endpoint which answered."""
     handler = context.llm_handler
-    if handler is None or handler.llm is None or context.node_handlers[context.node_type].cleans_itself:
+    if handler is None or handler.llm is None or context.node_handlers[context.node_type].cleans_itself \
+            or context.stood_in:
         return None
     return handler.answering_endpoint[1]
 

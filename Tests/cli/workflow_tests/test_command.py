@@ -1,6 +1,7 @@
 """The command: what it takes, what it prints, how it ends, and that it leaves nothing behind."""
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -353,6 +354,30 @@ def test_nothing_is_left_behind_and_nothing_touched(lab, tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert _tree(tmp_path) == before
     assert list((tmp_path / "temp").iterdir()) == []
+
+
+# -- from the standard input -------------------------------------------------------------------------------------------
+
+def test_a_test_file_that_is_not_there_is_read_from_the_standard_input(lab, capsys, monkeypatch):
+    lab.workflow("One", static("Say", "Hello"))
+    lab.suite("One", BAD)
+    text = json.dumps({"tests": [GOOD]}).encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+
+    status, out, _ = run(capsys, "--stdin-as", "tester/One.test.json")
+
+    assert (status, out.splitlines()[0]) == (0, "ok    Workflows/tester/One.test.json: 1 passed")
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    (["--stdin-as", "tester/One.json"], "--stdin-as needs the path of a test file in a folder below"),
+    (["--stdin-as", "nobody/One.test.json"], "--stdin-as needs the path of a test file in a folder below"),
+    (["--stdin-as", "/etc/One.test.json"], "--stdin-as needs the path of a test file in a folder below"),
+    (["tester/One", "--stdin-as", "tester/One.test.json"], "no other paths can be given")])
+def test_what_the_standard_input_cannot_be(two, capsys, arguments, text):
+    status, _, err = run(capsys, *arguments)
+
+    assert status == 2 and text in err
 
 
 # -- the shipped workflows ---------------------------------------------------------------------------------------------

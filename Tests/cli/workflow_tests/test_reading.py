@@ -85,7 +85,7 @@ WRONG = {
                           "not a regular expression", ""),
     "endpoint that is no text": ({"expect": {"endpoints": {"Greet": 3}}}, "tests[0].expect.endpoints.Greet",
                                  "must be a string, not 3", ""),
-    "stub that is no text": ({"stubs": {"Greet": ["x"]}}, "tests[0].stubs.Greet", "must be a string, not a list", ""),
+    "stub that is no text": ({"stubs": {"Greet": ["x", 1]}}, "tests[0].stubs.Greet", "is not an output", ""),
     "inputs of a request": ({"entry": "request", "scoped_variables": ["x"]}, "tests[0].scoped_variables",
                             "a request has no 'scoped_variables'", ""),
     "model of a workflow": ({"model": "x"}, "tests[0].model", "'model' counts only in a request", ""),

@@ -172,6 +172,13 @@ def test_warnings_of_a_test_are_kept_with_it(lab, monkeypatch):
 
 # -- stubs -------------------------------------------------------------------------------------------------------------
 
+def test_each_run_of_a_node_has_the_next_output_of_its_stub(lab):
+    lab.workflow("Child", {"title": "Fetch", "type": "WebFetch", "url": "https://example.com"})
+    runs = [{"title": f"Run {number}", "type": "CustomWorkflow", "workflowName": "Child"} for number in range(3)]
+    say = static("Say", "{agent1Output} {agent2Output} {agent3Output}")
+    assert lab.failures(*runs, say, stubs={"Fetch": ["a", "b"]}, expect={"answer": {"equals": "a b b"}}) == {}
+
+
 @pytest.mark.parametrize("node_type", OUTSIDE_TYPES)
 def test_a_node_that_reaches_outside_is_not_run(lab, node_type):
     node = {"title": "Fetch", "type": node_type}

@@ -41,6 +41,7 @@ TRAITS = {
         "OfflineWikiApiFullArticle", "OfflineWikiApiBestFullArticle", "OfflineWikiApiTopNFullArticles",
         "OfflineWikiApiPartialArticle", "OfflineResearcherApiQuickSearch", "OfflineResearcherApiDeepResearch",
         "WebFetch", "CurlCommand", "MCPToolCall", "PythonModule"},
+    "runs_workflow": {"CustomWorkflow", "ConditionalCustomWorkflow"},
     "cleans_itself": {"CustomWorkflow", "ConditionalCustomWorkflow", "ConversationChunkProcessor", "ImageProcessor",
                       "SlowButQualityRAG", "chatSummarySummarizer", "ContextCompactor"},
     "needs_endpoint": {"Standard", "ImageProcessor"}}
@@ -77,6 +78,7 @@ def test_traits_that_go_together(node_type: str) -> None:
     assert handler.pure or handler.acts != "no"
     assert not (handler.pure and (handler.barrier or handler.acts == "writes"))
     assert handler.acts in ("reads", "outside") or not handler.reaches_outside
+    assert handler.acts == "outside" or not handler.runs_workflow
 
 
 def test_the_reference_says_what_each_type_can_do() -> None:

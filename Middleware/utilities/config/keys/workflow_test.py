@@ -67,7 +67,8 @@ TEST_KEYS: tuple[ConfigKey, ...] = (
               "repeats; or a list of rules.",
               also=("list",)),
     ConfigKey("stubs", "object", FrozenDict(),
-              "Node title to the output of a node that is not run because it would reach outside.", entries="str"),
+              "Node title to the output of a node that is not run because it would reach outside, or to a list with "
+              "one output for each of its runs, whose last entry repeats."),
     ConfigKey("files", "object", FrozenDict(), "Path to the text of a file that the workflow finds.", entries="str"),
     ConfigKey("expect", "object", FrozenDict(), "What must be true after the run.", keys=EXPECT_KEYS, is_open=False),
 )

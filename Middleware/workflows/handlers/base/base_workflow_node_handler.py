@@ -37,6 +37,7 @@ class BaseHandler(ABC):
         barrier: with ``parallelNodes`` everything before the node is done and nothing behind it begun when it runs,
             because it ends the run or changes the conversation.
         reaches_outside: it depends on something beyond this process and its files; workflow tests do not run it.
+        runs_workflow: all it does is to run another workflow, whose nodes have side effects of their own.
         cleans_itself: its output is not cleaned by the rules of its endpoint, as each answer in it was on arrival.
         needs_endpoint: it fails without an endpoint of its own.
     """
@@ -48,6 +49,7 @@ class BaseHandler(ABC):
     pure: ClassVar[bool] = False
     barrier: ClassVar[bool] = False
     reaches_outside: ClassVar[bool] = False
+    runs_workflow: ClassVar[bool] = False
     cleans_itself: ClassVar[bool] = False
     needs_endpoint: ClassVar[bool] = False
 
@@ -62,6 +64,10 @@ class BaseHandler(ABC):
     @abstractmethod
     def handle(self, context: ExecutionContext) -> object:
         """Run one node. Return a string, a tool-call dict, another JSON value, or a generator of chunk dicts."""
+
+    def stand_in(self, context: ExecutionContext, output: object) -> object:
+        """Return ``output`` in place of running the node, with what the node does to the run besides."""
+        return output
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:

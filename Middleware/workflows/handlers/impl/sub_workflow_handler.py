@@ -84,6 +84,7 @@ class CustomWorkflowHandler(BaseHandler):
 
     # The child may have nodes of any type, and cleans its own answer.
     acts = "outside"
+    runs_workflow = True
     cleans_itself = True
 
     KEYS = {"CustomWorkflow": (WORKFLOW_NAME, FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
@@ -186,6 +187,9 @@ class _Settings:
 
 class ConversationChunkProcessorHandler(CustomWorkflowHandler):
     """Returns how many blocks were processed, or the content of a file that the child keeps."""
+
+    # It stores its progress in a file.
+    runs_workflow = False
 
     KEYS = {
         "ConversationChunkProcessor": (

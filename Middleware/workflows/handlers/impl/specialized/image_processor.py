@@ -53,6 +53,17 @@ class ImageProcessorHandler(BaseHandler):
         kept = self.value(context, "saveVisionResponsesToDiscussionId") and is_flat_name(context.discussion_id)
         return self._describe_kept(context) if kept else self._describe_all(context)
 
+    def stand_in(self, context: ExecutionContext, output: object) -> object:
+        """Return ``output``, and insert it into the conversation as the node would have done with a description."""
+        messages = _sent_messages(context)
+        places = [index for index, message in enumerate(messages) if images_of(message)]
+        if places and isinstance(output, str) and output != NO_IMAGES:
+            context.request.images_shown = True
+            kept = self.value(context, "saveVisionResponsesToDiscussionId") and is_flat_name(context.discussion_id)
+            # Which of several stored descriptions belongs to which message is not known.
+            self._insert(context, {places[-1] + 1 if kept else len(messages) - 1 if len(messages) > 1 else 1: output})
+        return output
+
     # -- every image, every time ---------------------------------------------------------------------------------
     def _describe_all(self, context: ExecutionContext) -> str:
         messages = _sent_messages(context)
