@@ -44,10 +44,13 @@ class Usage:
 
 
 class Reader:
-    """Reads the store in a folder. Thread-safe: it holds nothing open."""
+    """Reads the store in a folder. Thread-safe: it holds nothing open.
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    ``suspect`` is called when the index cannot be read.
+    """
+
+    def __init__(self, folder: str, suspect: Callable[[], object]) -> None:
+        self._folder, self._suspect = folder, suspect
         self._index = os.path.join(folder, index.INDEX_FILE)
         self._problems: Once[str] = Once()
 
@@ -161,6 +164,7 @@ class Reader:
             with index.reading(self._index) as database:
                 return action(database)
         except sqlite3.Error as error:
+            self._suspect()
             self._report(index.INDEX_FILE, error)
             return otherwise
 

@@ -96,6 +96,8 @@ class RunStore:
         self._retain_at = self._idle_at = 0.0
         self._dropped_texts = self._dropped_runs = 0
         self._failures: Once[str] = Once(1)
+        # A reader could not use the index. The writer, which has it open, may not notice what others did to it.
+        self._is_suspect = False
 
     # -- from requests -----------------------------------------------------------------------------------------------
     def began(self) -> None:
@@ -315,6 +317,10 @@ class RunStore:
                 self._disk.close()
 
     def _opened(self) -> Disk:
+        if self._is_suspect and self._disk is not None:
+            # Opening looks at the whole file.
+            self._is_suspect = False
+            self._disk.close()
         if self._disk is None:
             # SQLite is loaded with the first run: an idle server does without.
             from Middleware.services.run_records.disk import Disk
@@ -332,6 +338,8 @@ class RunStore:
 
     def close(self) -> None:
         """Write what is left and end the thread. Runs that have not ended are marked as interrupted."""
+        if self._closing:
+            return
         self._closing = True
         if self._started:
             self._queue.put(None)
@@ -355,12 +363,15 @@ class RunStore:
         """Return how many runs lost their texts on the way to the disk, and how many were lost."""
         return {"texts": self._dropped_texts, "runs": self._dropped_runs}
 
+    def _suspect(self) -> None:
+        self._is_suspect = True
+
     # -- reading -----------------------------------------------------------------------------------------------------
     def _read(self) -> Reader:
         if self._reader is None:
             from Middleware.services.run_records.reading import Reader
 
-            self._reader = Reader(self.folder.path)
+            self._reader = Reader(self.folder.path, self._suspect)
             # Runs of a server that crashed are marked before anybody sees them.
             if self._reader.exists():
                 self._quietly(lambda disk: disk.open())
