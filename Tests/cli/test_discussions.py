@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.discussions import catalog, removal
-from Middleware.cli.discussions.catalog import JSON_FILES, NoSuchDiscussionError, all_discussions
 from Middleware.cli.discussions.check import check
-from Middleware.cli.discussions.overview import overview
-from Middleware.cli.discussions.reading import export
 from Middleware.exceptions import DataKeyError
+from Middleware.services.discussions import catalog, removal
+from Middleware.services.discussions.catalog import JSON_FILES, NoSuchDiscussionError, all_discussions
+from Middleware.services.discussions.overview import overview
+from Middleware.services.discussions.reading import export
 from Middleware.utilities.conversations.discussion_folder import (
     COMPACTOR,
     MEMORIES,

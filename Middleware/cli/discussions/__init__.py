@@ -1,1 +1,1 @@
-"""The stored conversations: list, overview, export, check and removal."""
+"""The command ``memory``."""

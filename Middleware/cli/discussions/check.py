@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from Middleware.cli.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
-from Middleware.cli.discussions.reading import Reader, hash_log, metadata_of, opened, survey
 from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataError
+from Middleware.services.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
+from Middleware.services.discussions.reading import Reader, hash_log, metadata_of, opened, survey
 from Middleware.services.memory.memory_store import (
     BACKUP,
     CONDENSED_UP_TO,

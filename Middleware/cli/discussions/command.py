@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
-from Middleware.cli.discussions import catalog, output, removal
+from Middleware.cli.discussions import output
 from Middleware.cli.discussions.check import check
-from Middleware.cli.discussions.overview import overview
-from Middleware.cli.discussions.reading import ENCRYPTED, Reader, export, survey
 from Middleware.exceptions import DataKeyError, WilmerError
+from Middleware.services.discussions import catalog, removal
+from Middleware.services.discussions.overview import as_json, overview
+from Middleware.services.discussions.reading import ENCRYPTED, Reader, export, survey
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities import config_utils
@@ -75,7 +76,7 @@ class Session:
 def list_all(session: Session) -> int:
     known = catalog.all_discussions()
     rows = [overview(one, session.keys) for one in known if session.covers(one)]
-    output.say(json.dumps([output.as_json(row) for row in rows], indent=2, ensure_ascii=False)
+    output.say(json.dumps([as_json(row) for row in rows], indent=2, ensure_ascii=False)
                if session.options.json else output.table(rows, len(known) - len(rows)))
     return 0
 

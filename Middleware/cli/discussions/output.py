@@ -12,10 +12,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from Middleware.cli.discussions.catalog import StoredDiscussion, discussion_roots
-from Middleware.cli.discussions.overview import Overview
-from Middleware.cli.discussions.reading import ENCRYPTED, Reader
 from Middleware.exceptions import DataKeyError, StoredDataError
+from Middleware.services.discussions.catalog import StoredDiscussion, discussion_roots
+from Middleware.services.discussions.overview import Overview
+from Middleware.services.discussions.reading import ENCRYPTED, Reader
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.vector_memory import VectorMemories
@@ -108,18 +108,6 @@ def human_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GB"
-
-
-def as_json(row: Overview) -> dict[str, Any]:
-    """A row for other programs. Sizes in bytes, times in ISO 8601; null is what cannot be told."""
-    last = row.discussion.last_change
-    changed = None if last is None else datetime.fromtimestamp(last).astimezone()
-    vectors = {model: {"with": count, "without": (row.searchable or 0) - count} for model, count in row.vectors.items()}
-    return {"discussionId": row.discussion.discussion_id, "keyFolder": row.discussion.key_hash,
-            "folders": list(row.discussion.folders), "memories": row.memories, "summary": row.summary,
-            "searchableMemories": row.searchable, "vectors": vectors, "stateDocument": row.state_document,
-            "encrypted": row.encrypted, "damaged": row.damaged,
-            "lastChange": changed.isoformat(timespec="seconds") if changed else None, "bytes": row.discussion.size}
 
 
 # -- show --------------------------------------------------------------------------------------------------------------

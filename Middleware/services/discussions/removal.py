@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from Middleware.cli.discussions.catalog import LOCK_FILES, StoredDiscussion, is_key_folder_name
+from Middleware.services.discussions.catalog import LOCK_FILES, StoredDiscussion, is_key_folder_name
 from Middleware.utilities.conversations.discussion_folder import COMPACTOR, MEMORIES, SHORT, DiscussionFolder
 
 # Seconds. The server holds this lock for milliseconds only.

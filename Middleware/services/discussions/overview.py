@@ -6,11 +6,13 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from Middleware.cli.discussions.catalog import StoredDiscussion
-from Middleware.cli.discussions.reading import Reader, Searchable, survey
 from Middleware.exceptions import DataKeyError, StoredDataError
+from Middleware.services.discussions.catalog import StoredDiscussion
+from Middleware.services.discussions.reading import Reader, Searchable, survey
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import MEMORIES_FILE, STATE_FILE, SUMMARY_FILE
 from Middleware.utilities.encryption_utils import is_token
@@ -58,6 +60,18 @@ def overview(discussion: StoredDiscussion, keys: DiscussionKeys = NO_KEYS) -> Ov
         row.searchable, row.vectors = found.memories, found.vectors
         row.encrypted |= found.encrypted and locked
     return row
+
+
+def as_json(row: Overview) -> dict[str, Any]:
+    """A row for other programs. Sizes in bytes, times in ISO 8601; null is what cannot be told."""
+    last = row.discussion.last_change
+    changed = None if last is None else datetime.fromtimestamp(last).astimezone()
+    vectors = {model: {"with": count, "without": (row.searchable or 0) - count} for model, count in row.vectors.items()}
+    return {"discussionId": row.discussion.discussion_id, "keyFolder": row.discussion.key_hash,
+            "folders": list(row.discussion.folders), "memories": row.memories, "summary": row.summary,
+            "searchableMemories": row.searchable, "vectors": vectors, "stateDocument": row.state_document,
+            "encrypted": row.encrypted, "damaged": row.damaged,
+            "lastChange": changed.isoformat(timespec="seconds") if changed else None, "bytes": row.discussion.size}
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from Middleware.cli.discussions.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredDiscussion, StoredFile
 from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
+from Middleware.services.discussions.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredDiscussion, StoredFile
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import BACKUP, STATE_FILE
 from Middleware.utilities import sqlite

@@ -1,0 +1,1 @@
+"""The stored conversations of all clients, for their owner: what there is, its content, changes and removal."""
