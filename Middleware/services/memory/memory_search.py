@@ -75,8 +75,7 @@ def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str
     rows: list[MemoryRow] = []
     try:
         with VectorMemories.of(folder, scope=scope) as memories:
-            if search.limit > 0:
-                rows = _Search(search, memories, scope, folder.discussion_id).rows()
+            rows = search_memories(memories, search, scope)
     # A damaged database must not end the conversation.
     except sqlite3.Error as error:
         logger.error("%s cannot be searched: %s. Run the command 'memory check' for details.",
@@ -87,11 +86,17 @@ def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str
     return SEPARATOR.join(_text(row, search.include_dates) for row in rows) or NOTHING_FOUND
 
 
+def search_memories(memories: VectorMemories, search: VectorSearch, scope: CancelScope | None = None
+                    ) -> list[MemoryRow]:
+    """Return the best matches, best first. Also raises sqlite3.Error."""
+    return _Search(search, memories, scope).rows() if search.limit > 0 else []
+
+
 class _Search:
     """One search on an open database."""
 
-    def __init__(self, search: VectorSearch, memories: VectorMemories, scope: CancelScope | None, name: str) -> None:
-        self._search, self._memories, self._scope, self._name = search, memories, scope, name
+    def __init__(self, search: VectorSearch, memories: VectorMemories, scope: CancelScope | None) -> None:
+        self._search, self._memories, self._scope = search, memories, scope
 
     def rows(self) -> list[MemoryRow]:
         rows = self._base()
@@ -149,7 +154,7 @@ class _Search:
         missing = self._memories.count_without_embeddings(model)
         if missing and process().one(fallback_notices).first(self._memories.path):
             logger.warning("Discussion %s: %d memories have no vector of model '%s' and are found by keywords only",
-                           self._name, missing, model)
+                           self._memories.discussion_id, missing, model)
 
     # -- along names -----------------------------------------------------------------------------------------------
     def _expanded(self, base: list[MemoryRow]) -> list[MemoryRow]:

@@ -105,6 +105,12 @@ class MemoryStore:
         if covered is not None:
             if_readable(lambda: self.save_summary_position(covered), None)
 
+    def delete_summary(self) -> None:
+        """Remove the summary, which is kept in ``chat_summary.json.bak``."""
+        if read_pairs(self.folder, SUMMARY_FILE):
+            self._back_up(SUMMARY_FILE)
+            self._write(SUMMARY_FILE, [])
+
     def summary_position(self) -> int | None:
         """Return how many memories the summary covered when it was stored; None if unknown.
 

@@ -1,6 +1,7 @@
 """The memories of a conversation, read and written on one connection."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -192,6 +193,47 @@ class VectorMemories:
             self._db.execute(schema.INSERT_INDEX, (number, *schema.index_row(text, parsed, index_topics)))
         return number
 
+    # -- changing memories by hand -------------------------------------------------------------------------------
+    # The log of processed messages stays as it is, so that nothing is written twice.
+    def change_text(self, number: int, text: str) -> None:
+        """Replace the text of a memory, also in its metadata. Its vectors go; a later pass makes new ones."""
+        row = next(iter(self.by_ids([number])))
+        try:
+            metadata = {**schema.parse_metadata(row["metadata_json"]), "summary": text}
+        # The text is found without its metadata, too.
+        except ValueError:
+            metadata = {"summary": text}
+        encode = self._codec.encode_text
+        with self._index_remade():
+            self._db.execute("UPDATE memories SET memory_text = ?, metadata_json = ? WHERE id = ?",
+                             (encode(text), encode(json.dumps(metadata, ensure_ascii=False)), number))
+            self._db.execute("DELETE FROM memory_embeddings WHERE memory_id = ?", (number,))
+
+    def delete(self, number: int) -> None:
+        """Delete a memory with its words and its vectors."""
+        with self._index_remade():
+            self._db.execute("DELETE FROM memories WHERE id = ?", (number,))
+            for statement in schema.FORGET:
+                self._db.execute(statement, (number,))
+
+    def delete_all(self) -> None:
+        """Delete all memories and the log of processed messages, so that all messages count as new."""
+        with self._index_remade():
+            for table in ("memories", "memory_embeddings", "memory_indexed_topics", "vector_memory_hash_log",
+                          "vector_memory_hash_places"):
+                self._db.execute(f"DELETE FROM {table}")
+
+    @contextlib.contextmanager
+    def _index_remade(self) -> Iterator[None]:
+        """Hold a transaction after which the index of words is that of the memories."""
+        # What a user deletes must not stay readable in the file; deleted rows of the index would leave their words.
+        self._db.execute("PRAGMA secure_delete = ON")
+        with sqlite.transaction(self._db, self._scope):
+            if not self._codec.active:
+                conversion.remember_indexed_topics(self._db, self._codec)
+            yield
+            conversion.write_index(self._db, self._codec)
+
     # -- finding memories ----------------------------------------------------------------------------------------
     def keyword_search(self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None,
                        use_recency: bool = False) -> list[MemoryRow]:
@@ -229,6 +271,12 @@ class VectorMemories:
         for row in self._all("memories", "SELECT * FROM memories ORDER BY id LIMIT ? OFFSET ?",
                              (-1 if limit < 0 else _row_limit(limit), _row_limit(offset))):
             yield self._in_clear(row)
+
+    def newest(self, limit: int, before: int | None = None) -> list[MemoryRow]:
+        """Return the newest memories, of those with an id below ``before``, newest first."""
+        rows = self._all("memories", "SELECT * FROM memories WHERE id < ? ORDER BY id DESC LIMIT ?",
+                         (_MOST_ROWS if before is None else _row_limit(before), _row_limit(limit)))
+        return [self._in_clear(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of ``memories``, ``embeddings`` and ``hashes``."""
@@ -273,10 +321,8 @@ class VectorMemories:
     # -- care ----------------------------------------------------------------------------------------------------
     def rebuild_index(self) -> int:
         """Rebuild the index of words from the memories; return how many there are."""
-        with sqlite.transaction(self._db, self._scope):
-            if not self._codec.active:
-                conversion.remember_indexed_topics(self._db, self._codec)
-            conversion.write_index(self._db, self._codec)
+        with self._index_remade():
+            pass
         return self.counts()["memories"]
 
     def change_cipher(self, cipher: Cipher) -> None:

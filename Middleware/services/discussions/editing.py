@@ -1,0 +1,206 @@
+"""Changes by hand in a stored conversation: a memory, the summary or the state document, one at a time, or all anew.
+
+They go through the server's own locks and writers. Hashes stay, so that no message is remembered twice, and the file as
+it was before is in its ``.bak``.
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from Middleware.services.discussions.reading import Reader
+from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, MemoryStore
+from Middleware.services.memory_service import valid_position
+from Middleware.utilities.conversations.discussion_files import Pair, read_pairs, write_file
+from Middleware.utilities.conversations.discussion_folder import MEMORIES
+from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.text_utils import restore_braces
+
+# Seconds. A pass of the server holds the lock for as long as its LLM calls take; nobody waits for that at a page.
+LOCK_SECONDS = 2.0
+Kind = Literal["memory", "searchable", "summary", "state"]
+_KEY = re.compile(f"({'|'.join(get_args(Kind))})-([0-9]{{1,9}})-([0-9a-f]{{8}})")
+
+
+class NoSuchMemoryError(LookupError):
+    """There is no such memory, or it has been changed meanwhile; the message says which."""
+
+
+class DiscussionBusyError(Exception):
+    """The server writes memories of this discussion at this moment. Nothing was changed."""
+
+
+@dataclass(frozen=True)
+class MemoryKey:
+    """Names one text of a discussion as it was when it was shown.
+
+    Attributes:
+        number: of a memory from 1, of a searchable memory its id, else 0.
+        version: of the text, so that a change by another is noticed.
+    """
+
+    kind: Kind
+    number: int
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.number}-{self.version}"
+
+    @staticmethod
+    def of(kind: Kind, number: int, text: str) -> MemoryKey:
+        return MemoryKey(kind, number, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8])
+
+    @staticmethod
+    def parse(text: str) -> MemoryKey:
+        """Return the key that was written as ``text``. Raises NoSuchMemoryError."""
+        found = _KEY.fullmatch(text)
+        if found is None:
+            raise NoSuchMemoryError(f"'{text[:60]}' is not the key of a memory; a list of memories shows them.")
+        return MemoryKey(cast(Kind, found[1]), int(found[2]), found[3])
+
+
+class DiscussionEditor:
+    """Changes the texts of one discussion.
+
+    Its methods raise NoSuchMemoryError, DiscussionBusyError, DataKeyError for data of a key that is not at hand,
+    UnreadableDataError, sqlite3.Error and OSError; then nothing has changed.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._folder = reader.folder
+        self._store = MemoryStore(reader.folder)
+        self._has_database = reader.discussion.database() is not None
+
+    def change(self, key: MemoryKey, text: str) -> MemoryKey:
+        """Replace a text and return its new key. Raises ValueError for a blank one."""
+        if not text.strip():
+            raise ValueError("The text must not be blank; to remove it, delete it.")
+        with self._lock():
+            if key.kind == "memory":
+                pairs = self._memories(key)
+                pairs[key.number - 1] = (text, pairs[key.number - 1][1])
+                self._store.replace_memories(pairs)
+            elif key.kind == "searchable":
+                with self._database(key) as memories:
+                    memories.change_text(key.number, text)
+            elif key.kind == "summary":
+                self._store.save_summary(text, self._summary(key)[1])
+            else:
+                self._state_document(key)
+                self._store.save_state_document(text)
+        return MemoryKey.of(key.kind, key.number, text)
+
+    def delete(self, key: MemoryKey) -> None:
+        """Delete a memory. Raises ValueError for the summary and the state document, which are one text each."""
+        if key.kind not in ("memory", "searchable"):
+            raise ValueError("The summary and the state document can be changed, or be written anew with all memories.")
+        with self._lock():
+            if key.kind == "memory":
+                self._delete_memory(self._memories(key), key.number - 1)
+            else:
+                with self._database(key) as memories:
+                    memories.delete(key.number)
+
+    def delete_all(self) -> None:
+        """Delete all that the next message writes anew; the files as they were stay in their backups.
+
+        Times of messages, descriptions of images and the compacted conversation stay.
+        """
+        with self._lock():
+            self._store.require_readable()
+            if self._has_database:
+                with VectorMemories.of(self._folder, write=True) as memories:
+                    memories.delete_all()
+            if self._store.state_document():
+                self._store.save_state_document("")
+            # The pointers first: left behind, they could refer to a new memory.
+            if self._store.condensation_hash():
+                self._store.save_condensation_hash("")
+            self._store.save_summary_position(None)
+            self._store.delete_summary()
+            if read_pairs(self._folder, MEMORIES_FILE) is not None:
+                self._store.replace_memories([])
+            if os.path.isfile(self._folder.file(ANCHORS_FILE)):
+                write_file(self._folder, ANCHORS_FILE, {})
+
+    # -- what a key names ------------------------------------------------------------------------------------------
+    def _memories(self, key: MemoryKey) -> list[Pair]:
+        """Return the memories, among which the one with this key is."""
+        pairs = read_pairs(self._folder, MEMORIES_FILE) or []
+        _require(key, pairs[key.number - 1][0] if 0 < key.number <= len(pairs) else None)
+        return pairs
+
+    @contextlib.contextmanager
+    def _database(self, key: MemoryKey) -> Iterator[VectorMemories]:
+        if not self._has_database:
+            _require(key, None)
+        with VectorMemories.of(self._folder, write=True) as memories:
+            _require(key, next((row["memory_text"] for row in memories.by_ids([key.number])), None))
+            yield memories
+
+    def _summary(self, key: MemoryKey) -> Pair:
+        self._store.require_readable()
+        summary = self._store.summary()
+        _require(key, summary[0] if summary else None)
+        assert summary is not None
+        return summary
+
+    def _state_document(self, key: MemoryKey) -> None:
+        _require(key, self._store.state_document() or None)
+
+    # -- deleting a memory -----------------------------------------------------------------------------------------
+    def _delete_memory(self, pairs: list[Pair], index: int) -> None:
+        """Delete a memory of the file in such a way that its messages still count as remembered.
+
+        The newest memory says up to where they do: its hash goes to the one before it. The only memory stays as a blank
+        text with its hash.
+        """
+        gone = pairs[index][1]
+        if index + 1 < len(pairs):
+            after = [*pairs[:index], *pairs[index + 1:]]
+            self._move_pointers(pairs, index, index, pairs[index - 1][1] if index else "")
+        elif index:
+            after = [*pairs[:index - 1], (pairs[index - 1][0], gone)]
+            self._move_pointers(pairs, index, index - 1, gone)
+        else:
+            after = [("", gone)]
+        self._store.replace_memories(after)
+
+    def _move_pointers(self, pairs: list[Pair], index: int, renamed: int, new: str) -> None:
+        """Let condensation and summary refer to memories that stay; like Condensation, before the memories are written.
+
+        Args:
+            index: of the memory that goes.
+            renamed: of the memory whose hash goes; what refers to it refers to the hash ``new`` from now on.
+        """
+        old = pairs[renamed][1]
+        summary = self._store.summary()
+        place = valid_position(pairs, summary, self._store.summary_position())
+        # Another memory may have an equal hash, which stays.
+        if self._store.condensation_hash() == old and [stored for _, stored in pairs].count(old) == 1:
+            self._store.save_condensation_hash(new)
+        if summary is not None and summary[0].strip() and summary[1] == old and place in (None, renamed + 1):
+            self._store.save_summary(summary[0], new)
+        if place is not None:
+            self._store.save_summary_position(place - (place > index) or None)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        try:
+            with self._folder.lock(MEMORIES, timeout=LOCK_SECONDS):
+                yield
+        except TimeoutError:
+            raise DiscussionBusyError("The server is writing memories of this discussion right now. Nothing was "
+                                      "changed; try again in a moment.") from None
+
+
+def _require(key: MemoryKey, text: str | None) -> None:
+    if text is None:
+        raise NoSuchMemoryError("It is no longer there; nothing was changed.")
+    if MemoryKey.of(key.kind, key.number, restore_braces(text)).version != key.version:
+        raise NoSuchMemoryError("It has been changed meanwhile; nothing was changed now. Load the page again.")
