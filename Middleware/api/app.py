@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from flask import Flask
@@ -17,6 +18,9 @@ from Middleware.models.process import Process, install
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.registry import node_types
+
+if TYPE_CHECKING:
+    from Middleware.services.run_records.records import RunRecords
 
 # Requests that wait at the gate never occupy these threads, so model lists and health checks are still answered.
 RESERVED_THREADS = 64
@@ -35,24 +39,26 @@ def create_app(own: Process | None = None) -> Flask:
 
 
 def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
-                           listeners: Sequence[object] = ()) -> WSGIApplication:
+                           listeners: Sequence[object] = (), records: RunRecords | None = None) -> WSGIApplication:
     """Return the WSGI callable that launchers serve: admission, the concurrency gate if one is configured, the app.
 
     Args:
         app: the application; a new one by default.
         threads: the number of the server's threads, which limits the requests that may wait at the gate.
         listeners: listeners to the engine's events in every request, besides the default ones.
+        records: what records the runs for the console; None without a console.
     """
     get_idempotency_service().is_running = running_requests().knows
     app = app or create_app()
-    app.extensions[LISTENERS_KEY] = Listeners([*default_listeners(), *listeners])
+    observer = app.extensions[LISTENERS_KEY] = Listeners(
+        [*default_listeners(), *listeners, *([] if records is None else [records.recorder])])
     gated: WSGIApplication = app
     semaphore = globals_.get_request_semaphore()
     if semaphore is not None and globals_.CONCURRENCY_LEVEL == "wilmer":
         waiting = max(threads - RESERVED_THREADS, 1) if threads else None
         gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
     return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB, globals_.ACCESS_KEYS,
-                               BrowserSafety(globals_.ALLOWED_ORIGINS), globals_.PRIVATE_CLIENTS_ONLY)
+                               BrowserSafety(globals_.ALLOWED_ORIGINS), globals_.PRIVATE_CLIENTS_ONLY, observer)
 
 
 def __getattr__(name: str) -> object:

@@ -49,6 +49,9 @@ class ConcurrencyLimitMiddleware:
         acquire_timeout: seconds a request may wait before it is answered with 503.
         max_waiting: the number of requests that may wait at the same time, each of which occupies a server thread;
             further ones get a 503 at once.
+
+    Attributes:
+        waiting: the number of requests that wait.
     """
 
     def __init__(self, app: WSGIApplication, semaphore: FairSemaphore | threading.Semaphore,
@@ -57,7 +60,7 @@ class ConcurrencyLimitMiddleware:
         self.semaphore = semaphore
         self.acquire_timeout = acquire_timeout
         self.max_waiting = max_waiting
-        self._waiting = 0
+        self.waiting = 0
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -77,6 +80,8 @@ class ConcurrencyLimitMiddleware:
     def _lets_in(self, place: Place) -> bool:
         """Let a request wait for a while; return False if it must be refused."""
         if not place.begin_waiting():
+            if place.request is not None:
+                place.request.report("wait_ended", place.request, "gate", Outcome.LATE.value)
             return False
         outcome = place.wait(HANDOVER_SECONDS)
         if outcome is Outcome.LATE:
@@ -87,9 +92,9 @@ class ConcurrencyLimitMiddleware:
     def begin_waiting(self, name: str) -> bool:
         """Count a request that begins to wait; return False if too many wait already."""
         with self._lock:
-            waiting = self._waiting
+            waiting = self.waiting
             full = self.max_waiting is not None and waiting >= self.max_waiting
-            self._waiting += not full
+            self.waiting += not full
         if full:
             logger.warning("Concurrency gate: %d requests wait already, refusing request %s", waiting, name)
         else:
@@ -99,17 +104,17 @@ class ConcurrencyLimitMiddleware:
     def end_waiting(self) -> None:
         """Count a request that waits no more."""
         with self._lock:
-            self._waiting -= 1
+            self.waiting -= 1
 
 
 class Outcome(enum.Enum):
     """What a wait at the gate came to."""
 
-    SLOT = enum.auto()
-    CANCELLED = enum.auto()
-    GONE = enum.auto()
-    LATE = enum.auto()
-    STILL_WAITING = enum.auto()
+    SLOT = "got"
+    CANCELLED = "cancelled"
+    GONE = "gone"
+    LATE = "late"
+    STILL_WAITING = "still waiting"
 
 
 class Place:
@@ -122,7 +127,7 @@ class Place:
         self._has_left = probe_for(environ)
         self._lock = threading.Lock()
         self._ended = False
-        self._counted = False
+        self._counted = self._reported = False
         self._began = time.monotonic()
         self._waiter = self._enqueue(behind=False) if self._is_free() else self._enqueue(self._is_task(environ))
         self.held = self._waiter.wait(0)
@@ -153,13 +158,26 @@ class Place:
         """Wait for the slot, at most ``seconds`` and at most until the request's time is up."""
         outcome = Outcome.STILL_WAITING
         began = time.monotonic()
+        self._report_wait()
         try:
             outcome = self._wait(began + seconds)
         finally:
             note_wait(self.request, time.monotonic() - began)
             if outcome is not Outcome.STILL_WAITING:
                 self._count_no_more()
+                self._report_end(outcome)
         return outcome
+
+    def _report_wait(self) -> None:
+        # A request that was handed over goes on waiting.
+        if self.request is not None and not self._reported:
+            self._reported = True
+            self.request.report("wait_started", self.request, "gate", self._gate.waiting - self._counted)
+
+    def _report_end(self, outcome: Outcome) -> None:
+        if self.request is not None:
+            self._reported = False
+            self.request.report("wait_ended", self.request, "gate", outcome.value)
 
     def _wait(self, until: float) -> Outcome:
         deadline = self._began + self._gate.acquire_timeout

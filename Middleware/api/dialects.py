@@ -33,6 +33,8 @@ API_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("/api/v1/generate", "/api/extra/generate/stream"), KOBOLD_GENERATE),
 }
 """The routes that run a workflow, which wait at the gate, with the API type of their requests."""
+OTHER_API = "openai"
+"""The API type of requests that run no workflow."""
 
 
 class Dialect(enum.Enum):
@@ -66,8 +68,8 @@ def route_path(environ: Mapping[str, Any]) -> str:
 
 
 def api_type_of(environ: Mapping[str, Any]) -> str:
-    """Return the API type of a request, which its path decides; "openai" if it runs no workflow."""
-    return API_TYPES.get(route_path(environ), "openai")
+    """Return the API type of a request, which its path decides; OTHER_API if it runs no workflow."""
+    return API_TYPES.get(route_path(environ), OTHER_API)
 
 
 def request_label(request_id: str) -> str:

@@ -156,6 +156,15 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
     if request is not None and request.listeners is not None and isinstance(mistake, ConfigurationError):
         with request_scope(request):
             request.listeners.emit("configuration_failed", mistake)
+    # A failure after the answer is that of its node.
+    if request is not None and not request.answer_complete:
+        report_failure(error, request)
+
+
+def report_failure(error: BaseException, request: RequestContext) -> None:
+    """Tell the listeners of a request what its client gets in place of an answer; of several, the first counts."""
+    if request.listeners is not None:
+        request.report("request_failed", request, error, describe_error(error, request).message)
 
 
 def _without_quotes(error: Exception) -> str:

@@ -10,7 +10,7 @@ from Middleware.api.requests.background_tasks import background_task, longest_an
 from Middleware.api.requests.liveness_cleanup import LivenessCall, clean_up
 from Middleware.exceptions import ClientError, ConfigNotFoundError
 from Middleware.models.messages import Message
-from Middleware.models.request_context import RequestContext
+from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_folder import holds_data_of_a_key
@@ -46,6 +46,7 @@ def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream
 def start_user_prompt(request: RequestContext, messages: list[Message], stream: bool, api_key: str | None = None,
                       tools: list[dict[str, object]] | None = None, tool_choice: object = None) -> Iterator[object]:
     """Choose the workflow and start it. In both modes, the iterator yields the answer, then runs the later nodes."""
+    request.report("request_read", request, SentRequest(messages, tools, tool_choice))
     messages = _without_liveness_calls(messages)
     request.task = background_task(messages, stream)
     background = _background_workflow(request)

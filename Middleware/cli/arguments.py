@@ -36,6 +36,8 @@ class LaunchArguments:
         file_logging: True if the switch was given, else None (a user file may decide).
         log_level: name of the lowest level that is logged, or None for the environment or the default.
         verbose: a terminal shows the whole log.
+        console: ``off``, ``on``, or ``edit``: files of the configuration may be saved from it.
+        record: what is kept of runs on the disk: ``off``, ``facts`` or ``texts``; None: as the settings say.
     """
 
     config_directory: str | None = None
@@ -43,6 +45,7 @@ class LaunchArguments:
     discussion_directory: str | None = None
     sqlite_directory: str | None = None
     logging_directory: str | None = None
+    console_directory: str | None = None
     users: list[str] = field(default_factory=list)
     file_logging: bool | None = None
     port: int | None = None
@@ -56,6 +59,8 @@ class LaunchArguments:
     allow_public: bool = False
     log_level: str | None = None
     verbose: bool = False
+    console: str = "on"
+    record: str | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -166,6 +171,7 @@ def _add_directory_flags(parser: argparse.ArgumentParser) -> None:
     add("--LoggingDirectory", metavar="P", help="folder of the log files; <user> stands for the user's name")
     add("--UserLevelSqlLiteDirectory", metavar="P", help="folder of the lock databases")
     add("--DiscussionDirectory", metavar="P", help="folder of the stored conversations")
+    add("--ConsoleDirectory", metavar="P", help="folder of the recorded runs (default: <public directory>/Console)")
 
 
 def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
@@ -192,6 +198,12 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
         help="what takes a turn: a whole request, or each call of an LLM (default: %(default)s)")
     add("--max-request-mb", type=int, default=256, metavar="N",
         help="largest request body in megabytes, 0 = any size (default: %(default)s)")
+    add("--console", choices=("off", "on", "edit"), default="on",
+        help="the run console, at /console/: off, on, or edit: also change the configuration with it "
+             "(default: %(default)s)")
+    add("--record", choices=("off", "facts", "texts"),
+        help="what is kept on disk of each run: nothing; times, names and counts; or the conversation, too "
+             "(default: what the console's settings say, else facts)")
     add("--log-level", type=str.upper, choices=LOG_LEVELS, help="DEBUG writes conversation text to the log "
                                                                "(default: environment WILMER_LOG_LEVEL, else INFO)")
 
@@ -210,8 +222,7 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb,
         accepted_keys_file=_file(raw.accepted_keys_file),
         allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), allow_public=raw.allow_public,
-        log_level=raw.log_level,
-        verbose=raw.verbose)
+        log_level=raw.log_level, verbose=raw.verbose, console=raw.console, record=raw.record)
 
 
 def parse_command_arguments(
@@ -238,6 +249,7 @@ def _directories(raw: argparse.Namespace) -> LaunchArguments:
         discussion_directory=_directory(raw.DiscussionDirectory),
         sqlite_directory=_directory(raw.UserLevelSqlLiteDirectory),
         logging_directory=_directory(raw.LoggingDirectory, keep_trailing=True),
+        console_directory=_directory(raw.ConsoleDirectory),
         users=_names(raw.User) or _names([positionals[1]]))
 
 
@@ -250,6 +262,7 @@ def apply_arguments(arguments: LaunchArguments) -> None:
                         ("PUBLIC_DIRECTORY", arguments.public_directory),
                         ("DISCUSSION_DIRECTORY", arguments.discussion_directory),
                         ("USER_LEVEL_SQLITE_DIRECTORY", arguments.sqlite_directory),
+                        ("CONSOLE_DIRECTORY", arguments.console_directory),
                         ("USERS", list(arguments.users) or None),
                         ("FILE_LOGGING", arguments.file_logging),
                         ("PORT", arguments.port),

@@ -21,6 +21,7 @@ from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck
+    from Middleware.services.run_records.records import RunRecords
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,16 @@ def build_load_check() -> LoadCheck:
     return LoadCheck()
 
 
-def build_application(threads: int | None = None, listeners: Sequence[object] = ()) -> WSGIApplication:
+def build_application(threads: int | None = None, listeners: Sequence[object] = (),
+                      records: RunRecords | None = None) -> WSGIApplication:
     """Return the WSGI callable. It is imported here because the arguments must be in place before the app module is."""
     from Middleware.api.app import build_wsgi_application
-    return build_wsgi_application(threads=threads, listeners=listeners)
+    return build_wsgi_application(threads=threads, listeners=listeners, records=records)
+
+
+def build_records(arguments: LaunchArguments) -> RunRecords | None:
+    """Return what records the runs for the console; None without a console, which then is not imported either."""
+    if arguments.console == "off":
+        return None
+    from Middleware.services.run_records.records import build_records
+    return build_records(arguments.console, arguments.record)

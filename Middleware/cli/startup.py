@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from Middleware.cli import announcement, demo, users
@@ -15,12 +16,15 @@ from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.cli.background_check import BackgroundCheck
 from Middleware.cli.commands import command_list, find_command, no_such_command
 from Middleware.cli.console import StartError, prepare_process, program_name, say
-from Middleware.cli.preparation import build_application, configure
+from Middleware.cli.preparation import build_application, build_records, configure
 from Middleware.cli.running_server import announced
 from Middleware.cli.serving.listening import bind_socket, url_of
 from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.http.addresses import is_loopback
+
+if TYPE_CHECKING:
+    from Middleware.services.run_records.records import RunRecords
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ class Launch:
         address: where ``host`` leads, in numbers; it decides who can connect.
         load_check: the application's check of each workflow that it runs.
         demo: the demo back-end runs, and the printed lines say how to try it.
+        records: the recorded runs; None without a console.
     """
 
     application: WSGIApplication
@@ -44,6 +49,7 @@ class Launch:
     address: str
     load_check: BackgroundCheck
     demo: bool = False
+    records: RunRecords | None = None
 
     def announce(self) -> None:
         """Print where the server is, once it accepts connections, and begin to check the configuration."""
@@ -72,6 +78,8 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
             launch = prepare(argv, threads)
         with announced(url_of(launch.host, launch.port)):
             serve(launch)
+        if launch.records is not None:
+            launch.records.close()
         end_orderly()
     except KeyboardInterrupt:
         return 0
@@ -133,6 +141,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     if demo_mode:
         demo.start_backend()
     load_check = BackgroundCheck()
-    application = build_application(threads, [load_check])
+    records = build_records(arguments)
+    application = build_application(threads, [load_check], records)
     announcement.log_access(address)
-    return Launch(application, sock, host, port, address, load_check, demo_mode)
+    return Launch(application, sock, host, port, address, load_check, demo_mode, records)

@@ -18,6 +18,8 @@ PUBLIC_DIRECTORY: str | None = None
 DISCUSSION_DIRECTORY: str | None = None
 USER_LEVEL_SQLITE_DIRECTORY: str | None = None
 LOGGING_DIRECTORY: str = "logs"
+# The folder of recorded runs; None for the default.
+CONSOLE_DIRECTORY: str | None = None
 USERS: list[str] | None = None
 FILE_LOGGING: bool | None = None
 PORT: int | None = None

@@ -1,18 +1,61 @@
-"""Reports the start and end of one LLM call to an observer."""
+"""Reports one LLM call, and the requests to servers that it takes, to an observer."""
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from Middleware.exceptions import EarlyTerminationException
-from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.llm_call import LlmCallRecord, LlmOutcome, Observer
-from Middleware.models.messages import Answer, Chunk, cached_tokens, token_count
+from Middleware.models.llm_call import AnswerParts, Attempt, LlmCallRecord, LlmOutcome, Observer
+from Middleware.models.messages import Answer, cached_tokens, token_count
 from Middleware.models.request_context import current_node, current_request
+from Middleware.utilities.config.keys.api_type import API_TYPE
 
-EVENTS = ("llm_call_started", "llm_prompt", "llm_call_finished", "llm_call_failed")
+if TYPE_CHECKING:
+    from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+
+EVENTS = ("llm_call_started", "llm_prompt", "llm_call_finished", "llm_call_failed", "attempt_started",
+          "attempt_finished")
+EMBEDDINGS = "embeddings"
+"""OpenTelemetry's name for a call for vectors."""
+
+
+class AttemptWatch:
+    """Reports the requests of one handler to its server, of which a retry makes several."""
+
+    def __init__(self, observer: Observer, settings: BackendSettings, operation: str, outcome: LlmOutcome,
+                 call: LlmCallRecord | None = None, stands_in_for: str = "") -> None:
+        self._observer, self._settings, self._outcome = observer, settings, outcome
+        self._operation, self._call, self._stands_in_for = operation, call, stands_in_for
+
+    def begin(self, url: str, payload: Mapping[str, object]) -> Attempt:
+        settings = self._settings
+        attempt = Attempt(self._call, self._outcome, settings.endpoint_name, self._operation,
+                          str(API_TYPE.value(settings.api_type, "type")), url, payload, settings.endpoint,
+                          self._stands_in_for)
+        self._observer.emit("attempt_started", attempt)
+        return attempt
+
+    def end(self, attempt: Attempt, status: int | None, error: BaseException | None, stopped: bool) -> None:
+        # A stream is closed by its reader after its finish reason, too.
+        given_up = isinstance(error, (GeneratorExit, EarlyTerminationException))
+        attempt.status, attempt.stopped = status, (stopped or given_up) and not self._outcome.finish_reason
+        attempt.error = None if attempt.stopped or given_up else error
+        self._observer.emit("attempt_finished", attempt)
+
+
+def embedding_watch(settings: BackendSettings, outcome: LlmOutcome) -> AttemptWatch | None:
+    """Return the watch for a call for vectors of the current node or request; None without a listener."""
+    observer = _observer()
+    return None if observer is None else AttemptWatch(observer, settings, EMBEDDINGS, outcome)
+
+
+def _observer() -> Observer | None:
+    request = current_request()
+    site = current_node(request)
+    observer = site.observer if site is not None else request.listeners if request is not None else None
+    return observer if observer is not None and observer.listens_to(*EVENTS) else None
 
 
 class CallWatch:
@@ -22,19 +65,20 @@ class CallWatch:
         self._observer = observer
         self._record = record
         self._started = 0.0
+        # The endpoint that is being called, and the one that was called before it.
+        self._called, self._before = record.endpoint, ""
 
     @staticmethod
     def of(endpoint: str, streamed: bool, request_id: str | None) -> CallWatch | None:
         """Return the watch for a call of the current node or request; None without a listener."""
+        observer = _observer()
+        if observer is None:
+            return None
         request = current_request()
         site = current_node(request)
-        observer = site.observer if site is not None else request.listeners if request is not None else None
-        if observer is None or not observer.listens_to(*EVENTS):
-            # Without a listener the tokens of a stream need not be counted.
-            return None
         record = LlmCallRecord(request.request_id if request is not None else request_id or "", endpoint, streamed)
         if site is not None:
-            record.request_id, record.workflow_name = site.request_id, site.workflow_name
+            record.request_id, record.workflow_name, record.run_id = site.request_id, site.workflow_name, site.run_id
             record.node_index, record.node_name = site.node_index, site.node_name
         return CallWatch(observer, record)
 
@@ -42,32 +86,24 @@ class CallWatch:
         record = self._record
         record.model = settings.model or ""
         record.messages = len(prompt.conversation or ())
-        record.prompt_characters = _characters(prompt)
         self._started = time.perf_counter()
         self._observer.emit("llm_call_started", record)
         self._observer.emit("llm_prompt", record, prompt)
 
-    def count(self, chunks: Generator[Chunk, None, None]) -> Iterator[Chunk]:
-        """Yield the chunks of a stream and count them."""
-        first: float | None = None
-        texts = characters = 0
-        try:
-            for chunk in chunks:
-                token = chunk.get("token")
-                if token:
-                    texts += 1
-                    characters += len(token)
-                if first is None and (token or chunk.get("reasoning") or chunk.get("tool_calls")):
-                    first = time.perf_counter() - self._started
-                yield chunk
-        finally:
-            record = self._record
-            record.seconds_to_first_token, record.chunks, record.answer_characters = first, texts, characters
-            chunks.close()
+    def attempts(self, settings: BackendSettings, operation: str, outcome: LlmOutcome) -> AttemptWatch:
+        """Return the watch for the requests that a handler is about to send."""
+        if settings.endpoint_name != self._called:
+            self._called, self._before = settings.endpoint_name, self._called
+        return AttemptWatch(self._observer, settings, operation, outcome, self._record, self._before)
 
-    def answered(self, answer: Answer) -> None:
+    def parts(self) -> AnswerParts:
+        """Return where the handler that is called now keeps its answer; what an earlier one kept is dropped."""
+        parts = self._record.answer = AnswerParts()
+        return parts
+
+    def answered(self, answer: Answer, reasoning: str) -> None:
         """Record the answer of a call that does not stream."""
-        self._record.answer_characters = len(answer if isinstance(answer, str) else answer["content"])
+        self._record.answer.take(answer, reasoning)
 
     def end(self, error: BaseException | None, outcome: LlmOutcome, settings: BackendSettings,
             failed: Sequence[str], scope: CancelScope | None, waited: float = 0.0) -> None:
@@ -79,10 +115,15 @@ class CallWatch:
             failed: the endpoints that failed before that one.
             waited: seconds in the queue of calls.
         """
-        record = self._record
+        record, answer = self._record, self._record.answer
         record.seconds, record.waited = time.perf_counter() - self._started, waited
         record.endpoint, record.model = settings.endpoint_name, settings.model or ""
         record.failed_endpoints, record.finish_reason = tuple(failed), outcome.finish_reason
+        record.outcome = outcome
+        if record.streamed:
+            record.chunks = len(answer.texts)
+        if answer.first_at is not None:
+            record.seconds_to_first_token = answer.first_at - self._started
         usage = outcome.usage or {}
         record.prompt_tokens = token_count(usage.get("prompt_tokens"))
         record.cached_tokens = cached_tokens(usage)
@@ -97,11 +138,3 @@ class CallWatch:
             self._observer.emit("llm_call_finished", record)
         else:
             self._observer.emit("llm_call_failed", record, error)
-
-
-def _characters(prompt: Prompt) -> int:
-    total = len(prompt.system_prompt or "") + len(prompt.prompt or "")
-    for message in prompt.conversation or ():
-        content = message.get("content")
-        total += len(content if isinstance(content, str) else text_of(content))
-    return total

@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -14,10 +15,12 @@ from Middleware.exceptions import BackendResponseError, EarlyTerminationExceptio
 from Middleware.llmapis import api_types
 from Middleware.llmapis.backend_errors import secrets_of, short_body
 from Middleware.llmapis.call_turns import turn_for_embeddings
+from Middleware.llmapis.call_watch import embedding_watch
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers, usage_of
 from Middleware.llmapis.transport import BackendRequest, Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.messages import token_count
 from Middleware.models.request_context import current_request
 from Middleware.utilities.http.wire import parse_target
@@ -63,13 +66,16 @@ class EmbeddingsHandler(ABC):
         """
         if not texts:
             return Embeddings([])
-        request = self.request(texts, dimensions)
+        outcome = LlmOutcome(endpoint_name=self.settings.endpoint_name)
+        request = replace(self.request(texts, dimensions), watch=embedding_watch(self.settings, outcome))
         try:
             body = self._transport.post_json(request, self._scope)
         # The request was cancelled before or during the call.
         except EarlyTerminationException:
             return None
-        return self._read(body, request, len(texts))
+        found = self._read(body, request, len(texts))
+        outcome.usage = usage_of(found.tokens, None)
+        return found
 
     def request(self, texts: Sequence[str], dimensions: int | None = None) -> BackendRequest:
         settings = self.settings

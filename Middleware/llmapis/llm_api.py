@@ -121,15 +121,15 @@ class LlmApiService:
         """
         if conversation is not None and not llm_takes_images:
             conversation = [without_images(message) if "images" in message else message for message in conversation]
+        watch = CallWatch.of(self.endpoint_name, self.streaming, request_id)
         call = Prompt(conversation, system_prompt, prompt, tools or None, tool_choice, structured_output_schema,
-                      answer_choices)
+                      answer_choices, watch)
         logger.debug("Request %s calls endpoint '%s'%s", request_id, self.endpoint_name,
                      " (streaming)" if self.streaming else "")
         self._busy, self._backup, self._waited = True, None, 0.0
-        watch = CallWatch.of(self.endpoint_name, self.streaming, request_id)
         if not self.streaming:
-            return self._run(call, watch)
-        self._stream = self._run_stream(call, watch)
+            return self._run(call)
+        self._stream = self._run_stream(call)
         return self._stream
 
     def is_busy(self) -> bool:
@@ -163,32 +163,33 @@ class LlmApiService:
             backup._abort()
 
     # -- the call ------------------------------------------------------------------------------------------------
-    def _run(self, call: Prompt, watch: CallWatch | None) -> Answer:
+    def _run(self, call: Prompt) -> Answer:
         try:
-            with self._watched(call, watch):
+            with self._watched(call):
                 answer = self._generate(call, call)
-                if watch is not None:
-                    watch.answered(answer)
+                if call.watch is not None:
+                    call.watch.answered(answer, self.outcome.reasoning)
                 return answer
         except EarlyTerminationException:
             return ""
         finally:
             self._busy = False
 
-    def _run_stream(self, call: Prompt, watch: CallWatch | None) -> Generator[Chunk, None, None]:
+    def _run_stream(self, call: Prompt) -> Generator[Chunk, None, None]:
         chunks = self._generate_stream(call, call)
         try:
-            with self._watched(call, watch):
-                yield from chunks if watch is None else watch.count(chunks)
+            with self._watched(call):
+                yield from chunks
         except EarlyTerminationException:
             return
         finally:
             self._busy = False
 
     @contextlib.contextmanager
-    def _watched(self, call: Prompt, watch: CallWatch | None) -> Iterator[None]:
-        """Report the start and every kind of end of the call to ``watch``, and add its tokens to the sums."""
+    def _watched(self, call: Prompt) -> Iterator[None]:
+        """Report the start and every kind of end of the call to its watch, and add its tokens to the sums."""
         error: BaseException | None = None
+        watch = call.watch
         request = current_request()
         # Asked for now: an abandoned stream ends in whatever context the garbage collector runs.
         site = current_node(request)

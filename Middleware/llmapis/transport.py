@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from Middleware.exceptions import BackendError, BackendStatusError, ClientError, ConfigValueError
 from Middleware.llmapis import backend_errors as errors
@@ -26,6 +26,9 @@ from Middleware.utilities.http.pool import ConnectionPool
 from Middleware.utilities.http.problems import HttpError, too_large_problem
 from Middleware.utilities.http.wire import HttpRequest, ResponseHead, Route, Target, parse_target
 from Middleware.utilities.text_utils import encode_text
+
+if TYPE_CHECKING:
+    from Middleware.llmapis.call_watch import AttemptWatch
 
 __all__ = ["BackendRequest", "BackendStream", "Transport", "get_transport"]
 
@@ -54,6 +57,7 @@ class BackendRequest:
             processing a long prompt on a slow computer can take that long.
         single_attempt: no retry and no second attempt to connect, because the caller has a backup.
         local_only: refuse a connected peer that is neither this machine nor in its local network.
+        watch: what reports each attempt to send it; None for a request that nobody watches.
     """
 
     endpoint_name: str
@@ -64,6 +68,7 @@ class BackendRequest:
     read_timeout: float = 14400
     single_attempt: bool = False
     local_only: bool = False
+    watch: AttemptWatch | None = field(default=None, repr=False, compare=False)
 
     def to_http(self) -> HttpRequest:
         """Return the request without its body. Raises ConfigValueError for an invalid URL."""
@@ -121,7 +126,9 @@ class BackendStream:
         self._blocks = self._read()
 
     def _read(self) -> Generator[bytes, None, None]:
-        exchange = self._exchange
+        exchange, watch = self._exchange, self._request.watch
+        error: BaseException | None = None
+        attempt = None if watch is None else watch.begin(self._request.url, self._request.payload)
         try:
             head = yield from exchange.begin()
             if head is None:
@@ -130,14 +137,18 @@ class BackendStream:
                 yield from self._raise_status(head)
                 return
             yield from exchange.body()
-        except HttpError as error:
+        except HttpError as problem:
             head = exchange.head
             # The error status is more useful than the fact that its body cannot be read.
-            if head is not None and head.status >= 300:
-                raise self._status_error(head, b"") from error
-            raise self.error(error) from error
+            error = self._status_error(head, b"") if head is not None and head.status >= 300 else self.error(problem)
+            raise error from problem
+        except BaseException as problem:
+            error = problem
+            raise
         finally:
             exchange.close()
+            if watch is not None and attempt is not None:
+                watch.end(attempt, None if exchange.head is None else exchange.head.status, error, exchange.stopped)
 
     def _raise_status(self, head: ResponseHead) -> Generator[bytes, None, None]:
         """Read the body of an error status, then raise the error; returns only when stopped."""

@@ -10,6 +10,8 @@ logger = logging.getLogger(__name__)
 
 GAVE_WAY = "a chat needs its slot"
 """The reason of the cancellation of work that is done again later, because somebody waits for other work."""
+SERVER_STOPS = "the server stops"
+"""The reason of the cancellation of all that is under way when the server ends."""
 
 
 class CancelScope:

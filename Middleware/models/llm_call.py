@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from Middleware.models.messages import Usage, cached_tokens, token_count
+from Middleware.models.messages import Answer, Chunk, Usage, cached_tokens, token_count
 
 
 class Observer(Protocol):
@@ -19,25 +19,56 @@ class Observer(Protocol):
         """Return whether there is a listener for one of ``events``; otherwise they need not be emitted."""
 
 
+@dataclass(slots=True)
+class AnswerParts:
+    """The uncleaned answer of one call, as it arrives; it may be read from other threads meanwhile.
+
+    Attributes:
+        texts: the pieces of text. An answer that does not stream is one piece.
+        others: the chunks with anything else: reasoning, tool calls, token counts.
+        calls: the tool calls of an answer that does not stream.
+        reasoning: the reasoning of an answer that does not stream.
+        first_at: when the first text, reasoning or tool call of a stream arrived, as ``time.perf_counter`` says.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    others: list[Chunk] = field(default_factory=list)
+    calls: Sequence[Mapping[str, object]] = ()
+    reasoning: str = ""
+    first_at: float | None = None
+
+    def take(self, answer: Answer, reasoning: str) -> None:
+        """Take over an answer that has not streamed."""
+        text = answer if isinstance(answer, str) else answer["content"]
+        self.texts, self.reasoning = [text] if text else [], reasoning
+        self.calls = () if isinstance(answer, str) else answer["tool_calls"]
+
+    @property
+    def characters(self) -> int:
+        """The length of the text."""
+        return sum(map(len, self.texts))
+
+
 @dataclass
 class LlmCallRecord:
-    """One LLM call for listeners; contains no text of the conversation.
+    """One LLM call for listeners; ``answer`` alone contains text of the conversation.
 
     Values that are known only at the end are set when the call has finished or failed.
 
     Attributes:
         workflow_name, node_index, node_name: the node that calls, its index counted from 1; "" and 0 outside a node.
+        run_id: the run of the workflow, see ``NodeSite``.
         endpoint: the endpoint that is called first; at the end, the one that answered or failed last.
         model: the model name that is sent to ``endpoint``, "" for none.
         messages: the number of messages; 0 for a prompt of two texts.
-        prompt_characters: the length of all texts that are sent, without tools and images.
         seconds_to_first_token: time until the first text, reasoning or tool call of a stream; None without one.
         prompt_tokens: the back-end's count, None if it sends none.
         cached_tokens, processed_tokens: of ``prompt_tokens``, those that the back-end had in its cache, and those that
             it has read; None if it does not say.
         completion_tokens: the back-end's count, else ``chunks``; None for a complete answer without a count.
         chunks: the number of streamed pieces of text.
-        answer_characters: the length of the uncleaned text.
+        answer: the answer so far; that of the endpoint that was called last.
+        outcome: the metadata of the answer, at the end.
         waited: of ``seconds``, those in the queue of calls.
         failed_endpoints: the endpoints that a backup replaced, in the order of the calls.
         stopped: the call was cancelled, or its stream abandoned, before its end.
@@ -49,9 +80,9 @@ class LlmCallRecord:
     workflow_name: str = ""
     node_index: int = 0
     node_name: str = ""
+    run_id: str = ""
     model: str = ""
     messages: int = 0
-    prompt_characters: int = 0
     seconds_to_first_token: float | None = None
     seconds: float = 0.0
     prompt_tokens: int | None = None
@@ -59,10 +90,43 @@ class LlmCallRecord:
     processed_tokens: int | None = None
     completion_tokens: int | None = None
     chunks: int = 0
-    answer_characters: int = 0
     finish_reason: str | None = None
     waited: float = 0.0
     failed_endpoints: tuple[str, ...] = ()
+    stopped: bool = False
+    answer: AnswerParts = field(default_factory=AnswerParts, repr=False)
+    outcome: LlmOutcome | None = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One request to one server: a call needs several if it is repeated, or if a backup answers. For listeners.
+
+    Attributes:
+        call: the call that it belongs to; None for a call for vectors.
+        outcome: the metadata of the answer, complete when the call is.
+        operation: ``chat``, ``text_completion`` or ``embeddings``.
+        api_type: the type of the endpoint's API, as API type files name it.
+        url: where it is sent; may contain a password.
+        payload: the JSON that is sent, which nobody changes.
+        endpoint_config: the file of the endpoint, shared and read-only.
+        stands_in_for: the endpoint that had failed, or whose model is not loaded; "" for none.
+        status: that of HTTP; None if none has arrived.
+        error: what ended it; None for a complete answer, and for one that was stopped.
+        stopped: it was cancelled, or its stream abandoned.
+    """
+
+    call: LlmCallRecord | None
+    outcome: LlmOutcome
+    endpoint: str
+    operation: str
+    api_type: str
+    url: str
+    payload: Mapping[str, object] = field(repr=False)
+    endpoint_config: Mapping[str, object] = field(repr=False)
+    stands_in_for: str = ""
+    status: int | None = None
+    error: BaseException | None = None
     stopped: bool = False
 
 
@@ -72,12 +136,17 @@ class LlmOutcome:
 
     Attributes:
         usage: token counts in OpenAI's form; None if there were none.
+        reported: the object in which the back-end reported times, or counts that ``usage`` has no name for; in its
+            own form. None if it reported none.
+        model: the name of the model that answered, as the back-end gives it; "" if it does not.
         fingerprint: the back-end's name for its build (OpenAI's ``system_fingerprint``), if it sent one.
         endpoint_config: the file of the endpoint that answered; its cleaning rules apply.
     """
 
     finish_reason: str | None = None
     usage: Usage | None = None
+    reported: Mapping[str, object] | None = field(default=None, repr=False)
+    model: str = ""
     reasoning: str = ""
     fingerprint: str = ""
     endpoint_config: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -150,6 +219,7 @@ class NodeSite(NamedTuple):
         chain: the names of the workflows from the outermost to that of the node.
         counts: gets the tokens of the node's calls.
         discussion_id: the conversation's, "" for none.
+        run_id: which run of the workflow it is, as ``RunRequest.workflow_id``.
     """
 
     observer: Observer
@@ -160,6 +230,7 @@ class NodeSite(NamedTuple):
     chain: tuple[str, ...] = ()
     counts: TokenCounts | None = None
     discussion_id: str = ""
+    run_id: str = ""
 
 
 # A context variable, as the nodes of a parallel block run on threads with copies of the request's context.

@@ -4,10 +4,10 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite, Observer, TokenCounts, current_site
@@ -15,6 +15,14 @@ from Middleware.models.trial import Trial
 
 if TYPE_CHECKING:
     from Middleware.llmapis.transport import Transport
+
+
+class SentRequest(NamedTuple):
+    """What a client has sent, before anything is taken out of it or added."""
+
+    messages: Sequence[Mapping[str, object]]
+    tools: Sequence[Mapping[str, object]] | None = None
+    tool_choice: object = None
 
 
 def new_request_id() -> str:
@@ -56,6 +64,12 @@ class RequestContext:
         longest_answer: the most tokens that the answer of a front-end's own request needs; None if that is not known.
         on_end: is called once when no work of the request is left, however it ended.
         give_way: stops a front-end's own request, which runs again later; None if it must not be stopped (again).
+        kind: what made the request if it was no client: ``playground``, ``replay`` or ``again``.
+        origin: the run that it repeats, and a span of that run.
+        asked_model: the model that the client has named; "" for none.
+        body_bytes: the length of its body.
+        files: the configuration files that were used, by path, each with its name below the config root; None if
+            nobody wants to know.
     """
 
     request_id: str = field(default_factory=new_request_id)
@@ -102,6 +116,11 @@ class RequestContext:
     longest_answer: int | None = None
     on_end: Callable[[], object] | None = field(default=None, repr=False)
     give_way: Callable[[], object] | None = field(default=None, repr=False)
+    kind: str = ""
+    origin: tuple[str, int | None] | None = None
+    asked_model: str = ""
+    body_bytes: int = 0
+    files: dict[str, str] | None = field(default=None, repr=False)
 
     def begin_again(self) -> None:
         """Forget the first run of a request that is to run once more."""
@@ -113,6 +132,26 @@ class RequestContext:
     def answer_complete(self) -> bool:
         """Return whether the complete answer was passed to the server, so that a disconnect no longer cancels."""
         return self.answered_at is not None
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Return whether the request was cancelled before its answer was complete."""
+        if not self.cancel_scope.cancelled:
+            return False
+        answered, cancelled = self.answered_at, self.cancelled_at
+        return answered is None or (cancelled is not None and cancelled <= answered)
+
+    def report(self, event: str, *arguments: object) -> None:
+        """Emit an event of this request to its listeners."""
+        if self.listeners is not None:
+            self.listeners.emit(event, *arguments)
+
+
+def report(event: str, *arguments: object) -> None:
+    """Emit an event of the current request, which is its first argument; without a request, do nothing."""
+    request = _current.get()
+    if request is not None and request.listeners is not None:
+        request.listeners.emit(event, request, *arguments)
 
 
 def first_logged(text: str) -> bool:

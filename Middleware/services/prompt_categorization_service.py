@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from Middleware.exceptions import ConfigNotFoundError
+from Middleware.models.request_context import report
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import shortened
 from Middleware.utilities.config.keys.user import ROUTING
@@ -72,6 +73,7 @@ class PromptCategorizationService:
         workflow = config_utils.categorization_workflow_name()
         variables = category_variables(routing)
         attempts = config_utils.user_int("maxCategorizationAttempts")
+        report("routing_started", list(routing))
         for attempt in range(1, attempts + 1):
             answer = self._run_workflow(workflow, variables)
             # An answer with tool calls is a dict.
@@ -85,10 +87,12 @@ class PromptCategorizationService:
                 logger.log(logging.INFO if attempt > 1 else logging.DEBUG,
                            "Category %s, found at attempt %d of %d", category, attempt, attempts)
                 self.reason = f"named by {workflow} at attempt {attempt} of {attempts}"
+                report("routing_finished", category, attempt)
                 return category
         logger.warning("Workflow %s named none of the categories in %d attempt(s): %s", workflow, attempts,
                        ", ".join(routing))
         self.reason = "no category matched"
+        report("routing_finished", "", attempts)
         return UNKNOWN
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
-from Middleware.models.llm_call import LlmCallRecord
-from Middleware.models.request_context import RequestContext
+from Middleware.models.llm_call import Attempt, LlmCallRecord
+from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.models.execution_context import NodeExecutionInfo, RunRequest
 from Middleware.workflows.request_line import background_line, log_line, outcome, terminal_line
@@ -26,12 +26,14 @@ class RunRecord:
     """One run as a listener sees it.
 
     Attributes:
+        responder_index: the index of the node that answers; -1 without nodes.
         nodes: those that have delivered, in the order of the file.
         seconds: how long the run took.
         error: name of the exception that ended the run (``GeneratorExit``: it was abandoned); empty while all is well.
     """
 
     run: RunRequest
+    responder_index: int = -1
     nodes: list[NodeExecutionInfo] = field(default_factory=list)
     seconds: float = 0.0
     error: str = ""
@@ -39,6 +41,31 @@ class RunRecord:
 
 class EngineListener:
     """The events of the engine; every method does nothing unless overridden."""
+
+    def request_arrived(self, request: RequestContext) -> None:
+        """A client's request that runs a workflow was admitted. It may have to wait at the gate."""
+
+    def request_read(self, request: RequestContext, sent: SentRequest) -> None:
+        """The user is known, and the route is about to be chosen. ``sent`` is text of the conversation."""
+
+    def wait_started(self, request: RequestContext, what: str, ahead: int) -> None:
+        """It waits for a slot (``gate``), for the turn of a call (``turn``) or for a ``lock``, behind ``ahead`` others.
+        """
+
+    def wait_ended(self, request: RequestContext, what: str, outcome: str) -> None:
+        """The wait is over: ``got``, ``late``, ``gone`` (its client) or ``cancelled``."""
+
+    def routing_started(self, request: RequestContext, categories: Sequence[str]) -> None:
+        """An LLM is about to choose one of the categories."""
+
+    def routing_finished(self, request: RequestContext, category: str, attempts: int) -> None:
+        """It has chosen; "" if it named none in all attempts."""
+
+    def request_failed(self, request: RequestContext, error: BaseException, message: str) -> None:
+        """The client gets ``message`` in place of an answer, or of its rest."""
+
+    def request_turned_away(self, request: RequestContext) -> None:
+        """A request is over that has not reached the engine; ``request_finished`` does not follow."""
 
     def configuration_failed(self, error: ConfigurationError) -> None:
         """A mistake in the configuration makes the current request fail."""
@@ -66,6 +93,12 @@ class EngineListener:
 
     def llm_call_started(self, call: LlmCallRecord) -> None:
         """A prompt is about to be sent; for a stream, when its first chunk is requested."""
+
+    def attempt_started(self, attempt: Attempt) -> None:
+        """A request to a server is about to be sent, for an LLM call or for vectors."""
+
+    def attempt_finished(self, attempt: Attempt) -> None:
+        """Its answer was read, or it failed, or it was stopped."""
 
     def llm_prompt(self, call: LlmCallRecord, prompt: Prompt) -> None:
         """Follows ``llm_call_started``, with the text of the conversation that is sent."""

@@ -13,7 +13,7 @@ SHOWN_SECONDS = 1.0
 
 def outcome(request: RequestContext) -> str:
     """Return ``answered``, ``failed`` or ``cancelled``; the last if the answer was not complete by then."""
-    if _was_cut_short(request):
+    if request.was_cut_short:
         return "cancelled"
     return "failed" if request.failed else "answered"
 
@@ -63,7 +63,7 @@ def _route(request: RequestContext) -> str:
 
 
 def _answered_at(request: RequestContext, now: float) -> float:
-    if _was_cut_short(request):
+    if request.was_cut_short:
         # The clock starts after the queue, in which the request may have been cancelled.
         return max(request.cancelled_at or now, request.started)
     return request.answered_at or now
@@ -87,11 +87,3 @@ def _tokens(request: RequestContext) -> list[str]:
     text = f"{counts.prompt_tokens} prompt tokens" if read is None \
         else f"{read} of {counts.prompt_tokens} prompt tokens processed"
     return [counted(counts.calls, "call"), text]
-
-
-def _was_cut_short(request: RequestContext) -> bool:
-    """Return whether the request was cancelled before its answer was complete."""
-    if not request.cancel_scope.cancelled:
-        return False
-    answered, cancelled = request.answered_at, request.cancelled_at
-    return answered is None or (cancelled is not None and cancelled <= answered)

@@ -228,7 +228,7 @@ def test_more_than_may_wait_are_refused_at_once(kind: Any) -> None:
     gate = Gate(App(b"x"), timeout=30, max_waiting=1, kind=kind)
     _, first = gate.open()
     waiting = Waiter(gate)
-    assert until(lambda: gate.middleware._waiting == 1)
+    assert until(lambda: gate.middleware.waiting == 1)
     began = time.monotonic()
     assert gate.open()[0].status.startswith("503")
     assert time.monotonic() - began < 20
@@ -285,7 +285,7 @@ def test_slots_under_load(kind: Any) -> None:
 def queued(gate: Gate, number: int, **environ: Any) -> Waiter:
     """A request in the queue, the ``number``th there."""
     waiter = Waiter(gate, **environ)
-    assert until(lambda: gate.middleware._waiting == number)
+    assert until(lambda: gate.middleware.waiting == number)
     return waiter
 
 

@@ -11,7 +11,7 @@ from Middleware.exceptions import BackendError, BackendStatusError
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.llm_call import LlmCallRecord, NodeSite, enter_node, leave_node
+from Middleware.models.llm_call import Attempt, LlmCallRecord, NodeSite, enter_node, leave_node
 from Middleware.models.request_context import RequestContext, request_scope
 from Tests.llmapis.lab import Lab
 from Tests.stub_backend import (
@@ -39,6 +39,8 @@ class Ear:
         self.errors: list[BaseException] = []
         self.at_start: list[dict[str, Any]] = []
         self.prompts: list[Any] = []
+        self.attempts: list[Attempt] = []
+        self.under_way: list[Attempt] = []
 
     def listens_to(self, *events: str) -> bool:
         return True
@@ -47,6 +49,9 @@ class Ear:
         if event == "llm_prompt":
             assert arguments[0] is self.calls[-1] and self.events[-1] == "llm_call_started"
             self.prompts.append(arguments[1])
+            return
+        if event.startswith("attempt"):
+            (self.attempts if event == "attempt_finished" else self.under_way).append(arguments[0])
             return
         self.events.append(event)
         if event == "llm_call_started":
@@ -64,7 +69,8 @@ class Ear:
 
 class Deaf(Ear):
     def listens_to(self, *events: str) -> bool:
-        assert set(events) == {"llm_call_started", "llm_prompt", "llm_call_finished", "llm_call_failed"}
+        assert set(events) == {"llm_call_started", "llm_prompt", "llm_call_finished", "llm_call_failed",
+                               "attempt_started", "attempt_finished"}
         return False
 
 
@@ -109,7 +115,7 @@ def test_the_record_of_a_call(ear: Ear, backend: StubBackend, stream: bool, usag
     call = ear.call
     assert (call.request_id, call.workflow_name, call.node_index, call.node_name) == ("r-7", "", 0, "")
     assert (call.endpoint, call.model, call.streamed) == ("Main", "model-x", stream)
-    assert (call.messages, call.prompt_characters, call.answer_characters) == (3, 5, 5)
+    assert (call.messages, call.answer.characters) == (3, 5)
     assert (call.finish_reason, call.failed_endpoints, call.stopped) == ("stop", (), False)
     assert call.prompt_tokens == (7 if usage else None)
     assert call.completion_tokens == (9 if usage else 2 if stream else None)
@@ -142,14 +148,14 @@ def test_what_is_known_at_the_start(ear: Ear, backend: StubBackend) -> None:
     backend.script(chat_reply("Hello"))
     ask(LlmApiService("Main"))
     start = ear.at_start[0]
-    assert (start["endpoint"], start["model"], start["prompt_characters"]) == ("Main", "model-x", 5)
+    assert (start["endpoint"], start["model"], start["messages"]) == ("Main", "model-x", 3)
     assert (start["seconds"], start["finish_reason"]) == (0.0, None)
 
 
 def test_two_texts(ear: Ear, backend: StubBackend) -> None:
     backend.script(chat_reply("Hello"))
     ask(LlmApiService("Main"), None, system_prompt="Be", prompt="brief")
-    assert (ear.call.messages, ear.call.prompt_characters) == (0, 7)
+    assert ear.call.messages == 0 and (ear.prompts[0].system_prompt, ear.prompts[0].prompt) == ("Be", "brief")
 
 
 @pytest.mark.parametrize("delta", [{"reasoning_content": "hm"}, {"tool_calls": [{"index": 0, **CALL}]}],
@@ -165,7 +171,7 @@ def test_a_tool_call_answer_without_text(ear: Ear, backend: StubBackend) -> None
     backend.script(Reply(body={"choices": [{"message": {"content": None, "tool_calls": calls},
                                             "finish_reason": "tool_calls"}]}))
     assert ask(LlmApiService("Main"))["tool_calls"] == calls
-    assert ear.events == ENDED and (ear.call.answer_characters, ear.call.finish_reason) == (0, "tool_calls")
+    assert ear.events == ENDED and (ear.call.answer.characters, ear.call.finish_reason) == (0, "tool_calls")
 
 
 @both_modes
@@ -274,3 +280,48 @@ def test_a_node_that_an_earlier_request_left_is_not_blamed(ear: Ear) -> None:
         leave_node(left, before)
     assert watch is not None and watch._observer is ear
     assert (watch._record.request_id, watch._record.workflow_name) == ("r-2", "")
+
+
+# -- the requests of a call -------------------------------------------------------------------------------------------
+
+@both_modes
+def test_each_request_of_a_call_is_an_attempt(ear: Ear, lab: Lab, backend: StubBackend, stream: bool) -> None:
+    lab.endpoint("First", {"backupEndpointName": "Main"}, "http://127.0.0.1:9")
+    backend.script(reply("Hello", stream, usage=USAGE))
+    assert ask(LlmApiService("First", stream=stream)) == "Hello"
+    first, second = ear.attempts
+    assert ear.under_way == ear.attempts and first.call is second.call is ear.call
+    assert [(one.endpoint, one.stands_in_for, one.status, one.stopped) for one in ear.attempts] == [
+        ("First", "", None, False), ("Main", "First", 200, False)]
+    assert isinstance(first.error, BackendError) and second.error is None
+    assert second.payload == backend.requests[0].json and second.operation == "chat"
+    assert second.outcome.usage == USAGE and second.outcome.model == "stub"
+
+
+def test_a_repeated_request_is_an_attempt_of_its_own(ear: Ear, backend: StubBackend) -> None:
+    backend.script(status_reply(503, headers={"Retry-After": "0"}), chat_reply("Hello"))
+    assert ask(LlmApiService("Main")) == "Hello"
+    assert [(one.status, one.error is None, one.stands_in_for) for one in ear.attempts] == [
+        (503, False, ""), (200, True, "")]
+
+
+def test_an_abandoned_stream_stops_its_attempt(ear: Ear, backend: StubBackend) -> None:
+    backend.script(chat_stream_reply(["a", "b"], None, hang=True))
+    stream: Any = LlmApiService("Main", stream=True).get_response_from_llm(HI)
+    while not next(stream)["token"]:
+        pass
+    stream.close()
+    assert [(one.stopped, one.error, one.status) for one in ear.attempts] == [(True, None, 200)]
+
+
+def test_the_answer_is_kept_as_it_came(ear: Ear, backend: StubBackend) -> None:
+    fragments = [{"index": 0, "id": "c", "type": "function", "function": {"name": "Find", "arguments": "{"}},
+                 {"index": 0, "function": {"arguments": "}"}}]
+    deltas = [{"role": "assistant"}, {"reasoning_content": "hm"}, {"content": "a"}, {"content": ""}, {"content": "b"},
+              *({"tool_calls": [fragment]} for fragment in fragments)]
+    backend.script(sse_reply([*map(chat_chunk, deltas), chat_chunk({}, "tool_calls"), "[DONE]"]))
+    ask(LlmApiService("Main", stream=True))
+    answer = ear.call.answer
+    assert answer.texts == ["a", "b"] and ear.call.chunks == 2
+    assert "".join(chunk.get("reasoning", "") for chunk in answer.others) == "hm"
+    assert [call for chunk in answer.others for call in chunk.get("tool_calls", ())] == fragments

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.api.answers.stream_renderers import StreamRenderer
-from Middleware.api.errors import describe_error, log_error
+from Middleware.api.errors import describe_error, log_error, report_failure
 from Middleware.api.running.disconnect_watcher import CLIENT_LEFT
 from Middleware.api.running.running_requests import is_cut_off, running_requests
 from Middleware.exceptions import ClientError, EarlyTerminationException, ServerStoppingError
@@ -110,6 +110,8 @@ class WholeAnswer:
                 raise ServerStoppingError
         except BaseException as error:
             self._request.failed = True
+            # Before the end of the run, which the listeners are told of next.
+            report_failure(error, self._request)
             finish_run(self._request, self._context, self._items)
             if is_cut_off(self._request):
                 raise ServerStoppingError from error
@@ -174,6 +176,7 @@ class StreamingAnswer:
         if self._ready and self._error is not None and not isinstance(self._error, EarlyTerminationException) \
                 and (isinstance(self._error, ClientError) or not self._renderer.tells_failures):
             self._request.failed = True
+            report_failure(self._error, self._request)
             self.close()
             raise self._error
         return self

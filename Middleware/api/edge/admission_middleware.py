@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from Middleware.api.dialects import Dialect, api_type_of, dialect_of, request_label
+from Middleware.api.dialects import OTHER_API, Dialect, api_type_of, dialect_of, request_label
 from Middleware.api.edge.access_keys import (
     KEY_NAME_KEY,
     PERMITTED_USERS_KEY,
@@ -33,6 +33,7 @@ from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.common.constants import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES
 from Middleware.exceptions import ServerStoppingError
+from Middleware.models.llm_call import Observer
 from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.services.response_builder_service import to_json
@@ -69,11 +70,14 @@ class AdmissionMiddleware:
         keys: the accepted keys; None if no key is required.
         browsers: the web pages that are admitted; by default those of this computer.
         private_only: refuse clients with public addresses.
+        listeners: get the events of each request.
     """
 
     def __init__(self, app: WSGIApplication, max_request_mb: int = 0, keys: AccessKeys | None = None,
-                 browsers: BrowserSafety | None = None, private_only: bool = False) -> None:
+                 browsers: BrowserSafety | None = None, private_only: bool = False,
+                 listeners: Observer | None = None) -> None:
         self.app = app
+        self._listeners = listeners
         self._limit = max_request_mb * MEGABYTE or None
         self._keys = keys
         self._browsers = browsers or BrowserSafety()
@@ -145,6 +149,10 @@ class AdmissionMiddleware:
             _log_refusal(environ, STOPPING)
             return _refuse(environ, start_response, STOPPING)
         try:
+            request.listeners = self._listeners
+            if request.api_type != OTHER_API:
+                request.body_bytes = _declared_length(environ) or 0
+                request.report("request_arrived", request)
             _displace_earlier_attempt(request, environ)
             return _AdmittedBody(self.app(environ, start_response), request)
         except BaseException:

@@ -10,6 +10,7 @@ from functools import partial
 from wsgiref.types import WSGIEnvironment
 
 from Middleware.api.running.disconnect_watcher import DisconnectWatcher, Probe
+from Middleware.models.cancel_scope import SERVER_STOPS
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.cancellation_service import get_cancellation_service
@@ -20,7 +21,6 @@ logger = logging.getLogger(__name__)
 # Keys of the WSGI environ. Requests that run no workflow have the id only.
 REQUEST_KEY = "wilmer.request"
 REQUEST_ID_KEY = "wilmer.request_id"
-SERVER_STOPS = "the server stops"
 # When the time for background nodes is up, they are cancelled and get this much longer to end.
 CANCELLED_SECONDS = 2.0
 # Between two checks whether all requests have ended.
@@ -102,6 +102,7 @@ class RunningRequests:
         # Nearly all have ended by then, at the hands of the engine.
         if request.request_id in self._requests and request.request_id not in self._in_engine:
             self.end(request)
+            request.report("request_turned_away", request)
 
     def end(self, request: RequestContext) -> None:
         """Remove a request of which no work is left."""

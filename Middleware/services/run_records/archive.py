@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 from Middleware.exceptions import ClientError
 from Middleware.services.run_records.model import RunDocument, RunFacts
 from Middleware.services.run_records.queries import Key, RunQuery, key_of, key_text, searched_of
+from Middleware.services.run_records.texts import settled
 from Middleware.services.run_records.viewers import Viewer
 
 if TYPE_CHECKING:
@@ -395,13 +396,6 @@ def _finds_in(document: RunDocument, query: RunQuery, reads: bool) -> bool:
         return True
     return reads and any(query.found_in(strings_in(text))
                          for span in settled(document).spans for text in span.texts.values())
-
-
-def settled(document: RunDocument) -> RunDocument:
-    """Return a run as it is shown and stored."""
-    if document.settled:
-        return document
-    return document
 
 
 def strings_in(value: object) -> Iterator[str]:

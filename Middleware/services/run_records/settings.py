@@ -76,6 +76,12 @@ class RecordSettings:
             self._look_again()
         return self._keep if self._flag is None else replace(self._keep, record=self._flag)
 
+    @property
+    def known_mode(self) -> RecordMode:
+        """What is kept on disk, as far as that was looked at last: without a look at the file, for requests' threads.
+        """
+        return self._keep.record if self._flag is None else self._flag
+
     def mode(self) -> RecordMode:
         """Return what is kept on disk of each run."""
         return self.keep().record

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -21,11 +20,14 @@ from Middleware.services.run_records.folder import ConsoleFolder
 from Middleware.services.run_records.model import RunDocument
 from Middleware.services.run_records.queries import Key, RunQuery
 from Middleware.services.run_records.settings import RecordMode, RecordSettings
+from Middleware.services.run_records.texts import settled
 from Middleware.services.run_records.viewers import Viewer
 from Middleware.utilities.native_threads import SimpleQueue, new_lock, start_native
 from Middleware.utilities.once import Once
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from Middleware.services.run_records.disk import Disk
     from Middleware.services.run_records.reading import Reader
 
@@ -71,14 +73,12 @@ class RunStore:
     Args:
         ring: the runs in memory, of which the long ones are written before they end.
         observers: see each finished run, whatever is kept.
-        settle: makes a run what is stored of it; with its texts or without.
     """
 
     def __init__(self, folder: ConsoleFolder, ring: RunRingView, settings: RecordSettings,
-                 observers: Sequence[RunObserver] = (),
-                 settle: Callable[[RunDocument, bool], RunDocument] | None = None) -> None:
+                 observers: Sequence[RunObserver] = ()) -> None:
         self.folder, self.settings = folder, settings
-        self._ring, self._observers, self._settle = ring, tuple(observers), settle or _settled
+        self._ring, self._observers = ring, tuple(observers)
         self._queue: SimpleQueue[_Item] = SimpleQueue()
         # The writer will not look at the ring by itself: it must be woken when a run begins.
         self._resting = True
@@ -217,7 +217,7 @@ class RunStore:
         self._written_at.pop(document.facts["id"], None)
         mode = self.settings.mode()
         if mode != "off":
-            self._waiting.append(self._settle(document, _keeps_texts(mode, document)))
+            self._waiting.append(settled(document, _keeps_texts(mode, document)))
 
     def _write(self) -> None:
         if not self._waiting:
@@ -237,7 +237,7 @@ class RunStore:
         try:
             with self._guard:
                 self._opened().write(documents, self.settings.mode() == "texts")
-        except (sqlite3.Error, OSError) as error:
+        except _disk_errors() as error:
             self._try_at = time.monotonic() + RETRY_SECONDS
             if self._failures.first(str(error)):
                 logger.warning("Runs are not written to %s: %s. Requests go on; it is tried again every %d seconds.",
@@ -287,7 +287,7 @@ class RunStore:
                and now - self._written_at.get(document.facts["id"], -AGAIN_SECONDS) >= AGAIN_SECONDS]
         mode = self.settings.mode()
         if due and now >= self._try_at and self._on_disk(
-                [self._settle(document, _keeps_texts(mode, document)) for document in due]):
+                [settled(document, _keeps_texts(mode, document)) for document in due]):
             self._written_at.update((document.facts["id"], now) for document in due)
         running = {document.facts["id"] for document in long_ones}
         self._written_at = {run_id: at for run_id, at in self._written_at.items() if run_id in running}
@@ -297,7 +297,7 @@ class RunStore:
         try:
             with self._guard:
                 return bool(work(self._opened()))
-        except (sqlite3.Error, OSError) as error:
+        except _disk_errors() as error:
             logger.debug("%s: %s", self.folder.path, error)
             return False
 
@@ -308,7 +308,7 @@ class RunStore:
         if self.settings.mode() != "off":
             for document in self._ring.documents():
                 if not document.finished:
-                    ended = self._settle(document, _keeps_texts(self.settings.mode(), document))
+                    ended = settled(document, _keeps_texts(self.settings.mode(), document))
                     self._waiting.append(replace(ended, facts={**ended.facts, "status": "interrupted"}))
         self._on_disk(list(self._waiting))
         self._waiting.clear()
@@ -452,8 +452,10 @@ class RunStore:
                 self._opened().delete_everything(kept)
 
 
-def _settled(document: RunDocument, texts: bool) -> RunDocument:
-    return document
+def _disk_errors() -> tuple[type[Exception], ...]:
+    """Return what a disk that fails raises. An idle server has no need of SQLite."""
+    import sqlite3
+    return sqlite3.Error, OSError
 
 
 def _keeps_texts(mode: RecordMode, document: RunDocument) -> bool:

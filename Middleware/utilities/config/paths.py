@@ -44,6 +44,11 @@ def get_root_public_directory() -> str:
     return clean_directory(instance.PUBLIC_DIRECTORY) or os.path.join(_INSTALL_DIRECTORY, "Public")
 
 
+def console_directory() -> str:
+    """Return the folder of recorded runs, which may not exist."""
+    return instance.CONSOLE_DIRECTORY or os.path.join(get_root_public_directory(), "Console")
+
+
 def get_root_config_directory() -> str:
     """Return the config root: ``--ConfigDirectory``, else ``Configs`` in the public root."""
     return clean_directory(instance.CONFIG_DIRECTORY) or os.path.join(get_root_public_directory(), "Configs")

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
 from Middleware.models.process import process
+from Middleware.models.request_context import current_request
 from Middleware.utilities.config.declarations import SCHEMA_KEY
 from Middleware.utilities.config.excerpts import excerpt
 from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, decode_text
@@ -164,7 +165,9 @@ class ConfigStore:
         return entry
 
     def _loaded(self, path: str, display: str) -> _File:
-        entry = self._file(path)
+        entry, request = self._file(path), current_request()
+        if request is not None and request.files is not None:
+            request.files[path] = display
         if entry.signature is None:
             raise ConfigNotFoundError("the file does not exist", file=display)
         if entry.loaded != entry.signature:

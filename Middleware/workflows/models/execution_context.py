@@ -181,7 +181,10 @@ def note_branch(context: ExecutionContext, branch: str, looked_at: str) -> None:
 
 
 class NodeExecutionInfo(NamedTuple):
-    """One finished node, for the execution summary. ``counts`` are the tokens of its own LLM calls."""
+    """One finished node, for the execution summary.
+
+    ``counts`` are the tokens of its own LLM calls; ``stood_in`` as in ``ExecutionContext``.
+    """
 
     node_index: int
     node_type: str
@@ -190,6 +193,7 @@ class NodeExecutionInfo(NamedTuple):
     endpoint_url: str
     execution_time_seconds: float
     counts: TokenCounts | None = None
+    stood_in: bool = False
 
     def format_time(self) -> str:
         seconds = self.execution_time_seconds

@@ -80,7 +80,7 @@ class WorkflowProcessor:
         self.outputs: dict[str, object] = {}
         self.responder_index = find_responder(run.nodes)
         self.override_index = self._find_override_target()
-        self.record = RunRecord(run)
+        self.record = RunRecord(run, self.responder_index)
         self.times = MessageTimes(run)
         self._no_llm: LlmHandler | None = None
 
@@ -157,7 +157,7 @@ class WorkflowProcessor:
         node_type, name = self._node_type(index), name_of(run.nodes[index])
         self.listeners.emit("node_started", self.record, index + 1, node_type, name)
         site = NodeSite(self.listeners, run.request.request_id, run.workflow_name, index + 1, name, run.chain,
-                        TokenCounts(), run.discussion_id or "")
+                        TokenCounts(), run.discussion_id or "", run.workflow_id)
         before = enter_node(site)
         try:
             context = self._prepare(index, node_type, name)
@@ -182,7 +182,8 @@ class WorkflowProcessor:
                                        f"{index + 1} '{name}'", restore_braces(str(output)))
         self.listeners.emit("node_delivered", self.record, index + 1, output)
         return NodeExecutionInfo(index + 1, node_type, _summary_name(node_type, context.config, name),
-                                 *_endpoint_and_url(context.llm_handler), time.perf_counter() - started, site.counts)
+                                 *_endpoint_and_url(context.llm_handler), time.perf_counter() - started, site.counts,
+                                 context.stood_in)
 
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
         """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""

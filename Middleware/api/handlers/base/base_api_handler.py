@@ -169,12 +169,14 @@ class BaseApiHandler(ABC):
 
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:
         """Set user, workflow and redaction of the request from its ``model`` field, and log the body after that."""
-        api_helpers.set_request_context_from_model(body.get("model"))
+        asked = body.get("model")
+        context.asked_model = asked if isinstance(asked, str) else ""
+        api_helpers.set_request_context_from_model(asked)
         api_helpers.require_identified_user(http.remote_addr or "")
         context.redact = is_private(context)
         process().one(MissingKeys).look(http.environ, context.api_key)
         context.model = api_helpers.get_model_name()
-        logger.info("Request %s runs as %s", context.request_id, _answering_model(context, body.get("model")))
+        logger.info("Request %s runs as %s", context.request_id, _answering_model(context, asked))
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 
     def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],

@@ -10,6 +10,8 @@ from Middleware.utilities.text_utils import restore_braces
 class BaseCompletionsHandler(LlmApiHandler):
     """Builds ``prompt``, samplers and schema, in this order. Tools are omitted."""
 
+    OPERATION = "text_completion"
+
     def payload(self, prompt: Prompt) -> dict[str, object]:
         body: dict[str, object] = {"prompt": self.text(prompt), **self.settings.samplers}
         self.add_declared_schema(body, prompt)

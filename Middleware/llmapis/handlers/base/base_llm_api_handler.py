@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
@@ -19,12 +20,15 @@ from Middleware.llmapis.backend_errors import secrets_of, sentence, short_body, 
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.llm_call import LlmOutcome
+from Middleware.models.llm_call import AnswerParts, LlmOutcome
 from Middleware.models.messages import Answer, Chunk, Message, Usage
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
+
+if TYPE_CHECKING:
+    from Middleware.llmapis.call_watch import CallWatch
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +109,7 @@ class Prompt:
     Attributes:
         schema: the JSON schema of the answer.
         choices: the only texts that the answer may be; ``schema`` does not count then.
+        watch: what reports the call to listeners; None without any.
     """
 
     conversation: Sequence[Message] | None = None
@@ -114,6 +119,7 @@ class Prompt:
     tool_choice: object = None
     schema: Mapping[str, object] | None = None
     choices: Sequence[str] = ()
+    watch: CallWatch | None = field(default=None, repr=False, compare=False)
 
 
 class LlmApiHandler(ABC):
@@ -125,6 +131,8 @@ class LlmApiHandler(ABC):
 
     PATH = ""
     FRAMER: type[SSEParser] | type[NDJSONParser] = SSEParser
+    # OpenTelemetry's name for what the calls do.
+    OPERATION = "chat"
 
     def __init__(self, settings: BackendSettings, transport: Transport, scope: CancelScope | None = None) -> None:
         self.settings = settings
@@ -136,6 +144,10 @@ class LlmApiHandler(ABC):
     def _reset(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = self.understood = False
+        # Whether an event has brought text, reasoning or a tool call.
+        self.flowing = False
+        # What arrives is kept for listeners. None without any.
+        self.parts: AnswerParts | None = None
         self.failure: BackendError | None = None
         # The number of skipped parts of each kind.
         self._skipped: dict[str, int] = {}
@@ -189,8 +201,20 @@ class LlmApiHandler(ABC):
             # It is raised after the chunks before it have been delivered.
             self.failure = error
             return
-        if chunk is not None:
-            chunks.append(chunk)
+        if chunk is None:
+            return
+        chunks.append(chunk)
+        token, parts = chunk["token"], self.parts
+        if not self.flowing and (token or chunk.get("reasoning") or chunk.get("tool_calls")):
+            self.flowing = True
+            if parts is not None:
+                parts.first_at = time.perf_counter()
+        if parts is not None:
+            if token:
+                parts.texts.append(token)
+            # Every chunk has two keys.
+            if len(chunk) > 2:
+                parts.others.append(chunk)
 
     @abstractmethod
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
@@ -222,10 +246,12 @@ class LlmApiHandler(ABC):
             # The transport reports a payload that is nested too deeply.
             with contextlib.suppress(RecursionError):
                 logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
+        watch = prompt.watch
         return BackendRequest(
             endpoint_name=settings.endpoint_name, url=backend_url(settings.base_url, self.path(stream)),
             payload=payload, headers=self.headers(), connect_timeout=settings.connect_timeout,
-            single_attempt=settings.single_attempt, local_only=settings.local_only)
+            single_attempt=settings.single_attempt, local_only=settings.local_only,
+            watch=None if watch is None else watch.attempts(settings, self.OPERATION, self.outcome))
 
     def generate(self, prompt: Prompt) -> Answer:
         """Return the complete answer: a string, or a dict with tool calls; ``""`` for a cancelled call."""
@@ -246,6 +272,8 @@ class LlmApiHandler(ABC):
         self._reset()
         if self.is_cancelled:
             return
+        if prompt.watch is not None:
+            self.parts = prompt.watch.parts()
         connection = self._connection = self._transport.open_stream(self.request(prompt, True), self._scope)
         framer, scope = self.FRAMER(), self._scope
         # The beginning of an answer of which no event has been understood.

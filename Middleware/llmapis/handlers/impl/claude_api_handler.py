@@ -9,7 +9,7 @@ from typing import Any
 
 from Middleware.llmapis.handlers.base import claude_messages
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Prompt, usage_of
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Prompt, text_in, usage_of
 from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,9 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if kind == "content_block_stop":
             return self._read_block_end(body)
         if kind == "message_start":
-            self._note_prompt_tokens(_object(_object(body.get("message")).get("usage")))
+            message = _object(body.get("message"))
+            self.outcome.model = text_in(message, "model")
+            self._note_prompt_tokens(_object(message.get("usage")))
         else:
             self._raise_error(body, kind)
         return None
@@ -178,6 +180,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
     # -- complete answer -----------------------------------------------------------------------------------------
     def read_response(self, body: Mapping[str, object]) -> Answer:
         self._raise_error(body, body.get("type"))
+        self.outcome.model = text_in(body, "model")
         self._note_usage(body)
         reason, content = body.get("stop_reason"), body.get("content")
         if reason:
@@ -210,6 +213,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if type(completion) is not int or "input_tokens" not in self._prompt_counts:
             return None
         self.outcome.usage = usage_of(sum(self._prompt_counts.values()), completion, self._prompt_counts.get(CACHED))
+        self.outcome.reported = self._prompt_counts
         return self.outcome.usage
 
     def _note_prompt_tokens(self, usage: Mapping[str, Any]) -> None:

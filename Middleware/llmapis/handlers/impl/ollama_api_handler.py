@@ -90,6 +90,7 @@ class OllamaAnswers(LlmApiHandler):
     def note_usage(self, body: Mapping[str, object]) -> Usage | None:
         """Return and store the token counts of an object. Older servers omit the count of a cached prompt."""
         self.outcome.usage = usage_of(token_count(body.get("prompt_eval_count")), token_count(body.get("eval_count")))
+        self.outcome.reported, self.outcome.model = body, text_in(body, "model")
         return self.outcome.usage
 
     def note_end(self, body: Mapping[str, object], reasoning: str) -> None:

@@ -113,7 +113,13 @@ class OpenAiAnswers(LlmApiHandler):
         return choice if isinstance(choice, Mapping) else None
 
     def note_fingerprint(self, body: Mapping[str, object]) -> bool:
-        """Store the back-end's ``system_fingerprint``; return whether this object is the first that has one."""
+        """Store the back-end's ``system_fingerprint``; return whether this object is the first that has one.
+
+        The name of its model is stored with it.
+        """
+        outcome = self.outcome
+        if not outcome.model and not self.flowing:
+            outcome.model = text_in(body, "model")
         fingerprint = body.get("system_fingerprint")
         if self.outcome.fingerprint or not isinstance(fingerprint, str):
             return False
@@ -125,9 +131,12 @@ class OpenAiAnswers(LlmApiHandler):
         # Most events of a stream have neither.
         if "usage" not in body and "timings" not in body:
             return None
-        usage = _usage(body.get("usage"), body.get("timings"))
+        timings = body.get("timings")
+        usage = _usage(body.get("usage"), timings)
         if usage is not None:
             self.outcome.usage = usage
+        if isinstance(timings, Mapping):
+            self.outcome.reported = timings
         return usage
 
 
@@ -171,6 +180,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         # StreamingResponseHandler.process_stream and StreamingAnswer._render_chunk. A shared check would add a call of
         # 30 to 50 ns per token to about 100 ns in each. A new key of Chunk must be considered in all three.
         chunks: list[Chunk] = []
+        keep = self.parts.texts.append if self.parts is not None else None
         for position, event in enumerate(events):
             try:
                 body = decode_json(event[1])
@@ -184,8 +194,10 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
                 token = delta.get("content")
                 if type(token) is str and choice.get("finish_reason") is None \
                         and (len(delta) == 1 or delta.keys() <= _PLAIN) \
-                        and self.understood and not self.ended and not body.get("usage"):
+                        and self.flowing and not self.ended and not body.get("usage"):
                     chunks.append({"token": token, "finish_reason": None})
+                    if keep is not None and token:
+                        keep(token)
                     continue
             except (KeyError, IndexError, TypeError, AttributeError):
                 pass

@@ -1,0 +1,84 @@
+"""All that a process has of recorded runs, as the launcher makes it for the console."""
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+
+from Middleware.models.process import process
+from Middleware.services.run_records.archive import RunArchive
+from Middleware.services.run_records.completion import ConfigVersions
+from Middleware.services.run_records.folder import SECRET_BYTES, ConsoleFolder
+from Middleware.services.run_records.recorder import RunRecorder
+from Middleware.services.run_records.ring import RunRing
+from Middleware.services.run_records.settings import RecordSettings
+from Middleware.services.run_records.texts import Settling
+from Middleware.services.run_records.writer import RunStore
+from Middleware.utilities.config.paths import console_directory
+
+# How soon a secret that was replaced on the disk is used.
+SECRET_SECONDS = 60.0
+
+
+@dataclass
+class RunRecords:
+    """The recorder and what it fills.
+
+    Attributes:
+        mode: ``on``, or ``edit``: the console may save files of the configuration.
+        folder: where runs are kept.
+        settings: what is kept there.
+        archive: the runs for everybody who looks at them.
+    """
+
+    mode: str
+    folder: ConsoleFolder
+    settings: RecordSettings
+    ring: RunRing
+    store: RunStore
+    archive: RunArchive
+    recorder: RunRecorder
+
+    def close(self) -> None:
+        """Write what is under way, at the end of the process."""
+        self.store.close()
+
+
+def console_folder() -> ConsoleFolder:
+    """Return the folder of recorded runs, which may not exist."""
+    return ConsoleFolder(console_directory())
+
+
+def build_records(mode: str, record: str | None = None) -> RunRecords:
+    """Return the records of a process whose command line says ``--console mode`` and ``--record record``."""
+    # Built now: the writer's thread is a native one, which must not wait for a lock of another kind.
+    process().one(Settling)
+    process().one(ConfigVersions)
+    folder, ring = console_folder(), RunRing()
+    settings = RecordSettings(folder, record)
+    store = RunStore(folder, ring, settings)
+    recorder = RunRecorder(ring, store, settings, ConversationSecret(folder, settings))
+    return RunRecords(mode, folder, settings, ring, store, RunArchive(ring, store), recorder)
+
+
+class ConversationSecret:
+    """The key of the hashes of conversations: that of the folder, or one of this process if nothing is to be written.
+    """
+
+    def __init__(self, folder: ConsoleFolder, settings: RecordSettings) -> None:
+        self._folder, self._settings = folder, settings
+        self._own = secrets.token_bytes(SECRET_BYTES)
+        self._known, self._valid_until = b"", 0.0
+
+    def __call__(self) -> bytes:
+        if self._settings.known_mode == "off":
+            return self._own
+        now = time.monotonic()
+        if now >= self._valid_until:
+            try:
+                self._known = self._folder.secret()
+            # The folder cannot be written, so that no run in it has to be recognised either.
+            except OSError:
+                self._known = self._own
+            self._valid_until = now + SECRET_SECONDS
+        return self._known

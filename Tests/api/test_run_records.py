@@ -1,0 +1,218 @@
+"""What is recorded of requests, from their arrival to their end, whatever that is."""
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.test import Client
+
+from Middleware.api.app import build_wsgi_application, create_app
+from Middleware.api.running.running_requests import running_requests
+from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import Process
+from Middleware.services.run_records.model import RunDocument, Span
+from Middleware.services.run_records.records import RunRecords, build_records
+from Middleware.services.run_records.texts import settled
+from Tests.api.api_lab import CHAT, ApiLab
+from Tests.stub_backend import Reply, StubBackend, chat_chunk, chat_reply, chat_stream_reply, sse_reply, status_reply
+from Tests.workflows.engine_lab import llm, static, until, user
+
+
+class RecordLab(ApiLab):
+    """The whole WSGI application with the recorder of a console."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, backend: StubBackend) -> None:
+        super().__init__(root, monkeypatch, backend)
+        self.records: RunRecords = build_records("on")
+        self.wsgi = build_wsgi_application(create_app(), threads=100, records=self.records)
+        self.caller = Client(self.wsgi)
+
+    def ask(self, text: str = "hi", path: str = CHAT, stream: bool = False, **fields: Any) -> Any:
+        body = {"messages": [user(text)], "stream": stream, **fields}
+        response = self.caller.post(path, data=json.dumps(body))
+        response.get_data()
+        response.close()
+        assert until(lambda: running_requests().count() == 0)
+        return response
+
+    def post_and_leave(self) -> None:
+        self.caller.post(CHAT, data=json.dumps({"messages": [user("hi")]})).close()
+
+    @property
+    def runs(self) -> list[RunDocument]:
+        """Oldest first."""
+        return list(reversed(self.records.ring.documents()))
+
+    def run(self) -> RunDocument:
+        """The only run, as it is shown and stored."""
+        [run] = self.runs
+        assert until(lambda: run.finished)
+        return settled(run)
+
+
+def named(run: RunDocument, kind: str) -> list[Span]:
+    return [span for span in run.spans if span.kind == kind]
+
+
+def tree(run: RunDocument) -> list[str]:
+    """The spans, each indented below its parent."""
+    depths: dict[int, int] = {}
+    lines = []
+    for span in run.spans:
+        depths[span.id] = 0 if span.parent is None else depths[span.parent] + 1
+        lines.append(f"{'  ' * depths[span.id]}{span.kind} {span.name} {span.status}")
+    return lines
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordLab]:
+    monkeypatch.setattr("Middleware.models.process._process", Process())
+    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path / "Public"))
+    with StubBackend() as stub:
+        yield RecordLab(tmp_path / "Configs", monkeypatch, stub)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_run_of_one_node(lab: RecordLab, stream: bool) -> None:
+    lab.ask("Hello {there}", stream=stream)
+    run = lab.run()
+    assert tree(run) == ["workflow _DefaultWorkflow ok", "  node Standard ok", "    llm Main ok",
+                         "      attempt Main ok"]
+    facts = run.facts
+    assert (facts["status"], facts["error.type"], facts["kind"], facts["client"]) == (
+        "ok", None, "chat", "openaichatcompletion")
+    assert (facts["user"], facts["workflow"], facts["route"], facts["stream"]) == (
+        "tester", "_DefaultWorkflow", "_DefaultWorkflow", stream)
+    assert (facts["question"], facts["answer"]) == ("Hello {there}", "<Hello {there}>")
+    assert (facts["nodes"], facts["calls"], facts["endpoints"]) == (1, 1, ["Main"])
+    assert facts["started"] <= (facts["answered"] or 0) <= (facts["ended"] or 0)
+    assert (facts["first_token"] is not None) is stream
+    workflow, node, call, attempt = run.spans
+    assert workflow.texts["request"] == {"messages": [user("Hello {there}")], "tools": None, "tool_choice": None}
+    assert node.texts == {"output": "<Hello {there}>"} and call.texts == {"answer": "<Hello {there}>"}
+    assert attempt.texts == {"payload": lab.backend.requests[0].json}
+    assert all(span.start >= (run.span(span.parent).start if span.parent else 0) for span in run.spans)  # type: ignore[union-attr]
+
+
+DIALECTS = [
+    ("/v1/chat/completions", {"messages": [user("hi")]}), ("/v1/completions", {"prompt": "hi", "stream": False}),
+    ("/v1/responses", {"input": "hi"}), ("/v1/messages", {"messages": [user("hi")], "max_tokens": 9}),
+    ("/api/chat", {"messages": [user("hi")], "stream": False}), ("/api/generate", {"prompt": "hi", "stream": False}),
+    ("/api/v1/generate", {"prompt": "hi"})]
+
+
+@pytest.mark.parametrize(("path", "body"), DIALECTS, ids=[path for path, _ in DIALECTS])
+def test_each_dialect_is_recorded(lab: RecordLab, path: str, body: dict[str, Any]) -> None:
+    response = lab.caller.post(path, data=json.dumps({"model": "me", **body}))
+    assert response.status_code == 200, response.text
+    response.close()
+    run = lab.run()
+    assert (run.facts["status"], run.facts["question"], run.facts["answer"]) == ("ok", "hi", "<hi>")
+    assert run.facts["model"] == "me" and run.facts["id"] == response.headers["X-Request-Id"]
+
+
+def test_a_request_that_cannot_be_read_has_failed(lab: RecordLab) -> None:
+    lab.caller.post(CHAT, data="{").close()
+    facts = lab.run().facts
+    assert (facts["status"], facts["error.type"], facts["error"]) == ("failed", "ClientError", "Invalid JSON data")
+    assert (facts["nodes"], facts["workflow"], facts["route"]) == (0, None, None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failed_run_says_where_and_why(lab: RecordLab, stream: bool) -> None:
+    lab.backend.responder = lambda request: status_reply(400, "no such model")
+    lab.ask(stream=stream)
+    run = lab.run()
+    assert tree(run) == ["workflow _DefaultWorkflow error", "  node Standard error", "    llm Main error",
+                         "      attempt Main error"]
+    assert run.facts["status"] == "failed" and run.facts["error.type"] == "BackendStatusError"
+    assert "no such model" in str(run.facts["error"]) and "no such model" in str(run.spans[3].texts["error"])
+    assert run.spans[3].attributes["http.status"] == 400 and run.facts["endpoints"] == []
+
+
+def test_a_run_that_breaks_off_keeps_what_had_come(lab: RecordLab) -> None:
+    lab.backend.responder = lambda request: sse_reply(
+        [chat_chunk({"content": "Hel"}), chat_chunk({"content": "lo"}), {"error": {"message": "out of memory"}}])
+    lab.ask(stream=True)
+    run = lab.run()
+    assert (run.facts["status"], run.facts["error.type"]) == ("failed", "BackendResponseError")
+    assert named(run, "llm")[0].texts["answer"] == run.facts["answer"] == "Hello"
+
+
+def test_a_running_request_is_listed_and_can_be_cancelled(lab: RecordLab) -> None:
+    lab.backend.responder = lambda request: chat_stream_reply(["Hel", "lo"], None, hang=True)
+    answered = threading.Thread(target=lab.ask, kwargs={"stream": True})
+    answered.start()
+    assert until(lambda: bool(lab.runs and lab.runs[0].live() and lab.runs[0].live()[0]["tokens"] == 2))
+    [run] = lab.runs
+    assert run.facts["status"] == "running" and not run.finished
+    assert run.live() == [{"span": 3, "tokens": 2, "text": "Hello", "reasoning": ""}]
+    assert tree(settled(run)) == [
+        "workflow _DefaultWorkflow running", "  node Standard running", "    llm Main running",
+        "      attempt Main running"]
+    assert settled(run).spans[3].texts["payload"] == lab.backend.requests[0].json
+    running_requests().cancel(run.facts["id"], "")
+    answered.join(10)
+    stopped = lab.run()
+    assert stopped.facts["status"] == "cancelled" and stopped.live() == []
+    assert {span.status for span in stopped.spans} == {"cancelled"}
+
+
+def test_the_gate(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance.initialize_request_semaphore(1)
+    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.3)
+    lab.caller = Client(build_wsgi_application(create_app(), threads=100, records=lab.records))
+    go_on = threading.Event()
+
+    def held(request: Any) -> Reply:
+        go_on.wait(10)
+        return chat_reply("late")
+
+    lab.backend.responder = held
+    first = threading.Thread(target=lab.ask)
+    first.start()
+    assert until(lambda: bool(lab.backend.requests))
+    other = threading.Thread(target=lab.post_and_leave)
+    other.start()
+    assert until(lambda: len(lab.runs) == 2 and lab.runs[1].facts["status"] == "queued")
+    other.join(10)
+    go_on.set()
+    first.join(10)
+    assert until(lambda: all(run.finished for run in lab.runs))
+    ok, refused = (settled(run) for run in lab.runs)
+    assert (ok.facts["status"], ok.facts["queued"]) == ("ok", None)
+    assert refused.facts["status"] == "refused" and refused.facts["queued"] is not None
+    assert tree(refused) == ["wait gate error"] and refused.spans[0].duration >= 250_000
+
+
+def test_other_requests_are_no_runs(lab: RecordLab) -> None:
+    lab.caller.get("/v1/models").close()
+    lab.caller.post("/api/show", data="{}").close()
+    assert lab.runs == []
+
+
+def test_nested_and_later_nodes_stand_where_they_belong(lab: RecordLab) -> None:
+    lab.workflow("Child", [static("one"), static("two {agent1Output}")])
+    lab.default([{"type": "CustomWorkflow", "workflowName": "Child", "title": "Ask", "scoped_variables": ["x"]},
+                 llm("{agent1Output}", title="Answer", returnToUser=True), static("later", title="After")])
+    lab.ask()
+    run = lab.run()
+    assert tree(run) == [
+        "workflow _DefaultWorkflow ok", "  node Ask ok", "    workflow Child ok", "      node StaticResponse ok",
+        "      node StaticResponse ok", "  node Answer ok", "    llm Main ok", "      attempt Main ok",
+        "  node After ok"]
+    ask, child, answer, after = run.spans[1], run.spans[2], run.spans[5], run.spans[8]
+    assert child.attributes["nested"] and child.texts["inputs"] == ["x"]
+    assert (ask.attributes["node.index"], ask.attributes["node.type"]) == (1, "CustomWorkflow")
+    assert answer.attributes["responder"] and not answer.attributes["after_answer"]
+    assert after.attributes["after_answer"] and run.facts["answer"] == "<two one>"
+
+
+def test_without_a_console_nothing_listens(lab: RecordLab) -> None:
+    caller = Client(build_wsgi_application(create_app(), threads=100))
+    caller.post(CHAT, data=json.dumps({"messages": [user("hi")]})).close()
+    assert lab.runs == []
