@@ -16,6 +16,9 @@ COMPLETION_TYPES = frozenset({OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERAT
 EMBEDDINGS_TYPES = frozenset({OPENAI_EMBEDDINGS, OLLAMA_EMBEDDINGS})
 KNOWN_TYPES = frozenset(TYPES)
 
+WHOLE_PROMPT = "prompt"
+"""The role of a message that stands for the whole text which a back-end of completions gets."""
+
 
 def canonical_type(api_type: Mapping[str, object], file: str = "") -> str:
     """Return the ``type`` of an ApiTypes file with aliases resolved.

@@ -132,6 +132,22 @@ class LlmApiService:
         self._stream = self._run_stream(call)
         return self._stream
 
+    def stream_verbatim(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] | None = None,
+                        tool_choice: object = None) -> Generator[Chunk, None, None]:
+        """Send messages that contain the endpoint's texts already, so that none are added; return a stream.
+
+        A single message of the role ``prompt`` is the whole text for a back-end of completions.
+        """
+        call = Prompt(messages, tools=tools or None, tool_choice=tool_choice, verbatim=True,
+                      watch=CallWatch.of(self.endpoint_name, True, None))
+        if len(messages) == 1 and messages[0]["role"] == api_types.WHOLE_PROMPT:
+            call = dataclasses.replace(call, conversation=None, prompt=messages[0]["content"])
+        elif not self.takes_message_collection:
+            call = failover.prompt_for_backup(call, self._file, templated=False)
+        self._busy, self._backup, self._waited = True, None, 0.0
+        self._stream = self._run_stream(call)
+        return self._stream
+
     def is_busy(self) -> bool:
         """Return True from the call until its result, or until its stream is exhausted or abandoned."""
         closed = self._stream is not None and inspect.getgeneratorstate(self._stream) == inspect.GEN_CLOSED

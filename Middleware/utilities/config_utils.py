@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import os
 
-from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
+from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, ConfigValueError
+from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.user import ROUTING
-from Middleware.utilities.config.lookup import Candidate, candidate, find_file, require_file, reset_config_store
+from Middleware.utilities.config.lookup import (
+    Candidate,
+    candidate,
+    config_lookup,
+    find_file,
+    require_file,
+    reset_config_store,
+)
 from Middleware.utilities.config.paths import (
     clean_directory,
     display_path,
@@ -157,6 +165,33 @@ def mcp_server_file(name: str) -> FoundFile:
         raise ConfigValueError(f"{name!r} cannot be the name of an MCP server",
                                expected="the name of a file in MCPServers, without folder")
     return require_file("MCP server", name, candidate(name, "MCPServers", kind="MCP server"))
+
+
+# -- which files there are ---------------------------------------------------------------------------------------------
+
+def endpoint_names() -> list[str]:
+    """Return the names of the current user's endpoints."""
+    return _names_beside(endpoint_candidate("any"))
+
+
+def preset_names(endpoint: str) -> list[str]:
+    """Return the names of the presets that calls of an endpoint may use; none for an endpoint that cannot be read."""
+    try:
+        api_type = load_api_type(str(ENDPOINT.value(load_endpoint(endpoint), "apiTypeConfigFileName")))
+        preset_type = str(API_TYPE.value(api_type, "presetType") or "")
+        folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
+        own, shared = (_names_beside(candidate("any", "Presets", preset_type, *folders, kind="preset"))
+                       for folders in ((folder,), ()))
+    except ConfigurationError:
+        return []
+    return sorted({*own, *shared})
+
+
+def _names_beside(place: Candidate) -> list[str]:
+    """Return the names of the JSON files in the folder of a path."""
+    names = config_lookup().folder_names(get_root_config_directory(), place[:-1])
+    return sorted(name.removesuffix(".json") for name, is_folder in names.items()
+                  if name.endswith(".json") and not is_folder)
 
 
 # -- read-only files ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The service that makes one LLM call: configuration in, request out, over real sockets."""
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.exceptions import BackendConnectionError, ConfigNotFoundError, ConfigValueError
+from Middleware.exceptions import BackendConnectionError, BackendError, ConfigNotFoundError, ConfigValueError
+from Middleware.llmapis.api_types import WHOLE_PROMPT
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
@@ -177,3 +179,38 @@ def test_keys_do_not_show_in_representations(lab: Lab) -> None:
     lab.endpoint("Main", {"apiKey": "sk-secret"})
     handle = LlmHandlerService().load_model_from_config("Main")
     assert "sk-secret" not in f"{handle!r} {handle.llm.outcome!r} {handle.llm.settings!r}"
+
+
+ADDED_TEXTS = {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "[sys]", "addTextToStartOfPrompt": True,
+               "textToAddToStartOfPrompt": "[user]", "addTextToStartOfCompletion": True,
+               "textToAddToStartOfCompletion": "[end]", "alternateRoles": True}
+
+
+@pytest.mark.parametrize("api_type", ["openAIChatCompletion", "claudeMessages", "ollamaApiChat", "openAIV1Completion",
+                                      "ollamaApiGenerate", "koboldCppGenerate"])
+def test_a_payload_that_is_sent_verbatim_gets_no_texts_again(lab: Lab, backend: StubBackend, api_type: str) -> None:
+    lab.write("ApiTypes/OpenAI", {"type": api_type, "presetType": "Any"})
+    lab.endpoint("Main", {"apiTypeConfigFileName": "OpenAI", **ADDED_TEXTS}, backend.url)
+    service = LlmApiService("Main", None, 300, True)
+    with contextlib.suppress(BackendError):
+        if service.takes_message_collection:
+            list(service.get_response_from_llm(
+                [{"role": "system", "content": "s"}, {"role": "user", "content": "a"},
+                 {"role": "user", "content": "b {x}"}]))
+        else:
+            list(service.get_response_from_llm(system_prompt="s", prompt="b {x}"))
+    first = backend.requests[0].json
+    messages = first.get("messages") or [{"role": WHOLE_PROMPT, "content": first["prompt"]}]
+    if first.get("system"):
+        messages = [{"role": "system", "content": first["system"]}, *messages]
+    with contextlib.suppress(BackendError):
+        list(LlmApiService("Main", None, 300, True).stream_verbatim(messages))
+    assert backend.requests[1].json == first
+
+
+def test_messages_reach_a_back_end_of_completions_through_its_template(lab: Lab, backend: StubBackend) -> None:
+    lab.write("ApiTypes/OpenAI", {"type": "openAIV1Completion", "presetType": "Any"})
+    lab.endpoint("Main", {"apiTypeConfigFileName": "OpenAI", **ADDED_TEXTS}, backend.url)
+    with contextlib.suppress(BackendError):
+        list(LlmApiService("Main", None, 300, True).stream_verbatim([{"role": "user", "content": "hi"}]))
+    assert backend.requests[0].json["prompt"] == "<|im_start|>user\nhi<|im_end|>\n"

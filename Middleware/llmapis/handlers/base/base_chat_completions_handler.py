@@ -43,6 +43,8 @@ class BaseChatCompletionsHandler(LlmApiHandler):
         else:
             messages = [{"role": role, "content": text} for role, text in
                         (("system", prompt.system_prompt), ("user", prompt.prompt)) if text]
+        if prompt.verbatim:
+            return messages
         for index, message in enumerate(messages):
             if message.get("role") == "systemMes":
                 messages[index] = {**message, "role": "system"}

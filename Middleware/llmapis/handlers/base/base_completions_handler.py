@@ -28,6 +28,8 @@ class BaseCompletionsHandler(LlmApiHandler):
 
         The completion text is appended after trimming, so that it can end with a space or a line break.
         """
+        if prompt.verbatim:
+            return (prompt.system_prompt or "") + (prompt.prompt or "")
         endpoint = self.settings.endpoint
         system = injected_text(endpoint, "addTextToStartOfSystem", "textToAddToStartOfSystem") \
             + (prompt.system_prompt or "")

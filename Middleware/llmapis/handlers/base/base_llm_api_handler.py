@@ -110,6 +110,7 @@ class Prompt:
         schema: the JSON schema of the answer.
         choices: the only texts that the answer may be; ``schema`` does not count then.
         watch: what reports the call to listeners; None without any.
+        verbatim: the texts of the endpoint are in it already, and it is sent as it is.
     """
 
     conversation: Sequence[Message] | None = None
@@ -120,6 +121,7 @@ class Prompt:
     schema: Mapping[str, object] | None = None
     choices: Sequence[str] = ()
     watch: CallWatch | None = field(default=None, repr=False, compare=False)
+    verbatim: bool = False
 
 
 class LlmApiHandler(ABC):
