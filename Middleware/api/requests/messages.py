@@ -58,6 +58,23 @@ def with_user_options(messages: Sequence[Message]) -> list[Message]:
     return changed
 
 
+def without_user_options(messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """Return messages as a client had sent them before the user's settings added something to them."""
+    add_prefixes = config_utils.user_flag("chatCompleteAddUserAssistant")
+    left = list(messages)
+    added = {"role": "assistant", "content": GENERATOR if add_prefixes else ""}
+    if left and left[-1] == added and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator"):
+        left.pop()
+    return [_unprefixed(message) for message in left] if add_prefixes else left
+
+
+def _unprefixed(message: Mapping[str, object]) -> Mapping[str, object]:
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": content.removeprefix(ROLE_PREFIXES.get(str(message.get("role")), ""))}
+
+
 def _prefixed(message: Message) -> Message:
     return {**message, "content": ROLE_PREFIXES.get(message["role"], "") + message["content"]}
 

@@ -1,0 +1,154 @@
+"""A recorded run of every shipped user, model and route becomes a workflow test that passes at once, without an LLM."""
+from __future__ import annotations
+
+import contextvars
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.test import Client
+
+from Middleware.api.app import build_wsgi_application
+from Middleware.api.requests.messages import without_user_options
+from Middleware.api.running.running_requests import running_requests
+from Middleware.cli.workflow_tests.reading import read_tests
+from Middleware.cli.workflow_tests.running import Result, run_tests
+from Middleware.cli.workflow_tests.sandbox import temporary_world
+from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import Process
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.run_records.exported_test import TICKS, ExportedTest, exported
+from Middleware.services.run_records.model import RunDocument
+from Middleware.services.run_records.records import RunRecords, build_records
+from Middleware.services.run_records.texts import settled
+from Middleware.utilities import config_utils
+from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.replay.trial import stands_in
+from Tests.integration.shipped_users import USERS, Model, copy_of_shipped
+from Tests.workflows.engine_lab import until
+
+CHAT = "/v1/chat/completions"
+QUESTION = [{"role": "system", "content": "You are kind."},
+            {"role": "user", "content": "Which {fish} live in the Baltic Sea?"}]
+
+
+class Server:
+    """The application in this process, with its recorder, for one user after the other."""
+
+    def __init__(self, public: Path, model: Model, records: RunRecords) -> None:
+        self.public, self.model, self.records = public, model, records
+        self.client = Client(build_wsgi_application(records=records))
+
+    def serve(self, user: str) -> None:
+        instance.USERS = [user]
+        config_utils.reset_config_store()
+
+    def models(self) -> list[str]:
+        return [entry["id"] for entry in json.loads(self.client.get("/v1/models").data)["data"]]
+
+    def categories(self, user: str) -> list[str]:
+        settings = json.loads((self.public / "Configs" / "Users" / f"{user}.json").read_text(encoding="utf-8"))
+        if not settings.get("routingConfig"):
+            return [""]
+        file = self.public / "Configs" / "Routing" / f"{settings['routingConfig']}.json"
+        return [name for name in json.loads(file.read_text(encoding="utf-8")) if name != "$schema"]
+
+    def run(self, body: dict[str, Any]) -> RunDocument:
+        with self.client.post(CHAT, json=body) as response:
+            assert response.status_code == 200, response.data
+            assert response.data
+        assert until(lambda: running_requests().count() == 0, 20.0)
+        return settled(self.records.ring.documents()[0])
+
+
+    def exported(self, document: RunDocument) -> ExportedTest:
+        with request_scope(RequestContext(user=document.facts["user"])):
+            return exported(document, "it goes on so", TICKS, needs_stub, (), without_user_options)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with pytest.MonkeyPatch.context() as patch, Model() as model:
+        public = copy_of_shipped(tmp_path_factory.mktemp("shipped") / "Public", model)
+        patch.setattr("Middleware.models.process._process", Process())
+        patch.setattr(instance, "PUBLIC_DIRECTORY", str(public))
+        for name in ("CONFIG_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS",
+                     "CONSOLE_DIRECTORY"):
+            patch.setattr(instance, name, None)
+        records = build_records("on")
+        yield Server(public, model, records)
+        records.close()
+    config_utils.reset_config_store()
+
+
+def needs_stub(node_type: str) -> bool:
+    return stands_in(node_types()[node_type])
+
+
+def result_of(test: ExportedTest, tmp_path: Path) -> Result:
+    """Run a test as the command does, on a thread that knows no request."""
+    path = str(Path(config_utils.get_root_config_directory(), *test.path.split("/")))
+    text = json.dumps(test.file(), ensure_ascii=False).encode()
+    tests, findings = read_tests([path], {path: text})
+    assert not findings, findings
+    with temporary_world() as folder:
+        return contextvars.Context().run(run_tests, tests, folder, 1)[0]
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_every_route_and_model_becomes_a_test_that_passes(server: Server, tmp_path: Path, user: str) -> None:
+    server.serve(user)
+    for category in server.categories(user):
+        server.model.categories, server.model.category = tuple(filter(None, server.categories(user))), category
+        for number, name in enumerate(["gpt-4o", *server.models()]):
+            document = server.run({"model": name, "messages": QUESTION, "stream": bool(number % 2)})
+            test = server.exported(document)
+            result = result_of(test, tmp_path)
+            assert result.passed, (name, [(failure.json_path, failure.lines) for failure in result.failures],
+                                   json.dumps(test.test, indent=1))
+            assert {"answer", "route", "order", "prompts", "endpoints"} <= set(test.test["expect"])  # type: ignore[call-overload]
+
+
+# -- what a made test notices ------------------------------------------------------------------------------------------
+
+CODING = "Workflows/demo/Coding.json"
+
+
+@pytest.fixture
+def coding(server: Server) -> Iterator[ExportedTest]:
+    """The test of a run of a workflow of two nodes, chosen by a category."""
+    server.serve("demo")
+    server.model.categories, server.model.category = tuple(server.categories("demo")), "CODING"
+    files = [path for path in (server.public / "Configs").rglob("*.json") if "demo" in str(path)]
+    before = {path: path.read_bytes() for path in files}
+    yield server.exported(server.run({"model": "demo", "messages": QUESTION}))
+    for path, data in before.items():
+        path.write_bytes(data)
+    config_utils.reset_config_store()
+
+
+@pytest.mark.parametrize(("file", "old", "new", "expectation"), [
+    (CODING, "{{ agent1Output | trim }}", "{{ agent2Output | trim }}", "expect.prompts['Answer with code'].prompt"),
+    (CODING, '"Analyse the task"', '"Look at the task"', "replies"),
+    ("Routing/demo.json", '"workflow": "Coding"', '"workflow": "Coding2"', ""),
+])
+def test_a_made_test_fails_when_the_workflow_is_broken(server: Server, tmp_path: Path, coding: ExportedTest, file: str,
+                                                       old: str, new: str, expectation: str) -> None:
+    assert coding.path == "Workflows/demo/Coding.test.json" and not coding.user
+    assert result_of(coding, tmp_path).passed
+    path = server.public / "Configs" / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    config_utils.reset_config_store()
+    path = server.public / "Configs" / "Workflows" / "demo" / "Coding.test.json"
+    tests, findings = read_tests([str(path)], {str(path): json.dumps(coding.file()).encode()})
+    if findings:
+        # A title that no workflow has any more.
+        assert "no workflow has a node 'Analyse the task'" in findings[0].text
+        return
+    with temporary_world() as folder:
+        result = contextvars.Context().run(run_tests, tests, folder, 1)[0]
+    assert expectation in [failure.json_path for failure in result.failures]
