@@ -5,13 +5,16 @@ waited for.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.services.run_records.critical_path import Piece, SpanTree, critical_path, end_of
 from Middleware.services.run_records.model import Attribute, RunDocument, Span
 from Middleware.utilities.text_utils import counted
+
+if TYPE_CHECKING:
+    from Middleware.services.run_records.prefix import PrefixOfCall
 
 # A sentence with more parts is not read to its end.
 MOST_PARTS = 6
@@ -21,6 +24,9 @@ LEAST_SHARE = 0.02
 CALL_IN_DETAIL = 0.15
 # If this much would be "the rest", the nodes are put together by endpoint instead.
 LARGEST_REST = 0.15
+# Reading a prompt is explained if it is at least this part of the whole, and if less than this part of the prompt is
+# the same as before: most of it could have been in the cache.
+READING_MATTERS, MOSTLY_SAME = 0.2, 0.9
 # An odd thing that happened fifty times is told once, and these many different ones are enough.
 MOST_ODD = 20
 
@@ -35,6 +41,7 @@ class PartOfRun(TypedDict):
         us: microseconds.
         tokens: those read or written, None if they are not known.
         node: the title of the node, "" outside of nodes and for several.
+        span: the span in which most of the time was spent, None for the rest.
     """
 
     what: str
@@ -43,6 +50,7 @@ class PartOfRun(TypedDict):
     us: int
     tokens: int | None
     node: str
+    span: int | None
 
 
 class Explanation(TypedDict):
@@ -66,20 +74,33 @@ class _Time:
     cached: int | None = None
     ahead: int = 0
     calls: int = 1
+    # The span with the longest piece, and that piece.
+    span: int = 0
+    longest: int = 0
 
     def plus(self, other: _Time) -> _Time:
         same_node = self.node is not None and other.node is not None and _title(self.node) == _title(other.node)
         return replace(self, us=self.us + other.us, tokens=_sum(self.tokens, other.tokens),
                        cached=_sum(self.cached, other.cached), calls=self.calls + other.calls,
-                       ahead=max(self.ahead, other.ahead), node=self.node if same_node else None)
+                       ahead=max(self.ahead, other.ahead), node=self.node if same_node else None,
+                       span=max((self.longest or self.us, self.span), (other.longest or other.us, other.span))[1],
+                       longest=max(self.longest or self.us, other.longest or other.us))
 
 
-def explain(document: RunDocument, now: int | None = None) -> Explanation:
-    """Return why a run took as long as it did. ``now``: microseconds since 1970, for a run that goes on."""
+def explain(document: RunDocument, now: int | None = None,
+            compared: Mapping[str, PrefixOfCall] | None = None) -> Explanation:
+    """Return why a run took as long as it did.
+
+    Args:
+        now: microseconds since 1970, for a run that goes on.
+        compared: the result of ``prefixes``, which says why a prompt had to be read.
+    """
     tree, whole = SpanTree(document.spans), end_of(document, now)
-    times = [time for piece in critical_path(tree, whole) for time in _times(tree, piece)]
+    times = [replace(time, span=0 if piece.span is None else piece.span.id)
+             for piece in critical_path(tree, whole) for time in _times(tree, piece)]
     parts = _parts(times, whole)
-    return {"text": _sentence(document, whole, parts), "parts": parts, "odd": _odd(tree)}
+    text = " ".join([_sentence(document, whole, parts), *_why_read(tree, whole, parts, compared or {})])
+    return {"text": text, "parts": parts, "odd": _odd(tree)}
 
 
 # -- what the run waited for -------------------------------------------------------------------------------------------
@@ -212,7 +233,8 @@ def _parts(times: Sequence[_Time], whole: int) -> list[PartOfRun]:
         shown, rest = _shown(_grouped(times, by_node=False), whole)
     parts = [_part(time) for time in shown]
     if rest:
-        parts.append({"what": "the rest", "kind": "own", "endpoint": "", "us": rest, "tokens": None, "node": ""})
+        parts.append({"what": "the rest", "kind": "own", "endpoint": "", "us": rest, "tokens": None, "node": "",
+                      "span": None})
     return parts
 
 
@@ -251,7 +273,7 @@ def _own(times: Iterable[_Time]) -> int:
 
 def _part(time: _Time) -> PartOfRun:
     return {"what": _words(time), "kind": time.kind, "endpoint": time.endpoint, "us": time.us, "tokens": time.tokens,
-            "node": "" if time.node is None else _title(time.node)}
+            "node": "" if time.node is None else _title(time.node), "span": time.span or None}
 
 
 def _words(time: _Time) -> str:
@@ -329,6 +351,21 @@ def _sentence(document: RunDocument, whole: int, parts: Sequence[PartOfRun]) -> 
     text = f"{first}: {named}." if parts and not only_rest else f"{first}, all of it our own share." if whole \
         else f"{first}."
     return text[0].upper() + text[1:]
+
+
+def _why_read(tree: SpanTree, whole: int, parts: Sequence[PartOfRun],
+              compared: Mapping[str, PrefixOfCall]) -> Iterator[str]:
+    """Yield a sentence for the largest reading of a prompt if most of it could not come from the cache."""
+    part = next((part for part in parts if part["kind"] == "prompt"), None)
+    attempt = next((span for span in tree.spans if part is not None and span.id == part["span"]), None)
+    call = tree.around(attempt, "llm")
+    found = compared.get(str(call.id)) if call is not None else None
+    if part is None or found is None or part["us"] < whole * READING_MATTERS:
+        return
+    same, characters = found["same"], found["characters"]
+    if same is None or not characters or same >= characters * MOSTLY_SAME:
+        return
+    yield f"{part['endpoint']} could not use what it had read before: {found['difference']}"
 
 
 # -- what is odd -------------------------------------------------------------------------------------------------------

@@ -33,12 +33,14 @@ class PrefixOfCall(TypedDict):
 
     Attributes:
         text: all of it in words.
+        difference: the comparison in words, without what the back-end said.
         reused, of: prompt tokens from the cache and in all, as the back-end said; None if it did not.
         same, characters: how much of the prompt is the same from its beginning; None without a comparison.
         message, role: where the first difference is; ``message`` 0 is the prompt or the tools.
     """
 
     text: str
+    difference: str
     reused: int | None
     of: int | None
     same: int | None
@@ -124,7 +126,8 @@ def _compared(tree: SpanTree, call: Span, found: tuple[RunDocument, SpanTree, Sp
                    ("cache_read.input_tokens", "input_tokens")) if attempt is not None else (None, None))
     said = f"{reused:,} of {of:,} prompt tokens reused." if reused is not None and of is not None \
         else "Reused prompt tokens: not reported."
-    result: PrefixOfCall = {"text": f"{said} {NO_CALL_BEFORE}", "reused": reused, "of": of, "same": None,
+    result: PrefixOfCall = {"text": f"{said} {NO_CALL_BEFORE}", "difference": NO_CALL_BEFORE, "reused": reused,
+                            "of": of, "same": None,
                             "characters": None, "earlier": None, "message": None, "role": ""}
     if found is None:
         return result
@@ -132,11 +135,12 @@ def _compared(tree: SpanTree, call: Span, found: tuple[RunDocument, SpanTree, Sp
     result["earlier"] = {"run": document.facts["id"], "span": earlier_call.id}
     new, old = payload_of(tree, call), payload_of(earlier_tree, earlier_call)
     if new is None or old is None:
-        result["text"] = f"{said} {NOT_KEPT}"
+        result["text"], result["difference"] = f"{said} {NOT_KEPT}", NOT_KEPT
         return result
     difference = compare_prompts(list(prompt_parts(old)), list(prompt_parts(new)))
     part = difference["part"]
-    return {**result, "text": f"{said} {in_words(difference)}", "same": difference["same"],
+    words = in_words(difference)
+    return {**result, "text": f"{said} {words}", "difference": words, "same": difference["same"],
             "characters": difference["characters"], "message": None if part is None else part.number,
             "role": "" if part is None else part.role}
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from Middleware.services.run_records.critical_path import SpanTree, critical_path, end_of
 from Middleware.services.run_records.explanation import Explanation, explain, phases
 from Middleware.services.run_records.model import RunDocument
+from Middleware.services.run_records.prefix import prefixes
 from Tests.properties import examples
 from Tests.services.run_records.made_up import SECOND, STARTED, Made, documents
 
@@ -142,6 +143,24 @@ def test_a_run_without_an_answer_says_how_it_ended(status: str, text: str) -> No
     for span in run.spans if running else ():
         span.status, span.duration = "running", 0
     assert explain(run.document(), STARTED + 5 * SECOND)["text"] == text
+
+
+def test_a_prompt_that_was_read_again_is_explained() -> None:
+    def run(day: str) -> Made:
+        made = Made(id=day)
+        call = made.call("Main", 0, 10, made.node(1, "Answer", 0, 10, made.workflow("Coding", 0, 10)))
+        payload = {"messages": [{"role": "system", "content": f"Today is {day}. You know all there is to know."}]}
+        made.attempt("Main", 0, 10, call, backend__prompt_ms=8000.0, backend__generate_ms=2000.0,
+                     usage__input_tokens=3900, usage__output_tokens=100, texts={"payload": payload})
+        return made
+
+    document, before = run("Tuesday").document(10), run("Monday").document(10)
+    explanation = explain(document, compared=prefixes(document, [before]))
+    assert explanation["text"] == (
+        "10.0 s: 8.0 s Main read 3,900 prompt tokens, 2.0 s Main wrote 100 (50/s). Main could not use what it had read "
+        'before: Same up to character 9 of 48 (18%). First difference in message 1 (system): "Today is Monday. You '
+        'know all there is to" / "Today is Tuesday. You know all there is to".')
+    assert [part["span"] for part in explanation["parts"]] == [4, 4]
 
 
 def odd_run() -> Explanation:
