@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
@@ -21,6 +21,7 @@ from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck
+    from Middleware.models.atlas import Atlas
     from Middleware.services.run_records.records import RunRecords
 
 logger = logging.getLogger(__name__)
@@ -70,4 +71,11 @@ def build_records(arguments: LaunchArguments) -> RunRecords | None:
     if arguments.console == "off":
         return None
     from Middleware.services.run_records.records import build_records
-    return build_records(arguments.console, arguments.record)
+    records = build_records(arguments.console, arguments.record)
+    records.make_atlas = _make_atlas
+    return records
+
+
+def _make_atlas(users: Iterable[str] | None) -> Atlas:
+    from Middleware.cli import atlas
+    return atlas.Atlas(users)

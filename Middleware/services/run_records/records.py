@@ -5,6 +5,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
+from Middleware.models.atlas import MakeAtlas
 from Middleware.models.process import process
 from Middleware.services.run_records.archive import RunArchive
 from Middleware.services.run_records.completion import ConfigVersions
@@ -29,6 +30,7 @@ class RunRecords:
         folder: where runs are kept.
         settings: what is kept there.
         archive: the runs for everybody who looks at them.
+        make_atlas: reads the workflows, for the pages about them; it belongs to the floor above the API.
     """
 
     mode: str
@@ -38,6 +40,7 @@ class RunRecords:
     store: RunStore
     archive: RunArchive
     recorder: RunRecorder
+    make_atlas: MakeAtlas | None = None
 
     def close(self) -> None:
         """Write what is under way, at the end of the process."""

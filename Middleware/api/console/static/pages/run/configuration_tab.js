@@ -13,7 +13,7 @@ export function NodeConfiguration({ run, span, session, local }) {
   const workflow = workflowOf(span);
   const folder = workflow?.attributes.folder;
   const name = workflow?.attributes["workflow.name"] ?? workflow?.name;
-  const askable = !local && session && may(session, "all") && hasPage("workflows/*/*") && folder && name;
+  const askable = !local && session && may(session, "all") && hasPage("workflows") && folder && name;
   const { data, error, loading, reload } = useApi(askable
     ? `workflows/${encodeURIComponent(folder)}/${encodeURIComponent(name)}` : null);
   const facts = [["Workflow", name], ["Folder", folder], ["Node", span.attributes["node.index"]], ["Type", span.attributes["node.type"]],
