@@ -16,8 +16,17 @@ import pytest
 
 from Middleware.cli.discussions import command as memory_tool
 from Middleware.cli.discussions import output as memory_tool_output
+from Middleware.common import instance_global_variables as instance
+from Middleware.services.run_records.folder import ConsoleFolder
+from Middleware.services.run_records.queries import RunQuery
+from Middleware.services.run_records.records import stored_runs
+from Middleware.services.run_records.ring import RunRing
+from Middleware.services.run_records.settings import RecordSettings
+from Middleware.services.run_records.viewers import Viewer
+from Middleware.services.run_records.writer import RunStore
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
+from Tests.services.run_records.records_lab import run as run_of
 
 SCRIPT = Path(__file__).parents[2] / "Scripts" / "memory_tool.py"
 
@@ -309,6 +318,29 @@ def test_delete_without_asking_and_without_the_key(lab: DiscussionLab, tool: Too
     assert tool("delete", "private", "--yes") == 0
     assert not (lab.root / HASH).exists()
     assert f"stays:\n  {copy}" in tool.out and copy.exists()
+
+
+@pytest.mark.parametrize(("flags", "typed", "left"), [
+    (["--yes"], "", 3), (["--yes", "--runs"], "", 1), ([], "plain\nplain\n", 1), ([], "plain\nno\n", 3)])
+def test_delete_offers_the_runs_of_the_discussion(lab: DiscussionLab, tool: Tool, tmp_path: Path, flags: list[str],
+                                                  typed: str, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = tmp_path / "Console"
+    monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", str(console))
+    lab.store("plain")
+    # Nothing was recorded, and nothing is made.
+    assert tool("delete", "plain", "--yes") == 0 and not console.exists()
+    lab.store("plain")
+    folder = ConsoleFolder(str(console))
+    store = RunStore(folder, RunRing(), RecordSettings(folder, "texts"))
+    for discussion in ("plain", "plain", "other"):
+        store.began()
+        store.finished(run_of(discussion=discussion))
+    store.close()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert tool("delete", "plain", *flags, "--ConsoleDirectory", str(console)) == 0
+    assert ("2 runs" in tool.out) is (flags != ["--yes"])
+    with stored_runs() as archive:
+        assert archive.runs(RunQuery(), Viewer("operator")).total == left
 
 
 HOLDER = """

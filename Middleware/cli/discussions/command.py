@@ -22,6 +22,7 @@ from Middleware.services.discussions.reading import ENCRYPTED, Reader, export, s
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.paths import console_directory
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.utilities.files.file_access import atomic_write
@@ -36,7 +37,7 @@ DESCRIPTION = """Shows and maintains stored conversations:
   check [ID]                                do all files parse, can every memory be found?
   rebuild-index ID                          rebuild the word index
   export ID --output FILE                   write everything to one JSON file, unencrypted
-  delete ID [--yes]                         delete everything that belongs to the discussion
+  delete ID [--yes] [--runs]                delete everything that belongs to the discussion; --runs: with its runs
 
 Discussions of clients with an API key lie in folders of their own: --api-key KEY, --ask-key or the environment variable
 WILMER_API_KEY choose that folder, and decrypt it if the user's encryptUsingApiKey is on. Exit status: 0 if all is well,
@@ -159,7 +160,25 @@ def delete(session: Session) -> int:
     for left in result.left:
         output.complain(f"Not deleted: {left}")
     output.say(f"{result.deleted} file(s) deleted.")
+    _offer_runs(discussion, session.options)
     return 1 if result.left else 0
+
+
+def _offer_runs(discussion: catalog.StoredDiscussion, options: Options) -> None:
+    """Delete the runs of a discussion that the console has on disk, if the user wants that."""
+    if not os.path.isdir(console_directory()):
+        return
+    # Imported here: no other command needs them.
+    from Middleware.services.run_records.queries import RunQuery
+    from Middleware.services.run_records.records import stored_runs
+    from Middleware.services.run_records.viewers import Viewer
+    operator, name = Viewer("operator"), discussion.discussion_id
+    with stored_runs() as archive:
+        count = archive.runs(RunQuery(limit=1, discussion=name), operator).total
+        if not count or not (options.runs or (not options.yes and _typed(
+                f"The console has {counted(count, 'run')} of it. Type the id again to delete them, too: ") == name)):
+            return
+        output.say(f"{counted(archive.delete_discussion(name, operator, discussion.key_hash), 'run')} deleted.")
 
 
 def _typed(question: str) -> str | None:
@@ -209,7 +228,8 @@ def _session(options: Options) -> Session:
     clean = config_utils.clean_directory
     apply_arguments(LaunchArguments(
         config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
-        discussion_directory=clean(options.DiscussionDirectory), users=[options.User] if options.User else []))
+        discussion_directory=clean(options.DiscussionDirectory),
+        console_directory=clean(options.ConsoleDirectory), users=[options.User] if options.User else []))
     config_utils.user_settings()
     key = key_of(options, ask=True)
     keys = discussion_keys(key)
@@ -225,8 +245,8 @@ def key_of(options: Options, ask: bool) -> str:
 
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.set_defaults(ConfigDirectory=None, PublicDirectory=None, DiscussionDirectory=None, User=None, api_key=None,
-                        ask_key=False, key_folder=None)
+    parser.set_defaults(ConfigDirectory=None, PublicDirectory=None, DiscussionDirectory=None, ConsoleDirectory=None,
+                        User=None, api_key=None, ask_key=False, key_folder=None)
     _add_common(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -242,7 +262,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     """Flags that may stand before and behind the command."""
     for name, meaning in (("--User", "a user of Configs/Users (default: the current one)"),
                           ("--ConfigDirectory", "the Configs folder"), ("--PublicDirectory", "parent of Configs"),
-                          ("--DiscussionDirectory", "folder of the stored conversations")):
+                          ("--DiscussionDirectory", "folder of the stored conversations"),
+                          ("--ConsoleDirectory", "folder of the recorded runs")):
         parser.add_argument(name, metavar="N" if name == "--User" else "P", default=argparse.SUPPRESS, help=meaning)
     parser.add_argument("--api-key", metavar="KEY", default=argparse.SUPPRESS, help=f"the client's API key; others on "
                         f"this machine may see it, so rather set {KEY_VARIABLE}")
@@ -283,6 +304,7 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--runs", action="store_true", help="delete its recorded runs, too")
 
 
 _OWN_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {

@@ -1,8 +1,10 @@
 """All that a process has of recorded runs, as the launcher makes it for the console."""
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from Middleware.models.atlas import MakeAtlas
@@ -50,6 +52,17 @@ class RunRecords:
 def console_folder() -> ConsoleFolder:
     """Return the folder of recorded runs, which may not exist."""
     return ConsoleFolder(console_directory())
+
+
+@contextlib.contextmanager
+def stored_runs() -> Iterator[RunArchive]:
+    """Yield the runs on disk, for a command; those in the memory of a server are its own."""
+    folder, ring = console_folder(), RunRing()
+    store = RunStore(folder, ring, RecordSettings(folder))
+    try:
+        yield RunArchive(ring, store)
+    finally:
+        store.close()
 
 
 def build_records(mode: str, record: str | None = None) -> RunRecords:
