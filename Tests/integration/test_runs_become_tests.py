@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,13 @@ def test_a_made_test_fails_when_the_workflow_is_broken(server: Server, tmp_path:
     with temporary_world() as folder:
         result = contextvars.Context().run(run_tests, tests, folder, 1)[0]
     assert expectation in [failure.json_path for failure in result.failures]
+
+
+def test_a_run_keeps_the_versions_of_the_files_that_it_used(server: Server, coding: ExportedTest) -> None:
+    document = server.run({"model": "demo", "messages": QUESTION})
+    before = [dict(version) for version in document.facts["config"]]
+    path = server.public / "Configs" / CODING
+    path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    # A file is looked at again after a second.
+    time.sleep(1.1)
+    assert [dict(version) for version in settled(server.records.ring.documents()[0]).facts["config"]] == before

@@ -45,6 +45,8 @@ def complete(run: LiveRun) -> None:
     for span, attempt in attempts:
         describe_attempt(span, attempt)
     complete_facts(run, run)
+    # Asked again later, their versions would be other ones.
+    run.files = {}
 
 
 def complete_facts(run: LiveRun, document: RunDocument) -> None:

@@ -1,0 +1,53 @@
+"""The last step of every save of a configuration file from the console: a backup, the file, and a line about it."""
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from Middleware.services.run_records.folder import OWNER_ONLY, ConsoleFolder
+from Middleware.services.run_records.writer import RunStore
+from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.files.file_access import atomic_write
+from Middleware.utilities.text_utils import encode_text
+
+logger = logging.getLogger(__name__)
+
+BACKUPS = "backups"
+
+
+def save_file(folder: ConsoleFolder, store: RunStore, path: str, text: str, session: str, what: str) -> str | None:
+    """Write a file of the configuration; return the name of the backup, None for a file that is new.
+
+    Args:
+        path: relative to the config root, with forward slashes, and checked.
+        session: who saves it, for the list of changes.
+        what: what was changed, in a few words without any text of the file.
+
+    Raises OSError if the file, or its backup, cannot be written; then it is unchanged.
+    """
+    target = os.path.join(get_root_config_directory(), *path.split("/"))
+    backup = _back_up(folder, path, target)
+    atomic_write(target, encode_text(text))
+    logger.info("The console saved %s: %s (backup: %s)", path, what, backup or "none, as it is new")
+    # The file is saved by then, so a full disk must not look as if it were not.
+    with contextlib.suppress(sqlite3.Error, OSError), store.index() as index:
+        index.execute("INSERT INTO change (at, session, path, what, backup) VALUES (?, ?, ?, ?, ?)",
+                      (time.time_ns() // 1000, session, path, what, backup))
+        index.commit()
+    return backup
+
+
+def _back_up(folder: ConsoleFolder, path: str, target: str) -> str | None:
+    try:
+        before = Path(target).read_bytes()
+    except FileNotFoundError:
+        return None
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + f"-{time.time_ns() // 1000 % 1_000_000:06d}"
+    name = f"{path.replace('/', '~')}.{moment}"
+    folder.made()
+    atomic_write(os.path.join(folder.path, BACKUPS, name), before, OWNER_ONLY)
+    return name
