@@ -15,8 +15,10 @@ from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.services.run_records.model import RunDocument, Span
+from Middleware.services.run_records.queries import RunQuery
 from Middleware.services.run_records.records import RunRecords, build_records
 from Middleware.services.run_records.texts import settled
+from Middleware.services.run_records.viewers import Viewer
 from Tests.api.api_lab import CHAT, ApiLab
 from Tests.stub_backend import Reply, StubBackend, chat_chunk, chat_reply, chat_stream_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import llm, static, until, user
@@ -210,6 +212,13 @@ def test_nested_and_later_nodes_stand_where_they_belong(lab: RecordLab) -> None:
     assert (ask.attributes["node.index"], ask.attributes["node.type"]) == (1, "CustomWorkflow")
     assert answer.attributes["responder"] and not answer.attributes["after_answer"]
     assert after.attributes["after_answer"] and run.facts["answer"] == "<two one>"
+
+
+def test_what_has_ended_is_given_without_texts(lab: RecordLab) -> None:
+    lab.ask("a sentence")
+    found, = lab.records.archive.documents(RunQuery(), Viewer("operator"))
+    assert [span.kind for span in found.spans] == [span.kind for span in lab.run().spans]
+    assert all(span.texts == {} for span in found.spans) and found.encryption_key is None
 
 
 def test_without_a_console_nothing_listens(lab: RecordLab) -> None:

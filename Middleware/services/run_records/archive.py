@@ -233,7 +233,7 @@ class RunArchive:
         for run in itertools.islice(fitting, query.limit):
             if run.facts["id"] in known:
                 continue
-            document = run if isinstance(run, RunDocument) else self._without_texts(run, viewer)
+            document = settled(run, texts=False) if isinstance(run, RunDocument) else self._without_texts(run, viewer)
             yield _document(document, self.shown(document, viewer), reads=False)
 
     def _without_texts(self, run: StoredRun, viewer: Viewer) -> RunDocument:
