@@ -28,6 +28,7 @@ from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.replay.trial import stands_in
 from Tests.integration.shipped_users import USERS, Model, copy_of_shipped
+from Tests.stub_backend import RecordedRequest, Reply, status_reply
 from Tests.workflows.engine_lab import until
 
 CHAT = "/v1/chat/completions"
@@ -110,6 +111,55 @@ def test_every_route_and_model_becomes_a_test_that_passes(server: Server, tmp_pa
             assert result.passed, (name, [(failure.json_path, failure.lines) for failure in result.failures],
                                    json.dumps(test.test, indent=1))
             assert {"answer", "route", "order", "prompts", "endpoints"} <= set(test.test["expect"])  # type: ignore[call-overload]
+
+
+# -- unusual runs ------------------------------------------------------------------------------------------------------
+
+def node(title: str, prompt: str, **more: Any) -> dict[str, Any]:
+    return {"title": title, "type": "Standard", "endpointName": "Demo-LLM", "prompt": prompt, **more}
+
+
+def test_a_run_with_a_backup_equal_titles_and_nodes_side_by_side(server: Server, tmp_path: Path,
+                                                                 coding: ExportedTest) -> None:
+    configs = server.public / "Configs"
+    endpoint = configs / "Endpoints" / "demo" / "Demo-LLM.json"
+    working = json.loads(endpoint.read_text(encoding="utf-8"))
+    _write(endpoint.with_name("Spare.json"), working)
+    _write(endpoint.with_name("Broken.json"), {**working, "endpoint": working["endpoint"].replace("Demo-LLM", "Broken"),
+                                               "backupEndpointName": "Spare"})
+    inner = configs / "Workflows" / "demo" / "Inner.json"
+    _write(inner, {"nodes": [node("Analyse", "part {agent1Input}"), node("Say", "say {agent1Output}")]})
+    _write(configs / CODING, {"parallelNodes": True, "nodes": [
+        node("Analyse", "whole"),
+        *({"title": f"Run {name}", "type": "CustomWorkflow", "workflowName": "Inner", "scoped_variables": [name]}
+          for name in ("alpha", "beta")),
+        node("Answer", "{agent1Output} {agent2Output} {agent3Output}", endpointName="Broken", returnToUser=True)]})
+    config_utils.reset_config_store()
+    respond = server.model.responder
+
+    def reply(request: RecordedRequest) -> Reply:
+        # Long enough that the nodes run side by side.
+        time.sleep(0.05)
+        return status_reply(500) if "/Broken/" in request.path else respond(request)
+
+    server.model.responder = reply
+    try:
+        test = server.exported(server.run({"model": "demo", "messages": QUESTION}))
+    finally:
+        server.model.responder = respond
+    rules = test.test["replies"]
+    assert isinstance(rules, list)
+    assert [(rule["endpoint"], rule.get("fail") is not None) for rule in rules if rule["node"] == "Answer"] == [
+        ("Broken", True), ("Spare", False)]
+    assert {rule["node"] for rule in rules} >= {"Coding/Analyse", "Inner/Analyse", "Say"}
+    result = result_of(test, tmp_path)
+    assert result.passed, [(failure.json_path, failure.lines) for failure in result.failures]
+    for path in (inner, endpoint.with_name("Spare.json"), endpoint.with_name("Broken.json")):
+        path.unlink()
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 # -- what a made test notices ------------------------------------------------------------------------------------------

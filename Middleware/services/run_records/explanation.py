@@ -74,6 +74,8 @@ class _Time:
     cached: int | None = None
     ahead: int = 0
     calls: int = 1
+    # The tokens are counted here, as pieces of a stream.
+    estimated: bool = False
     # The span with the longest piece, and that piece.
     span: int = 0
     longest: int = 0
@@ -82,7 +84,8 @@ class _Time:
         same_node = self.node is not None and other.node is not None and _title(self.node) == _title(other.node)
         return replace(self, us=self.us + other.us, tokens=_sum(self.tokens, other.tokens),
                        cached=_sum(self.cached, other.cached), calls=self.calls + other.calls,
-                       ahead=max(self.ahead, other.ahead), node=self.node if same_node else None,
+                       ahead=max(self.ahead, other.ahead), estimated=self.estimated or other.estimated,
+                       node=self.node if same_node else None,
                        span=max((self.longest or self.us, self.span), (other.longest or other.us, other.span))[1],
                        longest=max(self.longest or self.us, other.longest or other.us))
 
@@ -143,13 +146,22 @@ def _of_attempt(tree: SpanTree, piece: Piece, attempt: Span, endpoint: str, node
         us = min(position + length, piece.end) - max(position, piece.start)
         position += length
         if us > 0:
-            counts = {"prompt": "usage.input_tokens", "write": "usage.output_tokens", "answer": "usage.output_tokens"}
-            yield _Time(kind, us, endpoint, node, tokens=number(attempt.attributes.get(counts.get(kind, ""))),
+            tokens, estimated = _tokens(kind, attempt, tree.around(attempt, "llm"))
+            yield _Time(kind, us, endpoint, node, tokens=tokens, estimated=estimated,
                         cached=number(attempt.attributes.get("usage.cache_read.input_tokens")))
     # An attempt that still runs has no length yet.
     if position < piece.end:
         rest = piece.end - max(position, piece.start)
         yield _Time("write" if attempt.attributes.get("usage.output_tokens") else "answer", rest, endpoint, node)
+
+
+def _tokens(kind: str, attempt: Span, call: Span | None) -> tuple[int | None, bool]:
+    """Return the tokens of a phase, and whether they are counted here because the back-end has not said."""
+    name = {"prompt": "usage.input_tokens", "write": "usage.output_tokens", "answer": "usage.output_tokens"}.get(kind)
+    reported = number(attempt.attributes.get(name)) if name else None
+    if reported is not None or kind != "write" or call is None:
+        return reported, False
+    return number(call.attributes.get("chunks")) or None, True
 
 
 def phases(attempt: Span, call: Span | None) -> list[tuple[str, int]]:
@@ -292,7 +304,8 @@ def _words(time: _Time) -> str:
         return f"{endpoint} read {time.tokens:,} prompt tokens{reused}" if time.tokens is not None \
             else f"{endpoint} read the prompt"
     if kind == "write":
-        return f"{endpoint} wrote {time.tokens:,}{_speed(time.tokens, time.us)}" if time.tokens is not None \
+        about = "≈" if time.estimated else ""
+        return f"{endpoint} wrote {about}{time.tokens:,}{_speed(time.tokens, time.us)}" if time.tokens is not None \
             else f"{endpoint} wrote"
     if kind == "answer":
         return f"{endpoint} answered" + (f" with {counted(time.tokens, 'token')}" if time.tokens is not None else "")

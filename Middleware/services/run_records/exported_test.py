@@ -161,8 +161,13 @@ class _Export:
         """Return whether a list of replies cannot say what a call got: one failed, or several ran at the same time."""
         return bool(self._failures(call)) or any(
             other is not call and other.start < call.start + call.duration
-            and call.start < other.start + other.duration and self._tree.parent(other) is self._tree.parent(call)
+            and call.start < other.start + other.duration and self._caller(other) == self._caller(call)
             for other in self._document.spans if other.kind == "llm")
+
+    def _caller(self, call: Span) -> str:
+        """Return the name of the node that makes a call, "" for none."""
+        node = self._tree.around(call, "node")
+        return "" if node is None else self._name(node)
 
     def _rules(self, node: Span | None, call: Span) -> Iterator[dict[str, object]]:
         of_node: dict[str, object] = {} if node is None else {"node": self._name(node)}

@@ -63,6 +63,11 @@ def unreported_stream(run: Made) -> None:
     run.attempt("Main", 0, 10, run.call("Main", 0, 10, node, time_to_first_token=7 * SECOND), usage__output_tokens=30)
 
 
+def counted_here(run: Made) -> None:
+    node = run.node(1, "Answer", 0, 10, run.workflow("Coding", 0, 10))
+    run.attempt("Main", 0, 10, run.call("Main", 0, 10, node, time_to_first_token=4 * SECOND, chunks=300))
+
+
 def slow_tool(run: Made) -> None:
     node = run.node(1, "Look it up", 0, 9, run.workflow("Coding", 0, 10))
     run.add("tool", "WebFetch", 0, 9, node, tool__name="WebFetch")
@@ -101,6 +106,7 @@ def answered(run: Made, **attributes: object) -> None:
     (slow_writing, "write", "10.0 s: 9.0 s Main wrote 486 (54/s), 0.5 s Main had not begun, 0.5 s Main read the "
                             "prompt."),
     (unreported_stream, "prompt", "10.0 s: 7.0 s Main read the prompt, 3.0 s Main wrote 30 (10/s)."),
+    (counted_here, "write", "10.0 s: 6.0 s Main wrote ≈300 (50/s), 4.0 s Main read the prompt."),
     (slow_tool, "tool", "10.0 s: 9.0 s tool WebFetch in node 1 'Look it up', 1.0 s the rest."),
     (retry, "retry", "10.0 s: 7.0 s failed attempt at Main, 2.5 s Main answered, 0.5 s waiting to try Main again."),
     (nested, "answer", "10.0 s: 10.0 s Worker answered with 300 tokens."),
