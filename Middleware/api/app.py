@@ -20,6 +20,7 @@ from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.registry import node_types
 
 if TYPE_CHECKING:
+    from Middleware.api.console.door import Door
     from Middleware.services.run_records.records import RunRecords
 
 # Requests that wait at the gate never occupy these threads, so model lists and health checks are still answered.
@@ -57,8 +58,19 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
     if semaphore is not None and globals_.CONCURRENCY_LEVEL == "wilmer":
         waiting = max(threads - RESERVED_THREADS, 1) if threads else None
         gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
-    return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB, globals_.ACCESS_KEYS,
-                               BrowserSafety(globals_.ALLOWED_ORIGINS), globals_.PRIVATE_CLIENTS_ONLY, observer)
+    browsers = BrowserSafety(globals_.ALLOWED_ORIGINS)
+    console = None if records is None else _console(records, browsers, gated, observer)
+    return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB, globals_.ACCESS_KEYS, browsers,
+                               globals_.PRIVATE_CLIENTS_ONLY, console, observer)
+
+
+def _console(records: RunRecords, browsers: BrowserSafety, gated: WSGIApplication, observer: Listeners) -> Door:
+    """Return the door of the console."""
+    # Imported here: without a console, nothing of it is needed.
+    from Middleware.api.console.door import Door, no_gate
+
+    gate = gated.pass_through if isinstance(gated, ConcurrencyLimitMiddleware) else no_gate
+    return Door(records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB)
 
 
 def __getattr__(name: str) -> object:

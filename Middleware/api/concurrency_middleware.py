@@ -66,13 +66,18 @@ class ConcurrencyLimitMiddleware:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("REQUEST_METHOD") != "POST" or route_path(environ) not in API_TYPES:
             return self.app(environ, start_response)
+        return self.pass_through(self.app, environ, start_response)
+
+    def pass_through(self, app: WSGIApplication, environ: WSGIEnvironment,
+                     start_response: StartResponse) -> Iterable[bytes]:
+        """Let ``app`` answer a request once it has a slot, or is handed over."""
         place = Place(self, environ)
         try:
             if not place.held and not self._lets_in(place):
                 place.end()
                 return _refuse(environ, start_response)
             environ[PLACE_KEY] = place
-            return _GatedBody(self.app(environ, start_response), place)
+            return _GatedBody(app(environ, start_response), place)
         except BaseException:
             place.end()
             raise

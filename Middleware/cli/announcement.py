@@ -1,10 +1,12 @@
 """The lines that a launcher prints at the start, and the warnings about clients that can reach the server."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import demo, users
@@ -17,6 +19,9 @@ from Middleware.utilities.command_lines import command, in_project_container, ow
 from Middleware.utilities.config.users import has_current_user_file
 from Middleware.utilities.http.addresses import is_loopback
 
+if TYPE_CHECKING:
+    from Middleware.services.run_records.records import RunRecords
+
 logger = logging.getLogger(__name__)
 
 RULE = "!" * 100
@@ -24,10 +29,13 @@ PRIVATE_ONLY = ("  Clients:        everyone with a private address (your own net
                 "                  With keys: Docs/User/network-access.md. Without keys, for everyone: --allow-public")
 
 
-def describe(host: str, port: int, address: str, is_demo: bool = False) -> list[str]:
+def describe(host: str, port: int, address: str, is_demo: bool = False,
+             records: RunRecords | None = None) -> list[str]:
     """Return the lines printed at start: resolved directories, users, address, and notes for the operator.
 
-    ``address``: the numeric address of ``host``, which decides who can connect.
+    Args:
+        address: the numeric address of ``host``, which decides who can connect.
+        records: the recorded runs; None without a console.
     """
     public = config_utils.get_root_public_directory()
     conversations = _data_directory(config_utils.get_discussions_root_directory, instance.DISCUSSION_DIRECTORY,
@@ -45,8 +53,22 @@ def describe(host: str, port: int, address: str, is_demo: bool = False) -> list[
              f"  Listening on:   {host}, port {port}: {base}"]
     if others := urls_elsewhere(address, port):
         lines.append(f"  Other devices:  {', '.join(others)}")
+    if records is not None:
+        lines.append(f"  Console:        {_console_address(base, records)}")
     lines += describe_access(address)
     return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if is_demo else demo.elsewhere())
+
+
+def _console_address(base: str, records: RunRecords) -> str:
+    """Return the address of the console: on a terminal a link that signs in, which must not get into a log file."""
+    # Imported here: without a console, nothing of it is needed.
+    from Middleware.api.console.sign_in import PATH, sign_in_link
+
+    if sys.stdout.isatty():
+        # Without its folder, nobody can be signed in; the page says how to go on.
+        with contextlib.suppress(OSError):
+            return sign_in_link(base, records.folder)
+    return f"{base}{PATH}"
 
 
 def served_users() -> str:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 
 from Middleware.cli import users
-from Middleware.cli.check.lookups import files_in
 from Middleware.cli.running_server import others_here
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
@@ -49,10 +48,10 @@ def _served() -> list[str]:
 
 def _queued_endpoints() -> Iterator[tuple[str, Mapping[str, object]]]:
     try:
-        folder = config_utils.user_name_setting("endpointConfigsSubDirectory")
+        folder, names = config_utils.user_name_setting("endpointConfigsSubDirectory"), config_utils.endpoint_names()
     except (ConfigurationError, OSError):
         return
-    for name in sorted(files_in("Endpoints", *([folder] if folder else []))):
+    for name in names:
         try:
             endpoint = config_utils.load_endpoint(name)
         except (ConfigurationError, OSError):

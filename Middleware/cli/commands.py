@@ -57,6 +57,11 @@ def _keys(words: Sequence[str]) -> int:
     return main(words)
 
 
+def _console(words: Sequence[str]) -> int:
+    from Middleware.cli.console_link import main
+    return main(words)
+
+
 def _memory(words: Sequence[str]) -> int:
     from Middleware.cli.console import program_name
     from Middleware.cli.discussions.command import run
@@ -89,6 +94,7 @@ COMMANDS: dict[str, Command] = {
     "try": Command("send one request to a model and print the answer; --trace shows what happens", _try),
     "chat": Command("talk to a model in this terminal", _chat),
     "keys": Command("create the keys that clients need, and list them", _keys),
+    "console": Command("print a link to the run console of the running server", _console),
     "memory": Command("list, show, search, check, export and delete stored conversations", _memory),
     "rekey": Command("move stored conversations to another API key, or decrypt them", _rekey),
     "help": Command("print this help; 'help COMMAND' prints the help of a command", _help)}

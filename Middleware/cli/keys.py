@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from Middleware.api.edge.access_keys import (
+    CONSOLE_FIELD,
+    CONSOLE_WORDS,
     HASHED,
     KEY_FILE,
     SHORT_KEY,
@@ -53,6 +55,10 @@ OWNER_ONLY = 0o600
 NOTED_CHARACTERS = len(PREFIX) + 4
 
 
+CONSOLE_HELP = ("the key opens the run console: 'own' shows the runs made with this very key, 'all' those of the key's "
+                "users (default: it does not open it)")
+
+
 class NotDoneError(Exception):
     """The command could not be carried out; the text says why."""
 
@@ -66,9 +72,10 @@ def new_key() -> str:
     return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
-def line_for(key: str, user: str | None = None, note: str = "") -> str:
+def line_for(key: str, user: str | None = None, note: str = "", console: str = "") -> str:
     """Return the line of a key for the list; it does not contain the key itself."""
     line = HASHED + hashlib.sha256(key.encode("utf-8")).hexdigest()
+    line += f" {CONSOLE_FIELD}{console}" if console else ""
     line += f" {USER_FIELD}{user}" if user else ""
     return line + (f"  # {note}" if note else "")
 
@@ -107,14 +114,16 @@ def read_key() -> str:
     return key
 
 
-def make_key(given: bool, user: str | None, path: str | None) -> None:
+def make_key(given: bool, user: str | None, path: str | None, console: str = "") -> None:
     """Make a key, or ask for it if it is ``given``, and print it with its line, or add the line to the list ``path``.
+
+    ``console``: what it may see in the run console, ``own`` or ``all``; "" if it does not open it.
 
     Raises NotDoneError, UnusableKeyError.
     """
     key = read_key() if given else new_key()
     today = datetime.date.today().isoformat()
-    line = line_for(key, user, today if given else f"{key[:NOTED_CHARACTERS]}..., {today}")
+    line = line_for(key, user, today if given else f"{key[:NOTED_CHARACTERS]}..., {today}", console)
     if path:
         append(os.path.expanduser(path), line)
     if given and len(key) < SHORT_KEY:
@@ -135,7 +144,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--hash", action="store_true", help="for a key that you have, instead of a new one")
     describe_options(parser, {
         "--User": "the key is for this user only; without it, for every user",
-        "--accepted-keys-file": f"the list (default: {KEY_FILE} in the public directory)"})
+        "--accepted-keys-file": f"the list (default: {KEY_FILE} in the public directory)",
+        "--console": CONSOLE_HELP})
+    _accept_console_words(parser)
     arguments, options = parse_command_arguments(parser, words)
     apply_arguments(arguments)
     if len(arguments.users) > 1:
@@ -145,6 +156,14 @@ def main(words: Sequence[str]) -> int:
     return _reported(parser, lambda: _run(options, user, path))
 
 
+def _accept_console_words(parser: argparse.ArgumentParser) -> None:
+    """Let ``--console`` take the words of a key. Those of the server are still understood, without effect."""
+    for action in parser._actions:
+        if "--console" in action.option_strings:
+            action.choices, action.metavar = [*CONSOLE_WORDS, *(action.choices or ())], "own|all"
+            action.default = None
+
+
 def _run(options: argparse.Namespace, user: str | None, path: str) -> None:
     if user is not None:
         # The name of a user who does not exist would make a key that lets nobody in.
@@ -152,7 +171,8 @@ def _run(options: argparse.Namespace, user: str | None, path: str) -> None:
     if options.action == "list":
         print_list(path)
     else:
-        make_key(options.hash, user, path if options.action == "add" else None)
+        console = options.console if options.console in CONSOLE_WORDS else ""
+        make_key(options.hash, user, path if options.action == "add" else None, console)
 
 
 def default_list() -> str:
@@ -167,7 +187,8 @@ def print_list(path: str) -> None:
     except (AccessKeysError, WilmerError) as error:
         raise NotDoneError(str(error)) from error
     for key in accepted.keys:
-        say(f"line {key.line}: {f'user {key.user}' if key.user else 'every user'}{f', {key.name}' if key.name else ''}")
+        facts = [f"user {key.user}" if key.user else "every user", key.console and f"console {key.console}", key.name]
+        say(f"line {key.line}: {', '.join(filter(None, facts))}")
     say(f"{len(accepted.keys)} in {path}")
     for text in accepted.warnings():
         say(f"WARNING: {text}", error_stream=True)
@@ -209,6 +230,7 @@ def script(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--add", metavar="FILE", help="append the line to this list")
     parser.add_argument("--user", metavar="NAME", help="the key is good for this user only")
     parser.add_argument("--hash", action="store_true", help="for a key that you have, instead of a new one")
+    parser.add_argument("--console", choices=CONSOLE_WORDS, default="", help=CONSOLE_HELP)
     options = parser.parse_args(argv)
     if options.add is not None and not options.add.strip():
         parser.error("--add needs the path of a file")
@@ -216,7 +238,7 @@ def script(argv: Sequence[str] | None = None) -> int:
     if options.user is not None and not (options.user.strip() and options.user.isprintable()
                                          and " #" not in options.user):
         parser.error("--user needs a name, without ' #' in it")
-    return _reported(parser, lambda: make_key(options.hash, options.user, options.add))
+    return _reported(parser, lambda: make_key(options.hash, options.user, options.add, options.console))
 
 
 def _reported(parser: argparse.ArgumentParser, action: Callable[[], None]) -> int:

@@ -53,7 +53,7 @@ class Launch:
 
     def announce(self) -> None:
         """Print where the server is, once it accepts connections, and begin to check the configuration."""
-        for line in announcement.describe(self.host, self.port, self.address, self.demo):
+        for line in announcement.describe(self.host, self.port, self.address, self.demo, self.records):
             say(line)
         self.load_check.begin()
 

@@ -36,6 +36,11 @@ class FairSemaphore:
         return len(self._queue) + len(self._behind)
 
     @property
+    def taken(self) -> int:
+        """The number of slots that are held."""
+        return self._size - self._free
+
+    @property
     def free(self) -> bool:
         """Whether a slot is free at this moment."""
         return self._free > 0

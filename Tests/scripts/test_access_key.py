@@ -128,3 +128,26 @@ def test_wrong_arguments(words: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         access_key.script(words)
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("words", [["--console", "own"], ["--console", "all", "--user", "ann"]])
+def test_a_key_for_the_console(tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.txt"
+    assert access_key.script(["--add", str(file), *words]) == 0
+    grant = accepted(file, SHOWN.findall(capsys.readouterr().out)[0])
+    assert grant is not None and grant.console == words[1]
+    assert grant.console_users == grant.users == (frozenset({"ann"}) if "ann" in words else None)
+
+
+def test_the_command_writes_and_lists_the_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.txt"
+    assert access_key.main(["add", "--console", "own", "--accepted-keys-file", str(file)]) == 0
+    assert access_key.main(["list", "--accepted-keys-file", str(file)]) == 0
+    assert "line 1: every user, console own, wilmer-" in capsys.readouterr().out
+
+
+def test_the_words_of_the_server_have_no_effect_on_a_key(tmp_path: Path) -> None:
+    """As a command may stand in front of the server's own command line."""
+    file = tmp_path / "keys.txt"
+    assert access_key.main(["add", "--console", "edit", "--accepted-keys-file", str(file)]) == 0
+    assert "console" not in file.read_text("utf-8")

@@ -1,12 +1,13 @@
 """The keys that clients send, and the file of the accepted ones, which is read again when it changes.
 
-A line of the file is a key, or ``sha256:`` and the hash of one, optionally followed by ``user=NAME``. A comment at its
-end is the name of the key in the log::
+A line of the file is a key, or ``sha256:`` and the hash of one, optionally followed by ``console=own`` or
+``console=all``, which lets it into the console, and by ``user=NAME``. A comment at its end is the name of the key in
+the log::
 
     # phones and laptops
     wilmer-Zk3...                      every user
     sha256:4be07c1a98d3525f...         every user; the file does not hold the key itself
-    sha256:b1f20d6e73c9a804...  user=alice  # Alice's phone
+    sha256:b1f20d6e73c9a804...  console=own user=alice  # Alice's phone
 
 A key may appear on several lines, for several users.
 """
@@ -55,6 +56,8 @@ X_API_KEY = "HTTP_X_API_KEY"
 MAX_IDEMPOTENCY_KEY = 128
 HASHED = "sha256:"
 USER_FIELD = "user="
+CONSOLE_FIELD = "console="
+CONSOLE_WORDS = ("own", "all")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -69,10 +72,17 @@ class NoKeysError(AccessKeysError):
 
 @dataclass(frozen=True)
 class Grant:
-    """The users that a known key permits, all if ``users`` is None; and the key's name, "" for none."""
+    """The users that a known key permits, all if ``users`` is None; and the key's name, "" for none.
+
+    Attributes:
+        console: what the key may see in the console, ``own`` or ``all``; "" if it does not open it.
+        console_users: the users of the lines that say so, None for all.
+    """
 
     users: frozenset[str] | None = None
     name: str = field(default="", compare=False)
+    console: str = ""
+    console_users: frozenset[str] | None = frozenset()
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,7 @@ class AcceptedKey:
         short: the key is easy to guess.
         name: the comment behind the key, for the log.
         served: the server serves the user, or the key is for every user.
+        console: ``own`` or ``all`` if the key opens the console, else "".
     """
 
     digest: bytes
@@ -95,6 +106,7 @@ class AcceptedKey:
     line: int = field(default=0, compare=False)
     name: str = ""
     served: bool = True
+    console: str = ""
 
 
 class AccessKeys:
@@ -141,9 +153,12 @@ class AccessKeys:
             self._warn_of_spelling(scheme)
             # Only keys for all users are accepted with this spelling.
             users &= {None}
-        if None in users:
-            return Grant(None, name)
-        return Grant(frozenset(user for user in users if user is not None), name) if users else None
+        if not users:
+            return None
+        opening = [key for key in found if key.console and key.user in users]
+        # Of several lines of one key, the one that shows more decides.
+        console = max((key.console for key in opening), key=CONSOLE_WORDS.index, default="")
+        return Grant(_named(users), name, console, _named({key.user for key in opening}))
 
     def warnings(self) -> list[str]:
         """Return what the operator should fix, although the file can be used."""
@@ -273,6 +288,11 @@ def parse_keys(data: bytes, users: Sequence[str], name: str) -> tuple[AcceptedKe
     return tuple(keys)
 
 
+def _named(users: set[str | None]) -> frozenset[str] | None:
+    """Return users as a grant has them: None, which stands for all, swallows the others."""
+    return None if None in users else frozenset(user for user in users if user is not None)
+
+
 def _name(comment: str) -> str:
     """Return a comment as the name of its key: one line of printable characters, without the mark."""
     text = " ".join(comment.strip().lstrip("#").split())
@@ -280,34 +300,52 @@ def _name(comment: str) -> str:
 
 
 def _key(words: Sequence[str], users: Sequence[str], where: str) -> AcceptedKey:
-    """Return the key of one line, which has the key itself or its hash, and perhaps the user's field."""
-    user = _user(words[1].strip(), where) if len(words) > 1 else None
+    """Return the key of one line, which has the key itself or its hash, and perhaps the fields behind it."""
+    console, rest = _console(words[1].strip() if len(words) > 1 else "", where)
+    user = _user(rest, where) if rest else None
     served = user is None or user in users
     text = words[0]
+    if text.startswith(CONSOLE_FIELD):
+        raise AccessKeysError(f"{where}: the key is missing before '{CONSOLE_FIELD}'.")
     if text.startswith(USER_FIELD):
         raise AccessKeysError(f"{where}: the key is missing before '{USER_FIELD}'.")
     if not text.lower().startswith(HASHED):
         if not text.isprintable():
             raise AccessKeysError(f"{where}: a key cannot hold control characters.")
         return AcceptedKey(hashlib.sha256(text.encode("utf-8")).digest(), user, plain=True, short=len(text) < SHORT_KEY,
-                           served=served)
+                           served=served, console=console)
     digits = text[len(HASHED):]
     if not _HASH.fullmatch(digits):
         raise AccessKeysError(f"{where}: after '{HASHED}' come 64 hexadecimal digits, and these are not. "
                               f"This makes the line of a key: {own_command('keys', 'new', '--hash')}")
-    return AcceptedKey(bytes.fromhex(digits), user, served=served)
+    return AcceptedKey(bytes.fromhex(digits), user, served=served, console=console)
 
 
 def _maker(path: str) -> str:
     return own_command("keys", "add", "--accepted-keys-file", path)
 
 
+def _console(text: str, where: str) -> tuple[str, str]:
+    """Return the word of the field for the console, "" without one, and the rest of the line."""
+    if not text.startswith(CONSOLE_FIELD):
+        return "", text
+    first, *others = text.split(None, 1)
+    word, rest = first[len(CONSOLE_FIELD):], others[0] if others else ""
+    if word not in CONSOLE_WORDS:
+        raise AccessKeysError(f"{where}: '{CONSOLE_FIELD}' takes 'own' (the key's own runs) or 'all' (the runs of its "
+                              f"users), not '{word[:30]}'.")
+    return word, rest
+
+
 def _user(text: str, where: str) -> str:
     if text == USER_FIELD:
         raise AccessKeysError(f"{where}: {USER_FIELD} needs a name, as in '{USER_FIELD}NAME'.")
+    if f" {CONSOLE_FIELD}" in text:
+        raise AccessKeysError(f"{where}: '{CONSOLE_FIELD}' stands directly behind the key, before '{USER_FIELD}NAME'.")
     if not text.startswith(USER_FIELD):
-        raise AccessKeysError(f"{where}: after the key only '{USER_FIELD}NAME' may follow. A key has no blanks in it, "
-                              "and a comment begins with '#'.")
+        raise AccessKeysError(f"{where}: after the key only '{CONSOLE_FIELD}own', '{CONSOLE_FIELD}all' and then "
+                              f"'{USER_FIELD}NAME' may follow. A key has no blanks in it, and a comment begins with "
+                              "'#'.")
     return text[len(USER_FIELD):].strip()
 
 

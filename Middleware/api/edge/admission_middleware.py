@@ -7,7 +7,7 @@ import io
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from Middleware.api.dialects import OTHER_API, Dialect, api_type_of, dialect_of, request_label
@@ -61,6 +61,19 @@ IDEMPOTENT_APIS = frozenset((OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES, A
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
+class OwnDoor(Protocol):
+    """A part of the server with a door of its own, which decides itself who is let in: the console."""
+
+    def leads_to(self, environ: WSGIEnvironment) -> bool:
+        """Return whether a request is for this part."""
+
+    def refuses(self, environ: WSGIEnvironment) -> bool:
+        """Return whether the request will be refused, judged by its head alone."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request, whose body has not been read."""
+
+
 class AdmissionMiddleware:
     """Admits or refuses requests before they wait for a slot and before their bodies are read.
 
@@ -71,17 +84,19 @@ class AdmissionMiddleware:
         browsers: the web pages that are admitted; by default those of this computer.
         private_only: refuse clients with public addresses.
         listeners: get the events of each request.
+        console: the door of the console; None without one.
     """
 
     def __init__(self, app: WSGIApplication, max_request_mb: int = 0, keys: AccessKeys | None = None,
                  browsers: BrowserSafety | None = None, private_only: bool = False,
-                 listeners: Observer | None = None) -> None:
+                 console: OwnDoor | None = None, listeners: Observer | None = None) -> None:
         self.app = app
         self._listeners = listeners
         self._limit = max_request_mb * MEGABYTE or None
         self._keys = keys
         self._browsers = browsers or BrowserSafety()
         self._private_only = private_only
+        self._console = console
         # The addresses that were refused. Scanners come back for hours, and would fill the log.
         self._strangers: Once[str] = Once()
 
@@ -93,6 +108,8 @@ class AdmissionMiddleware:
         stranger = public_address(environ) if self._private_only else None
         if stranger is not None:
             return self._turn_away(stranger, environ, start_response)
+        if self._console is not None and self._console.leads_to(environ):
+            return self._console(environ, _with_headers(start_response, id_headers(environ), True))
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
         judgement = self._browsers.judge(environ)
@@ -114,12 +131,15 @@ class AdmissionMiddleware:
             return self.app(environ, start_response)
         request = RequestContext(request_id=request_id, api_type=api_type_of(environ),
                                  key_name=environ.get(KEY_NAME_KEY, ""), api_key=api_key_of(environ))
-        return self._admit(request, environ, start_response)
+        request.listeners = self._listeners
+        return admit(self.app, request, environ, start_response)
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
         """Return whether the request will be refused, judged by its head alone; for servers that read bodies first."""
         if self._private_only and public_address(environ) is not None:
             return True
+        if self._console is not None and self._console.leads_to(environ):
+            return self._console.refuses(environ)
         judgement = self._browsers.judge(environ)
         return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
 
@@ -142,22 +162,23 @@ class AdmissionMiddleware:
         environ[PERMITTED_USERS_KEY], environ[KEY_NAME_KEY] = grant.users, grant.name
         return None
 
-    def _admit(self, request: RequestContext, environ: WSGIEnvironment,
-               start_response: StartResponse) -> Iterable[bytes]:
-        environ[REQUEST_KEY] = request
-        if not running_requests().arrive(request):
-            _log_refusal(environ, STOPPING)
-            return _refuse(environ, start_response, STOPPING)
-        try:
-            request.listeners = self._listeners
-            if request.api_type != OTHER_API:
-                request.body_bytes = _declared_length(environ) or 0
-                request.report("request_arrived", request)
-            _displace_earlier_attempt(request, environ)
-            return _AdmittedBody(self.app(environ, start_response), request)
-        except BaseException:
-            running_requests().leave(request)
-            raise
+
+def admit(app: WSGIApplication, request: RequestContext, environ: WSGIEnvironment,
+          start_response: StartResponse) -> Iterable[bytes]:
+    """Let ``app`` answer as a request that can be cancelled by its id from now on."""
+    environ[REQUEST_KEY] = request
+    if not running_requests().arrive(request):
+        _log_refusal(environ, STOPPING)
+        return _refuse(environ, start_response, STOPPING)
+    try:
+        if request.api_type != OTHER_API:
+            request.body_bytes = _declared_length(environ) or 0
+            request.report("request_arrived", request)
+        _displace_earlier_attempt(request, environ)
+        return _AdmittedBody(app(environ, start_response), request)
+    except BaseException:
+        running_requests().leave(request)
+        raise
 
 
 def id_headers(environ: Mapping[str, Any]) -> Headers:

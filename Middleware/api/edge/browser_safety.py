@@ -118,11 +118,14 @@ class BrowserSafety:
 
     def _refusal_of_name(self, environ: WSGIEnvironment) -> Refusal | None:
         """Refuse an unknown host name from browsers that omit Sec-Fetch-Site, as they do on plain HTTP connections."""
-        name = environ.get("HTTP_HOST", "").strip()
         # Programs other than browsers cannot be made to send requests by a web page.
-        if not name or not environ.get("HTTP_USER_AGENT", "").startswith("Mozilla/"):
+        if not environ.get("HTTP_HOST", "").strip() or not environ.get("HTTP_USER_AGENT", "").startswith("Mozilla/"):
             return None
-        host = _host_in(environ)
+        return self.refusal_of_host(environ)
+
+    def refusal_of_host(self, environ: WSGIEnvironment) -> Refusal | None:
+        """Refuse a request that calls this server by a name whose owner could point it anywhere (DNS rebinding)."""
+        name, host = environ.get("HTTP_HOST", "").strip(), _host_in(environ)
         if host is not None and (_is_own_computer(host) or self._is_own(host)):
             return None
         hint = f" If that is its name, start WilmerAI with --allow-origin http://{host[:_SHOWN]}" if host else ""
@@ -148,6 +151,12 @@ def normal_origin(text: str) -> str | None:
     return f"{scheme}://{host}" if port in (None, _DEFAULT_PORTS.get(scheme)) else f"{scheme}://{host}:{port}"
 
 
+def called_origins(environ: WSGIEnvironment) -> frozenset[str]:
+    """Return the origins of pages that this server itself has sent, as the client called it; a proxy may add TLS."""
+    host = environ.get("HTTP_HOST", "").strip()
+    return frozenset(origin for scheme in _DEFAULT_PORTS if (origin := normal_origin(f"{scheme}://{host}")))
+
+
 def is_loopback_name(environ: WSGIEnvironment) -> bool:
     """Return whether the client addressed this server by a loopback name or address."""
     host = _host_in(environ)
@@ -161,8 +170,11 @@ def has_body(environ: WSGIEnvironment) -> bool:
 
 def _wrong_content_type(environ: WSGIEnvironment) -> Refusal | None:
     """Refuse a browser's POST with another content type than JSON: browsers send those without a preflight."""
-    if environ.get("REQUEST_METHOD") != "POST":
-        return None
+    return refusal_of_content(environ) if environ.get("REQUEST_METHOD") == "POST" else None
+
+
+def refusal_of_content(environ: WSGIEnvironment) -> Refusal | None:
+    """Refuse a body that is not declared as JSON."""
     kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         return None

@@ -133,6 +133,11 @@ class RunningRequests:
         return [request for request in running
                 if request.api_type == api_type and request.api_key == api_key and not request.answer_complete]
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the server is about to end, so that what only waits for news ends too."""
+        return self._stopping
+
     def knows(self, request_id: str) -> bool:
         return request_id in self._requests
 

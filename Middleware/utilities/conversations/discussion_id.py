@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from Middleware.models.messages import Message
 from Middleware.models.request_context import current_request
@@ -24,6 +24,17 @@ def extract_discussion_id(messages: Iterable[Mapping[str, object]]) -> str | Non
         if found:
             return _checked(content[slice(*found)])
     return None
+
+
+def with_discussion_id(messages: Sequence[Mapping[str, object]], name: str) -> list[Mapping[str, object]]:
+    """Return the messages with the tag of an id in front of their first text."""
+    tagged = list(messages)
+    for position, message in enumerate(tagged):
+        content = message.get("content")
+        if isinstance(content, str):
+            tagged[position] = {**message, "content": f"{OPEN_TAG}{name}{_CLOSE_TAG}{content}"}
+            break
+    return tagged
 
 
 def remove_discussion_id_tag(messages: Iterable[Message]) -> None:

@@ -90,6 +90,30 @@ def test_a_key_may_be_for_some_users(file: KeyFile, text: str, users: set[str] |
     assert grant(file.load(text), LONG) == Grant(None if users is None else frozenset(users))
 
 
+@pytest.mark.parametrize(("text", "console", "users"), [
+    (LONG, "", set()), (f"{LONG} console=own", "own", None), (f"{LONG}\tconsole=all   user=Carol Ann # x", "all",
+                                                              {"Carol Ann"}),
+    (f"{hashed(LONG)} console=all user=ann\n{LONG} user=bob", "all", {"ann"}),
+    (f"{LONG} console=own\n{LONG} console=all user=ann", "all", None), (f"{LONG} console=all user=nobody", None, None)])
+def test_a_line_says_what_its_key_sees_in_the_console(file: KeyFile, text: str, console: str | None,
+                                                      users: set[str] | None) -> None:
+    found = grant(file.load(text), LONG)
+    if console is None:
+        assert found is None
+    else:
+        assert found is not None and found.console == console
+        assert found.console_users == (None if users is None else frozenset(users))
+
+
+@pytest.mark.parametrize(("text", "word"), [
+    (f"{LONG} console=", "takes 'own'"), (f"{LONG} console=edit", "'edit'"), ("console=own user=ann", "key is missing"),
+    (f"{LONG} user=ann console=own", "behind the key"), (f"{LONG} consle=own", "console=own")])
+def test_a_wrong_word_for_the_console_is_named_with_its_line(file: KeyFile, text: str, word: str) -> None:
+    with pytest.raises(AccessKeysError, match="line 1") as error:
+        file.load(text)
+    assert word in str(error.value)
+
+
 @pytest.mark.parametrize("header", [
     None, "", "Bearer", "Bearer ", LONG, f"Basic {LONG}", f"Bearer{LONG}", f"Bearer {LONG}x", f"Bearer {LONG[:-1]}",
     f"Bearer {LONG.upper()}", f"Bearer {hashed(LONG)}", f"Bearer {hashed(LONG)[7:]}", f"Bearer {LONG} {LONG}",

@@ -1,0 +1,260 @@
+"""The run console of a real server: signing in by the link, live events, stop, playground, and what it leaves alone."""
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from Tests.integration.launcher import USER, Backend, Launcher, run_launcher, standard_tree, streamed_text, stuck
+from Tests.workflows.engine_lab import until
+
+SCRIPT = "run_waitress.py"
+LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/console/#signin=([\w-]+)")
+API = "/console/api/"
+STREAMS = 16
+
+
+class Console:
+    """A server with one slot at its gate, and its operator."""
+
+    def __init__(self, folder: Path, backend: Backend) -> None:
+        self.tree = standard_tree(folder / "Public", backend.url)
+        self.arguments = ["--PublicDirectory", self.tree.public, "--User", USER]
+        self.server = Launcher(SCRIPT, *self.arguments, "--concurrency", "1", backend=backend)
+        self.backend = backend
+        self.token = ""
+
+    def link(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the command that prints a sign-in link."""
+        return run_launcher(SCRIPT, "console", *self.arguments, *words)
+
+    def sign_in(self) -> None:
+        found = LINK.search(self.link().stdout)
+        assert found and found[1] == self.server.url
+        self.token = self.call("POST", "session", {"code": found[2]}, 200)["token"]
+
+    def call(self, method: str, path: str, body: Any = None, status: int | None = 200) -> Any:
+        answer = self.send(method, path, body)
+        data = answer.read()
+        answer.close()
+        assert status in (None, answer.status), data
+        return json.loads(data)
+
+    def send(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
+        """Send a call on a connection of its own and return the beginning of the answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        data = None if body is None else json.dumps(body)
+        headers |= {"Content-Type": "application/json", "Connection": "close"}
+        connection.request(method, API + path, data, headers)
+        return connection.getresponse()
+
+    def runs(self, query: str = "") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.call("GET", f"runs{query}")["runs"]
+        return found
+
+    def newest(self) -> dict[str, Any]:
+        return self.runs("?limit=1")[0]
+
+
+T = TypeVar("T")
+
+
+def found_in_time(look: Callable[[], T | None], seconds: float = 10.0) -> T:
+    """Return what is looked for, once it is there. Raises AssertionError."""
+    found: list[T] = []
+
+    def seen() -> bool:
+        found[:] = [one for one in [look()] if one is not None]
+        return bool(found)
+
+    assert until(seen, seconds)
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    with Backend() as backend:
+        console = Console(tmp_path_factory.mktemp("console"), backend)
+        with console.server:
+            console.sign_in()
+            yield console
+
+
+@pytest.fixture
+def console(running: Console) -> Console:
+    running.backend.reset()
+    return running
+
+
+class Stream:
+    """Events as they arrive."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        assert response.status == 200
+        self._response = response
+
+    def wait_for(self, fits: Callable[[str, Any], bool]) -> Any:
+        """Return the data of the first event that fits."""
+        name = ""
+        while line := self._response.readline():
+            text = line.decode().rstrip("\n")
+            if text.startswith("event: "):
+                name = text[7:]
+            elif text.startswith("data: "):
+                value = json.loads(text[6:])
+                if fits(name, value):
+                    return value
+        raise AssertionError("the stream ended")
+
+    def close(self) -> None:
+        self._response.close()
+
+
+def test_the_start_names_the_console(console: Console) -> None:
+    # Not on a terminal, so no code is printed into what may be a log file.
+    output = console.server.output()
+    assert f"  Console:        {console.server.url}/console/\n" in output and "signin" not in output
+
+
+def test_a_request_is_listed_with_what_was_sent_and_answered(console: Console) -> None:
+    answer = console.server.ask("Chain", text="What is " + console.backend.hello)
+    run = found_in_time(lambda: next((run for run in console.runs() if run["id"] == answer.headers["x-request-id"]
+                              and run["status"] == "ok"), None))
+    assert run["workflow"] == "_shared/Chain" or "Chain" in str(run["workflow"])
+    whole = console.call("GET", f"runs/{run['id']}")
+    titles = [span[3] for span in whole["spans"] if span[2] == "node"]
+    assert titles == ["first", "second", "third"] and whole["explanation"]["text"]
+    attempt = next(span for span in whole["spans"] if span[2] == "attempt")
+    texts = console.call("GET", f"runs/{run['id']}/texts/{attempt[0]}")
+    assert texts["payload"] == json.loads(console.backend.calls("first")[0].body)
+
+
+def test_a_stream_tells_of_a_run_from_its_beginning_to_its_end(console: Console) -> None:
+    gate = stuck()
+    console.backend.replies["single"] = gate
+    stream = Stream(console.send("GET", "events"))
+    sock = console.server.open("Single", stream=True)
+    begun = stream.wait_for(lambda name, value: name == "run" and value["run"]["status"] == "running")["run"]
+    console.backend.wait_call("single")
+    one = Stream(console.send("GET", f"events?run={begun['id']}&after=0"))
+    assert one.wait_for(lambda name, value: name == "span" and value["span"][2] == "llm")["run"] == begun["id"]
+    one.close()
+    assert console.call("POST", f"runs/{begun['id']}/stop")["stopping"]
+    ended = stream.wait_for(lambda name, value: name == "run" and value["run"]["id"] == begun["id"]
+                         and value["run"]["ended"] is not None)["run"]
+    assert ended["status"] == "cancelled"
+    sock.close()
+    stream.close()
+
+
+def test_events_go_on_where_the_last_stream_ended(console: Console) -> None:
+    number = console.call("GET", "events?wait=0")["next"]
+    answer = console.server.ask("Single")
+    news = console.call("GET", f"events?wait=0&after={number}")
+    assert [event["data"]["run"]["id"] for event in news["events"] if event["event"] == "run"] == [
+        answer.headers["x-request-id"]]
+    assert all(number < event["n"] <= news["next"] for event in news["events"] if event["event"] != "hello")
+    begun_again = console.call("GET", "events?wait=0&after=99999999999")["events"][0]
+    assert begun_again["event"] == "hello" and begun_again["data"]["again"]
+
+
+def test_stop_reaches_the_back_end(console: Console) -> None:
+    console.backend.replies["single"] = stuck()
+    sock = console.server.open("Single", stream=True)
+    console.backend.wait_call("single")
+    run = found_in_time(lambda: next((run for run in console.runs("?status=running")), None))
+    began = time.monotonic()
+    console.call("POST", f"runs/{run['id']}/stop")
+    until(lambda: console.call("GET", f"runs/{run['id']}")["run"]["ended"])
+    assert time.monotonic() - began < 2
+    sock.close()
+    assert console.call("POST", f"runs/{run['id']}/stop", status=409)["error"]["message"]
+
+
+def test_a_full_gate_holds_up_no_call_of_the_console(console: Console) -> None:
+    console.backend.replies["single"] = stuck()
+    socks = [console.server.open("Single", stream=True) for _ in range(2)]
+    waiting = found_in_time(lambda: next((run for run in console.runs("?status=queued")), None))
+    assert console.call("GET", "session")["role"] == "operator"
+    for run in console.runs("?status=running,queued"):
+        console.call("POST", f"runs/{run['id']}/stop", status=None)
+    until(lambda: console.call("GET", f"runs/{waiting['id']}")["run"]["ended"])
+    for sock in socks:
+        sock.close()
+
+
+def test_the_playground_answers_as_a_client_is_answered(console: Console) -> None:
+    models = [model["id"] for model in console.call("GET", "playground")["models"]]
+    assert "Single" in models or f"{USER}:Single" in models
+    message = {"role": "user", "content": console.backend.hello}
+    answer = console.send("POST", "playground", {"model": "Single", "messages": [message]})
+    assert answer.status == 200 and streamed_text(answer.read()) == "single says hello."
+    run_id = answer.headers["X-Request-Id"]
+    run = found_in_time(lambda: next((run for run in console.runs("?kind=playground&status=ok")
+                                      if run["id"] == run_id), None))
+    assert run["model"] == "Single"
+    whole = console.call("POST", "playground", {"model": "Single", "messages": [message], "stream": False})
+    assert whole["choices"][0]["message"]["content"] == "single says hello."
+    wrong = console.call("POST", "playground", {"messages": [], "discussion": "../x"}, status=400)
+    assert wrong["error"]["where"] == "messages"
+
+
+def test_calls_of_the_console_are_no_runs(console: Console) -> None:
+    before = console.call("GET", "runs")["total"]
+    console.call("PUT", "settings", {"days": 7})
+    console.call("POST", "session", {"key": "nobody"}, status=200)
+    console.call("GET", "settings")
+    assert console.call("GET", "runs")["total"] == before
+    assert "/console" not in console.server.output().split("Console:")[1].split("\n", 1)[1]
+
+
+def test_sixteen_streams_and_no_more(console: Console) -> None:
+    streams: list[http.client.HTTPResponse] = []
+
+    def all_open() -> bool:
+        for stream in streams:
+            stream.close()
+        # The server looks for news, and for closed connections, twice a second.
+        time.sleep(1.2 if streams else 0)
+        streams[:] = [console.send("GET", "events") for _ in range(STREAMS)]
+        return {stream.status for stream in streams} == {200}
+
+    # That the streams of earlier tests were closed is noticed at the next write.
+    assert until(all_open)
+    refused = console.send("GET", "events")
+    assert refused.status == 503 and refused.headers["Retry-After"] == "3"
+    refused.close()
+    assert console.call("GET", "events?wait=0")["next"]
+    for stream in streams:
+        stream.close()
+    assert until(lambda: console.send("GET", "events").status == 200)
+
+
+def test_revoking_signs_every_operator_out(console: Console) -> None:
+    assert "Operator sessions ended: " in console.link("--revoke").stdout
+    assert console.call("GET", "session", status=401)["error"]["type"] == "unauthorized"
+    console.token = ""
+    console.sign_in()
+
+
+def test_without_a_server_there_is_no_link(tmp_path: Path) -> None:
+    done = run_launcher(SCRIPT, "console", "--PublicDirectory", tmp_path)
+    assert done.returncode == 1 and "No server of this configuration is running" in done.stderr
+
+
+def test_off_leaves_no_trace(tmp_path: Path, shared_backend: Backend) -> None:
+    tree = standard_tree(tmp_path / "Public", shared_backend.url)
+    with Launcher(SCRIPT, "--PublicDirectory", tree.public, "--User", USER, "--console", "off",
+                  backend=shared_backend) as server:
+        assert server.ask("Single").status == 200
+        assert server.request("GET", "/console/").status == 404
+        assert "Console" not in server.output()
+    assert not (tree.public / "Console").exists()
