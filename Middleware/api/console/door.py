@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -50,6 +52,7 @@ from Middleware.api.running.running_requests import REQUEST_ID_KEY
 from Middleware.exceptions import ClientError, WilmerError
 from Middleware.models.llm_call import Observer
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.utilities.daemon_threads import on_kept_thread
 from Middleware.utilities.once import Once
 
 if TYPE_CHECKING:
@@ -63,6 +66,8 @@ PREFIX = "/console"
 NOBODY = Session(Role.NOBODY)
 # Of a sign-in, which anybody may send: a code or a key, and room around them.
 SIGN_IN_BYTES = 16 * 1024
+# A thread that has not begun by then belongs to a machine that has other troubles.
+ARRIVAL_SECONDS = 5.0
 PAGE_POLICY = ("default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
                "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 OWN_HEADERS: Headers = (*SECURITY_HEADERS, ("Cross-Origin-Opener-Policy", "same-origin"),
@@ -276,6 +281,35 @@ class Door:
                 return self._reply(call, route.answer(call), start_response)
 
         return admit(partial(self._gate, partial(self._guarded, answer)), request, environ, start_response)
+
+    def run_in_background(self, environ: WSGIEnvironment, request: RequestContext, app: WSGIApplication) -> None:
+        """Let ``app`` answer a request that nobody reads, on a thread of its own. It passes the gate as any other."""
+        request.listeners = self._listeners
+        # What tells whether the client of this call is still there would end the request when it has its answer.
+        copy: WSGIEnvironment = {key: value for key, value in environ.items()
+                                 if isinstance(value, str) or key in ("wsgi.url_scheme", "wsgi.version")}
+        copy.update({REQUEST_ID_KEY: request.request_id, "wsgi.input": BytesIO(b""), "CONTENT_LENGTH": "0"})
+        arrived = threading.Event()
+        on_kept_thread(partial(self._answer_nobody, copy, request, app, arrived), "console-run")
+        # The run is found under its id as soon as its caller knows that.
+        arrived.wait(ARRIVAL_SECONDS)
+
+    def _answer_nobody(self, environ: WSGIEnvironment, request: RequestContext, app: WSGIApplication,
+                       arrived: threading.Event) -> None:
+        def start(status: str, headers: list[tuple[str, str]], *exc_info: object) -> Callable[[bytes], object]:
+            return bytes
+
+        def gated(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+            arrived.set()
+            return self._gate(app, environ, start_response)
+
+        body = admit(gated, request, environ, start)
+        try:
+            deque(body, 0)
+        finally:
+            close = getattr(body, "close", None)
+            if close is not None:
+                close()
 
     def _forward(self, call: Call, forward: Forward, start_response: StartResponse) -> Iterable[bytes]:
         """Answer as a client's request is answered, with the session's key and users."""

@@ -1,0 +1,117 @@
+"""One recorded call, edited, sent once more straight to an endpoint. No workflow runs."""
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+
+from Middleware.api.console.calls import Call, Event
+from Middleware.api.console.replays import repeating_request
+from Middleware.api.running.running_requests import running_requests
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.llmapis.llm_api import LlmApiService
+from Middleware.models.messages import Message
+from Middleware.models.request_context import RequestContext, SentRequest
+from Middleware.services.run_records.critical_path import SpanTree
+from Middleware.services.run_records.model import RunDocument, Span
+from Middleware.services.run_records.prefix import payload_of
+
+# The default of a node.
+MOST_TOKENS = 400
+
+
+def again_events(call: Call, document: RunDocument, span: Span, messages: Sequence[Message], endpoint: str,
+                 preset: str | None, max_tokens: int | None, times: int) -> Iterator[Event | None]:
+    """Return the events of a call that is sent ``times`` times: its run, pieces of text, and the run again at the end.
+
+    Raises ConfigurationError for an endpoint or preset that cannot be used.
+    """
+    request = repeating_request(call, document, "again", span.id)
+    request.stream = True
+    # Made before the answer begins, so that a mistake in the configuration has a status of its own.
+    services = [LlmApiService(endpoint, preset, max_tokens or _limit(document, span), True,
+                              scope=request.cancel_scope) for _ in range(times)]
+    tools, choice = _tools(document, span)
+    request.endpoint = endpoint
+    request.report("request_arrived", request)
+    request.report("request_read", request, SentRequest(messages, tools))
+    return _Events(request, services, messages, tools, choice)
+
+
+class _Events:
+    """The events of a request; closing them ends it as a run, also if nobody has asked for the first of them."""
+
+    def __init__(self, request: RequestContext, services: Sequence[LlmApiService], messages: Sequence[Message],
+                 tools: list[Mapping[str, object]] | None, choice: object) -> None:
+        self._request = request
+        self._messages, self._tools, self._choice = messages, tools, choice
+        self._events = self._all(services)
+        self._ended = False
+
+    def __iter__(self) -> Iterator[Event | None]:
+        return self
+
+    def __next__(self) -> Event | None:
+        return next(self._events)
+
+    def close(self) -> None:
+        self._events.close()
+        if not self._ended:
+            self._ended = True
+            self._request.report("request_finished", self._request)
+
+    def _all(self, services: Sequence[LlmApiService]) -> Generator[Event | None, None, None]:
+        request = self._request
+        yield Event("message", {"run": request.request_id, "time": time.time_ns() // 1000})
+        try:
+            for number, service in enumerate(services, 1):
+                yield from self._one(service, number)
+        except EarlyTerminationException:
+            pass
+        except Exception:
+            request.failed = True
+            raise
+        else:
+            running_requests().answered(request)
+        yield Event("run", {"run": request.request_id})
+
+    def _one(self, service: LlmApiService, number: int) -> Iterator[Event | None]:
+        request = self._request
+        with contextlib.closing(service.stream_verbatim(self._messages, self._tools, self._choice)) as chunks:
+            for chunk in chunks:
+                value: dict[str, object] = {
+                    name: chunk[name] for name in ("reasoning", "tool_calls") if chunk.get(name)}
+                if not (value or chunk["token"]):
+                    # Nothing is said yet.
+                    yield None
+                    continue
+                if request.first_token_at is None:
+                    request.first_token_at = time.monotonic()
+                yield Event("message", {"n": number, "text": chunk["token"], **value})
+
+
+def _limit(document: RunDocument, span: Span) -> int:
+    tree = SpanTree(document.spans)
+    for attempt in [span, *tree.children(span)]:
+        found = attempt.attributes.get("request.max_tokens")
+        if isinstance(found, int) and not isinstance(found, bool):
+            return found
+    return MOST_TOKENS
+
+
+def _tools(document: RunDocument, span: Span) -> tuple[list[Mapping[str, object]] | None, object]:
+    """Return the tools of the recorded call in OpenAI's form, and which of them it was to call."""
+    payload = span.texts.get("payload") if span.kind == "attempt" else payload_of(SpanTree(document.spans), span)
+    if not isinstance(payload, Mapping) or not isinstance(payload.get("tools"), list):
+        return None, None
+    tools = [_openai_tool(tool) for tool in payload["tools"] if isinstance(tool, Mapping)]
+    choice = payload.get("tool_choice")
+    # Claude's form of a choice is an object with a type of its own.
+    return tools or None, choice if isinstance(choice, str) else None
+
+
+def _openai_tool(tool: Mapping[str, object]) -> Mapping[str, object]:
+    if "input_schema" not in tool:
+        return tool
+    return {"type": "function", "function": {"name": tool.get("name"), "description": tool.get("description", ""),
+                                             "parameters": tool["input_schema"]}}
