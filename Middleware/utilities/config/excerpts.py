@@ -97,8 +97,8 @@ def _secrets(text: str, is_secret: bool) -> Iterator[Span]:
         rest = text[match.end():].lstrip()
         if rest[:1] in (":", "=") and not _URL.match(written):
             name = written.strip("\"'")
-            stays = stays or (_is_secret_name(name) and rest[1:].lstrip()[:1] in ("[", "{"))
-        elif (stays or _is_secret_name(name)) and not _PLAIN.fullmatch(written):
+            stays = stays or (_holds_secrets(name) and rest[1:].lstrip()[:1] in ("[", "{"))
+        elif (stays or _holds_secrets(name)) and not _PLAIN.fullmatch(written):
             quote = written[0] if written[0] in "\"'" else ""
             closed = quote if len(written) > 1 and written.endswith(quote) else ""
             yield match.start(), match.end(), f"{quote}{MASK}{closed}"
@@ -113,13 +113,18 @@ def _addresses(offset: int, written: str) -> Iterator[Span]:
             yield offset + match.start(), offset + match.end(), masked
 
 
-def _is_secret_name(name: str) -> bool:
-    return name in _SECRET_HOLDERS or _SECRET_KEY.search(name) is not None
+def is_secret_name(name: str) -> bool:
+    """Return whether the values under a key of this name are probably passwords, keys or the like."""
+    return _SECRET_KEY.search(name) is not None
+
+
+def _holds_secrets(name: str) -> bool:
+    return name in _SECRET_HOLDERS or is_secret_name(name)
 
 
 def _is_secret_line(source: JsonSource, line: int) -> bool:
     """Return whether a line begins inside the value of a key whose values are not shown."""
-    return any(_is_secret_name(str(key)) for key in source.keys_around(line))
+    return any(_holds_secrets(str(key)) for key in source.keys_around(line))
 
 
 def _cut(text: str, column: int, end: int) -> tuple[str, int, int]:
