@@ -11,6 +11,8 @@ from Middleware.models.messages import cached_tokens, token_count
 from Middleware.models.process import process
 from Middleware.services.run_records.live_run import LiveRun
 from Middleware.services.run_records.model import Attribute, RunDocument, RunFacts, Span
+from Middleware.utilities.config.kept_secrets import masked
+from Middleware.utilities.config.paths import display_path
 from Middleware.utilities.files.file_access import Signature, file_signature
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.native_threads import new_lock
@@ -164,4 +166,5 @@ def _read_version(path: str) -> FileVersion | None:
     # It was deleted since the run.
     except OSError:
         return None
-    return FileVersion(hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest(), text)
+    shown = masked(text, display_path(path)).text
+    return FileVersion(hashlib.blake2b(encode_text(shown), digest_size=16).hexdigest(), shown)
