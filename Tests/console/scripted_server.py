@@ -13,7 +13,8 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,34 @@ POLICY = (
 INLINE = 2000
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A scripted answer: an error of the API."""
+
+    status: int
+    message: str
+    where: str = ""
+
+
+Answers = Mapping[tuple[str, str], object]
+
+
 class World:
-    """What the scripted API knows; a test changes it."""
+    """What the scripted API knows; a test changes it.
+
+    Attributes:
+        calls: method and path with its query, in their order.
+        bodies: method, path and body of the calls that had a body.
+        answers: by method and path, what is answered before anything else is looked at: JSON, a ``Failure``, or a
+            function that returns one of them for a body.
+    """
 
     def __init__(self, runs: int = 50, role: str = "operator") -> None:
         self.role = role
         self.now = int(time.time() * 1e6) // 10 * 10
         self.calls: list[tuple[str, str]] = []
+        self.bodies: list[tuple[str, str, dict[str, object]]] = []
+        self.answers: Answers = {}
         self.runs: list[dict[str, Any]] = list(made_runs.many(self.now - 60 * made_runs.SECOND, runs))
         self.spans: dict[str, list[made_runs.Row]] = {}
         self.events: list[tuple[str, object]] = []
@@ -61,6 +83,16 @@ class World:
                 }
             ],
         }
+
+    def script(self, answers: Answers) -> None:
+        """Answer so from now on, and forget the calls so far."""
+        self.answers = answers
+        self.calls.clear()
+        self.bodies.clear()
+
+    def sent(self, method: str, path: str) -> list[dict[str, object]]:
+        """Return the bodies of the calls of a path."""
+        return [body for called, where, body in self.bodies if (called, where) == (method, path)]
 
     def add(self, number: int, spans: list[made_runs.Row], status: str = "ok", **changes: object) -> dict[str, object]:
         """Put a run at the top of the list and return its facts."""
@@ -223,6 +255,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def _signed_in(self, path: str, query: dict[str, str], body: dict[str, object]) -> None:
         world = self.world
+        if body:
+            world.bodies.append((self.command, path, body))
+        if (self.command, path) in world.answers:
+            answer = world.answers[self.command, path]
+            answer = answer(body) if callable(answer) else answer
+            if isinstance(answer, Failure):
+                self._error(answer.status, answer.message, answer.where)
+            else:
+                self._json(answer)
+            return
         exact: dict[tuple[str, str], Callable[[], object]] = {
             ("GET", "session"): self._who,
             ("DELETE", "session"): dict,

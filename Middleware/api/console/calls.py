@@ -120,6 +120,7 @@ class Forward:
 
 
 Answer = Callable[["Call"], object]
+FOLDER = "FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ class Route:
     """A line of the API.
 
     Attributes:
-        words: of its path below ``/console/api/``; one in capitals stands for any text.
+        words: of its path below ``/console/api/``; one in capitals stands for any text, and ``FOLDER`` for any number
+            of words.
         least: the least role that may call it.
         query: the names that may stand in the query.
         edit: it changes a file of the configuration, and needs ``--console edit``.
@@ -144,6 +146,9 @@ class Route:
 
     def parts(self, words: tuple[str, ...]) -> dict[str, str] | None:
         """Return the parts of a path of this route; None for another path."""
+        if FOLDER in self.words:
+            begin, end = (at := self.words.index(FOLDER)), len(words) - (len(self.words) - at - 1)
+            words = (*words[:begin], "/".join(words[begin:end]), *words[max(begin, end):])
         if len(words) != len(self.words):
             return None
         parts = {}

@@ -190,6 +190,7 @@ LEAST: dict[str, Role] = {
     "GET workflows": Role.ALL, "GET workflows/FOLDER/NAME": Role.ALL, "GET map": Role.ALL,
     "GET discussions": Role.OWN, "GET discussions/ID": Role.OWN, "DELETE discussions/ID": Role.OWN,
     "PUT discussions/ID/memories/KEY": Role.OWN, "DELETE discussions/ID/memories/KEY": Role.OWN,
+    "GET discussions/ID/memories/KEY": Role.OWN, "GET discussions/ID/export": Role.OWN,
     "POST discussions/ID/rebuild": Role.OWN, "GET backends": Role.ALL, "POST backends/check": Role.OPERATOR,
     "GET config/files": Role.OPERATOR, "GET config/file": Role.OPERATOR, "GET config/history": Role.OPERATOR,
     "POST config/check": Role.OPERATOR, "POST config/assist": Role.OPERATOR, "POST config/check-all": Role.OPERATOR,

@@ -11,6 +11,10 @@
 export const ROUTES = [
   { path: "runs", name: "Runs", role: "own", load: () => import("./pages/runs.js") },
   { path: "runs/*", role: "own", load: () => import("./pages/run.js") },
+  { path: "workflows", name: "Workflows", role: "all", load: () => import("./pages/workflows.js") },
+  { path: "workflows/**", role: "all", load: () => import("./pages/workflows.js") },
+  { path: "memory", name: "Memory", role: "own", load: () => import("./pages/memory.js") },
+  { path: "memory/*", role: "own", load: () => import("./pages/memory.js") },
   { path: "settings", name: "Settings", role: "operator", load: () => import("./pages/settings.js") },
 ];
 

@@ -38,8 +38,8 @@ export function Memory({ entry, part, base, where, replace, reload }) {
     <header>
       <h2 id=${id}>${name}</h2>
       ${entry.title && html`<span class="about">${entry.title}</span>`}
-      <span class="quiet-text">${entry.date && html`<${Moment} us=${moment(entry.date)} none="" />`}
-        ${entry.summarized && " · in the summary"}</span>
+      ${entry.date && html`<span class="quiet-text"><${Moment} us=${moment(entry.date)} none="" /></span>`}
+      ${entry.summarized && html`<span class="quiet-text">in the summary</span>`}
       <span class="push"></span>
       ${origin ? html`<span class="quiet-text" role="status">${origin}</span>`
         : html`<a href=${`#/memory`} onClick=${follow}>Where it came from</a>`}

@@ -91,7 +91,7 @@ function useEntries(base, where, part, words) {
   if (words) query.set("q", words);
   const path = `${base}?${query}`;
   const answer = useApi(path);
-  const [older, setOlder] = useState({ path, entries: [], next: null });
+  const [older, setOlder] = useState({ path: "", entries: [], next: null });
   const own = older.path === path ? older : null;
   const more = async () => {
     const last = own ?? { entries: [], next: answer.data.next };

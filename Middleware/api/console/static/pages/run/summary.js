@@ -6,9 +6,10 @@ import { answeringAttempt } from "../../parts/spans.js";
 import { State, route } from "../../parts/state.js";
 import { useNow } from "../../parts/clock.js";
 import { hasPage } from "../../routes.js";
+import { workflowHash } from "../workflows/links.js";
 
-/** @param {{run: object, tree: import("../../parts/spans.js").SpanTree, operator: boolean}} props */
-export function Summary({ run, tree, operator }) {
+/** @param {{run: object, tree: import("../../parts/spans.js").SpanTree, operator: boolean, workflows: boolean}} props `workflows`: their pages may be seen */
+export function Summary({ run, tree, operator, workflows }) {
   const id = useId();
   const running = isUnfinished(run.status);
   const now = useNow(running && run.answered == null);
@@ -17,7 +18,7 @@ export function Summary({ run, tree, operator }) {
     ["Status", html`<${State} status=${run.status} />${run["error.type"] && html` <span class="quiet-text">${run["error.type"]}</span>`}`],
     ["Route", route(run) || "-"],
     ["Because", run["route.reason"] || "-", "wide"],
-    ["Workflow", workflowLink(run, tree)],
+    ["Workflow", workflowLink(run, tree, workflows)],
     ["Answered by", answeredBy(run, tree)],
     ["Model", run.model || "not named"],
     ["User", run.user ?? "-"],
@@ -38,12 +39,11 @@ export function Summary({ run, tree, operator }) {
   </section>`;
 }
 
-function workflowLink(run, tree) {
+function workflowLink(run, tree, linked) {
   if (!run.workflow) return "-";
   const folder = tree.roots.find((span) => span.kind === "workflow")?.attributes.folder;
-  if (!folder || !hasPage("workflows/*/*")) return run.workflow;
-  const [name, place] = [run.workflow, folder].map(encodeURIComponent);
-  return html`<a href=${`#/workflows/${place}/${name}?run=${encodeURIComponent(run.id)}`}>${run.workflow}</a>`;
+  if (!folder || !linked) return run.workflow;
+  return html`<a href=${workflowHash(`Workflows/${folder}/${run.workflow}.json`, run.id)}>${run.workflow}</a>`;
 }
 
 function answeredBy(run, tree) {

@@ -4,6 +4,8 @@ import { counted } from "../../parts/format.js";
 import { isUnfinished } from "../../parts/run_data.js";
 import { spanTree } from "../../parts/spans.js";
 import { Timeline } from "../../parts/timeline.js";
+import { hasPage } from "../../routes.js";
+import { may } from "../../session.js";
 import { Details } from "./details.js";
 import { Summary } from "./summary.js";
 import { Why } from "./why.js";
@@ -38,7 +40,8 @@ export function RunView({ run, spans, explanation, prefix = {}, live, leftOut, l
   };
   const span = tree.byId.get(selected);
   return html`
-    <${Summary} run=${run} tree=${tree} operator=${session?.role === "operator" && !local} />
+    <${Summary} run=${run} tree=${tree} operator=${session?.role === "operator" && !local}
+      workflows=${!local && session !== null && may(session, "all") && hasPage("workflows")} />
     <${Why} run=${run} explanation=${explanation} />
     ${leftOut?.spans > 0 && html`<p class="odd"><span class="shape" aria-hidden="true">!</span> ${
       counted(leftOut.spans, "more step")} of this run ${leftOut.spans === 1 ? "was" : "were"} not recorded: it had too many.</p>`}

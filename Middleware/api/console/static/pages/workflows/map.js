@@ -4,7 +4,7 @@ import { Problem } from "../../parts/alert.js";
 import { backendsHash, configHash, workflowHash } from "./links.js";
 
 const HEIGHT = 38;
-const LETTER = 7;
+const LETTER = 7.4;
 const MARGIN = 16;
 
 /** @param {{boxes: object[], arrows: object[], session: object, here?: string}} props `here`: the box of this page */
