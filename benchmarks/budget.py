@@ -95,7 +95,8 @@ class CountingServer:
         self._control.settimeout(START_SECONDS)
         tree = write_configuration(folder / "Public", self._backend.url)
         self._launcher = Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
-                                  kind, str(self._control.getsockname()[1]))
+                                  # What recording costs is measured by itself.
+                                  "--console", "off", kind, str(self._control.getsockname()[1]))
 
     def __enter__(self) -> CountingServer:
         self._launcher.__enter__()

@@ -147,7 +147,8 @@ class Route:
     def parts(self, words: tuple[str, ...]) -> dict[str, str] | None:
         """Return the parts of a path of this route; None for another path."""
         if FOLDER in self.words:
-            begin, end = (at := self.words.index(FOLDER)), len(words) - (len(self.words) - at - 1)
+            begin = self.words.index(FOLDER)
+            end = len(words) - (len(self.words) - begin - 1)
             words = (*words[:begin], "/".join(words[begin:end]), *words[max(begin, end):])
         if len(words) != len(self.words):
             return None
