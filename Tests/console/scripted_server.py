@@ -9,12 +9,13 @@ No WilmerAI runs. The page is served as the real server serves it, policy includ
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,15 @@ class Failure:
     where: str = ""
 
 
+@dataclass(frozen=True)
+class Stream:
+    """A scripted answer: a stream of events, each with its name, ``delay`` seconds apart."""
+
+    events: Sequence[tuple[str, object]]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+
+
 Answers = Mapping[tuple[str, str], object]
 
 
@@ -49,12 +59,13 @@ class World:
     Attributes:
         calls: method and path with its query, in their order.
         bodies: method, path and body of the calls that had a body.
-        answers: by method and path, what is answered before anything else is looked at: JSON, a ``Failure``, or a
-            function that returns one of them for a body.
+        answers: by method and path, what is answered before anything else is looked at: JSON, a ``Failure``, a
+            ``Stream``, or a function that returns one of them for a body.
     """
 
-    def __init__(self, runs: int = 50, role: str = "operator") -> None:
+    def __init__(self, runs: int = 50, role: str = "operator", mode: str = "on") -> None:
         self.role = role
+        self.mode = mode
         self.now = int(time.time() * 1e6) // 10 * 10
         self.calls: list[tuple[str, str]] = []
         self.bodies: list[tuple[str, str, dict[str, object]]] = []
@@ -208,6 +219,8 @@ class Handler(BaseHTTPRequestHandler):
             path = unquote(address.path.removeprefix("/console/api/"))
             query = {name: values[-1] for name, values in parse_qs(address.query).items()}
             self.world.calls.append((self.command, f"{path}?{address.query}" if address.query else path))
+            if body:
+                self.world.bodies.append((self.command, path, body))
             self._api(path, query, body)
         elif address.path == "/console/":
             nonce = secrets.token_urlsafe(16)
@@ -248,22 +261,16 @@ class Handler(BaseHTTPRequestHandler):
             "role": self.world.role,
             "users": None,
             "expires": None,
-            "mode": "on",
+            "mode": self.world.mode,
             "recording": "facts",
             "version": "0.9",
         }
 
     def _signed_in(self, path: str, query: dict[str, str], body: dict[str, object]) -> None:
         world = self.world
-        if body:
-            world.bodies.append((self.command, path, body))
         if (self.command, path) in world.answers:
             answer = world.answers[self.command, path]
-            answer = answer(body) if callable(answer) else answer
-            if isinstance(answer, Failure):
-                self._error(answer.status, answer.message, answer.where)
-            else:
-                self._json(answer)
+            self._scripted(answer(body) if callable(answer) else answer)
             return
         exact: dict[tuple[str, str], Callable[[], object]] = {
             ("GET", "session"): self._who,
@@ -303,12 +310,27 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._error(404, "There is no such call.")
 
-    def _stream(self, after: int) -> None:
+    def _scripted(self, answer: object) -> None:
+        if isinstance(answer, Failure):
+            self._error(answer.status, answer.message, answer.where)
+        elif isinstance(answer, Stream):
+            self._begin_stream(answer.headers)
+            with contextlib.suppress(OSError):
+                for name, value in answer.events:
+                    time.sleep(answer.delay)
+                    self._event(name, value)
+        else:
+            self._json(answer)
+
+    def _begin_stream(self, headers: Mapping[str, str]) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
+        for name, value in {"Content-Type": "text/event-stream", "Connection": "close", **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.close_connection = True
+
+    def _stream(self, after: int) -> None:
+        self._begin_stream({})
         world = self.world
         self._event("hello", {}, len(world.events))
         try:
@@ -326,8 +348,10 @@ class Handler(BaseHTTPRequestHandler):
             # The page closed its stream.
             return
 
-    def _event(self, event: str, data: object, number: int) -> None:
-        self.wfile.write(f"id: {number}\nevent: {event}\ndata: {json.dumps(data)}\n\n".encode())
+    def _event(self, event: str, data: object, number: int | None = None) -> None:
+        identity = "" if number is None else f"id: {number}\n"
+        text = data if isinstance(data, str) else json.dumps(data)
+        self.wfile.write(f"{identity}event: {event}\ndata: {text}\n\n".encode())
 
     def _json(self, value: object, status: int = 200) -> None:
         self._send(json.dumps(value).encode("utf-8"), "application/json", status)

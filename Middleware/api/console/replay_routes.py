@@ -11,7 +11,10 @@ from Middleware.api.console.run_routes import known_run, span_id_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.run_records.comparison import aligned_steps, config_changes
+from Middleware.services.run_records.critical_path import SpanTree
 from Middleware.services.run_records.model import RunDocument
+from Middleware.services.run_records.payloads import prompt_parts
+from Middleware.services.run_records.prefix import last_attempt, payload_of
 from Middleware.services.run_records.recorded_request import NotKeptError, recorded_request
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
@@ -26,6 +29,7 @@ def register(routes: Routes) -> None:
     routes.add("GET", "runs/ID/replay", Role.OWN, replayable)
     routes.add("POST", "runs/ID/replay", Role.OWN, replay)
     routes.add("GET", "again/choices", Role.OWN, choices, query=("run",))
+    routes.add("GET", "runs/ID/again/SPAN", Role.OWN, recorded_call)
     routes.add("POST", "runs/ID/again/SPAN", Role.OWN, again, runs=True)
     routes.add("GET", "compare/A/B", Role.OWN, compare)
 
@@ -112,6 +116,11 @@ def choices(call: Call) -> dict[str, object]:
     user = known_run(call, call.query["run"]).facts["user"] if call.query.get("run") else None
     if user is None and call.session.users:
         user = min(call.session.users)
+    return choices_of(user)
+
+
+def choices_of(user: str | None) -> dict[str, object]:
+    """Return the names of the endpoints and presets of a user."""
     endpoints, presets = list[str](), dict[str, list[str]]()
     # The user of an old run may be gone.
     with contextlib.suppress(ConfigurationError), request_scope(RequestContext(user=user)):
@@ -119,6 +128,29 @@ def choices(call: Call) -> dict[str, object]:
         presets = {name: config_utils.preset_names(name) for name in endpoints}
     return {"endpoints": endpoints, "presets": sorted({preset for names in presets.values() for preset in names}),
             "presets_of": presets}
+
+
+def recorded_call(call: Call) -> dict[str, object]:
+    """Return a recorded call as it can be edited, and what it was answered."""
+    document = known_run(call)
+    tree, span = SpanTree(document.spans), document.span(span_id_of(call))
+    llm = tree.around(span, "llm")
+    if llm is None:
+        raise ConsoleError(404, "The run has no such LLM call.", where="SPAN")
+    payload, attempt = payload_of(tree, llm), last_attempt(tree, llm)
+    if payload is None or attempt is None:
+        raise ConsoleError(409, "The prompt of this call was not kept, so that it cannot be sent again.", where="SPAN")
+    node, texts, told = tree.around(llm, "node"), llm.texts, attempt.attributes
+    written, first = told.get("usage.output_tokens"), llm.attributes.get("time_to_first_token")
+    writing = llm.duration - first if isinstance(first, int) else 0
+    messages = [{"role": part.role, "content": part.text} for part in prompt_parts(payload) if part.role != "tools"]
+    return {"messages": messages,
+            "endpoint": llm.attributes.get("endpoint"), "preset": node.attributes.get("preset") if node else None,
+            "max_tokens": told.get("request.max_tokens"), **choices_of(document.facts["user"]),
+            "recorded": {"text": texts.get("answer") or "", "reasoning": texts.get("reasoning") or "",
+                         "us": llm.duration, "first_token_us": first, "tokens_in": told.get("usage.input_tokens"),
+                         "tokens_out": written, "speed": written * 1_000_000 / writing
+                         if isinstance(written, int) and writing > 0 else None}}
 
 
 def again(call: Call) -> Events:

@@ -103,6 +103,17 @@ def test_figures_are_those_of_the_last_runs(console: Console, ring: Ring) -> Non
     assert (part["runs"], part["folder"], part["nodes"][0]["figures"]) == (0, "tester/sub", None)
 
 
+def test_a_recorded_call_as_it_can_be_sent_again(console: Console, ring: Ring) -> None:
+    ring.all.append(document := run(user="tester"))
+    found = console.all.get(f"runs/{document.facts['id']}/again/4").json
+    assert found["messages"] == [{"role": "user", "content": "What is the time?"}]
+    assert (found["endpoint"], found["endpoints"], found["recorded"]["text"]) == ("Main", ["Main"], "Late.")
+    assert console.all.get(f"runs/{document.facts['id']}/again/3").json == found
+    assert console.all.get(f"runs/{document.facts['id']}/again/2").status == 404
+    document.spans[-1].texts.clear()
+    assert "not kept" in console.all.get(f"runs/{document.facts['id']}/again/4").message
+
+
 def test_secrets_stay_here(console: Console) -> None:
     assert b"sk-very-secret" not in console.operator.get("workflows/tester/_DefaultWorkflow").data
 

@@ -4,6 +4,7 @@ import { html, render, useEffect, useRef, useState } from "./html.js";
 import { useLiveState } from "./live.js";
 import { Empty, Loading, Problem } from "./parts/alert.js";
 import { KeyboardHelp } from "./parts/keyboard.js";
+import { acceptDroppedRunFiles } from "./parts/run_file.js";
 import { ThemeButton, applyTheme } from "./parts/theme.js";
 import { Title } from "./parts/title.js";
 import SignIn from "./pages/sign_in.js";
@@ -140,4 +141,5 @@ function Missing({ route }) {
 }
 
 applyTheme();
+acceptDroppedRunFiles();
 render(html`<${App} />`, document.getElementById("app"));

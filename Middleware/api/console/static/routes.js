@@ -11,10 +11,16 @@
 export const ROUTES = [
   { path: "runs", name: "Runs", role: "own", load: () => import("./pages/runs.js") },
   { path: "runs/*", role: "own", load: () => import("./pages/run.js") },
+  { path: "runs/*/test", role: "own", load: () => import("./pages/test.js") },
+  { path: "again/*/*", role: "own", load: () => import("./pages/again.js") },
+  { path: "compare/*/*", role: "own", load: () => import("./pages/compare.js") },
+  { path: "file", role: "own", load: () => import("./pages/file.js") },
   { path: "workflows", name: "Workflows", role: "all", load: () => import("./pages/workflows.js") },
   { path: "workflows/**", role: "all", load: () => import("./pages/workflows.js") },
+  { path: "playground", name: "Playground", role: "own", load: () => import("./pages/playground.js") },
   { path: "memory", name: "Memory", role: "own", load: () => import("./pages/memory.js") },
   { path: "memory/*", role: "own", load: () => import("./pages/memory.js") },
+  { path: "backends", name: "Backends", role: "all", load: () => import("./pages/backends.js") },
   { path: "settings", name: "Settings", role: "operator", load: () => import("./pages/settings.js") },
 ];
 

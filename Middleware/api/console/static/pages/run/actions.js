@@ -1,10 +1,12 @@
 /** What can be done with a run. */
 import { api, request } from "../../api.js";
 import { html, useRef, useState } from "../../html.js";
+import { CompareChoice } from "../../parts/compare_choice.js";
 import { Confirm, Dialog } from "../../parts/dialog.js";
 import { Problem } from "../../parts/alert.js";
 import { download } from "../../parts/folded.js";
 import { shortId } from "../../parts/format.js";
+import { ReplayDialog } from "../../parts/replay_dialog.js";
 import { isUnfinished } from "../../parts/run_data.js";
 import { hasPage, navigate } from "../../routes.js";
 import { hasTexts } from "./texts.js";
@@ -32,12 +34,16 @@ export function RunActions({ run, reload, onProblem }) {
   const running = isUnfinished(run.status);
   return html`<${Toolbar} label="Run actions">
     ${running && html`<button type="button" class="danger" onClick=${() => call("POST", `${path}/stop`, {})}>Stop</button>`}
+    ${hasPage("compare/*/*") && html`<button type="button" disabled=${running} onClick=${() => setOpen("replay")}>Replay</button>`}
     ${hasPage("runs/*/test") && html`<button type="button" disabled=${running} onClick=${() => navigate(`#/${path}/test`)}>Make a test</button>`}
     ${run.origin && hasPage("compare/*/*") && html`<button type="button"
       onClick=${() => navigate(`#/compare/${encodeURIComponent(run.origin.run)}/${encodeURIComponent(run.id)}`)}>Compare with the original</button>`}
+    ${hasPage("compare/*/*") && html`<button type="button" onClick=${() => setOpen("compare")}>Compare with...</button>`}
     <button type="button" onClick=${() => setOpen("export")}>Export</button>
     <button type="button" disabled=${running} onClick=${() => call("PUT", path, { pinned: !run.pinned })}>${run.pinned ? "Unpin" : "Pin"}</button>
     <button type="button" disabled=${running} onClick=${() => setOpen("delete")}>Delete</button>
+    ${open === "replay" && html`<${ReplayDialog} run=${run} onClose=${close} />`}
+    ${open === "compare" && html`<${CompareChoice} run=${run} onClose=${close} />`}
     ${open === "export" && html`<${Export} run=${run} path=${path} onClose=${close} />`}
     ${open === "delete" && html`<${Confirm} title=${`Delete run ${shortId(run.id)}?`} confirm="Delete run" action=${remove} onClose=${close}>
       <p>Its facts, prompts and answers are deleted from this server's memory and disk.${run.pinned ? " It is pinned." : ""}

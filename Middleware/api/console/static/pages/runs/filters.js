@@ -1,6 +1,7 @@
 /** Search and filters above the list of runs. */
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { Check, Choice } from "../../parts/fields.js";
+import { OpenRunFile } from "../../parts/run_file.js";
 import { KINDS, STATUSES, TIMES } from "./query.js";
 
 // So long after the last key the search begins by itself.
@@ -55,5 +56,6 @@ export function Filters({ query, change, choices, runs }) {
     ${choice("Time", "time", TIMES.map(([value, words]) => [value, words]))}
     ${query.get("discussion") && html`<span class="field"><span>Discussion ${query.get("discussion")}</span>
       <button type="button" class="quiet" onClick=${() => change({ discussion: "" })}>Show all discussions</button></span>`}
+    <span class="push"><${OpenRunFile} /></span>
   </div>`;
 }

@@ -1,0 +1,121 @@
+/** The page Playground: a request as a client would send it, and the timeline of its answer. */
+import { useApi } from "../api.js";
+import { html, useEffect, useRef, useState } from "../html.js";
+import { Problem } from "../parts/alert.js";
+import { Area } from "../parts/area.js";
+import { conversationOf } from "../parts/conversation.js";
+import { Choice, Field } from "../parts/fields.js";
+import { useRun } from "../parts/run_data.js";
+import { Timeline } from "../parts/timeline.js";
+import { Title } from "../parts/title.js";
+
+/** @typedef {import("../parts/conversation.js").Conversation} Conversation */
+
+const STATES = { stopped: "stopped", cut: "cut at its limit", failed: "failed" };
+
+/** @param {{session: object}} props */
+export default function Playground({ session }) {
+  const talk = conversationOf(session);
+  const [, draw] = useState({});
+  useEffect(() => talk.watch(() => draw({})), [talk]);
+  const run = talk.turns.findLast((turn) => turn.run)?.run;
+  return html`
+    <${Title}>Playground<//>
+    <p class="note">This is a real request: it runs the workflow of the model, and if there is a discussion id, memories are written.</p>
+    <div class="pair">
+      <div>
+        <${Choices} talk=${talk} />
+        <${Log} talk=${talk} />
+        <${Composer} talk=${talk} />
+      </div>
+      <section aria-label="Steps of the answer">
+        ${run ? html`<${Steps} id=${run} key=${run} />` : html`<p class="note">The steps of the answer appear here while it is made.</p>`}
+      </section>
+    </div>`;
+}
+
+/** @param {{talk: Conversation}} props */
+function Choices({ talk }) {
+  const { data, error, reload } = useApi("playground");
+  /** @type {string[]} */
+  const models = (data?.models ?? []).map(({ id }) => id);
+  useEffect(() => {
+    if (data && !models.includes(talk.model)) talk.set({ model: models[0] ?? "" });
+  }, [data]);
+  return html`
+    <${Problem} error=${error} retry=${reload} />
+    <div class="fields">
+      <${Choice} label="Model" value=${talk.model} options=${models} onChange=${(model) => talk.set({ model })} />
+      <${Field} label="Discussion id" value=${talk.discussion} placeholder="none" autocomplete="off"
+        onChange=${(discussion) => talk.set({ discussion })} />
+    </div>
+    <${Area} label="System prompt" rows=${2} value=${talk.system} onChange=${(system) => talk.set({ system })} />`;
+}
+
+/** @param {{talk: Conversation}} props */
+function Log({ talk }) {
+  const { turns } = talk;
+  const box = useRef(null);
+  const following = useRef(true);
+  useEffect(() => {
+    // Someone who has scrolled up is reading.
+    if (following.current) box.current.scrollTop = box.current.scrollHeight;
+  });
+  const onScroll = ({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) => {
+    following.current = scrollHeight - scrollTop - clientHeight < 40;
+  };
+  return html`
+    <div role="log" aria-label="Conversation" aria-busy=${String(!!talk.running)} class="conversation" tabindex="0" ref=${box} onScroll=${onScroll}>
+      ${turns.map((turn, n) => html`
+        <${Said} turn=${turn} key=${n} retry=${n === turns.length - 1 ? () => talk.again() : undefined} />`)}
+      ${!turns.length && html`<p class="note">Nothing has been said. What is said here stays until this tab is closed.</p>`}
+    </div>`;
+}
+
+/** @param {{turn: import("../parts/conversation.js").Turn, retry?: () => void}} props */
+function Said({ turn, retry }) {
+  const waits = turn.state === "answering" && !turn.text;
+  return html`
+    <article class=${`turn ${turn.role}`}>
+      <h2>${turn.role === "user" ? "You" : "Answer"}${STATES[turn.state] && html` <span class="note">${STATES[turn.state]}</span>`}</h2>
+      ${turn.reasoning && html`<details><summary>Reasoning</summary><p class="words">${turn.reasoning}</p></details>`}
+      ${turn.text && html`<p class="words">${turn.text}</p>`}
+      ${waits && html`<p class="note">waiting for the first token</p>`}
+      <${Problem} error=${turn.error} retry=${retry} />
+    </article>`;
+}
+
+/** @param {{talk: Conversation}} props */
+function Composer({ talk }) {
+  const onKeyDown = (event) => {
+    // While an input method composes a character, Enter belongs to it.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    talk.send();
+  };
+  const onSubmit = (event) => {
+    event.preventDefault();
+    talk.send();
+  };
+  return html`
+    <form onSubmit=${onSubmit}>
+      <${Area} label="Message" value=${talk.draft} note="Enter sends, Shift+Enter begins a new line." onKeyDown=${onKeyDown}
+        onChange=${(draft) => talk.set({ draft })} />
+      <p class="actions">
+        <button type="submit" class="primary" disabled=${!!talk.running || !talk.draft.trim() || !talk.model}>Send</button>
+        <button type="button" disabled=${!talk.running} onClick=${() => talk.stop()}>Stop</button>
+        <button type="button" disabled=${!talk.turns.length} onClick=${() => talk.clear()}>New conversation</button>
+      </p>
+    </form>`;
+}
+
+/** @param {{id: string}} props */
+function Steps({ id }) {
+  const { run, spans, live, error, reload } = useRun(id);
+  const [selected, select] = useState(/** @type {number | null} */ (null));
+  const chosen = selected == null ? "" : `?span=${selected}`;
+  return html`
+    <p><a href=${`#/runs/${id}${chosen}`}>Open run</a></p>
+    <${Problem} error=${error} retry=${reload} />
+    ${run && html`<${Timeline} run=${run} spans=${spans} live=${live} selected=${selected} onSelect=${select} />`}`;
+}

@@ -1,0 +1,59 @@
+"""Run files are opened in the browser, and never sent."""
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from Tests.console.scripted_runs import RUN, spans
+from Tests.console.scripted_server import ScriptedServer, World
+
+RUN_FILE = {"format": "wilmer-run/1", "run": RUN, "spans": spans(), "texts": None}
+DROP = """content => {
+  const carried = new DataTransfer();
+  carried.items.add(new File([atob(content)], "run.json", { type: "application/json" }));
+  for (const type of ["dragover", "drop"]) {
+    document.body.dispatchEvent(new DragEvent(type, { dataTransfer: carried, bubbles: true, cancelable: true }));
+  }
+}"""
+
+
+@pytest.fixture
+def api(page: Page, scripted: ScriptedServer) -> World:
+    runs = {"runs": [], "next": None, "total": 0, "event": 1, "choices": {"workflow": [], "endpoint": [], "user": []}}
+    scripted.world.script({("GET", "runs"): runs})
+    page.goto(f"{scripted.url}#/runs")
+    return scripted.world
+
+
+def choose(page: Page, content: object) -> None:
+    text = content if isinstance(content, str) else json.dumps(content)
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Open run file").click()
+    chooser.value.set_files({"name": "run.json", "mimeType": "application/json", "buffer": text.encode()})
+
+
+def test_a_chosen_and_a_dropped_file_show_the_run(page: Page, api: World) -> None:
+    choose(page, RUN_FILE)
+    expect(page.get_by_role("heading", name="Run 3f2a91c0", level=1)).to_be_visible()
+    tree = page.get_by_role("tree", name="Timeline")
+    expect(tree.get_by_role("treeitem", name="Analyse, Standard, 3.0 s, ok")).to_be_visible()
+    expect(page.get_by_text("run.json")).to_be_visible()
+    other = {**RUN_FILE, "run": {**RUN, "id": "0123456789abcdef"}}
+    page.evaluate(DROP, base64.b64encode(json.dumps(other).encode()).decode())
+    expect(page.get_by_role("heading", name="Run 01234567", level=1)).to_be_visible()
+    assert {where.partition("?")[0] for _, where in api.calls} == {"session", "events", "runs"}
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ("no JSON", "is not JSON"),
+    ({"format": "wilmer-run/2"}, "its format is wilmer-run/2, expected wilmer-run/1"),
+    ({"nodes": []}, 'it has no "format"'),
+    ({**RUN_FILE, "run": {}}, "its run has no id"),
+    ({**RUN_FILE, "spans": [[1, 2]]}, "span 1 is not a list"),
+])
+def test_another_file_says_what_is_wrong_with_it(page: Page, api: World, content: object, words: str) -> None:
+    choose(page, content)
+    expect(page.get_by_role("alert")).to_contain_text(words)
