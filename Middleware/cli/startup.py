@@ -143,5 +143,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     load_check = BackgroundCheck()
     records = build_records(arguments)
     application = build_application(threads, [load_check], records)
+    if records is not None:
+        records.begin()
     announcement.log_access(address)
     return Launch(application, sock, host, port, address, load_check, demo_mode, records)

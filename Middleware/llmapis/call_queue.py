@@ -489,15 +489,23 @@ class Turn:
             raise
 
     def _wait(self) -> Generator[None, None, None]:
-        began = time.monotonic()
+        began, outcome = time.monotonic(), "cancelled"
         self._reported = False
         self._log_wait()
+        if self.request is not None:
+            self.request.report("wait_started", self.request, "turn", self._queue.waiting - 1)
         try:
             yield from self._wait_in_slices(began)
+            outcome = "got"
+        except GateTimeoutError:
+            outcome = "late"
+            raise
         finally:
             seconds = time.monotonic() - began
             self.waited += seconds
             note_wait(self.request, seconds)
+            if self.request is not None:
+                self.request.report("wait_ended", self.request, "turn", outcome)
         if self._reported:
             logger.info("Request %s: its call of endpoint '%s' goes on after %.2f s", self._request_id,
                         self.needs.endpoint, time.monotonic() - began)

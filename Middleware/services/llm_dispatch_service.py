@@ -12,7 +12,7 @@ from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
 from Middleware.models.messages import Message
-from Middleware.models.request_context import first_logged
+from Middleware.models.request_context import first_logged, report
 from Middleware.services.llm_calls import message_selection as selection
 from Middleware.services.llm_calls.answer_choices import chosen, chosen_before, key_of, names_choice
 from Middleware.services.llm_calls.answer_shape import AnswerShape
@@ -307,6 +307,7 @@ class _Call:
             what = "its newest message alone" if len(kept) == 1 else "its newest tool exchange alone"
             self._warn_window(what, sum(map(estimate_message, kept)))
         if len(kept) < len(messages):
+            report("messages_dropped", len(messages) - len(kept))
             logger.info("Node '%s': dropped %d of %d messages to keep within the context window of %s tokens (%s).",
                         self.context.node_name, len(messages) - len(kept), len(messages),
                         ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"),

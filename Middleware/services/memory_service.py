@@ -5,9 +5,10 @@ file of memories is ever created. Files of another API key raise DataKeyError.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from Middleware.models.messages import Message
+from Middleware.models.run_step import reading
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair
@@ -43,7 +44,7 @@ class MemoryService:
         """
         if not discussion_id:
             return CHUNK_BREAK.join(recent_message_blocks(messages, max_turns_to_search, lookback_start))
-        texts = _texts(_store(discussion_id, encryption_key, api_key_hash).read_memories())
+        texts = _texts(_read(_store(discussion_id, encryption_key, api_key_hash).read_memories))
         if max_summary_chunks_from_file >= 0:
             texts = texts[-(max_summary_chunks_from_file or RECENT_MEMORIES):]
         return CHUNK_BREAK.join(texts) if texts else NOTHING_GENERATED
@@ -62,12 +63,16 @@ class MemoryService:
         """Return all memories, oldest first; if there are none, a text that says so."""
         if not discussion_id:
             return [NO_MEMORIES]
-        return _texts(_store(discussion_id, encryption_key, api_key_hash).read_memories()) or [NO_MEMORIES]
+        return _texts(_read(_store(discussion_id, encryption_key, api_key_hash).read_memories)) or [NO_MEMORIES]
 
     # -- summary ---------------------------------------------------------------------------------------------------
     def get_current_summary(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
                             api_key_hash: str | None = None) -> str:
-        summary = _store(discussion_id, encryption_key, api_key_hash).summary() if discussion_id else None
+        if not discussion_id:
+            return NO_SUMMARY
+        with reading("summary") as step:
+            summary = _store(discussion_id, encryption_key, api_key_hash).summary()
+            step.attributes["found"] = int(summary is not None)
         return summary[0] if summary is not None else NO_SUMMARY
 
     @staticmethod
@@ -86,12 +91,18 @@ class MemoryService:
             self, discussion_id: str | None, *, encryption_key: bytes | None = None,
             api_key_hash: str | None = None) -> list[Pair]:
         """Return the memories that are not in the summary; all of them if it refers to none of them."""
-        return unsummarized(_store(discussion_id, encryption_key, api_key_hash)) if discussion_id else []
+        if not discussion_id:
+            return []
+        return _read(lambda: unsummarized(_store(discussion_id, encryption_key, api_key_hash)))
 
     # -- other -----------------------------------------------------------------------------------------------------
     def get_current_state_document(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
                                    api_key_hash: str | None = None) -> str:
-        text = _store(discussion_id, encryption_key, api_key_hash).state_document() if discussion_id else ""
+        if not discussion_id:
+            return NO_STATE_DOCUMENT
+        with reading("state") as step:
+            text = _store(discussion_id, encryption_key, api_key_hash).state_document()
+            step.attributes["found"] = int(bool(text.strip()))
         return text if text.strip() else NO_STATE_DOCUMENT
 
     def search_vector_memories(self, discussion_id: str | None, keywords: str, limit: int = 5,
@@ -158,6 +169,14 @@ def _lag(store: MemoryStore, memories: Sequence[Pair]) -> int:
 
 def _store(discussion_id: str, encryption_key: bytes | None, api_key_hash: str | None) -> MemoryStore:
     return MemoryStore(DiscussionFolder(discussion_id, api_key_hash, encryption_key))
+
+
+def _read(read: Callable[[], list[Pair]]) -> list[Pair]:
+    """Return memories that a node reads."""
+    with reading("file") as step:
+        pairs = read()
+        step.attributes["found"] = len(pairs)
+    return pairs
 
 
 def _texts(pairs: Sequence[Pair]) -> list[str]:

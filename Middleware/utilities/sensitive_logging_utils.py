@@ -118,3 +118,11 @@ def mask_url(url: str) -> str:
     if host == parts.netloc and query == parts.query:
         return url
     return urlunsplit((parts.scheme, host, parts.path, query, parts.fragment))
+
+
+def host_in(url: str) -> str | None:
+    """Return the host of ``url``; None if there is none."""
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None

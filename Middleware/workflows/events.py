@@ -14,6 +14,7 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.llm_call import Attempt, LlmCallRecord
 from Middleware.models.request_context import RequestContext, SentRequest
+from Middleware.models.run_step import Step
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.models.execution_context import NodeExecutionInfo, RunRequest
 from Middleware.workflows.request_line import background_line, log_line, outcome, terminal_line
@@ -61,6 +62,12 @@ class EngineListener:
     def routing_finished(self, request: RequestContext, category: str, attempts: int) -> None:
         """It has chosen; "" if it named none in all attempts."""
 
+    def step_started(self, request: RequestContext, step: Step) -> None:
+        """A tool is about to be called, or stored data of the conversation to be read or written."""
+
+    def step_finished(self, request: RequestContext, step: Step, error: BaseException | None) -> None:
+        """That is over; ``step.texts`` is text of the conversation."""
+
     def request_failed(self, request: RequestContext, error: BaseException, message: str) -> None:
         """The client gets ``message`` in place of an answer, or of its rest."""
 
@@ -90,6 +97,9 @@ class EngineListener:
 
     def run_finished(self, record: RunRecord) -> None:
         """The run is over, with or without an error."""
+
+    def messages_dropped(self, request: RequestContext, count: int) -> None:
+        """So many messages do not fit into the context window of the call that the current node makes next."""
 
     def llm_call_started(self, call: LlmCallRecord) -> None:
         """A prompt is about to be sent; for a stream, when its first chunk is requested."""

@@ -14,68 +14,20 @@ from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
-from Middleware.services.run_records.model import RunDocument, Span
 from Middleware.services.run_records.queries import RunQuery
-from Middleware.services.run_records.records import RunRecords, build_records
 from Middleware.services.run_records.texts import settled
 from Middleware.services.run_records.viewers import Viewer
-from Tests.api.api_lab import CHAT, ApiLab
+from Tests.api.api_lab import CHAT
+from Tests.api.record_lab import RecordLab, named, tree
 from Tests.stub_backend import Reply, StubBackend, chat_chunk, chat_reply, chat_stream_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import llm, static, until, user
-
-
-class RecordLab(ApiLab):
-    """The whole WSGI application with the recorder of a console."""
-
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, backend: StubBackend) -> None:
-        super().__init__(root, monkeypatch, backend)
-        self.records: RunRecords = build_records("on")
-        self.wsgi = build_wsgi_application(create_app(), threads=100, records=self.records)
-        self.caller = Client(self.wsgi)
-
-    def ask(self, text: str = "hi", path: str = CHAT, stream: bool = False, **fields: Any) -> Any:
-        body = {"messages": [user(text)], "stream": stream, **fields}
-        response = self.caller.post(path, data=json.dumps(body))
-        response.get_data()
-        response.close()
-        assert until(lambda: running_requests().count() == 0)
-        return response
-
-    def post_and_leave(self) -> None:
-        self.caller.post(CHAT, data=json.dumps({"messages": [user("hi")]})).close()
-
-    @property
-    def runs(self) -> list[RunDocument]:
-        """Oldest first."""
-        return list(reversed(self.records.ring.documents()))
-
-    def run(self) -> RunDocument:
-        """The only run, as it is shown and stored."""
-        [run] = self.runs
-        assert until(lambda: run.finished)
-        return settled(run)
-
-
-def named(run: RunDocument, kind: str) -> list[Span]:
-    return [span for span in run.spans if span.kind == kind]
-
-
-def tree(run: RunDocument) -> list[str]:
-    """The spans, each indented below its parent."""
-    depths: dict[int, int] = {}
-    lines = []
-    for span in run.spans:
-        depths[span.id] = 0 if span.parent is None else depths[span.parent] + 1
-        lines.append(f"{'  ' * depths[span.id]}{span.kind} {span.name} {span.status}")
-    return lines
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordLab]:
     monkeypatch.setattr("Middleware.models.process._process", Process())
-    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path / "Public"))
     with StubBackend() as stub:
-        yield RecordLab(tmp_path / "Configs", monkeypatch, stub)
+        yield RecordLab(tmp_path, monkeypatch, stub)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -167,7 +119,7 @@ def test_a_running_request_is_listed_and_can_be_cancelled(lab: RecordLab) -> Non
 def test_the_gate(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
     instance.initialize_request_semaphore(1)
     monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.3)
-    lab.caller = Client(build_wsgi_application(create_app(), threads=100, records=lab.records))
+    lab.caller = lab.served()
     go_on = threading.Event()
 
     def held(request: Any) -> Reply:
@@ -178,7 +130,7 @@ def test_the_gate(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
     first = threading.Thread(target=lab.ask)
     first.start()
     assert until(lambda: bool(lab.backend.requests))
-    other = threading.Thread(target=lab.post_and_leave)
+    other = threading.Thread(target=lambda: lab.caller.post(CHAT, data=json.dumps({"messages": [user("x")]})).close())
     other.start()
     assert until(lambda: len(lab.runs) == 2 and lab.runs[1].facts["status"] == "queued")
     other.join(10)

@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from Middleware.exceptions import StoredDataError, UnreadableDataError
+from Middleware.models.run_step import writing
 from Middleware.utilities.conversations.discussion_files import (
     Pair,
     pairs_as_json,
@@ -130,11 +131,13 @@ class CompactorStore:
         # Both files are checked before the first one is written.
         for name in (OLD_FILE, OLDEST_FILE):
             read_pairs(self.folder, name)
-        if oldest is not None:
-            write_file(self.folder, OLDEST_FILE, pairs_as_json([oldest]))
-        if folded is not None:
-            self._note(folded)
-        write_file(self.folder, OLD_FILE, pairs_as_json([old, (BOUNDARY, str(boundary))]))
+        texts = [old[0]] if oldest is None else [old[0], oldest[0]]
+        with writing("compactor", texts, len(texts), old[1]):
+            if oldest is not None:
+                write_file(self.folder, OLDEST_FILE, pairs_as_json([oldest]))
+            if folded is not None:
+                self._note(folded)
+            write_file(self.folder, OLD_FILE, pairs_as_json([old, (BOUNDARY, str(boundary))]))
 
     def _readable(self, name: str) -> list[Pair] | None:
         """Return the entries of a file, none without a file; None, with a logged error, if it cannot be read."""

@@ -13,6 +13,7 @@ from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request
+from Middleware.models.run_step import reading
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
@@ -74,8 +75,9 @@ def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str
     scope = _scope(search.request_id)
     rows: list[MemoryRow] = []
     try:
-        with VectorMemories.of(folder, scope=scope) as memories:
+        with reading("vector") as step, VectorMemories.of(folder, scope=scope) as memories:
             rows = search_memories(memories, search, scope)
+            step.attributes["found"] = len(rows)
     # A damaged database must not end the conversation.
     except sqlite3.Error as error:
         logger.error("%s cannot be searched: %s. Run the command 'memory check' for details.",

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Sequence
 
 from Middleware.exceptions import UnreadableDataError
+from Middleware.models.run_step import writing
 from Middleware.utilities.conversations.discussion_files import (
     Pair,
     copy_file,
@@ -79,12 +80,14 @@ class MemoryStore:
         if known is None:
             known = []
         pairs_in(known, display)
-        self._write(MEMORIES_FILE, [*known, *pairs_as_json([(text, stored_hash)])])
+        with writing("file", text, last_message=stored_hash):
+            self._write(MEMORIES_FILE, [*known, *pairs_as_json([(text, stored_hash)])])
 
     def replace_memories(self, pairs: Sequence[Pair]) -> None:
         """Replace all memories by ``pairs``; the old ones are kept in ``memories.json.bak``."""
-        self._back_up(MEMORIES_FILE)
-        self._write(MEMORIES_FILE, pairs_as_json(pairs))
+        with writing("file", [text for text, _ in pairs], len(pairs), pairs[-1][1] if pairs else None):
+            self._back_up(MEMORIES_FILE)
+            self._write(MEMORIES_FILE, pairs_as_json(pairs))
 
     # -- summary ---------------------------------------------------------------------------------------------------
     def summary(self) -> Pair | None:
@@ -100,8 +103,9 @@ class MemoryStore:
         """
         if not text.strip():
             raise ValueError("a summary must not be blank")
-        self._back_up(SUMMARY_FILE)
-        self._write(SUMMARY_FILE, pairs_as_json([(text, stored_hash)]))
+        with writing("summary", text, last_message=stored_hash):
+            self._back_up(SUMMARY_FILE)
+            self._write(SUMMARY_FILE, pairs_as_json([(text, stored_hash)]))
         if covered is not None:
             if_readable(lambda: self.save_summary_position(covered), None)
 
@@ -146,7 +150,8 @@ class MemoryStore:
     def save_state_document(self, text: str) -> None:
         """Replace the document; the old one is first copied to ``state_document.md.bak``."""
         self.folder.create()
-        write_plain_text_file(self.folder.plain_file(STATE_FILE), text, self.folder.cipher, BACKUP, PRIVATE_FILE)
+        with writing("state", text):
+            write_plain_text_file(self.folder.plain_file(STATE_FILE), text, self.folder.cipher, BACKUP, PRIVATE_FILE)
 
     # -- files -----------------------------------------------------------------------------------------------------
     def _write(self, name: str, content: object) -> None:

@@ -43,6 +43,7 @@ class LiveRun(RunDocument):
         nodes: the spans of nodes, by the run of their workflow and their index.
         workflows, calls, waits, steps: the spans at work of these kinds, by what they are spans of.
         attempts: the spans of requests to servers, with what is known of each.
+        dropped, dropped_by_call: the numbers of messages that did not fit into a window, by node and by call.
         routing: the span in which a category is chosen.
         chosen: the category that was named; None without a routing.
         answer: what the answering node has delivered.
@@ -72,6 +73,8 @@ class LiveRun(RunDocument):
         self.calls: dict[int, tuple[Span, LlmCallRecord]] = {}
         self.waits: dict[tuple[str, str, int], Span] = {}
         self.steps: dict[int, Span] = {}
+        self.dropped: dict[tuple[str, int], int] = {}
+        self.dropped_by_call: dict[int, int] = {}
         self.attempts: list[tuple[Span, Attempt]] = []
         self.routing: Span | None = None
         self.chosen: str | None = None
@@ -133,6 +136,11 @@ class LiveRun(RunDocument):
         """Keep a text of a span, by reference."""
         if self.keeps_texts:
             span.texts[name] = value
+
+    def texts(self, span: Span, texts: Mapping[str, object]) -> None:
+        """Keep several texts of a span, by reference."""
+        if self.keeps_texts:
+            span.texts.update(texts)
 
     def close_below(self, parent: Span, status: SpanStatus) -> None:
         """End the spans at work directly below ``parent``, of whose end nobody tells."""

@@ -5,12 +5,14 @@ references and read a clock: no I/O, no JSON, no copy of a text, no lock.
 """
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.llm_call import Attempt, LlmCallRecord, current_site
 from Middleware.models.request_context import RequestContext, SentRequest, current_request
+from Middleware.models.run_step import Step
 from Middleware.services.run_records.live_run import GATE, MESSAGE_BYTES, MICROSECONDS, LiveRun
 from Middleware.services.run_records.model import Attribute, RunDocument, Span, SpanStatus
 from Middleware.services.run_records.ring import RunRing
@@ -197,6 +199,9 @@ class RunRecorder:
         span = run.begin("llm", call.endpoint, run.nodes.get((call.run_id, call.node_index)) or run.routing, {
             "endpoint": call.endpoint, "streamed": call.streamed})
         run.calls[id(call)] = (span, call)
+        dropped = run.dropped.pop((call.run_id, call.node_index), None)
+        if dropped:
+            run.dropped_by_call[id(call)] = dropped
 
     def llm_call_finished(self, call: LlmCallRecord) -> None:
         self._end_call(call, None)
@@ -223,6 +228,11 @@ class RunRecorder:
             run.answered(call)
         run.end(span, "error" if error is not None else "cancelled" if call.stopped else "ok", error)
 
+    def messages_dropped(self, request: RequestContext, count: int) -> None:
+        run, site = self._runs.get(request.request_id), current_site()
+        if run is not None and site is not None:
+            run.dropped[site.run_id, site.node_index] = count
+
     def attempt_started(self, attempt: Attempt) -> None:
         call = attempt.call
         request = current_request() if call is None else None
@@ -232,6 +242,7 @@ class RunRecorder:
         found = run.calls.get(id(call)) if call is not None else None
         parent = found[0] if found is not None else self._around(run)
         span = run.begin("embedding" if call is None else "attempt", attempt.endpoint, parent)
+        span.attributes["dropped_messages"] = run.dropped_by_call.get(id(call)) if call is not None else None
         run.attempts.append((span, attempt))
         payload = attempt.payload
         run.text(span, "inputs" if call is None else "payload", payload.get("input") if call is None else payload)
@@ -250,6 +261,34 @@ class RunRecorder:
                 run.end(span, "error" if attempt.error is not None else "cancelled" if attempt.stopped else "ok",
                         attempt.error)
                 return
+
+    # -- other work ----------------------------------------------------------------------------------------------
+    def step_started(self, request: RequestContext, step: Step) -> None:
+        run = self._runs.get(request.request_id)
+        if run is not None:
+            span = run.steps[id(step)] = run.begin(step.kind, step.name, self._around(run),
+                                                   cast(dict[str, Attribute], step.attributes))
+            run.texts(span, step.texts)
+
+    def step_finished(self, request: RequestContext, step: Step, error: BaseException | None) -> None:
+        run = self._runs.get(request.request_id)
+        span = run.steps.pop(id(step), None) if run is not None else None
+        if run is None or span is None:
+            return
+        run.texts(span, step.texts)
+        stopped = isinstance(error, (EarlyTerminationException, GeneratorExit))
+        run.end(span, "ok" if error is None else "cancelled" if stopped else "error", None if stopped else error)
+
+    def noted(self, record: logging.LogRecord) -> None:
+        """Keep a warning of the log with the request for which it was written."""
+        request = current_request()
+        run = self._runs.get(request.request_id) if request is not None else None
+        if run is None:
+            return
+        span = run.begin("note", record.levelname.lower(), self._around(run), {
+            "level": record.levelname.lower(), "logger": record.name})
+        run.text(span, "message", record.getMessage())
+        run.end(span)
 
     @staticmethod
     def _around(run: LiveRun) -> Span | None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Iterator
@@ -44,8 +45,16 @@ class RunRecords:
     recorder: RunRecorder
     make_atlas: MakeAtlas | None = None
 
+    def __post_init__(self) -> None:
+        self._notes = NoteHandler(self.recorder)
+
+    def begin(self) -> None:
+        """Listen to the log, of which runs keep their warnings."""
+        logging.getLogger().addHandler(self._notes)
+
     def close(self) -> None:
         """Write what is under way, at the end of the process."""
+        logging.getLogger().removeHandler(self._notes)
         self.store.close()
 
 
@@ -75,6 +84,19 @@ def build_records(mode: str, record: str | None = None) -> RunRecords:
     store = RunStore(folder, ring, settings)
     recorder = RunRecorder(ring, store, settings, ConversationSecret(folder, settings))
     return RunRecords(mode, folder, settings, ring, store, RunArchive(ring, store), recorder)
+
+
+class NoteHandler(logging.Handler):
+    """Takes warnings and errors to the runs that they are about."""
+
+    def __init__(self, recorder: RunRecorder) -> None:
+        super().__init__(logging.WARNING)
+        self._recorder = recorder
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        # Without the lock of all handlers: there is nothing to guard, and requests would wait for each other.
+        self._recorder.noted(record)
+        return True
 
 
 class ConversationSecret:

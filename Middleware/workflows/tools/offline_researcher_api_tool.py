@@ -5,6 +5,7 @@ import logging
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.run_step import tool
 from Middleware.services.service_http import INVALID_JSON, ServiceHttp, service_http
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER
@@ -53,7 +54,9 @@ class OfflineResearcherApiClient:
             payload["max_iterations"] = max_iterations
         host = str(config_utils.user_setting("offlineResearcherApiHost") or "").strip() or DEFAULT_HOST
         port = config_utils.user_int("offlineResearcherApiPort")
-        reply = self._http.post(host, port, "/search", payload, self._scope, timeout)
+        with tool("offline researcher", "encyclopedia", payload, **{"server.address": host}) as step:
+            reply = self._http.post(host, port, "/search", payload, self._scope, timeout)
+            step.attributes["http.status"], step.texts["result"] = reply.status, reply.value
         if reply.problem:
             return {"status": "error", "reason": reply.problem}
         if not isinstance(reply.value, dict):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.run_step import tool
 from Middleware.services.service_http import ServiceHttp, service_http
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER
@@ -73,7 +74,9 @@ class OfflineWikiApiClient:
         parameters = {"prompt": prompt, "percentile": percentile, "num_results": num_results, **(more or {})}
         host = str(config_utils.user_setting("offlineWikiApiHost") or "").strip() or DEFAULT_HOST
         port = config_utils.user_int("offlineWikiApiPort")
-        reply = self._http.get(host, port, path, parameters, self._scope)
+        with tool("offline Wikipedia", "encyclopedia", parameters, **{"server.address": host}) as step:
+            reply = self._http.get(host, port, path, parameters, self._scope)
+            step.attributes["http.status"], step.texts["result"] = reply.status, reply.value
         if reply.status == 404:
             return not_found
         if not reply.problem:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TypedDict, cast
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.run_step import writing
 from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.discussion_folder import PRIVATE_FILE, DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage, MessagePlace, place_from_text
@@ -171,7 +172,8 @@ class VectorMemories:
         Raises ValueError for metadata that is not a JSON object.
         """
         ready = [(text, metadata, schema.parse_metadata(metadata)) for text, metadata in items]
-        with sqlite.transaction(self._db, self._scope):
+        with writing("vector", [text for text, _ in items], len(items), message_hash), \
+                sqlite.transaction(self._db, self._scope):
             numbers = [self._insert(text, metadata, parsed, index_topics) for text, metadata, parsed in ready]
             if message_hash is not None:
                 self._insert_hash(message_hash, place)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.run_step import Step, tool
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
-from Middleware.utilities.sensitive_logging_utils import sensitive_log
+from Middleware.utilities.sensitive_logging_utils import mask_url, sensitive_log
 from Middleware.utilities.text_utils import without_surrogates
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -53,8 +54,8 @@ class CurlCommandHandler(BaseHandler):
         command = [*_leading(args, max_bytes, guarded, proxy), *args]
         sensitive_log(logger, logging.DEBUG, "CurlCommand: curl %s", command)
         try:
-            result = run_curl(command, timeout, max_bytes, context.request.cancel_scope,
-                              use_environment_proxies=not guarded)
+            with tool("curl", "curl", _addresses(args)) as step:
+                result = _run(command, timeout, max_bytes, context.request.cancel_scope, not guarded, step)
             text = _render(result, output_format)
         except CurlError as error:
             if raises:
@@ -63,6 +64,23 @@ class CurlCommandHandler(BaseHandler):
                            type(error).__name__)
             text = _render_failure(error, output_format)
         return self.static_text(context, text)
+
+
+def _run(command: Sequence[str], timeout: float, max_bytes: int | None, scope: CancelScope,
+         use_environment_proxies: bool, step: Step) -> CurlResult:
+    """Return what curl wrote, which is noted in ``step``, also if it failed."""
+    try:
+        result = run_curl(command, timeout, max_bytes, scope, use_environment_proxies=use_environment_proxies)
+    except CurlError as error:
+        step.attributes["exit_status"], step.texts["result"] = error.result.returncode, error.result.stdout
+        raise
+    step.attributes["exit_status"], step.texts["result"] = result.returncode, result.stdout
+    return result
+
+
+def _addresses(args: Sequence[str]) -> list[str]:
+    """Return the addresses among curl's arguments, without passwords; the others may hold keys."""
+    return [mask_url(arg) for arg in args if arg.lower().startswith(("http://", "https://"))]
 
 
 def _args(context: ExecutionContext) -> list[str]:

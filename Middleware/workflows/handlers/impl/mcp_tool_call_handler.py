@@ -5,6 +5,7 @@ import logging
 import time
 from typing import Any
 
+from Middleware.models.run_step import tool
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
@@ -35,23 +36,24 @@ class MCPToolCallHandler(BaseHandler):
     def handle(self, context: ExecutionContext) -> object:
         raises = network.choice(context, network.ON_ERROR) == "raise"
         timeout = network.seconds(context, TIMEOUT)
-        server, tool = (_name(context, key) for key in (SERVER, TOOL))
+        server, name = (_name(context, key) for key in (SERVER, TOOL))
         arguments = ARGUMENTS.of(context.config)
         if not isinstance(arguments, dict):
             network.refuse(context, ARGUMENTS, "an object")
         arguments = _filled(context, arguments)
-        sensitive_log(logger, logging.INFO, "MCP call to '%s.%s'", server, tool)
+        sensitive_log(logger, logging.INFO, "MCP call to '%s.%s'", server, name)
         started = time.perf_counter()
         try:
-            text = MCPClient().call_tool(server, tool, arguments, timeout)
+            with tool(name, "mcp", arguments, server=server) as step:
+                text = step.texts["result"] = MCPClient().call_tool(server, name, arguments, timeout)
         except MCPToolCallError as error:
             if raises:
                 raise
-            sensitive_log(logger, logging.WARNING, "MCP call to '%s.%s' failed; the output says why", server, tool)
+            sensitive_log(logger, logging.WARNING, "MCP call to '%s.%s' failed; the output says why", server, name)
             # A tool may quote the conversation in its error.
             sensitive_log(logger, logging.DEBUG, "%s", error)
             text = str(error)
-        sensitive_log(logger, logging.INFO, "MCP call to '%s.%s' took %.2f s", server, tool,
+        sensitive_log(logger, logging.INFO, "MCP call to '%s.%s' took %.2f s", server, name,
                       time.perf_counter() - started)
         return self.static_text(context, text)
 

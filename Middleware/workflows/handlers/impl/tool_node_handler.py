@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.run_step import tool
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.declarations import ConfigKey, number_from
@@ -43,9 +44,14 @@ class PythonModuleHandler(BaseHandler):
     def handle(self, context: ExecutionContext) -> object:
         args = self._container(context, "args", (list, tuple))
         kwargs = self._container(context, "kwargs", dict)
-        return run_dynamic_module(
-            self._path(context), *(context.substitute(value) for value in args),
-            **{str(name): context.substitute(value) for name, value in kwargs.items()})
+        path = self._path(context)
+        given = [context.substitute(value) for value in args]
+        named = {str(name): context.substitute(value) for name, value in kwargs.items()}
+        with tool(path, "script", {"args": given, "kwargs": named}) as step:
+            result = run_dynamic_module(path, *given, **named)
+            # What a generator yields is in the answer of the node.
+            step.texts["result"] = result if isinstance(result, (str, int, float, bool, list, dict)) else None
+        return result
 
     def _path(self, context: ExecutionContext) -> str:
         written = self.value(context, "module_path")

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.run_step import tool
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
 from Middleware.utilities.http.connection import custom_context
-from Middleware.utilities.sensitive_logging_utils import sensitive_log
+from Middleware.utilities.sensitive_logging_utils import host_in, mask_url, sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -64,9 +65,15 @@ class WebFetchHandler(BaseHandler):
         output_format = network.choice(context, OUTPUT_FORMAT)
         raises = network.choice(context, network.ON_ERROR) == "raise"
         request = _request(context)
+        body = None if request.body is None else request.body.decode("utf-8", "replace")
         try:
-            response = fetch(request, context.request.cancel_scope)
-            text = _rendered(context, lambda stopped: render_response(response, output_format, stopped))
+            # Without the headers, which may hold keys.
+            with tool("WebFetch", "web", {"method": request.method, "url": mask_url(request.url), "body": body},
+                      **{"server.address": host_in(request.url)}) as step:
+                response = fetch(request, context.request.cancel_scope)
+                step.attributes["http.status"] = response.status
+                text = step.texts["result"] = _rendered(
+                    context, lambda stopped: render_response(response, output_format, stopped))
         except WebFetchError as error:
             if raises:
                 raise

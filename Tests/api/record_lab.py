@@ -1,0 +1,68 @@
+"""The whole WSGI application with the recorder of a console."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.test import Client
+
+from Middleware.api.app import build_wsgi_application, create_app
+from Middleware.api.running.running_requests import running_requests
+from Middleware.common import instance_global_variables as instance
+from Middleware.services.run_records.model import RunDocument, Span
+from Middleware.services.run_records.records import RunRecords, build_records
+from Middleware.services.run_records.texts import settled
+from Tests.api.api_lab import CHAT, ApiLab
+from Tests.stub_backend import StubBackend
+from Tests.workflows.engine_lab import until, user
+
+
+class RecordLab(ApiLab):
+    """An ``ApiLab`` whose requests pass the middlewares and are recorded."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, backend: StubBackend) -> None:
+        monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", str(root / "Console"))
+        super().__init__(root / "Configs", monkeypatch, backend)
+        self.records: RunRecords = build_records("on")
+        self.caller = self.served()
+
+    def served(self) -> Client:
+        """Return a client of a new application, for other settings of the process."""
+        return Client(build_wsgi_application(create_app(), threads=100, records=self.records))
+
+    def ask(self, text: str = "hi", path: str = CHAT, stream: bool = False, headers: dict[str, str] | None = None,
+            **fields: Any) -> bytes:
+        """Send a request, wait for its last node, and return the body of the answer."""
+        body = {"messages": [user(text)], "stream": stream, **fields}
+        response = self.caller.post(path, data=json.dumps(body), headers=headers)
+        data = response.get_data()
+        response.close()
+        assert until(lambda: running_requests().count() == 0)
+        return data
+
+    @property
+    def runs(self) -> list[RunDocument]:
+        """Oldest first."""
+        return list(reversed(self.records.ring.documents()))
+
+    def run(self) -> RunDocument:
+        """Return the newest run, as it is shown and stored."""
+        assert until(lambda: all(run.finished for run in self.runs))
+        return settled(self.runs[-1])
+
+
+def named(run: RunDocument, kind: str) -> list[Span]:
+    """Return the spans of one kind."""
+    return [span for span in run.spans if span.kind == kind]
+
+
+def tree(run: RunDocument) -> list[str]:
+    """Return a line for each span, indented below its parent."""
+    depths: dict[int, int] = {}
+    lines = []
+    for span in run.spans:
+        depths[span.id] = 0 if span.parent is None else depths[span.parent] + 1
+        lines.append(f"{'  ' * depths[span.id]}{span.kind} {span.name} {span.status}")
+    return lines

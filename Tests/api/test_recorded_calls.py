@@ -1,0 +1,317 @@
+"""What is recorded of the requests to LLM servers, and of all other work of nodes."""
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import Process
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.services.memory_service import MemoryService
+from Middleware.services.run_records import live_run, texts
+from Middleware.services.run_records.model import Span
+from Middleware.services.run_records.records import build_records
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.workflows.events import Listeners
+from Tests.api.record_lab import RecordLab, named
+from Tests.backend_dialects import DIALECTS, Answer, Call, openai_embeddings
+from Tests.stub_backend import Reply, StubBackend, chat_chunk, chat_reply, sse_reply, status_reply
+from Tests.workflows.engine_lab import llm, reply_to, static, user
+
+SHIPPED = Path(__file__).parents[2] / "Public" / "Configs" / "ApiTypes"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk" + "A" * 400
+USAGE = ("usage.input_tokens", "usage.output_tokens", "usage.cache_read.input_tokens",
+         "usage.cache_creation.input_tokens", "usage.reasoning.output_tokens")
+TIMES = ("backend.load_ms", "backend.prompt_ms", "backend.generate_ms")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordLab]:
+    monkeypatch.setattr("Middleware.models.process._process", Process())
+    with StubBackend() as stub:
+        yield RecordLab(tmp_path, monkeypatch, stub)
+
+
+def figures(span: Span, names: tuple[str, ...]) -> tuple[object, ...]:
+    return tuple(span.attributes[name] for name in names)
+
+
+def speak(lab: RecordLab, api_type: str, **changes: Any) -> None:
+    """Give the endpoint the shipped API type of a dialect."""
+    dialect = DIALECTS[api_type]
+    lab.write(f"ApiTypes/{dialect.name}", json.loads((SHIPPED / f"{dialect.name}.json").read_text("utf-8")))
+    lab.write("Presets/lab/warm", {"temperature": 0.5, "seed": 7})
+    lab.endpoint("Main", {"apiTypeConfigFileName": dialect.name, "maxContextTokenSize": 8000,
+                          "promptTemplate": "chatml", **changes}, lab.backend.url)
+
+
+# -- what was sent and what came back --------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api_type", DIALECTS)
+def test_the_payload_is_what_the_server_received(lab: RecordLab, api_type: str, stream: bool) -> None:
+    dialect = DIALECTS[api_type]
+    speak(lab, api_type)
+    takes_tools = api_type in ("openAIChatCompletion", "ollamaApiChat", "claudeMessages")
+    answer = Answer(reasoning=() if "ompletion" in api_type and not takes_tools else ("Let me ", "think"),
+                    calls=[Call("Find", {"what": "x"})] if takes_tools else (),
+                    finish="tool_calls" if takes_tools else "stop")
+    lab.backend.responder = lambda request: dialect.reply(answer, stream)
+    tools = [{"type": "function", "function": {"name": "Find", "parameters": {"type": "object"}}}]
+    lab.ask('Größe {of} "x" \ud83d\ude00 [1]', stream=stream, **({"tools": tools} if takes_tools else {}))
+    run = lab.run()
+    [attempt], [call] = named(run, "attempt"), named(run, "llm")
+    assert attempt.texts["payload"] == lab.backend.requests[0].json, run.facts["error"]
+    assert call.texts["answer"] == answer.text
+    if takes_tools:
+        [called] = call.texts["tool_calls"]  # type: ignore[misc]
+        assert json.loads(called["function"]["arguments"]) == {"what": "x"}
+    if api_type not in ("openAIV1Completion", "koboldCppGenerate"):
+        assert call.texts["reasoning"] == "Let me think"
+    assert attempt.attributes["http.status"] == 200 and attempt.attributes["server.address"] == "127.0.0.1"
+    assert attempt.attributes["operation.name"] == (
+        "chat" if takes_tools else "text_completion")
+
+
+@pytest.mark.parametrize(("api_type", "stream", "usage", "times"), [
+    ("openAIChatCompletion", False, (11, 7, None, None, None), (None, None, None)),
+    ("openAIV1Completion", True, (11, 7, None, None, None), (None, None, None)),
+    ("ollamaApiChat", True, (11, 7, None, None, None), (1.0, 1.0, 2.0)),
+    ("ollamaApiGenerate", False, (11, 7, None, None, None), (1.0, 1.0, 2.0)),
+    ("koboldCppGenerate", True, (None, None, None, None, None), (None, None, None)),
+    ("claudeMessages", True, (11, 7, None, None, None), (None, None, None))])
+def test_tokens_and_times_are_those_that_were_reported(
+        lab: RecordLab, api_type: str, stream: bool, usage: tuple[object, ...], times: tuple[object, ...]) -> None:
+    speak(lab, api_type)
+    lab.backend.responder = lambda request: DIALECTS[api_type].reply(Answer(), stream)
+    lab.ask(stream=stream)
+    run = lab.run()
+    [attempt] = named(run, "attempt")
+    assert figures(attempt, USAGE) == usage and figures(attempt, TIMES) == times
+    assert (run.facts["usage.input_tokens"], run.facts["usage.output_tokens"]) == usage[:2]
+    assert run.facts["estimated"] is (usage[1] is None)
+    assert attempt.attributes["response.finish_reasons"] == ["stop"]
+
+
+def test_the_details_of_openai_and_of_claude(lab: RecordLab) -> None:
+    counted = {"prompt_tokens": 90, "completion_tokens": 12, "prompt_tokens_details": {"cached_tokens": 64},
+               "completion_tokens_details": {"reasoning_tokens": 5}}
+    lab.backend.responder = lambda request: chat_reply("x", usage=counted)  # type: ignore[arg-type]
+    lab.ask()
+    assert figures(named(lab.run(), "attempt")[0], USAGE) == (90, 12, 64, None, 5)
+    assert lab.run().facts["usage.cache_read.input_tokens"] == 64
+    speak(lab, "claudeMessages")
+    body = {**DIALECTS["claudeMessages"].whole(Answer()), "usage": {
+        "input_tokens": 10, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 30, "output_tokens": 4}}
+    lab.backend.responder = lambda request: Reply(body=body)
+    lab.records.ring.clear()
+    lab.ask()
+    assert figures(named(lab.run(), "attempt")[0], USAGE) == (60, 4, 30, 20, None)
+
+
+def test_the_times_of_llama_cpp(lab: RecordLab) -> None:
+    timings = {"cache_n": 412, "prompt_n": 88, "prompt_ms": 790.5, "predicted_n": 3, "predicted_ms": 31.25}
+    lab.backend.responder = lambda request: sse_reply([
+        chat_chunk({"content": "Hel"}), chat_chunk({"content": "lo"}), chat_chunk({}, "stop", timings=timings),
+        "[DONE]"])
+    lab.ask(stream=True)
+    [attempt] = named(lab.run(), "attempt")
+    assert figures(attempt, TIMES) == (None, 790.5, 31.25)
+    assert figures(attempt, USAGE) == (500, 3, 412, None, None)
+    [call] = named(lab.run(), "llm")
+    assert call.attributes["chunks"] == 2 and 0 <= int(call.attributes["time_to_first_token"] or 0) <= call.duration
+
+
+def test_samplers_are_attributes(lab: RecordLab) -> None:
+    speak(lab, "ollamaApiChat", presetSamplers={"temperature": 0.5, "seed": 7})
+    lab.default([llm(maxResponseSizeInTokens=99)])
+    lab.backend.responder = lambda request: DIALECTS["ollamaApiChat"].reply(Answer(), False)
+    lab.ask()
+    attributes = named(lab.run(), "attempt")[0].attributes
+    assert (attributes["request.model"], attributes["response.model"]) == ("model-x", "stub-model")
+    assert (attributes["request.temperature"], attributes["request.seed"], attributes["request.max_tokens"]) == (
+        0.5, 7, 99)
+    assert attributes["provider.name"] == "ollama"
+
+
+def test_a_retry_and_a_backup_are_attempts(lab: RecordLab) -> None:
+    lab.endpoint("Main", {"backupEndpointName": "Spare"}, "http://127.0.0.1:9")
+    lab.endpoint("Spare", {}, lab.backend.url)
+    lab.backend.responder = None
+    lab.backend.script(status_reply(503, "busy", headers={"Retry-After": "0"}), chat_reply("Hello"))
+    lab.ask()
+    run = lab.run()
+    first, second, third = named(run, "attempt")
+    [call] = named(run, "llm")
+    assert [span.status for span in (first, second, third)] == ["error", "error", "ok"]
+    assert [span.attributes["stands_in_for"] for span in (first, second, third)] == [None, "Main", "Main"]
+    assert [span.attributes["http.status"] for span in (first, second, third)] == [None, 503, 200]
+    assert "busy" in str(second.texts["error"]) and first.name == "Main"
+    assert call.name == "Spare" and call.attributes["failed_endpoints"] == ["Main"]
+    assert run.facts["endpoints"] == ["Spare"] and run.facts["status"] == "ok"
+
+
+# -- the route -------------------------------------------------------------------------------------------------------
+
+def test_the_route_and_its_reason(lab: RecordLab) -> None:
+    lab.user(routingConfig="ways", categorizationWorkflow="Categorize", maxCategorizationAttempts=2)
+    lab.write("Routing/ways", {"CODING": {"description": "code", "workflow": "Coding"},
+                               "CHAT": {"description": "talk", "workflow": "Talk"}})
+    lab.workflow("Categorize", [llm("Which?", title="Ask")])
+    lab.workflow("Coding", [static("print()")])
+    lab.backend.responder = None
+    lab.backend.script(chat_reply("no idea"), chat_reply("CODING"))
+    lab.ask("Write a snake game")
+    run = lab.run()
+    [route] = named(run, "route")
+    assert (run.facts["route"], run.facts["workflow"]) == ("CODING -> Coding", "Coding")
+    assert run.facts["route.reason"] == "category CODING, named by Categorize at attempt 2 of 2"
+    assert route.attributes == {"candidates": ["CODING", "CHAT"], "chosen": "CODING", "attempts": 2}
+    assert route.texts["request"]["messages"] == [user("Write a snake game")]  # type: ignore[index]
+    inside = [span.name for span in named(run, "workflow") if span.parent == route.id]
+    assert inside == ["Categorize", "Categorize"] and run.facts["answer"] == "print()"
+
+
+# -- other work ------------------------------------------------------------------------------------------------------
+
+def test_a_script_is_a_tool(lab: RecordLab, tmp_path: Path) -> None:
+    script = tmp_path / "shout.py"
+    script.write_text("def Invoke(text, mark='!'):\n    return text.upper() + mark\n", encoding="utf-8")
+    lab.default([{"type": "PythonModule", "module_path": str(script), "args": ["hi"], "kwargs": {"mark": "?"}}])
+    lab.ask()
+    [tool] = named(lab.run(), "tool")
+    assert (tool.status, tool.attributes["tool.type"]) == ("ok", "script")
+    assert tool.texts == {"arguments": {"args": ["hi"], "kwargs": {"mark": "?"}}, "result": "HI?"}
+
+
+def test_a_web_page_is_a_tool(lab: RecordLab) -> None:
+    lab.backend.responder = lambda request: chat_reply("page") if request.method == "GET" else None
+    lab.default([{"type": "WebFetch", "url": f"{lab.backend.url}/page?api_key=s3cret",
+                  "headers": {"Authorization": "Bearer s3cret"}}])
+    lab.ask()
+    run = lab.run()
+    [tool] = named(run, "tool")
+    assert (tool.attributes["tool.type"], tool.attributes["server.address"], tool.attributes["http.status"]) == (
+        "web", "127.0.0.1", 200)
+    assert "page" in str(tool.texts["result"]) and "s3cret" not in str(run.spans)
+
+
+def test_embeddings_have_spans_of_their_own(lab: RecordLab) -> None:
+    lab.write("ApiTypes/Vectors", {"type": "openAIEmbeddings"})
+    lab.endpoint("Vectors", {"apiTypeConfigFileName": "Vectors"}, lab.backend.url)
+    lab.backend.responder = lambda request: Reply(body=openai_embeddings([[1.0, 0.5]])) \
+        if "embeddings" in request.path else reply_to(request, "ok")
+    script = lab.root / "embed.py"
+    script.write_text("from Middleware.llmapis.embedding_api import EmbeddingApiService\n"
+                      "def Invoke():\n    return str(EmbeddingApiService('Vectors').embed(['a {text}']))\n", "utf-8")
+    lab.default([{"type": "PythonModule", "module_path": str(script)}])
+    lab.ask()
+    [span] = named(lab.run(), "embedding")
+    assert (span.status, span.attributes["texts"], span.attributes["usage.input_tokens"]) == ("ok", 1, 11)
+    assert span.texts["inputs"] == ["a {text}"] and span.attributes["operation.name"] == "embeddings"
+
+
+def test_warnings_of_the_log_are_notes(lab: RecordLab) -> None:
+    lab.records.begin()
+    try:
+        lab.default([{"type": "NoSuchType", "endpointName": "Main", "prompt": "x", "title": "Odd"}])
+        lab.ask()
+        logging.getLogger("elsewhere").warning("of no request")
+    finally:
+        lab.records.close()
+    [note] = named(lab.run(), "note")
+    assert note.attributes["level"] == "warning" and "NoSuchType" in str(note.texts["message"])
+
+
+def test_the_configuration_of_a_run_is_named_with_its_version(lab: RecordLab) -> None:
+    lab.ask()
+    run = lab.run()
+    paths = [version["path"] for version in run.facts["config"]]
+    assert {"Workflows/tester/_DefaultWorkflow.json", "Endpoints/lab/Main.json", "ApiTypes/OpenAI.json",
+            "Users/tester.json"} <= set(paths)
+    hashes = {version["path"]: version["hash"] for version in run.facts["config"]}
+    assert json.loads(run.config_texts[hashes["Endpoints/lab/Main.json"]])["endpoint"] == lab.backend.url
+
+
+# -- whose run it is, and limits -------------------------------------------------------------------------------------
+
+def test_a_conversation_is_recognised(lab: RecordLab) -> None:
+    first = [user("Hello"), {"role": "assistant", "content": "Hi"}, user("Next")]
+    lab.ask("Hello")
+    lab.ask(messages=first)
+    lab.ask("Other")
+    hashes = [texts.settled(run).facts["conversation"] for run in lab.runs]
+    assert hashes[0] == hashes[1] != hashes[2] and len(str(hashes[0])) == 16
+
+
+def test_a_private_run_is_marked(lab: RecordLab) -> None:
+    lab.user(encryptUsingApiKey=True)
+    lab.ask(headers={"Authorization": "Bearer k-1"})
+    run = lab.run()
+    assert run.facts["private"] and run.encryption_key and run.facts["conversation"] is None
+    assert len(str(run.facts["key_hash"])) == 16
+
+
+def test_images_are_not_kept(lab: RecordLab) -> None:
+    parts = [{"type": "text", "text": "What is this?"},
+             {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]
+    lab.default([llm(acceptImages=True)])
+    lab.backend.responder = lambda request: chat_reply("a pixel")
+    lab.ask(messages=[{"role": "user", "content": parts}])
+    run = lab.run()
+    assert PIXEL[:100] not in str([span.as_row() for span in run.spans])
+    assert run.facts["question"] == "What is this?"
+
+
+def test_long_texts_keep_their_ends(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "MAX_TEXT", 1000)
+    monkeypatch.setattr(texts, "KEPT_END", 400)
+    lab.ask("a" * 700 + "b" * 700)
+    run = lab.run()
+    content = str(named(run, "attempt")[0].texts["payload"]["messages"][0]["content"])  # type: ignore[index]
+    assert content.startswith("a" * 400) and content.endswith("b" * 400) and "600 characters" in content
+    assert run.text_bytes_left_out >= 600 and len(str(run.facts["question"])) == 500
+
+
+def test_a_run_keeps_so_many_spans_and_texts(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_run, "MAX_SPANS", 5)
+    monkeypatch.setattr(texts, "MAX_RUN_TEXTS", 10)
+    lab.default([static(f"number {index}") for index in range(10)])
+    lab.ask()
+    run = lab.run()
+    assert len(run.spans) == 5 and run.spans_left_out == 6 and run.text_bytes_left_out > 0
+    assert run.facts["nodes"] == 10
+
+
+def test_without_recording_nothing_is_kept_of_texts(lab: RecordLab) -> None:
+    lab.records = build_records("on", "off")
+    lab.caller = lab.served()
+    lab.ask("a secret sentence")
+    run = lab.run()
+    assert run.facts["question"] is None and not any(span.texts for span in run.spans)
+    assert not (lab.root.parent / "Console").exists()
+
+
+def test_work_on_stored_data_is_a_step(lab: RecordLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
+    request, folder = RequestContext(listeners=Listeners([lab.records.recorder])), DiscussionFolder("mill")
+    request.report("request_arrived", request)
+    with request_scope(request):
+        MemoryStore(folder).append_memory("Mara hid it.", "hash")
+        with VectorMemories.of(folder, write=True) as memories:
+            memories.store_chunk([("It rained.", "{}")], "later")
+        MemoryService().search_vector_memories("mill", "rained")
+    request.report("request_finished", request)
+    spans = named(lab.run(), "memory")
+    assert [span.attributes for span in spans] == [
+        {"store": "file", "action": "write", "items": 1, "messages": ["hash"]},
+        {"store": "vector", "action": "write", "items": 1, "messages": ["later"]},
+        {"store": "vector", "action": "read", "found": 1}]
+    assert [span.texts.get("written") for span in spans] == ["Mara hid it.", ["It rained."], None]
