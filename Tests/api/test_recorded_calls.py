@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from Middleware.services.run_records.model import Span
 from Middleware.services.run_records.records import build_records
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.files.file_access import process_lock
 from Middleware.workflows.events import Listeners
 from Tests.api.record_lab import RecordLab, named
 from Tests.backend_dialects import DIALECTS, Answer, Call, openai_embeddings
@@ -315,3 +317,25 @@ def test_work_on_stored_data_is_a_step(lab: RecordLab, tmp_path: Path, monkeypat
         {"store": "vector", "action": "write", "items": 1, "messages": ["later"]},
         {"store": "vector", "action": "read", "found": 1}]
     assert [span.texts.get("written") for span in spans] == ["Mara hid it.", ["It rained."], None]
+
+
+def test_a_wait_for_a_lock_is_recorded(lab: RecordLab, tmp_path: Path) -> None:
+    request, path = RequestContext(listeners=Listeners([lab.records.recorder])), str(tmp_path / ".lock")
+    request.report("request_arrived", request)
+    go_on, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with process_lock(path):
+            held.set()
+            go_on.wait(10)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert held.wait(10)
+    threading.Timer(0.3, go_on.set).start()
+    with request_scope(request), process_lock(path):
+        pass
+    other.join(10)
+    request.report("request_finished", request)
+    [wait] = named(lab.run(), "wait")
+    assert (wait.name, wait.attributes["for"], wait.status) == ("lock", "lock", "ok") and wait.duration > 0

@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
+from Middleware.models.request_context import report
 
 if sys.platform == "win32":
     import msvcrt
@@ -308,13 +309,21 @@ def folder_lock(folder: str, scope: CancelScope | None = None) -> contextlib.Abs
 
 def _wait_until(attempt: Callable[[], bool], scope: CancelScope | None, timeout: float | None = None,
                 pause: float = 0.0) -> None:
-    end = None if timeout is None else time.monotonic() + timeout
-    while not attempt():
-        if scope is not None and scope.cancelled:
-            raise EarlyTerminationException("The request was cancelled while it waited for a file")
-        if end is not None and time.monotonic() >= end:
-            raise TimeoutError("another request or process holds the lock")
-        time.sleep(pause)
+    end, outcome = None if timeout is None else time.monotonic() + timeout, ""
+    try:
+        while not attempt():
+            if scope is not None and scope.cancelled:
+                raise EarlyTerminationException("The request was cancelled while it waited for a file")
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError("another request or process holds the lock")
+            if not outcome:
+                outcome = "late"
+                report("wait_started", "lock", 0)
+            time.sleep(pause)
+        outcome = outcome and "got"
+    finally:
+        if outcome:
+            report("wait_ended", "lock", outcome)
 
 
 if sys.platform == "win32":
