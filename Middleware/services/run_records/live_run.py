@@ -268,7 +268,8 @@ class LiveRun(RunDocument):
     def _answer_text(self, request: RequestContext) -> str | None:
         """Return the answer, or what the client has got of it."""
         if self.answer is None:
-            call = self.last_call if request.tokens else None
+            # A call that is tried again has no node, and its stream is not that of a client.
+            call = self.last_call if request.tokens or request.kind == "again" else None
             return None if call is None else "".join(list(call.answer.texts)) or None
         if isinstance(self.answer, Mapping):
             return _text_of(self.answer)
