@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from Middleware.workflows.models.execution_context import NodeExecutionInfo
 
 UNNAMED = "N/A"
+# Read by name and default: each node is asked for them, and a call would take longer than all else that is noted of it.
+_ENDPOINT, _PRESET, _PRESET_NAME = map(NODE.lookup, ("endpointName", "preset", "presetName"))
 
 
 class RunSink(Protocol):
@@ -158,8 +160,8 @@ class RunRecorder:
         run.node_count += 1
         run.nodes[work.workflow_id, index] = run.begin("node", title, run.workflows.get(work.workflow_id), {
             "node.index": index, "node.type": node_type, "node.title": title, "responder": responder,
-            "after_answer": work.request.answer_complete, "endpoint": _name(NODE.value(node, "endpointName")),
-            "preset": _name(NODE.value(node, "preset") or NODE.value(node, "presetName"))})
+            "after_answer": work.request.answer_complete, "endpoint": _name(node.get(*_ENDPOINT)),
+            "preset": _name(node.get(*_PRESET) or node.get(*_PRESET_NAME))})
 
     def node_delivered(self, record: RunRecord, index: int, output: object) -> None:
         work = record.run
