@@ -68,7 +68,7 @@ def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
         check.findings.append(syntax_finding(display, error))
         return check
     check.source = source
-    check.findings += [*_encoding(foreign, display), *_duplicates(source)]
+    check.findings += [*_encoding(foreign, display), *duplicate_keys(source)]
     if kind is not None:
         found = check_content(display, kind, check.content)
         check.findings += [finding.located(source) for finding in found]
@@ -124,7 +124,8 @@ def _encoding(foreign: Position | None, display: str) -> Iterator[Finding]:
                       f"{legacy_code_page()}", "a file saved as UTF-8", column=foreign.column)
 
 
-def _duplicates(source: JsonSource) -> Iterator[Finding]:
+def duplicate_keys(source: JsonSource) -> Iterator[Finding]:
+    """Yield a finding for each key that an object of the parsed text repeats."""
     for key in source.duplicates():
         yield Finding("warning", source.display, key.json_path, key.line, "the key appears twice in one object, "
                       f"first in line {key.first_line}; this one counts", "each key once", column=key.column)

@@ -76,6 +76,13 @@ def check_memory(loaded: LoadedWorkflow, views: Sequence[NodeView], lookups: Loo
     yield from dict.fromkeys(_Needs(loaded, types, lookups).findings())
 
 
+def check_settings_file(kind: str, lookups: Lookups) -> Iterator[Finding]:
+    """Yield the findings about the settings file of this kind that the current user's file names, as if in full use."""
+    nobody = LoadedWorkflow("", "", "", "", [], {})
+    types = {"QualityMemory"} if kind == "memory-settings" else {"ContextCompactor"}
+    yield from _Needs(nobody, types, lookups).settings()
+
+
 class _Needs:
     """Yield the requirements of nodes of ``types``. The user's file is read only if one of them needs it."""
 
@@ -86,6 +93,10 @@ class _Needs:
         for key, users in HELPERS.items():
             if self._types.intersection(users):
                 yield from self._helper(key)
+        yield from self.settings()
+
+    def settings(self) -> Iterator[Finding]:
+        """Yield the findings about settings files."""
         if self._types & {"QualityMemory", "RecentMemory", "FullChatSummary"}:
             yield from self._settings(MEMORY_KEY, "memory nodes write no memories", self._memory)
         if "ContextCompactor" in self._types:

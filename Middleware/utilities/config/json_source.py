@@ -6,6 +6,7 @@ import json
 import locale
 import logging
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, NoReturn
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 MAX_KEY_LENGTH = 80
 # A string ends on its line, so that one without a closing quotation mark does not extend to the end of the file.
 _TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|[{}\[\],]|\b(?:NaN|Infinity)\b|-Infinity\b')
+# The same without an end where it is still being written.
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|$)', re.MULTILINE)
+_KEY_BEFORE = re.compile(r'("(?:[^"\\\n]|\\.)*")\s*:\s*\Z')
 _VALUE_OF_KEY = re.compile(r"\s*:\s*")
 # One character of a string as it is written; two escapes may be one character.
 _CHARACTER = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|.",
@@ -44,6 +48,24 @@ class DuplicateKey(NamedTuple):
     line: int
     column: int
     first_line: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """What an offset of a text, which need not be valid JSON, belongs to.
+
+    Attributes:
+        around: the keys and indexes that lead to the object or list around it, the outermost first.
+        key: the key or index of the value at the offset; None where a key belongs.
+        start, end: of the text at the offset, without its quotation marks.
+        is_string: the text is in quotation marks.
+    """
+
+    around: tuple[str | int, ...]
+    key: str | int | None
+    start: int
+    end: int
+    is_string: bool
 
 
 # -- bytes to text -----------------------------------------------------------------------------------------------------
@@ -166,6 +188,58 @@ class JsonSource:
         end = sum(len(text) + 1 for text in self._lines[:line - 1])
         return [container.key for container in _Scan(self.text, "", end).open]
 
+    def place(self, offset: int) -> Place:
+        """Return what an offset belongs to."""
+        start, end, is_string = self._word(offset)
+        opening = start - is_string
+        containers = _Scan(self.text, "", opening).open
+        inside = containers[-1] if containers else None
+        key = inside.key if inside is not None else None
+        if inside is not None and not isinstance(key, int):
+            # After a missing comma the scan still has the key of the line above.
+            named = _KEY_BEFORE.search(self.text, self.text.rfind("\n", 0, opening) + 1, opening)
+            key = _string(named[1]) if named else None if key and self._is_complete(inside, opening) else key
+        around = tuple(container.key for container in containers[:-1] if container.key is not None)
+        return Place(around, key, start, end, is_string)
+
+    def string_at(self, path: str) -> str | None:
+        """Return the string at a JSON path, also of a text with mistakes elsewhere; None if there is none."""
+        offset = self._scan.offsets.get(path)
+        key = _TOKEN.match(self.text, offset) if offset is not None else None
+        value = _VALUE_OF_KEY.match(self.text, key.end()) if key else None
+        token = _TOKEN.match(self.text, value.end()) if value else None
+        return _string(token.group()) if token is not None and token.group()[0] == '"' else None
+
+    def paths(self) -> Collection[str]:
+        """Return the JSON paths of all keys, and of the strings and containers in lists."""
+        return self._scan.offsets.keys()
+
+    def _word(self, offset: int) -> tuple[int, int, bool]:
+        """Return start and end of the string or word at an offset, and whether it is a string."""
+        first = self.text.rfind("\n", 0, offset) + 1
+        for match in _STRING.finditer(self.text, first, self._end_of_line(offset)):
+            is_closed = len(match.group()) > 1 and match.group()[-1] == '"'
+            if match.start() < offset <= match.end() - is_closed:
+                return match.start() + 1, match.end() - is_closed, True
+        start = offset
+        while start > first and _is_in_word(self.text[start - 1]):
+            start -= 1
+        end = offset
+        while end < len(self.text) and _is_in_word(self.text[end]):
+            end += 1
+        return start, end, False
+
+    def _end_of_line(self, offset: int) -> int:
+        end = self.text.find("\n", offset)
+        return len(self.text) if end < 0 else end
+
+    def _is_complete(self, inside: _Container, end: int) -> bool:
+        """Return whether the value of a key ends on a line above ``end``, so that only a comma is missing."""
+        key = _TOKEN.match(self.text, inside.known.get(str(inside.key), end))
+        between = self.text[key.end():end] if key is not None else ""
+        value = between.strip().removeprefix(":").strip()
+        return bool(value) and value[-1] not in ",{[:" and "\n" in between[len(between.rstrip()):]
+
     @cached_property
     def _lines(self) -> list[str]:
         # Not ``splitlines``, which also splits at characters that may be inside strings.
@@ -180,8 +254,16 @@ class JsonSource:
     def _scan(self) -> _Scan:
         return _Scan(self.text, "nodes" if self.is_list else "", len(self.text))
 
+    def position_of(self, offset: int) -> Position:
+        """Return the position of an offset."""
+        return self._at(offset)
+
     def _at(self, offset: int) -> Position:
         return Position(self.text.count("\n", 0, offset) + 1, offset - self.text.rfind("\n", 0, offset))
+
+
+def _is_in_word(character: str) -> bool:
+    return character.isalnum() or character in "_.+-"
 
 
 def child(path: str, key: str | int) -> str:

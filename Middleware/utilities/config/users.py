@@ -93,10 +93,16 @@ def current_snapshot() -> UserSnapshot:
             known.store.generation, request.user, instance.USERS, instance.CONFIG_DIRECTORY,
             instance.PUBLIC_DIRECTORY):
         return known
-    name, store = get_current_username(), config_store()
+    name = get_current_username()
+    return use_settings(name, settings_for(name))
+
+
+def use_settings(name: str, settings: Mapping[str, object]) -> UserSnapshot:
+    """Return a user with these settings, which apply for the rest of the current request, if there is one."""
+    request, store = current_request(), config_store()
     basis = (store.generation, request.user if request is not None else None, instance.USERS,
              instance.CONFIG_DIRECTORY, instance.PUBLIC_DIRECTORY)
-    snapshot = UserSnapshot(store, basis, name, settings_for(name))
+    snapshot = UserSnapshot(store, basis, name, settings)
     if request is not None:
         request.config = snapshot
     return snapshot

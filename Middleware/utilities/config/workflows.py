@@ -86,6 +86,11 @@ def workflow_at(name: str, path: str) -> LoadedWorkflow:
     return _read(name, found.folder.partition("/")[2], found)
 
 
+def workflow_in(data: object, name: str, folder: str, found: FoundFile) -> LoadedWorkflow:
+    """Return the workflow that the file ``found`` would be with the content ``data``. Raises ``ConfigurationError``."""
+    return LoadedWorkflow(name, folder, found.path, found.display, *_split(data, found.display))
+
+
 def _read(name: str, folder: str, found: FoundFile) -> LoadedWorkflow:
     nodes, variables = config_store().read_derived(found.path, found.display, "workflow",
                                                    lambda data: _split(data, found.display))

@@ -1,0 +1,1 @@
+"""Configuration files in the run console: read without secrets, checked while they are written, completed and saved."""
