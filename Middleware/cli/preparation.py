@@ -22,6 +22,7 @@ from Middleware.utilities.terminal import wants_colour
 if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck
     from Middleware.models.atlas import Atlas
+    from Middleware.models.config_editor import ConfigEditor
     from Middleware.services.run_records.records import RunRecords
 
 logger = logging.getLogger(__name__)
@@ -72,10 +73,15 @@ def build_records(arguments: LaunchArguments) -> RunRecords | None:
         return None
     from Middleware.services.run_records.records import build_records
     records = build_records(arguments.console, arguments.record)
-    records.make_atlas = _make_atlas
+    records.make_atlas, records.make_editor = _make_atlas, _make_editor
     return records
 
 
 def _make_atlas(users: Iterable[str] | None) -> Atlas:
     from Middleware.cli import atlas
     return atlas.Atlas(users)
+
+
+def _make_editor(records: RunRecords) -> ConfigEditor:
+    from Middleware.cli.editing import editor
+    return editor.ConfigEditor(records.folder, records.store)

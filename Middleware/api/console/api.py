@@ -8,7 +8,8 @@ from Middleware.api.console.calls import Routes
 
 # Each has a function ``register(routes)``. A module is listed when the pages that need it are whole.
 ROUTE_MODULES = ("session_routes", "run_routes", "event_routes", "settings_routes", "playground_routes",
-                 "backend_routes", "replay_routes", "made_test_routes", "workflow_routes", "memory_routes")
+                 "backend_routes", "replay_routes", "made_test_routes", "workflow_routes", "memory_routes",
+                 "config_routes")
 
 
 def load_routes(modules: Sequence[str] | None = None) -> Routes:

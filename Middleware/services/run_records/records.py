@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from Middleware.models.atlas import MakeAtlas
+from Middleware.models.config_editor import MakeEditor
 from Middleware.models.process import process
 from Middleware.services.run_records.archive import RunArchive
 from Middleware.services.run_records.completion import ConfigVersions
@@ -34,6 +35,7 @@ class RunRecords:
         settings: what is kept there.
         archive: the runs for everybody who looks at them.
         make_atlas: reads the workflows, for the pages about them; it belongs to the floor above the API.
+        make_editor: shows and changes the configuration; so does it.
     """
 
     mode: str
@@ -44,6 +46,7 @@ class RunRecords:
     archive: RunArchive
     recorder: RunRecorder
     make_atlas: MakeAtlas | None = None
+    make_editor: MakeEditor | None = None
 
     def __post_init__(self) -> None:
         self._notes = NoteHandler(self.recorder)

@@ -1,11 +1,14 @@
 """The last step of every save of a configuration file from the console: a backup, the file, and a line about it."""
 from __future__ import annotations
 
+import calendar
 import contextlib
 import logging
 import os
+import re
 import sqlite3
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from Middleware.services.run_records.folder import OWNER_ONLY, ConsoleFolder
@@ -17,6 +20,16 @@ from Middleware.utilities.text_utils import encode_text
 logger = logging.getLogger(__name__)
 
 BACKUPS = "backups"
+_MOMENT = re.compile(r"(\d{8}-\d{6})-(\d{6})")
+
+
+@dataclass(frozen=True)
+class Version:
+    """An older version of a file. ``at``: when it was replaced, in microseconds since 1970."""
+
+    at: int
+    path: str
+    size: int
 
 
 def save_file(folder: ConsoleFolder, store: RunStore, path: str, text: str, session: str, what: str) -> str | None:
@@ -46,8 +59,29 @@ def _back_up(folder: ConsoleFolder, path: str, target: str) -> str | None:
         before = Path(target).read_bytes()
     except FileNotFoundError:
         return None
-    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + f"-{time.time_ns() // 1000 % 1_000_000:06d}"
-    name = f"{path.replace('/', '~')}.{moment}"
+    # One reading of the clock: the parts of two could be of different seconds.
+    seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
+    name = _name(path, time.strftime("%Y%m%d-%H%M%S", time.gmtime(seconds)) + f"-{microseconds:06d}")
     folder.made()
     atomic_write(os.path.join(folder.path, BACKUPS, name), before, OWNER_ONLY)
     return name
+
+
+def _name(path: str, moment: str) -> str:
+    return f"{path.replace('/', '~')}.{moment}"
+
+
+def versions(folder: ConsoleFolder, path: str) -> list[Version]:
+    """Return the versions of a file that saves have replaced, the newest first."""
+    start, found = _name(path, ""), []
+    try:
+        with os.scandir(folder.file(BACKUPS)) as entries:
+            for entry in entries:
+                moment = _MOMENT.fullmatch(entry.name.removeprefix(start)) if entry.name.startswith(start) else None
+                if moment is not None:
+                    seconds = calendar.timegm(time.strptime(moment[1], "%Y%m%d-%H%M%S"))
+                    found.append(Version(seconds * 1_000_000 + int(moment[2]), entry.path, entry.stat().st_size))
+    # Nothing was saved yet.
+    except OSError:
+        return []
+    return sorted(found, key=lambda version: -version.at)
