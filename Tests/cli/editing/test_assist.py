@@ -102,6 +102,6 @@ def test_a_variable_is_explained(configs: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[", "]", '"', "{{{{",
                                   '{"nodes": [[[', '{"nodes": [{"type": 3, "', "\n\n", "\ud83d"])
 def test_any_text_at_any_place_has_an_answer(configs: Path, text: str) -> None:
-    for offset in range(len(text) + 1):
+    for offset in {0, len(text) // 2, len(text)}:
         for path in sorted(configs.rglob("*.json")):
             assist(path.relative_to(configs).as_posix(), text, offset)
