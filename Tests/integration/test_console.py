@@ -156,14 +156,14 @@ def test_a_stream_tells_of_a_run_from_its_beginning_to_its_end(console: Console)
 
 
 def test_events_go_on_where_the_last_stream_ended(console: Console) -> None:
-    number = console.call("GET", "events?wait=0")["next"]
+    number = console.call("GET", "runs")["event"]
     answer = console.server.ask("Single")
     news = console.call("GET", f"events?wait=0&after={number}")
     assert [event["data"]["run"]["id"] for event in news["events"] if event["event"] == "run"] == [
         answer.headers["x-request-id"]]
     assert all(number < event["n"] <= news["next"] for event in news["events"] if event["event"] != "hello")
     begun_again = console.call("GET", "events?wait=0&after=99999999999")["events"][0]
-    assert begun_again["event"] == "hello" and begun_again["data"]["again"]
+    assert begun_again["event"] == "hello" and begun_again["data"]["reset"]
 
 
 def test_stop_reaches_the_back_end(console: Console) -> None:

@@ -100,7 +100,7 @@ class Feed:
         after, upto = self.number, next(self._ring.counter)
         if not self._said_hello:
             self._said_hello = True
-            yield Event("hello", {"server": INSTANCE_ID, "again": self._begun_again}, after)
+            yield Event("hello", {"server": INSTANCE_ID, "reset": self._begun_again}, after)
         documents = [document for document in self._ring.documents() if self._viewer.sees(document.facts)]
         changed = sorted((document for document in documents if document.touched > after),
                          key=lambda document: document.touched)

@@ -40,8 +40,11 @@ def register(routes: Routes) -> None:
 
 def listed(call: Call) -> dict[str, object]:
     archive, query = call.records.archive, RunQuery.parse(call.query)
+    # Taken before the runs are read: what changes meanwhile comes as an event, too, and nothing is missed.
+    event = next(call.records.ring.counter)
     page = archive.runs(query, call.viewer)
-    answer: dict[str, object] = {"runs": page.runs, "next": page.next, "total": page.total}
+    answer: dict[str, object] = {"runs": page.runs, "next": page.next, "total": page.total,
+                                 "event": event}
     if page.searched is not None:
         answer["searched"] = page.searched
     # The filters of the page change little, so only its first call gets them.
@@ -56,13 +59,14 @@ def show(call: Call) -> dict[str, object]:
     # Imported here: the two are pure functions that only this call needs.
     from Middleware.services.run_records.explanation import explain
     from Middleware.services.run_records.prefix import prefixes
+    event = next(call.records.ring.counter)
     archive, document = call.records.archive, known_run(call)
     spans = []
     for span in list(document.spans):
         row = span.as_row()
         row[-1] = {name: shortened(value) for name, value in span.texts.items()}
         spans.append(row)
-    return {"run": document.facts, "spans": spans, "spans_left_out": document.spans_left_out,
+    return {"run": document.facts, "event": event, "spans": spans, "spans_left_out": document.spans_left_out,
             "text_bytes_left_out": document.text_bytes_left_out, "explanation": explain(document),
             "prefix": prefixes(document, archive.earlier(document, call.viewer))}
 
