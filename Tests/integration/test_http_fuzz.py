@@ -182,7 +182,7 @@ def test_it_still_serves_and_nothing_has_grown(target: Target) -> None:
     assert target.server.ask("fuzz").status == 200
     assert {path.name for path in target.outside.iterdir()} == {"Public"}
     assert {path.name for path in (target.outside / "Public").iterdir()} <= {
-        "Configs", "DiscussionIds", "SqlLiteDBs", "notes", "logs"}
+        "Configs", "Console", "DiscussionIds", "SqlLiteDBs", "notes", "logs"}
     if sys.platform == "linux":
         # Threads start when they are needed, and one client asks.
         assert threads < 64 and files < 80

@@ -93,7 +93,8 @@ class Event:
 
     def framed(self) -> bytes:
         identity = f"id: {self.number}\n" if self.number is not None else ""
-        return f"{identity}event: {self.name}\ndata: {json.dumps(self.value, ensure_ascii=False)}\n\n".encode()
+        text = f"{identity}event: {self.name}\ndata: {json.dumps(self.value, ensure_ascii=False)}\n\n"
+        return text.encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from Middleware.services.run_records.model import RunFacts
 from Middleware.services.run_records.queries import RunQuery
 from Middleware.services.run_records.viewers import Viewer
 from Middleware.utilities import sqlite
+from Middleware.utilities.text_utils import without_surrogates
 
 logger = logging.getLogger(__name__)
 
@@ -172,12 +173,17 @@ def known_run(database: sqlite3.Connection, run_id: str) -> tuple[int, int] | No
 
 def put_run(database: sqlite3.Connection, facts: RunFacts, segment: int, known: tuple[int, int] | None) -> int:
     """Write the row of a run; return its ``n``."""
-    values = [facts[fact] if write is None else write(facts[fact])  # type: ignore[literal-required]
+    values = [_storable(facts[fact] if write is None else write(facts[fact]))  # type: ignore[literal-required]
               for fact, write in _WRITERS]
     if known is not None:
         database.execute(_UPDATE, (*values, segment, known[0]))
         return known[0]
     return cast(int, database.execute(_INSERT, (*values, segment)).lastrowid)
+
+
+def _storable(value: object) -> object:
+    """Return a value of a row in which a text has no lone surrogate: JSON can spell one, SQLite takes none."""
+    return without_surrogates(value) if isinstance(value, str) else value
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def _number(given: Mapping[str, str], name: str, least: int = 0, most: int = 10 
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
         wanted = f"a whole number from {least} to {most}" if most <= MOST_RUNS else "microseconds since 1970"
-        raise ClientError(f"'{name}' is '{text[:40]}'. Expected: {wanted}.", param=name)
+        raise ClientError(f"The filter '{name}' is '{text[:40]}'. Expected: {wanted}.", param=name)
     return int(text)
 
 
@@ -126,14 +126,14 @@ def _choices(given: Mapping[str, str], name: str, known: tuple[str, ...]) -> fro
         if word not in known:
             close = nearest(word, known)
             hint = f" Did you mean '{close}'?" if close else f" Expected: {', '.join(known)}."
-            raise ClientError(f"'{name}' is '{word[:40]}'.{hint}", param=name)
+            raise ClientError(f"The filter '{name}' has no value '{word[:40]}'.{hint}", param=name)
     return wanted
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name, "0")
     if text not in _FLAGS:
-        raise ClientError(f"'{name}' is '{text[:40]}'. Expected: 0 or 1.", param=name)
+        raise ClientError(f"The filter '{name}' is '{text[:40]}'. Expected: 0 or 1.", param=name)
     return _FLAGS[text]
 
 
