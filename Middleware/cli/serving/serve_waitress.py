@@ -145,24 +145,19 @@ def allowed_threads() -> int:
     if not _threads_are_limited(count):
         return max(count, limits.CONNECTIONS)
     end = threading.Event()
-    started: list[threading.Thread] = []
+    started = 0
     try:
-        while len(started) < count:
-            # Not one that is kept: a daemon thread that still runs when Python ends makes glibc load a library, and
-            # the process aborts if there is no memory for that.
-            thread = threading.Thread(target=end.wait, name="thread-check")
-            thread.start()
-            started.append(thread)
+        while started < count:
+            on_kept_thread(end.wait, "thread-check")
+            started += 1
     # Python raises it if the system cannot start another thread.
     except RuntimeError:
         raise StartError(
-            f"The server needs {count} threads, and the system allows this process only {len(started)}. Raise "
+            f"The server needs {count} threads, and the system allows this process only {started}. Raise "
             "the limit on memory (ulimit -v; each thread reserves address space for its stack) or on threads "
             "(ulimit -u; the pids limit of a container).") from None
     finally:
         end.set()
-        for thread in started:
-            thread.join()
     return count
 
 

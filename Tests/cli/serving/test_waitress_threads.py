@@ -154,11 +154,12 @@ def limited(monkeypatch: pytest.MonkeyPatch, limit: Path, content: str) -> None:
 
 
 @posix
-def test_a_limit_of_the_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_limit_of_the_container(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If there is one, the threads are started for once: the system knows best how many it allows."""
     limited(monkeypatch, tmp_path / "pids.max", "100\n")
     assert allowed_threads() == 8
-    assert not any(thread.name == "thread-check" for thread in threading.enumerate()), "all have ended"
+    assert rest(kept, 8)
+    kept._resting.clear()
     with monkeypatch.context() as patch:
         no_more_threads(patch, "thread-check")
         with pytest.raises(StartError, match="needs 8 threads, and the system allows this process only 0"):
