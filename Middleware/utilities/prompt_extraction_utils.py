@@ -134,7 +134,8 @@ def from_block(window: Sequence[Message], conversation: Sequence[Message], size:
     """
     if size > 1 and window:
         numbers = _client_numbers(conversation, without_systems)[-len(window):]
-        allowed = numbers[:len(window) - max(least, 1) + 1]
+        # A window that is shorter than that already is not cut at all.
+        allowed = numbers[:max(len(window) - max(least, 1) + 1, 0)]
         start = next((index for index, number in enumerate(allowed) if number % size == 0), 0)
         return list(window[outside_exchange(window, start):])
     return list(window)
