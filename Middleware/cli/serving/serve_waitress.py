@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import select
 import socket
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -39,6 +41,9 @@ HAS_POLL = hasattr(select, "poll")
 
 # A limit on threads that is so many times higher than the server's number leaves enough for other programs.
 AMPLE_FACTOR = 10
+
+# What glibc takes if the limit on stacks says "unlimited".
+UNLIMITED_STACK_BYTES = 2 * 1024 * 1024
 
 # Of a container's control group, version 2 and version 1.
 PIDS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
@@ -142,8 +147,63 @@ def allowed_threads() -> int:
     server must be able to have so many where the system limits threads. Raises StartError otherwise.
     """
     count = limits.WORKER_THREADS
-    if not _threads_are_limited(count):
+    stack = _limited_stack_bytes()
+    threads_are_limited = _threads_are_limited(count)
+    if not stack and not threads_are_limited:
         return max(count, limits.CONNECTIONS)
+    allowed = _stacks_with_space(stack, count) if stack else count
+    # Only with space for all stacks: without memory a thread can die before it reports its start, and Thread.start
+    # waits for that report without end.
+    if threads_are_limited and allowed == count:
+        allowed = _started_threads(count)
+    if allowed < count:
+        raise StartError(
+            f"The server needs {count} threads, and the system allows this process only {allowed}. Raise "
+            "the limit on memory (ulimit -v; each thread reserves address space for its stack) or on threads "
+            "(ulimit -u; the pids limit of a container).")
+    return count
+
+
+def _limited_stack_bytes() -> int:
+    """Return how much address space a thread's stack takes; 0 if the system does not limit address space."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return 0
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return threading.stack_size() or (UNLIMITED_STACK_BYTES if stack == resource.RLIM_INFINITY else stack)
+
+
+def _stacks_with_space(stack: int, count: int) -> int:
+    """Return how many threads, at most ``count``, have space for a stack of so many bytes."""
+    return bisect_left(range(1, count + 1), True, key=lambda threads: not _has_space(threads * stack))
+
+
+def _has_space(size: int) -> bool:
+    if sys.platform == "win32":
+        return True
+    try:
+        # Nobody can write to it, so that it takes address space only: no memory is promised.
+        mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ).close()
+    except (OSError, MemoryError):
+        return False
+    return True
+
+
+def _threads_are_limited(count: int) -> bool:
+    """Return whether there is a limit on threads that may be too low."""
+    if sys.platform == "win32":
+        return False
+    import resource
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    # All threads of the user's programs count. The usual limits are far above that.
+    few = processes != resource.RLIM_INFINITY and processes < AMPLE_FACTOR * count
+    return few or any(map(_is_set, PIDS_LIMITS))
+
+
+def _started_threads(count: int) -> int:
+    """Return how many threads, at most ``count``, the system lets the process start. Starting them takes 40 ms."""
     end = threading.Event()
     started = 0
     try:
@@ -152,24 +212,10 @@ def allowed_threads() -> int:
             started += 1
     # Python raises it if the system cannot start another thread.
     except RuntimeError:
-        raise StartError(
-            f"The server needs {count} threads, and the system allows this process only {started}. Raise "
-            "the limit on memory (ulimit -v; each thread reserves address space for its stack) or on threads "
-            "(ulimit -u; the pids limit of a container).") from None
+        pass
     finally:
         end.set()
-    return count
-
-
-def _threads_are_limited(count: int) -> bool:
-    """Return whether there is a limit that may be too low. To find out by starting the threads takes 40 ms."""
-    if sys.platform == "win32":
-        return False
-    import resource
-    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    # All threads of the user's programs count. The usual limits are far above that.
-    few = processes != resource.RLIM_INFINITY and processes < AMPLE_FACTOR * count
-    return few or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY or any(map(_is_set, PIDS_LIMITS))
+    return started
 
 
 def _is_set(limit: str) -> bool:

@@ -167,6 +167,20 @@ def test_a_limit_of_the_container(kept: KeptThreads, monkeypatch: pytest.MonkeyP
 
 
 @posix
+def test_a_limit_on_address_space(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether the stacks have space is tried without threads: without memory one may never report its start."""
+    import resource
+    space = 1 << 40
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (space, space))
+    limited(monkeypatch, tmp_path / "pids.max", "max\n")
+    assert allowed_threads() == 8
+    monkeypatch.setattr(threading, "stack_size", lambda: 1 << 46)
+    with pytest.raises(StartError, match="needs 8 threads, and the system allows this process only [0-2]\\."):
+        allowed_threads()
+    assert kept._resting == []
+
+
+@posix
 def test_without_a_limit_each_connection_may_have_a_thread(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch,
                                                            tmp_path: Path) -> None:
     import resource
