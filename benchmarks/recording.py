@@ -51,6 +51,8 @@ class Server:
         self._backend.close()
 
     def cpu_seconds(self) -> float:
+        if sys.platform == "win32":
+            raise NotImplementedError
         assert self._launcher.process is not None
         # The name of the program, in parentheses, may contain spaces.
         fields = Path(f"/proc/{self._launcher.process.pid}/stat").read_text("ascii").rpartition(")")[2].split()
