@@ -284,6 +284,12 @@ def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str:
     return by_plain[near[0]] if near else ""
 
 
+def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "", cutoff: float = 0.75) -> str:
+    """Return the end of an error's sentence that asks for the nearest candidate; ``otherwise`` if none is similar."""
+    near = nearest(name, candidates, cutoff)
+    return f" Did you mean '{near}'?" if near else otherwise
+
+
 # Names are compared with the same candidates again and again.
 @lru_cache(maxsize=2048)
 def plain(name: str) -> str:

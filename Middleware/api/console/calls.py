@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIEnvironment
 
 from Middleware.models.request_context import RequestContext
+from Middleware.services.response_builder_service import to_json
+from Middleware.utilities.text_utils import did_you_mean
 
 if TYPE_CHECKING:
     from Middleware.api.console.door import Door
@@ -93,8 +95,7 @@ class Event:
 
     def framed(self) -> bytes:
         identity = f"id: {self.number}\n" if self.number is not None else ""
-        text = f"{identity}event: {self.name}\ndata: {json.dumps(self.value, ensure_ascii=False)}\n\n"
-        return text.encode("utf-8", "surrogatepass")
+        return f"{identity}event: {self.name}\ndata: ".encode() + to_json(self.value) + b"\n\n"
 
 
 @dataclass(frozen=True)
@@ -234,12 +235,10 @@ class Call:
 
 def require_known(given: Iterable[str], known: Iterable[str], thing: str) -> None:
     """Refuse a name that is not known, with the nearest one that is."""
-    from Middleware.utilities.text_utils import nearest
     known = list(known)
     for name in given:
         if name not in known:
-            near = nearest(name, known, 0.6)
-            hint = f" Did you mean {near!r}?" if near else f" Known: {', '.join(known)}." if known else ""
+            hint = did_you_mean(name, known, f" Known: {', '.join(known)}." if known else "", 0.6)
             raise ConsoleError(400, f"The {thing} {name[:60]!r} is not known here.{hint}", where=name[:60])
 
 

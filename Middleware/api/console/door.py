@@ -52,6 +52,7 @@ from Middleware.api.running.running_requests import REQUEST_ID_KEY
 from Middleware.exceptions import ClientError, WilmerError
 from Middleware.models.llm_call import Observer
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.response_builder_service import to_json
 from Middleware.utilities.daemon_threads import on_kept_thread
 from Middleware.utilities.once import Once
 
@@ -150,7 +151,7 @@ class Door:
         # Unless it was read, the connection cannot be used again.
         if has_body(environ) and not isinstance(environ.get("wsgi.input"), BytesIO):
             environ[BODY_LEFT_KEY] = True
-        return _send(environ, start_response, failed.status, json_bytes(failed.body), "application/json",
+        return _send(environ, start_response, failed.status, to_json(failed.body), "application/json",
                      failed.headers)
 
     def _log_refusal(self, environ: WSGIEnvironment, error: ConsoleError) -> None:
@@ -266,7 +267,7 @@ class Door:
             return _send(call.environ, start_response, 200, value.body, value.content_type,
                          (("Content-Disposition", f'attachment; filename="{value.name}"'),))
         reply = value if isinstance(value, Reply) else Reply(value)
-        return _send(call.environ, start_response, reply.status, json_bytes(reply.value), "application/json",
+        return _send(call.environ, start_response, reply.status, to_json(reply.value), "application/json",
                      reply.headers)
 
     def _run(self, route: Route, call: Call, start_response: StartResponse) -> Iterable[bytes]:
@@ -314,7 +315,8 @@ class Door:
     def _forward(self, call: Call, forward: Forward, start_response: StartResponse) -> Iterable[bytes]:
         """Answer as a client's request is answered, with the session's key and users."""
         environ, session = call.environ, call.session
-        body = json_bytes(forward.body)
+        # ASCII alone: escapes carry what UTF-8 cannot, and the text must arrive as it was.
+        body = json.dumps(forward.body).encode("ascii")
         environ.update({"PATH_INFO": forward.path, "QUERY_STRING": "", "wsgi.input": BytesIO(body),
                         "wsgi.input_terminated": True, "CONTENT_LENGTH": str(len(body)),
                         PERMITTED_USERS_KEY: session.users, KEY_NAME_KEY: session.key_name})
@@ -325,10 +327,6 @@ class Door:
                                  api_key=session.key, key_name=session.key_name)
         request.listeners = self._listeners
         return admit(self._app, request, environ, start_response)
-
-
-def json_bytes(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def _words(environ: WSGIEnvironment) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.api.console.calls import Call, ConsoleError, Download, Role, Routes
 from Middleware.api.running.running_requests import running_requests
+from Middleware.services.response_builder_service import to_json
 from Middleware.services.run_records.queries import NAMES, RunQuery
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def export(call: Call) -> Download:
         facts.update(dict.fromkeys(_FACTS_WITH_TEXT))
     body = {"format": FORMAT, "run": facts, "spans": spans, "texts": kept}
     name = f"run-{document.facts['id'][:8]}{'' if wanted == '1' else '-without-texts'}.json"
-    return Download(json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass"), name)
+    return Download(to_json(body), name)
 
 
 def change(call: Call) -> dict[str, object]:

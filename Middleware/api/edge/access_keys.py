@@ -31,7 +31,7 @@ from Middleware.exceptions import WilmerError
 from Middleware.utilities.command_lines import command, own_command
 from Middleware.utilities.files.file_access import file_signature, is_unsettled
 from Middleware.utilities.once import Once
-from Middleware.utilities.text_utils import nearest
+from Middleware.utilities.text_utils import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,8 @@ class AccessKeys:
 
     def _warnings_of_unserved(self) -> list[str]:
         return [f"{self.path}, line {key.line}: '{key.user}' is none of the users that are served "
-                f"({', '.join(self._users())}), so this key lets nobody in.{_did_you_mean(key.user, self._users())}"
+                f"({', '.join(self._users())}), so this key lets nobody in."
+                + did_you_mean(key.user or "", self._users(), cutoff=0.6)
                 for key in self._unserved]
 
     def _warn_of_spelling(self, scheme: str) -> None:
@@ -347,11 +348,6 @@ def _user(text: str, where: str) -> str:
                               f"'{USER_FIELD}NAME' may follow. A key has no blanks in it, and a comment begins with "
                               "'#'.")
     return text[len(USER_FIELD):].strip()
-
-
-def _did_you_mean(name: str | None, users: Sequence[str]) -> str:
-    near = nearest(name or "", users, 0.6)
-    return f" Did you mean '{near}'?" if near else ""
 
 
 def _read(path: str) -> bytes:

@@ -13,7 +13,7 @@ from Middleware.api.requests.messages import with_user_options
 from Middleware.api.requests.offered_tools import OfferedTools, log_not_offered
 from Middleware.exceptions import ClientError
 from Middleware.models.messages import Message, ToolCall
-from Middleware.utilities.text_utils import nearest
+from Middleware.utilities.text_utils import did_you_mean
 
 Fields = Mapping[str, object]
 
@@ -317,8 +317,7 @@ def _choice(choice: object) -> tuple[str, str]:
         return "", ""
     kind = choice.get("type") if isinstance(choice, Mapping) else None
     if not isinstance(choice, Mapping) or kind not in CHOICES:
-        near = nearest(kind, CHOICES) if isinstance(kind, str) else ""
-        hint = f" Did you mean '{near}'?" if near else ""
+        hint = did_you_mean(kind, CHOICES) if isinstance(kind, str) else ""
         raise ClientError(f"tool_choice.type: expected {_alternatives(CHOICES)}, found {_shown(kind)}.{hint}")
     return str(kind), _name(choice, "name", "tool_choice") if kind == "tool" else ""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from Middleware.exceptions import ClientError
-from Middleware.utilities.text_utils import nearest
+from Middleware.utilities.text_utils import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +79,7 @@ class OfferedTools:
             path: the place of the name in the request, for the message of the error if it is not offered.
         """
         if name not in self._by_name:
-            near = nearest(name, self._by_name)
-            hint = f" Did you mean '{near}'?" if near else ""
+            hint = did_you_mean(name, self._by_name)
             raise ClientError(f"{path}: the request offers no tool '{name[:100]}' that the LLM could call.{hint}",
                               param=path)
         return {"type": "function", "function": {"name": name}}

@@ -39,7 +39,7 @@ from Middleware.cli.talk.screen import Screen
 from Middleware.cli.talk.trace import Trace
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.terminal import wants_colour
-from Middleware.utilities.text_utils import nearest
+from Middleware.utilities.text_utils import did_you_mean
 
 TRY = """Sends one request to a model and prints the answer as it arrives. Ctrl-C stops it. A running server of this
 configuration answers; without one, and with --trace, this process does. Exit status: 0 for an answer, 1 for none, 130
@@ -185,10 +185,9 @@ def _require_model(connection: Connection, model: str) -> None:
     known = dict.fromkeys([*ids, *(part for name in ids for part in name.split(":", 1))])
     if model.removesuffix(":latest") in known:
         return
-    near = nearest(model, known, 0.6)
     rest = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
     raise TalkError(f"There is no model '{model}'. The models: {', '.join(ids[:MAX_NAMED])}{rest}."
-                    f"{f' Did you mean {near!r}?' if near else ''}")
+                    + did_you_mean(model, known, cutoff=0.6))
 
 
 # -- the conversation --------------------------------------------------------------------------------------------------

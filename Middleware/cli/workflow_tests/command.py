@@ -21,7 +21,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import get_root_config_directory, meant_folder, missing_folder
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.utilities.terminal import painted, wants_colour
-from Middleware.utilities.text_utils import counted, nearest
+from Middleware.utilities.text_utils import counted, did_you_mean
 
 PASSED, FAILED, WRONG = 0, 1, 2
 GUIDE = "Docs/User/workflow-tests.md shows how to write some"
@@ -85,9 +85,8 @@ def _hint(path: str, root: str) -> str:
     """Return a hint at the name below ``Workflows`` that is most similar to ``path``, or ""."""
     files = [Path(os.path.relpath(file.removesuffix(TEST_SUFFIX), root)) for file in _below(root)]
     # The last parent is ``Workflows`` itself.
-    near = nearest(path.removesuffix(".json"), [name.as_posix() for file in files
-                                                for name in (file, *list(file.parents)[:-1])])
-    return f" Did you mean '{near}'?" if near else ""
+    return did_you_mean(path.removesuffix(".json"), [name.as_posix() for file in files
+                                                     for name in (file, *list(file.parents)[:-1])])
 
 
 def main(argv: Sequence[str]) -> int:

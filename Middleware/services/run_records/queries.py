@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from Middleware.exceptions import ClientError
 from Middleware.services.run_records.model import RUN_KINDS, RUN_STATUSES, RunFacts
-from Middleware.utilities.text_utils import nearest
+from Middleware.utilities.text_utils import did_you_mean
 
 DEFAULT_LIMIT, MOST_RUNS = 50, 200
 # A longer text is certainly not what somebody looks for, and each run is compared with it.
@@ -47,8 +47,7 @@ class RunQuery:
         """Return the query of an address. Raises ClientError that names the word and what was expected."""
         for name in words:
             if name not in NAMES:
-                close = nearest(name, NAMES)
-                hint = f" Did you mean '{close}'?" if close else f" Expected: {', '.join(NAMES)}."
+                hint = did_you_mean(name, NAMES, f" Expected: {', '.join(NAMES)}.")
                 raise ClientError(f"There is no filter '{name}'.{hint}", param=name)
         # An empty word is what a page sends for "all".
         given = {name: value for name, value in words.items() if value}
@@ -124,8 +123,7 @@ def _choices(given: Mapping[str, str], name: str, known: tuple[str, ...]) -> fro
     wanted = frozenset(given[name].split(",")) if name in given else frozenset()
     for word in wanted:
         if word not in known:
-            close = nearest(word, known)
-            hint = f" Did you mean '{close}'?" if close else f" Expected: {', '.join(known)}."
+            hint = did_you_mean(word, known, f" Expected: {', '.join(known)}.")
             raise ClientError(f"The filter '{name}' has no value '{word[:40]}'.{hint}", param=name)
     return wanted
 

@@ -12,7 +12,7 @@ from Middleware.exceptions import ClientError
 from Middleware.services.run_records.folder import OWNER_ONLY, ConsoleFolder
 from Middleware.utilities.files.file_access import Signature, atomic_write, file_signature
 from Middleware.utilities.once import Once
-from Middleware.utilities.text_utils import nearest
+from Middleware.utilities.text_utils import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +133,7 @@ def with_setting(keep: Keep, name: str, value: object) -> Keep:
         return replace(keep, record=value)
     if name not in LIMITS:
         names = ["record", *LIMITS]
-        close = nearest(name, names)
-        hint = f" Did you mean '{close}'?" if close else f" Expected: one of {', '.join(names)}."
+        hint = did_you_mean(name, names, f" Expected: one of {', '.join(names)}.")
         raise ClientError(f"There is no setting '{name}'.{hint}", param=name)
     least, most = LIMITS[name]
     # A bool is an int.
