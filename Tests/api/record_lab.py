@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from werkzeug.test import Client
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import Process
 from Middleware.services.run_records.model import RunDocument, Span
 from Middleware.services.run_records.records import RunRecords, build_records
 from Middleware.services.run_records.texts import settled
@@ -20,12 +23,18 @@ from Tests.workflows.engine_lab import until, user
 
 
 class RecordLab(ApiLab):
-    """An ``ApiLab`` whose requests pass the middlewares and are recorded."""
+    """An ``ApiLab`` whose requests pass the middlewares and are recorded. ``record_lab`` closes what it has opened."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, backend: StubBackend) -> None:
         monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", str(root / "Console"))
         super().__init__(root / "Configs", monkeypatch, backend)
         self.records: RunRecords = build_records("on")
+        self.caller = self.served()
+
+    def record(self, texts: str) -> None:
+        """Begin anew with another ``--record``."""
+        self.records.close()
+        self.records = build_records("on", texts)
         self.caller = self.served()
 
     def served(self) -> Client:
@@ -51,6 +60,17 @@ class RecordLab(ApiLab):
         """Return the newest run, as it is shown and stored."""
         assert until(lambda: all(run.finished for run in self.runs))
         return settled(self.runs[-1])
+
+
+@contextmanager
+def record_lab(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordLab]:
+    """Yield a lab in a process of its own, as far as objects of the process go."""
+    monkeypatch.setattr("Middleware.models.process._process", Process())
+    with StubBackend() as stub:
+        lab = RecordLab(root, monkeypatch, stub)
+        yield lab
+        # Its writer would go on, and lock its segment in the process of a later test.
+        lab.records.close()
 
 
 def named(run: RunDocument, kind: str) -> list[Span]:

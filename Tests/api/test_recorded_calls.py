@@ -11,20 +11,18 @@ from typing import Any
 import pytest
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import MemoryService
 from Middleware.services.run_records import live_run, texts
 from Middleware.services.run_records.model import Span
-from Middleware.services.run_records.records import build_records
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.files.file_access import process_lock
 from Middleware.workflows.events import Listeners
-from Tests.api.record_lab import RecordLab, named
+from Tests.api.record_lab import RecordLab, named, record_lab
 from Tests.backend_dialects import DIALECTS, Answer, Call, openai_embeddings
-from Tests.stub_backend import Reply, StubBackend, chat_chunk, chat_reply, sse_reply, status_reply
+from Tests.stub_backend import Reply, chat_chunk, chat_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import llm, reply_to, static, user
 
 SHIPPED = Path(__file__).parents[2] / "Public" / "Configs" / "ApiTypes"
@@ -36,9 +34,8 @@ TIMES = ("backend.load_ms", "backend.prompt_ms", "backend.generate_ms")
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordLab]:
-    monkeypatch.setattr("Middleware.models.process._process", Process())
-    with StubBackend() as stub:
-        yield RecordLab(tmp_path, monkeypatch, stub)
+    with record_lab(tmp_path, monkeypatch) as lab:
+        yield lab
 
 
 def figures(span: Span, names: tuple[str, ...]) -> tuple[object, ...]:
@@ -293,8 +290,7 @@ def test_a_run_keeps_so_many_spans_and_texts(lab: RecordLab, monkeypatch: pytest
 
 
 def test_without_recording_nothing_is_kept_of_texts(lab: RecordLab) -> None:
-    lab.records = build_records("on", "off")
-    lab.caller = lab.served()
+    lab.record("off")
     lab.ask("a secret sentence")
     run = lab.run()
     assert run.facts["question"] is None and not any(span.texts for span in run.spans)

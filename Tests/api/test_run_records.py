@@ -13,21 +13,19 @@ from werkzeug.test import Client
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
-from Middleware.models.process import Process
 from Middleware.services.run_records.queries import RunQuery
 from Middleware.services.run_records.texts import settled
 from Middleware.services.run_records.viewers import Viewer
 from Tests.api.api_lab import CHAT
-from Tests.api.record_lab import RecordLab, named, tree
-from Tests.stub_backend import Reply, StubBackend, chat_chunk, chat_reply, chat_stream_reply, sse_reply, status_reply
+from Tests.api.record_lab import RecordLab, named, record_lab, tree
+from Tests.stub_backend import Reply, chat_chunk, chat_reply, chat_stream_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import llm, static, until, user
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordLab]:
-    monkeypatch.setattr("Middleware.models.process._process", Process())
-    with StubBackend() as stub:
-        yield RecordLab(tmp_path, monkeypatch, stub)
+    with record_lab(tmp_path, monkeypatch) as lab:
+        yield lab
 
 
 @pytest.mark.parametrize("stream", [False, True])
