@@ -13,6 +13,7 @@ from werkzeug.test import Client
 
 from Middleware.api.console.sign_in import make_code
 from Middleware.api.edge.access_keys import AccessKeys
+from Tests.api.api_lab import Answer as ApiAnswer
 
 HOST = "127.0.0.1:5000"
 SECRET = b"s" * 32
@@ -40,18 +41,8 @@ class FakeRecords(SimpleNamespace):
             connection.close()
 
 
-class Answer:
+class Answer(ApiAnswer):
     """A response of the console, read to its end."""
-
-    def __init__(self, response: Any) -> None:
-        self.status: int = response.status_code
-        self.headers = response.headers
-        self.data: bytes = response.get_data()
-        response.close()
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.data)
 
     @property
     def message(self) -> str:
