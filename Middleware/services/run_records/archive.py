@@ -366,7 +366,8 @@ class RunArchive:
 
     def _marked(self, shown: list[ShownRun], ring_ids: Collection[str]) -> list[ShownRun]:
         """Add what was said about the runs that came from memory."""
-        wanted = [run["id"] for run in shown if run["id"] in set(ring_ids)]
+        in_memory = set(ring_ids)
+        wanted = [run["id"] for run in shown if run["id"] in in_memory]
         if wanted and self._store is not None:
             marks = self._store.marks(wanted)
             for run in shown:
