@@ -47,19 +47,23 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
         app: the application; a new one by default.
         threads: the number of the server's threads, which limits the requests that may wait at the gate.
         listeners: listeners to the engine's events in every request, besides the default ones.
-        records: what records the runs for the console; None without a console.
+        records: what records the runs, for the console, ``/metrics`` and traces; None without any of them.
     """
     get_idempotency_service().is_running = running_requests().knows
     app = app or create_app()
     observer = app.extensions[LISTENERS_KEY] = Listeners(
         [*default_listeners(), *listeners, *([] if records is None else [records.recorder])])
+    if records is not None and records.metrics is not None:
+        # Imported here: the library takes memory, and most servers have no such route.
+        from Middleware.api.metrics import add_metrics_route
+        add_metrics_route(app, records.metrics, records.store)
     gated: WSGIApplication = app
     semaphore = globals_.get_request_semaphore()
     if semaphore is not None and globals_.CONCURRENCY_LEVEL == "wilmer":
         waiting = max(threads - RESERVED_THREADS, 1) if threads else None
         gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
     browsers = BrowserSafety(globals_.ALLOWED_ORIGINS)
-    console = None if records is None else _console(records, browsers, gated, observer)
+    console = None if records is None or not records.has_console else _console(records, browsers, gated, observer)
     return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB, globals_.ACCESS_KEYS, browsers,
                                globals_.PRIVATE_CLIENTS_ONLY, console, observer)
 

@@ -35,7 +35,7 @@ def describe(host: str, port: int, address: str, is_demo: bool = False,
 
     Args:
         address: the numeric address of ``host``, which decides who can connect.
-        records: the recorded runs; None without a console.
+        records: the recorded runs; None where none are.
     """
     public = config_utils.get_root_public_directory()
     conversations = _data_directory(config_utils.get_discussions_root_directory, instance.DISCUSSION_DIRECTORY,
@@ -53,8 +53,10 @@ def describe(host: str, port: int, address: str, is_demo: bool = False,
              f"  Listening on:   {host}, port {port}: {base}"]
     if others := urls_elsewhere(address, port):
         lines.append(f"  Other devices:  {', '.join(others)}")
-    if records is not None:
+    if records is not None and records.has_console:
         lines.append(f"  Console:        {_console_address(base, records)}")
+    if records is not None and records.metrics is not None:
+        lines.append(f"  Metrics:        {base}/metrics")
     lines += describe_access(address)
     return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if is_demo else demo.elsewhere())
 

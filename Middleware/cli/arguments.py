@@ -38,6 +38,7 @@ class LaunchArguments:
         verbose: a terminal shows the whole log.
         console: ``off``, ``on``, or ``edit``: files of the configuration may be saved from it.
         record: what is kept of runs on the disk: ``off``, ``facts`` or ``texts``; None: as the settings say.
+        metrics: ``/metrics`` is served.
     """
 
     config_directory: str | None = None
@@ -61,6 +62,7 @@ class LaunchArguments:
     verbose: bool = False
     console: str = "on"
     record: str | None = None
+    metrics: bool = False
 
 
 class Parser(argparse.ArgumentParser):
@@ -204,6 +206,8 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
     add("--record", choices=("off", "facts", "texts"),
         help="what is kept on disk of each run: nothing; times, names and counts; or the conversation, too "
              "(default: what the console's settings say, else facts)")
+    add("--metrics", action="store_true", help="serve counts and times of requests and LLM calls at /metrics, for "
+                                               "Prometheus")
     add("--log-level", type=str.upper, choices=LOG_LEVELS, help="DEBUG writes conversation text to the log "
                                                                "(default: environment WILMER_LOG_LEVEL, else INFO)")
 
@@ -222,7 +226,8 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb,
         accepted_keys_file=_file(raw.accepted_keys_file),
         allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), allow_public=raw.allow_public,
-        log_level=raw.log_level, verbose=raw.verbose, console=raw.console, record=raw.record)
+        log_level=raw.log_level, verbose=raw.verbose, console=raw.console, record=raw.record,
+        metrics=raw.metrics)
 
 
 def parse_command_arguments(

@@ -1,7 +1,9 @@
 """The steps before the first request, for launchers and for commands that start the engine themselves."""
 from __future__ import annotations
 
+import importlib.util
 import logging
+import os
 import platform
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,6 +19,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import command
 from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
@@ -68,13 +71,35 @@ def build_application(threads: int | None = None, listeners: Sequence[object] = 
 
 
 def build_records(arguments: LaunchArguments) -> RunRecords | None:
-    """Return what records the runs for the console; None without a console, which then is not imported either."""
-    if arguments.console == "off":
+    """Return what records the runs; None without console and metrics, and then nothing of it is imported either."""
+    if arguments.console == "off" and not arguments.metrics:
         return None
     from Middleware.services.run_records.records import build_records
-    records = build_records(arguments.console, arguments.record)
+    records = build_records(arguments.console, arguments.record, arguments.metrics)
     records.make_atlas, records.make_editor = _make_atlas, _make_editor
     return records
+
+
+def require_optional_packages(arguments: LaunchArguments) -> None:
+    """Raise StartError if a flag needs a package that is not installed."""
+    if arguments.metrics:
+        _require("--metrics", "requirements.lock", "prometheus_client")
+
+
+def _require(flag: str, file: str, *modules: str) -> None:
+    if all(map(_is_installed, modules)):
+        return
+    path = os.path.join(config_utils.get_project_root_directory_path(), file)
+    raise StartError(f"{flag} needs packages that are not installed. Install them with: "
+                     f"{command([sys.executable, '-m', 'pip', 'install', '-r', path])}")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    # Not even the package around it is there.
+    except ModuleNotFoundError:
+        return False
 
 
 def _make_atlas(users: Iterable[str] | None) -> Atlas:

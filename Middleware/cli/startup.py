@@ -16,7 +16,7 @@ from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.cli.background_check import BackgroundCheck
 from Middleware.cli.commands import command_list, find_command, no_such_command
 from Middleware.cli.console import StartError, prepare_process, program_name, say
-from Middleware.cli.preparation import build_application, build_records, configure
+from Middleware.cli.preparation import build_application, build_records, configure, require_optional_packages
 from Middleware.cli.running_server import announced
 from Middleware.cli.serving.listening import bind_socket, url_of
 from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
@@ -39,7 +39,7 @@ class Launch:
         address: where ``host`` leads, in numbers; it decides who can connect.
         load_check: the application's check of each workflow that it runs.
         demo: the demo back-end runs, and the printed lines say how to try it.
-        records: the recorded runs; None without a console.
+        records: the recorded runs; None where none are.
     """
 
     application: WSGIApplication
@@ -120,6 +120,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     """Bind the socket and build the application. Raises StartError, or SystemExit for bad arguments."""
     arguments = parse_arguments(argv, program_name(), command_list())
     apply_arguments(arguments)
+    require_optional_packages(arguments)
     if not arguments.users and (problem := no_such_command(arguments.config_directory)):
         raise StartError(problem)
     if problem := users.second_user(arguments.config_directory):

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from Middleware.api.console.calls import Call, Role, Routes
-from Middleware.common import instance_global_variables as instance
+from Middleware.api.gate_figures import gate_figures
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis import api_types
 from Middleware.llmapis.api_keys import resolve_api_key
-from Middleware.llmapis.call_queue import CallQueue
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.backend_status import AskedServer, BackendStatus, ask
@@ -22,15 +21,6 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
 # Servers that do not answer cost the whole time limit each, so all are asked side by side.
 PARALLEL = 16
-
-
-class QueueLine(TypedDict):
-    """The concurrency gate. ``level``: what takes a slot, ``request`` or ``call``; ``limit``: None for any number."""
-
-    level: str
-    limit: int | None
-    running: int
-    waiting: int
 
 
 class EndpointLine(TypedDict):
@@ -95,16 +85,7 @@ def _page(call: Call, asked: dict[AskedServer, BackendStatus]) -> dict[str, obje
             "slots": status.slots if status else None, "calls": found["calls"], "failed": found["failed"],
             "first_token_us": found["first_token_us"], "speed": found["speed"], "last_error": found["last_error"],
             "hours": found["hours"]})
-    return {"queue": _queue(), "endpoints": lines}
-
-
-def _queue() -> QueueLine:
-    semaphore, calls = instance.get_request_semaphore(), process().one(CallQueue)
-    if instance.CONCURRENCY_LEVEL == "wilmer" and semaphore is not None:
-        return {"level": "request", "limit": semaphore.size, "running": semaphore.taken,
-                "waiting": semaphore.waiting + calls.waiting}
-    return {"level": "call", "limit": semaphore.size if semaphore is not None else None, "running": calls.running,
-            "waiting": calls.waiting}
+    return {"queue": gate_figures(), "endpoints": lines}
 
 
 def _endpoints(call: Call) -> Iterator[_Endpoint]:

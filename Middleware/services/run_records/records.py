@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from Middleware.models.atlas import MakeAtlas
 from Middleware.models.config_editor import MakeEditor
@@ -21,6 +22,9 @@ from Middleware.services.run_records.texts import Settling
 from Middleware.services.run_records.writer import RunStore
 from Middleware.utilities.config.paths import console_directory
 
+if TYPE_CHECKING:
+    from Middleware.services.run_records.metrics import RunMetrics
+
 # How soon a secret that was replaced on the disk is used.
 SECRET_SECONDS = 60.0
 
@@ -30,12 +34,14 @@ class RunRecords:
     """The recorder and what it fills.
 
     Attributes:
-        mode: ``on``, or ``edit``: the console may save files of the configuration.
+        mode: ``on``, or ``edit``: the console may save files of the configuration. ``off``: there is no console, and
+            runs are only counted or traced.
         folder: where runs are kept.
         settings: what is kept there.
         archive: the runs for everybody who looks at them.
         make_atlas: reads the workflows, for the pages about them; it belongs to the floor above the API.
         make_editor: shows and changes the configuration; so does it.
+        metrics: what ``/metrics`` shows; None: it is not served.
     """
 
     mode: str
@@ -47,9 +53,14 @@ class RunRecords:
     recorder: RunRecorder
     make_atlas: MakeAtlas | None = None
     make_editor: MakeEditor | None = None
+    metrics: RunMetrics | None = None
 
     def __post_init__(self) -> None:
         self._notes = NoteHandler(self.recorder)
+
+    @property
+    def has_console(self) -> bool:
+        return self.mode != "off"
 
     def begin(self) -> None:
         """Listen to the log, of which runs keep their warnings."""
@@ -77,16 +88,28 @@ def stored_runs() -> Iterator[RunArchive]:
         store.close()
 
 
-def build_records(mode: str, record: str | None = None) -> RunRecords:
-    """Return the records of a process whose command line says ``--console mode`` and ``--record record``."""
+def build_records(mode: str, record: str | None = None, metrics: bool = False) -> RunRecords:
+    """Return the records of a process whose command line says ``--console mode`` and ``--record record``.
+
+    ``metrics``: runs are counted for ``/metrics``. Without a console that is all: no run stays in memory or on disk.
+    """
     # Built now: the writer's thread is a native one, which must not wait for a lock of another kind.
     process().one(Settling)
     process().one(ConfigVersions)
-    folder, ring = console_folder(), RunRing()
-    settings = RecordSettings(folder, record)
-    store = RunStore(folder, ring, settings)
+    counted = _make_metrics() if metrics else None
+    folder, ring = console_folder(), RunRing() if mode != "off" else RunRing(max_runs=0)
+    settings = RecordSettings(folder, record if mode != "off" else "off")
+    store = RunStore(folder, ring, settings, [] if counted is None else [counted])
     recorder = RunRecorder(ring, store, settings, ConversationSecret(folder, settings))
-    return RunRecords(mode, folder, settings, ring, store, RunArchive(ring, store), recorder)
+    return RunRecords(mode, folder, settings, ring, store, RunArchive(ring, store), recorder,
+                      metrics=counted)
+
+
+def _make_metrics() -> RunMetrics:
+    # Imported here: most servers count nothing.
+    from Middleware.services.run_records.metrics import RunMetrics
+
+    return RunMetrics()
 
 
 class NoteHandler(logging.Handler):
