@@ -202,7 +202,7 @@ def _described(listed: Listed, loaded: LoadedWorkflow, lookups: Lookups) -> Work
 
 def _add_json(nodes: Sequence[Node], path: str) -> str:
     """Give the nodes their JSON without secrets; return the hash of the file."""
-    version = process().one(ConfigVersions).of(path)
+    version = process().one(ConfigVersions).version(path)
     if version is None:
         return ""
     try:

@@ -10,7 +10,7 @@ from Middleware.models.llm_call import Attempt
 from Middleware.models.messages import cached_tokens, token_count
 from Middleware.models.process import process
 from Middleware.services.run_records.live_run import LiveRun
-from Middleware.services.run_records.model import Attribute, RunDocument, RunFacts, Span
+from Middleware.services.run_records.model import Attribute, ConfigVersion, RunDocument, RunFacts, Span
 from Middleware.utilities.config.kept_secrets import masked
 from Middleware.utilities.config.paths import display_path
 from Middleware.utilities.files.file_access import Signature, file_signature
@@ -30,15 +30,18 @@ PROVIDERS: Mapping[str, str] = {
     "openAIApiChatImageSpecific": "openai", "claudeMessages": "anthropic", "ollamaApiChat": "ollama",
     "ollamaApiGenerate": "ollama", "ollamaEmbeddings": "ollama", "ollamaApiChatImageSpecific": "ollama",
     "koboldCppGenerate": "koboldcpp", "koboldCppGenerateImageSpecific": "koboldcpp"}
-# The names that servers have for the longest answer.
+# The names that servers have for the longest answer. Of several, the first one counts.
 LONGEST_ANSWER = ("max_tokens", "max_completion_tokens", "n_predict", "num_predict", "max_length", "max_new_tokens")
 # Texts among the samplers. Others may come from a conversation.
 TEXT_SAMPLERS = frozenset({"reasoning_effort", "service_tier", "keep_alive"})
 # The fields of a payload that are no samplers.
 NOT_SAMPLERS = frozenset({"model", "stream", "raw"})
-USAGE = ("usage.input_tokens", "usage.output_tokens", "usage.cache_read.input_tokens",
-         "usage.cache_creation.input_tokens", "usage.reasoning.output_tokens")
+CACHE_CREATION = "usage.cache_creation.input_tokens"
+USAGE = ("usage.input_tokens", "usage.output_tokens", "usage.cache_read.input_tokens", CACHE_CREATION,
+         "usage.reasoning.output_tokens")
 TIMES = ("backend.load_ms", "backend.prompt_ms", "backend.generate_ms")
+_LONGEST = {name: position for position, name in enumerate(LONGEST_ANSWER)}
+_UNSAID: Mapping[str, Attribute] = dict.fromkeys((*USAGE, *TIMES))
 
 
 def complete(run: LiveRun) -> None:
@@ -57,50 +60,58 @@ def complete_facts(run: LiveRun, document: RunDocument) -> None:
     if facts["conversation"] is None and not facts["private"] and run.first_user and secret is not None:
         facts["conversation"] = conversation_of(facts, run.first_user, secret())
     if run.files:
-        versions, names = process().one(ConfigVersions), dict(run.files)
-        found = [(path, versions.of(path)) for path in sorted(names, key=names.__getitem__)]
-        facts["config"] = [{"path": names[path], "hash": version.hash} for path, version in found if version]
-        document.config_texts = {version.hash: version.text for _, version in found if version}
+        facts["config"], document.config_texts = process().one(ConfigVersions).of(run.files)
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------
 
 def describe_attempt(span: Span, attempt: Attempt) -> None:
     """Add the attributes of a request to a server. What the back-end does not say is None."""
-    target, outcome = parse_target(attempt.url), attempt.outcome
+    target, outcome, payload = parse_target(attempt.url), attempt.outcome, attempt.payload
     answered = attempt.status is not None and attempt.error is None and span.status != "running"
-    attributes: dict[str, Attribute] = {
-        "operation.name": attempt.operation, "provider.name": PROVIDERS.get(attempt.api_type, attempt.api_type),
-        "server.address": target.host, "server.port": target.port, **_request_attributes(attempt.payload),
-        "response.model": (outcome.model or None) if answered else None,
-        "response.finish_reasons": [outcome.finish_reason] if answered and outcome.finish_reason else None,
-        "http.status": attempt.status, "stands_in_for": attempt.stands_in_for or None}
-    inputs = attempt.payload.get("input")
+    # This is done for each request to a server, so it is one statement after the other and few calls.
+    found = span.attributes
+    found["operation.name"] = attempt.operation
+    found["provider.name"] = PROVIDERS.get(attempt.api_type, attempt.api_type)
+    found["server.address"], found["server.port"] = target.host, target.port
+    model, inputs = payload.get("model"), payload.get("input")
+    found["request.model"] = model if isinstance(model, str) else None
+    _add_samplers(found, payload)
+    found["response.model"] = (outcome.model or None) if answered else None
+    found["response.finish_reasons"] = [outcome.finish_reason] if answered and outcome.finish_reason else None
+    found["http.status"], found["stands_in_for"] = attempt.status, attempt.stands_in_for or None
     if isinstance(inputs, list):
-        attributes["texts"] = len(inputs)
-    reported: Mapping[str, object] = (outcome.reported or {}) if answered else {}
-    usage: Mapping[str, object] = outcome.usage if answered and outcome.usage else {}
-    details = usage.get("completion_tokens_details")
-    attributes.update(zip(USAGE, (
-        token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens")), cached_tokens(usage),
-        token_count(reported.get("cache_creation_input_tokens")),
-        token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else None), strict=True))
-    attributes.update(zip(TIMES, _times(reported), strict=True))
-    span.attributes.update(attributes)
+        found["texts"] = len(inputs)
+    found.update(_UNSAID)
+    if answered and outcome.usage:
+        _add_usage(found, outcome.usage)
+    if answered and outcome.reported:
+        found[CACHE_CREATION] = token_count(outcome.reported.get("cache_creation_input_tokens"))
+        found.update(zip(TIMES, _times(outcome.reported), strict=True))
 
 
-def _request_attributes(payload: Mapping[str, object]) -> dict[str, Attribute]:
-    """Return the model and the samplers of a payload."""
-    model, options = payload.get("model"), payload.get("options")
-    fields = {**payload, **(options if isinstance(options, Mapping) else {})}
-    longest = next((fields[name] for name in LONGEST_ANSWER if token_count(fields.get(name)) is not None), None)
-    found: dict[str, Attribute] = {"request.model": model if isinstance(model, str) else None,
-                                   "request.max_tokens": token_count(longest)}
+def _add_samplers(found: dict[str, Attribute], payload: Mapping[str, object]) -> None:
+    """Add the longest answer and the samplers of a payload."""
+    options = payload.get("options")
+    fields = {**payload, **options} if isinstance(options, Mapping) else payload
+    found["request.max_tokens"] = None
+    best = len(LONGEST_ANSWER)
     for name, value in fields.items():
-        if name not in NOT_SAMPLERS and name not in LONGEST_ANSWER and (
-                isinstance(value, (bool, int, float)) or (name in TEXT_SAMPLERS and isinstance(value, str))):
+        if name in _LONGEST:
+            if _LONGEST[name] < best and token_count(value) is not None:
+                best, found["request.max_tokens"] = _LONGEST[name], token_count(value)
+        elif (isinstance(value, (int, float)) or (name in TEXT_SAMPLERS and isinstance(value, str))) \
+                and name not in NOT_SAMPLERS:
             found[f"request.{name}"] = value
-    return found
+
+
+def _add_usage(found: dict[str, Attribute], usage: Mapping[str, object]) -> None:
+    details = usage.get("completion_tokens_details")
+    found["usage.input_tokens"] = token_count(usage.get("prompt_tokens"))
+    found["usage.output_tokens"] = token_count(usage.get("completion_tokens"))
+    found["usage.cache_read.input_tokens"] = cached_tokens(usage)
+    found["usage.reasoning.output_tokens"] = \
+        token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else None
 
 
 def _times(reported: Mapping[str, object]) -> tuple[float | None, float | None, float | None]:
@@ -143,20 +154,44 @@ class ConfigVersions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = new_lock()
-        self._known: dict[str, tuple[float, Signature | None, FileVersion | None]] = {}
+        self._known: dict[str, tuple[Signature | None, FileVersion | None]] = {}
+        # What was found since the last look at the files, which runs of one workflow share.
+        self._found: dict[tuple[str, ...], tuple[list[ConfigVersion], Mapping[str, str]]] = {}
+        self._look_at = 0.0
 
-    def of(self, path: str) -> FileVersion | None:
-        """Return the version of a file; None if it cannot be read."""
+    def of(self, names: Mapping[str, str]) -> tuple[list[ConfigVersion], Mapping[str, str]]:
+        """Return the versions of files, and their texts by hash, without those that cannot be read.
+
+        ``names``: by path, the name below the config root. What is returned is shared: do not change it.
+        """
+        key = tuple(names)
         with self._lock:
-            now, known = self._clock(), self._known.get(path)
-            if known is not None and now - known[0] < REVALIDATE_SECONDS:
-                return known[2]
-            signature = file_signature(path)
-            version = known[2] if known is not None and known[1] == signature else _read_version(path)
-            if len(self._known) >= MAX_VERSIONS:
-                self._known.clear()
-            self._known[path] = (now, signature, version)
-            return version
+            now = self._clock()
+            if now >= self._look_at or len(self._found) >= MAX_VERSIONS:
+                self._found.clear()
+                self._look_at = now + REVALIDATE_SECONDS
+            found = self._found.get(key)
+            if found is None:
+                found = self._found[key] = self._versions(dict(names))
+            return found
+
+    def version(self, path: str) -> FileVersion | None:
+        """Return the version of one file; None if it cannot be read."""
+        with self._lock:
+            return self._version(path)
+
+    def _versions(self, names: Mapping[str, str]) -> tuple[list[ConfigVersion], Mapping[str, str]]:
+        found = [(path, self._version(path)) for path in sorted(names, key=names.__getitem__)]
+        return ([{"path": names[path], "hash": version.hash} for path, version in found if version],
+                {version.hash: version.text for _, version in found if version})
+
+    def _version(self, path: str) -> FileVersion | None:
+        signature, known = file_signature(path), self._known.get(path)
+        version = known[1] if known is not None and known[0] == signature else _read_version(path)
+        if len(self._known) >= MAX_VERSIONS:
+            self._known.clear()
+        self._known[path] = (signature, version)
+        return version
 
 
 def _read_version(path: str) -> FileVersion | None:

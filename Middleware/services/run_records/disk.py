@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 
 from Middleware.exceptions import ClientError
@@ -16,7 +16,7 @@ from Middleware.services.run_records import index, segments
 from Middleware.services.run_records.archive import StoredRun
 from Middleware.services.run_records.folder import OWNER_ONLY, ConsoleFolder
 from Middleware.services.run_records.index import PINNED, UNPINNED
-from Middleware.services.run_records.model import UNFINISHED, RunDocument, RunFacts
+from Middleware.services.run_records.model import UNFINISHED, RunDocument
 from Middleware.services.run_records.reading import sealed
 from Middleware.services.run_records.retention import DAY, Retention, set_aside
 from Middleware.services.run_records.segments import SegmentWriter
@@ -52,6 +52,8 @@ class Disk:
         self._runs_in_segment, self._begun = 0, 0.0
         self._lock = contextlib.ExitStack()
         self._configs: set[str] = set()
+        # Those of the run before; runs of one second share them.
+        self._config_texts: Mapping[str, str] | None = None
         # The trees above this number are not compressed yet; None: all are.
         self._compressed: int | None = None
 
@@ -78,7 +80,7 @@ class Disk:
                 segment.commit()
         except BaseException:
             segment.roll_back()
-            self._configs.clear()
+            self._forget_configs()
             raise
         self._compressed = self._compressed or 0
 
@@ -86,15 +88,15 @@ class Disk:
              ) -> None:
         facts = document.facts
         kept = with_texts and (not facts["private"] or document.encryption_key is not None)
-        known = index.known_run(database, facts["id"])
-        if known is not None and known[1] not in (self._number, PINNED, UNPINNED):
-            self._forget(known[1], [known[0]])
-        self._put_configs(database, document)
-        n = index.put_run(database, _row_facts(document, kept), self._number, known)
+        if document.config_texts is not self._config_texts:
+            self._put_configs(database, document)
+        n, is_new = index.put_run(database, facts, _short_texts(document, kept), self._number,
+                                  lambda before, n: self._forget(before, [n]))
         segment.put(n, document, kept)
-        self._runs_in_segment += known is None
+        self._runs_in_segment += is_new
 
     def _put_configs(self, database: sqlite3.Connection, document: RunDocument) -> None:
+        self._config_texts = document.config_texts
         for version in document.facts["config"]:
             text = document.config_texts.get(version["hash"])
             if text is not None and version["hash"] not in self._configs:
@@ -112,9 +114,13 @@ class Disk:
         if self._index is None:
             self._index = open_sound_index(self._folder)
             self._index_id = os.stat(self._index_path).st_ino
-            self._configs.clear()
+            self._forget_configs()
             end_interrupted(self._index, self._folder.path)
         return self._index
+
+    def _forget_configs(self) -> None:
+        self._configs.clear()
+        self._config_texts = None
 
     @property
     def _index_path(self) -> str:
@@ -327,13 +333,12 @@ def _is_same(path: str, inode: int) -> bool:
         return False
 
 
-def _row_facts(document: RunDocument, kept: bool) -> RunFacts:
-    """Return the facts as the index has them: short texts only if they are kept, sealed for a private run."""
+def _short_texts(document: RunDocument, kept: bool) -> index.ShortTexts:
+    """Return the short texts as the index has them: only if they are kept, sealed for a private run."""
     facts = document.facts
-    question, answer, error = facts["question"] or "", facts["answer"], facts["error"]
     if not kept:
-        return {**facts, "question": None, "answer": None, "error": None}
+        return None, None, None
     if document.encryption_key is not None and facts["private"]:
-        return {**facts, "question": sealed(facts, document.encryption_key), "answer": None, "error": None}
+        return sealed(facts, document.encryption_key), None, None
     # Not NULL: that is how the row says that texts are kept.
-    return {**facts, "question": question, "answer": answer, "error": error}
+    return facts["question"] or "", facts["answer"], facts["error"]

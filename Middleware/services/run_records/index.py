@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import operator
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,8 +56,12 @@ class _Column:
     read: Callable[[object], object] | None = None
 
 
+# One for all rows: to make it takes longer than to use it.
+_json_of = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def _to_json(value: object) -> Value:
-    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return None if value is None else _json_of(value)
 
 
 def _from_json(value: object) -> object:
@@ -89,7 +94,10 @@ COLUMNS = (
     _Column("estimated", "estimated", None, bool), _Column("question", "question"), _Column("answer", "answer"),
     _Column("error", "error"))
 _NAMES = [column.name for column in COLUMNS]
-_WRITERS = [(column.fact, column.write) for column in COLUMNS]
+_IN_ORDER = operator.itemgetter(*(column.fact for column in COLUMNS))
+_WRITTEN = [(position, column.write) for position, column in enumerate(COLUMNS) if column.write is not None]
+# Question, answer and error are the last columns.
+_TEXTS = slice(-3, None)
 _SELECT = f"SELECT {', '.join(_NAMES)}, n, segment, note FROM run"
 _INSERT = f"INSERT INTO run ({', '.join(_NAMES)}, segment) VALUES ({', '.join('?' * (len(_NAMES) + 1))})"
 _UPDATE = f"UPDATE run SET {', '.join(f'{name} = ?' for name in _NAMES)}, segment = ? WHERE n = ?"
@@ -165,25 +173,42 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
-def known_run(database: sqlite3.Connection, run_id: str) -> tuple[int, int] | None:
-    """Return ``n`` and segment of a run, None if it is not known."""
-    return cast("tuple[int, int] | None",
-                database.execute("SELECT n, segment FROM run WHERE id = ?", (run_id,)).fetchone())
+ShortTexts: TypeAlias = "tuple[str | None, str | None, str | None]"
+"""Question, answer and error, as the row has them."""
 
 
-def put_run(database: sqlite3.Connection, facts: RunFacts, segment: int, known: tuple[int, int] | None) -> int:
-    """Write the row of a run; return its ``n``."""
-    values = [_storable(facts[fact] if write is None else write(facts[fact]))  # type: ignore[literal-required]
-              for fact, write in _WRITERS]
-    if known is not None:
-        database.execute(_UPDATE, (*values, segment, known[0]))
-        return known[0]
-    return cast(int, database.execute(_INSERT, (*values, segment)).lastrowid)
+def put_run(database: sqlite3.Connection, facts: RunFacts, texts: ShortTexts, segment: int,
+            moved: Callable[[int, int], object]) -> tuple[int, bool]:
+    """Write the row of a run; return its ``n``, and whether it is a new one.
+
+    ``moved`` is called with the segment and the ``n`` of a row that another file has the tree for.
+    """
+    values = list(_IN_ORDER(facts))
+    for position, write in _WRITTEN:
+        values[position] = write(values[position])
+    values[_TEXTS] = texts
+    try:
+        return _put(database, values, segment, moved)
+    except UnicodeEncodeError:
+        # JSON can spell half a character, SQLite takes none.
+        return _put(database, [without_surrogates(value) if isinstance(value, str) else value for value in values],
+                    segment, moved)
 
 
-def _storable(value: object) -> object:
-    """Return a value of a row in which a text has no lone surrogate: JSON can spell one, SQLite takes none."""
-    return without_surrogates(value) if isinstance(value, str) else value
+def _put(database: sqlite3.Connection, values: Sequence[object], segment: int, moved: Callable[[int, int], object]
+         ) -> tuple[int, bool]:
+    try:
+        return cast(int, database.execute(_INSERT, (*values, segment)).lastrowid), True
+    except sqlite3.IntegrityError:
+        # Nearly all runs are new, so nobody looks first: the row of one that was at work is there already.
+        known = database.execute("SELECT n, segment FROM run WHERE id = ?", values[:1]).fetchone()
+        if known is None:
+            raise
+    n, before = known
+    if before not in (segment, PINNED, UNPINNED):
+        moved(before, n)
+    database.execute(_UPDATE, (*values, segment, n))
+    return n, False
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

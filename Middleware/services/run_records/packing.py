@@ -30,9 +30,13 @@ the function that makes the bytes."""
 Load: TypeAlias = Callable[[int], bytes]
 
 
+# One for all: to make it takes as long as to use it.
+json_of = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def to_json(value: object) -> bytes:
     # Lone surrogates, which JSON allows, survive.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return json_of(value).encode("utf-8", "surrogatepass")
 
 
 def from_json(data: bytes) -> object:
@@ -89,25 +93,23 @@ def _packed_item(item: Mapping[str, object], keep: Keep) -> int:
     return keep((bytes, data), lambda: data)
 
 
-def tree(document: RunDocument, keep: Keep | None, sealed: int | None = None) -> bytes:
+def tree(document: RunDocument, keep: Keep | None, sealed: int | None = None, config: str = "[]") -> bytes:
     """Return the tree of a run, with references to its texts. Without ``keep`` it has none of them.
 
     Args:
         sealed: the number of the text with all texts of a private run.
+        config: the JSON of the versions of configuration files, which many runs share.
     """
-    spans = []
-    for span in document.spans:
-        row = span.as_row()
-        row[8] = {name: packed(text, keep) for name, text in span.texts.items()} if keep is not None else {}
-        spans.append(row)
-    body: dict[str, object] = {"v": VERSION, "spans": spans}
-    if document.facts["config"]:
-        body["config"] = document.facts["config"]
+    spans = [(span.id, span.parent, span.kind, span.name, span.start, span.duration, span.status, span.attributes,
+              {} if keep is None else {name: packed(text, keep) for name, text in span.texts.items()})
+             for span in document.spans]
+    rest: dict[str, object] = {}
     if document.spans_left_out or document.text_bytes_left_out:
-        body["left_out"] = [document.spans_left_out, document.text_bytes_left_out]
+        rest["left_out"] = [document.spans_left_out, document.text_bytes_left_out]
     if sealed is not None:
-        body["sealed"] = sealed
-    return to_json(body)
+        rest["sealed"] = sealed
+    more = f",{json_of(rest)[1:-1]}" if rest else ""
+    return f'{{"v":{VERSION},"spans":{json_of(spans)},"config":{config}{more}}}'.encode("utf-8", "surrogatepass")
 
 
 def texts_by_span(document: RunDocument) -> bytes:

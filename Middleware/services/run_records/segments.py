@@ -10,12 +10,13 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from Middleware.services.run_records.index import open_database, reading
-from Middleware.services.run_records.model import RunDocument
+from Middleware.services.run_records.model import ConfigVersion, RunDocument
 from Middleware.services.run_records.packing import (
     PLAIN,
     SEALED,
     THOROUGH,
     ZIPPED,
+    json_of,
     text_ids,
     texts_by_span,
     tree,
@@ -38,8 +39,9 @@ HASH_BYTES = 16
 MOST_KNOWN, MOST_KNOWN_BYTES = 20_000, 8 * 1024 * 1024
 # A log of a transaction with more texts would grow beyond 8 MB.
 TRANSACTION_BYTES = 2 * 1024 * 1024
-# Short trees are compressed when the server is idle: they are a third of the time that a finished run costs.
-IDLE_ZIP_ABOVE = 512
+# Trees are compressed when the server is idle: that takes longer than all else that is done to write a run. Only huge
+# ones are compressed at once.
+IDLE_ZIP_ABOVE, TREE_ZIP_ABOVE = 512, 256 * 1024
 IDLE_TREES = 200
 
 
@@ -116,6 +118,9 @@ class SegmentWriter:
         self._id = os.stat(path).st_ino
         self._known: dict[object, int] = {}
         self._known_bytes = self._new_bytes = 0
+        # The versions of configuration files of the run before, which runs of one second share, and their JSON.
+        self._config: list[ConfigVersion] = []
+        self._config_json = "[]"
 
     def is_there(self) -> bool:
         """Return whether the file still has its name: users may delete the folder while the server runs."""
@@ -130,8 +135,11 @@ class SegmentWriter:
         sealed = None
         if with_texts and document.facts["private"]:
             sealed = self._seal(document)
-        body = tree(document, self._keep if with_texts and sealed is None else None, sealed)
-        coding, data = zipped(body)
+        config = document.facts["config"]
+        if config is not self._config:
+            self._config, self._config_json = config, json_of(config)
+        body = tree(document, self._keep if with_texts and sealed is None else None, sealed, self._config_json)
+        coding, data = zipped(body, TREE_ZIP_ABOVE)
         self.database.execute("INSERT OR REPLACE INTO tree (n, coding, body) VALUES (?, ?, ?)", (n, coding, data))
         self._count(len(data))
 

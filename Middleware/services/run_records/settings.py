@@ -84,7 +84,8 @@ class RecordSettings:
 
     def mode(self) -> RecordMode:
         """Return what is kept on disk of each run."""
-        return self.keep().record
+        # The writer asks for each run.
+        return self.keep().record if self._flag is None else self._flag
 
     def values(self) -> SettingsValues:
         """Return the settings for the API."""

@@ -50,15 +50,27 @@ def settled(document: RunDocument, texts: bool = True) -> RunDocument:
     The texts of a run that is over are changed themselves, once; those of one at work stay as they are.
     """
     if not isinstance(document, LiveRun):
-        return document if texts else _without_texts(document)
+        return document if texts else without_texts(document)
     if not document.finished:
         return _copy(document, texts)
-    with process().one(Settling).lock:
-        complete(document)
-        if texts and not document.settled:
-            _settle(document)
-            document.settled = True
-    return _as_it_is(document) if texts else _without_texts(document)
+    completed(document)
+    if not texts:
+        return without_texts(document)
+    if not document.settled:
+        with process().one(Settling).lock:
+            # Another thread may have done it meanwhile.
+            if not document.settled:
+                _settle(document)
+                document.settled = True
+    return _as_it_is(document)
+
+
+def completed(document: RunDocument) -> RunDocument:
+    """Return a run that is over, itself, with all facts and attributes; its texts stay as they are."""
+    if isinstance(document, LiveRun):
+        with process().one(Settling).lock:
+            complete(document)
+    return document
 
 
 def settled_spans(document: RunDocument, spans: Sequence[Span]) -> list[Span]:
@@ -75,7 +87,8 @@ def _as_it_is(run: LiveRun) -> RunDocument:
                        run.text_bytes_left_out, run.size, run.touched, settled=True)
 
 
-def _without_texts(document: RunDocument) -> RunDocument:
+def without_texts(document: RunDocument) -> RunDocument:
+    """Return a run with the spans that it has now, without their texts."""
     # By hand: dataclasses.replace would take as long as all the rest of what is done to a run without texts.
     spans = [Span(span.id, span.parent, span.kind, span.name, span.start, span.duration, span.status, span.attributes,
                   {}, span.touched) for span in document.spans]
@@ -89,7 +102,7 @@ def _copy(run: LiveRun, texts: bool) -> RunDocument:
                        touched=run.touched, spans_left_out=run.spans_left_out)
     complete_facts(run, copy)
     if not texts:
-        return _without_texts(copy)
+        return without_texts(copy)
     _settle(copy)
     return copy
 

@@ -15,12 +15,12 @@ from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from Middleware.services.run_records.archive import Mark, RunRingView, StoredRun, strings_in
+from Middleware.services.run_records.archive import Mark, RunRingView, StoredRun
 from Middleware.services.run_records.folder import ConsoleFolder
 from Middleware.services.run_records.model import RunDocument
 from Middleware.services.run_records.queries import Key, RunQuery
 from Middleware.services.run_records.settings import RecordMode, RecordSettings
-from Middleware.services.run_records.texts import settled
+from Middleware.services.run_records.texts import completed, settled, without_texts
 from Middleware.services.run_records.viewers import Viewer
 from Middleware.utilities.native_threads import SimpleQueue, new_lock, start_native
 from Middleware.utilities.once import Once
@@ -217,7 +217,8 @@ class RunStore:
         self._written_at.pop(document.facts["id"], None)
         mode = self.settings.mode()
         if mode != "off":
-            self._waiting.append(settled(document, _keeps_texts(mode, document)))
+            # What is not kept need not be looked at: who writes the run leaves its texts out.
+            self._waiting.append(settled(document) if _keeps_texts(mode, document) else completed(document))
 
     def _write(self) -> None:
         if not self._waiting:
@@ -253,15 +254,15 @@ class RunStore:
     def _limit(self) -> None:
         """Drop texts, then runs, of what waits for the disk."""
         before = self._dropped_runs + self._dropped_texts
-        sizes = [_size(document) for document in self._waiting]
-        total = sum(sizes)
-        for position, size in enumerate(sizes):
-            if total <= MOST_WAITING_BYTES:
-                break
-            if size:
-                self._waiting[position] = _without_texts(self._waiting[position])
-                total -= size
-                self._dropped_texts += 1
+        mode, total = self.settings.mode(), sum(document.size for document in self._waiting)
+        for position, document in enumerate(self._waiting):
+            if document.size:
+                is_lost = _keeps_texts(mode, document)
+                if is_lost and total <= MOST_WAITING_BYTES:
+                    continue
+                self._waiting[position] = without_texts(document)
+                total -= document.size
+                self._dropped_texts += is_lost
         while len(self._waiting) > MOST_WAITING:
             self._waiting.popleft()
             self._dropped_runs += 1
@@ -461,12 +462,3 @@ def _disk_errors() -> tuple[type[Exception], ...]:
 def _keeps_texts(mode: RecordMode, document: RunDocument) -> bool:
     return mode == "texts" and (not document.facts["private"] or document.encryption_key is not None)
 
-
-def _without_texts(document: RunDocument) -> RunDocument:
-    facts = {**document.facts, "question": None, "answer": None, "error": None}
-    return replace(document, facts=facts, spans=[replace(span, texts={}) for span in document.spans])  # type: ignore[arg-type]
-
-
-def _size(document: RunDocument) -> int:
-    """Return about how many characters the texts of a run have."""
-    return sum(len(text) for span in document.spans for value in span.texts.values() for text in strings_in(value))

@@ -5,6 +5,7 @@ import itertools
 import time
 from dataclasses import replace
 
+from Middleware.services.run_records.archive import strings_in
 from Middleware.services.run_records.model import RunDocument, Span
 
 _numbers = itertools.count(1)
@@ -49,7 +50,9 @@ def spans(messages=None, answer="Late."):
 
 def run(key=None, messages=None, answer="Late.", **given):
     """Return a finished run as the store gets it."""
-    return RunDocument(facts(answer=answer, **given), spans(messages, answer), encryption_key=key, settled=True)
+    made = spans(messages, answer)
+    size = sum(len(text) for span in made for value in span.texts.values() for text in strings_in(value))
+    return RunDocument(facts(answer=answer, **given), made, encryption_key=key, size=size, settled=True)
 
 
 class Ring:
