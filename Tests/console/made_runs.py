@@ -51,7 +51,7 @@ def facts(number: int, started: int, status: str = "ok", **changes: object) -> d
         "model": "me:assistant",
         "stream": True,
         "workflow": "Coding",
-        "route": "CODING",
+        "route": "CODING -> Coding",
         "route.reason": "category CODING, named by Categorize at attempt 1 of 2",
         "discussion": "mill",
         "conversation": "0011223344556677",

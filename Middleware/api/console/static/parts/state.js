@@ -10,9 +10,3 @@ const SHAPES = {
 export function State({ status, title }) {
   return html`<span class=${`state ${status}`} title=${title}><span class="shape" aria-hidden="true">${SHAPES[status] ?? "·"}</span> ${status}</span>`;
 }
-
-/** @param {object} run @returns {string} such as `CODING → Coding` */
-export function route(run) {
-  if (run.route && run.workflow && run.route !== run.workflow) return `${run.route} → ${run.workflow}`;
-  return run.route || run.workflow || "";
-}

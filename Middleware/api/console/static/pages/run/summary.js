@@ -3,10 +3,16 @@ import { html, useId } from "../../html.js";
 import { Moment, count, duration, percent } from "../../parts/format.js";
 import { isUnfinished } from "../../parts/run_data.js";
 import { answeringAttempt } from "../../parts/spans.js";
-import { State, route } from "../../parts/state.js";
+import { State } from "../../parts/state.js";
 import { useNow } from "../../parts/clock.js";
 import { hasPage } from "../../routes.js";
 import { workflowHash } from "../workflows/links.js";
+
+const CLIENTS = {
+  openaichatcompletion: "OpenAI chat", openaicompletion: "OpenAI completion", openairesponses: "OpenAI responses",
+  ollamaapichat: "Ollama chat", ollamagenerate: "Ollama generate", anthropicmessages: "Anthropic messages",
+  koboldgenerate: "KoboldCpp generate",
+};
 
 /** @param {{run: object, tree: import("../../parts/spans.js").SpanTree, operator: boolean, workflows: boolean}} props `workflows`: their pages may be seen */
 export function Summary({ run, tree, operator, workflows }) {
@@ -16,14 +22,14 @@ export function Summary({ run, tree, operator, workflows }) {
   const end = run.answered ?? run.ended ?? (running ? now : null);
   const rows = [
     ["Status", html`<${State} status=${run.status} />${run["error.type"] && html` <span class="quiet-text">${run["error.type"]}</span>`}`],
-    ["Route", route(run) || "-"],
+    ["Route", run.route || run.workflow || "-"],
     ["Because", run["route.reason"] || "-", "wide"],
     ["Workflow", workflowLink(run, tree, workflows)],
     ["Answered by", answeredBy(run, tree)],
     ["Model", run.model || "not named"],
     ["User", run.user ?? "-"],
     ["Discussion", run.discussion ? html`<a href=${`#/runs?discussion=${encodeURIComponent(run.discussion)}`}>${run.discussion}</a>` : "none"],
-    ["Client", `${run.client}, ${run.stream ? "streamed" : "whole"}`],
+    ["Client", `${CLIENTS[run.client] ?? run.client}, ${run.stream ? "streamed" : "whole"}`],
     ["Started", html`<${Moment} us=${run.started} />`],
     ["Time", times(run, end)],
     ["First token", run.first_token == null ? (run.stream ? "none" : "not streamed") : duration(run.first_token - run.started)],

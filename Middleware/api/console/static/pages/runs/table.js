@@ -2,7 +2,7 @@
 import { html, useEffect, useLayoutEffect, useState } from "../../html.js";
 import { Moment, count, duration, shortId, speed } from "../../parts/format.js";
 import { isUnfinished } from "../../parts/run_data.js";
-import { State, route } from "../../parts/state.js";
+import { State } from "../../parts/state.js";
 import { useWindow } from "../../parts/window.js";
 import { useNow } from "../../parts/clock.js";
 import { navigate } from "../../routes.js";
@@ -68,7 +68,7 @@ function Row({ run, index, tokens, now, checked, select, stop, current, setCurre
     ${cell("Run", html`<a class="mono" href=${hash} aria-label=${`Run ${name}`} onFocus=${() => setCurrent(run.id)}>${name}</a>${
       run.pinned ? html`<span class="pin" title="pinned"> ⚑</span>` : ""}`)}
     ${cell("Status", html`<${State} status=${run.status} title=${run["error.type"]} />`)}
-    ${cell("Route", route(run) || "-", run["route.reason"] ?? undefined)}
+    ${cell("Route", run.route || run.workflow || "-", run["route.reason"] ?? undefined)}
     ${cell("Question", question(run), run.error ?? run.question ?? undefined)}
     ${cell("Time", duration(runTime(run, now), "-"))}
     ${cell("First token", duration(run.first_token == null ? null : run.first_token - run.started, "-"))}
