@@ -117,6 +117,19 @@ def test_keyboard_shortcuts(page: Page, console_url: str) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(name or "")
 
 
+def test_keys_that_follow_at_once(page: Page, console_url: str) -> None:
+    """A key between the drawing of a page and its focus must not leave two rows that take the focus from each other."""
+    page.goto(console_url)
+    page.get_by_role("table", name="Runs").wait_for()
+    page.evaluate("""async () => {
+        for (let key = 0; key < 4; key += 1) {
+            document.dispatchEvent(new KeyboardEvent("keydown", { key: "j", bubbles: true }));
+            await new Promise((resolve) => setTimeout(resolve, 0));
+        }
+    }""")
+    expect(page.get_by_role("table", name="Runs").get_by_role("link").nth(3)).to_be_focused()
+
+
 def test_menu_on_a_phone(open_context: Callable[..., BrowserContext], console_url: str) -> None:
     page = open_context(viewport=PHONE).new_page()
     page.goto(console_url)

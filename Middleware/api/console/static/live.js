@@ -69,20 +69,25 @@ document.addEventListener("visibilitychange", restart);
 async function keepOpen(subscriber, signal) {
   while (!signal.aborted) {
     try {
-      for await (const event of stream(address(subscriber), undefined, signal, () => setState("live"))) {
-        deliver(subscriber, event.event, event.data, event.id);
-      }
+      await follow(subscriber, signal);
     } catch (error) {
       if (signal.aborted) return;
-      if (error instanceof ApiError && error.status === 503) {
-        await poll(subscriber, signal);
-      } else {
-        setState("reconnecting");
-        // A session that has ended shows Sign in, and a new one begins a new stream.
-        if (error instanceof ApiError && [400, 401, 403, 404].includes(error.status)) return;
-        await pause(AGAIN_MS, signal);
-      }
+      setState("reconnecting");
+      // A session that has ended shows Sign in, and a new one begins a new stream.
+      if (error instanceof ApiError && [400, 401, 403, 404].includes(error.status)) return;
     }
+    await pause(AGAIN_MS, signal);
+  }
+}
+
+async function follow(subscriber, signal) {
+  try {
+    for await (const event of stream(address(subscriber), undefined, signal, () => setState("live"))) {
+      deliver(subscriber, event.event, event.data, event.id);
+    }
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== 503) throw error;
+    await poll(subscriber, signal);
   }
 }
 

@@ -1,5 +1,5 @@
 /** The table of runs: rows on a wide page, cards on a phone, windowed when it is long. */
-import { html, useEffect, useLayoutEffect, useState } from "../../html.js";
+import { html, useLayoutEffect, useState } from "../../html.js";
 import { Moment, count, duration, shortId, speed } from "../../parts/format.js";
 import { isUnfinished } from "../../parts/run_data.js";
 import { State } from "../../parts/state.js";
@@ -28,7 +28,8 @@ export function RunTable({ runs, total, live, selected, select, stop, current, s
     window.addEventListener("resize", measure);
     return () => window.removeEventListener("resize", measure);
   }, [runs.length > 0]);
-  useEffect(() => {
+  // Before the next key is handled: a later focus would choose the run before it, and the two would take turns for ever.
+  useLayoutEffect(() => {
     if (current) ref.current?.querySelector(`[data-run="${CSS.escape(current)}"] a`)?.focus();
   }, [current, from]);
   const filler = (height) => height > 0 && html`<tr aria-hidden="true" class="filler"><td style=${{ height: `${height}px` }}></td></tr>`;
