@@ -358,7 +358,7 @@ EXPLANATION = {
         },
         {
             "what": "read 18,204 prompt tokens (412 reused)",
-            "kind": "read",
+            "kind": "prompt",
             "endpoint": "Main",
             "us": 4_500_000,
             "tokens": 18_204,

@@ -1,9 +1,10 @@
 /** Calls of the console's API. Every call carries the session's token; a session that has ended shows Sign in. */
-import { useCallback, useEffect, useRef, useState } from "./html.js";
+import { useCallback, useEffect, useState } from "./html.js";
 import { learnServerTime } from "./parts/clock.js";
 import { expireSession, token } from "./session.js";
 
-const BASE = "api/";
+/** A path or an address with its values encoded, as a template's tag. */
+export const url = (parts, ...values) => parts.reduce((all, part, n) => all + encodeURIComponent(values[n - 1]) + part);
 
 /** An answer that is not a success, or no answer at all (status 0). */
 export class ApiError extends Error {
@@ -33,10 +34,7 @@ export async function request(path, { method = "GET", body, signal, accept = "ap
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(BASE + path, {
-      method, headers, signal, cache: "no-store", credentials: "omit",
-      body: body === undefined ? undefined : JSON.stringify(body),
-    });
+    response = await fetch(`api/${path}`, { method, headers, signal, cache: "no-store", credentials: "omit", body: JSON.stringify(body) });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, { message: "The server cannot be reached. Is WilmerAI still running?", where: path });
@@ -49,13 +47,7 @@ export async function request(path, { method = "GET", body, signal, accept = "ap
   throw new ApiError(response.status, answer?.error ?? {}, answer);
 }
 
-/**
- * @param {string} method
- * @param {string} path
- * @param {object} [body]
- * @param {AbortSignal} [signal]
- * @returns {Promise<any>} the JSON of the answer; null if it has none
- */
+/** @returns {Promise<any>} the JSON of the answer; null if it has none */
 export async function api(method, path, body, signal) {
   const response = await request(path, { method, body, signal });
   return response.status === 204 ? null : response.json();
@@ -70,8 +62,7 @@ export async function api(method, path, body, signal) {
  * @returns {AsyncGenerator<{id: string, event: string, data: any}>}
  */
 export async function* stream(path, body, signal, onOpen) {
-  const method = body === undefined ? "GET" : "POST";
-  const response = await request(path, { method, body, signal, accept: "text/event-stream" });
+  const response = await request(path, { method: body ? "POST" : "GET", body, signal, accept: "text/event-stream" });
   onOpen?.(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -81,35 +72,24 @@ export async function* stream(path, body, signal, onOpen) {
       if (done) return;
       const blocks = (rest + value).split(/\r?\n\r?\n/);
       rest = blocks.pop();
-      for (const block of blocks) {
-        const event = parseEvent(block);
-        if (event) yield event;
-      }
+      yield* blocks.map(parseEvent).filter(Boolean);
     }
   } finally {
     reader.cancel().catch(() => {});
   }
 }
 
-/** @param {string} block the lines of one event */
+/** @param {string} block the lines of one event; a heartbeat, which begins with a colon, has none that count */
 function parseEvent(block) {
-  const event = { id: "", event: "message", data: null };
-  const data = [];
-  for (const line of block.split(/\r?\n/)) {
-    const colon = line.indexOf(":");
-    // A line that begins with a colon is a heartbeat.
-    if (colon < 1) continue;
-    const value = line.slice(colon + 1).replace(/^ /, "");
-    const name = line.slice(0, colon);
-    if (name === "data") data.push(value);
-    else if (name === "id" || name === "event") event[name] = value;
+  const event = { id: "", event: "message", data: "" };
+  for (const [, name, value] of block.matchAll(/^(data|id|event): ?(.*)$/gm)) {
+    event[name] = name === "data" && event.data ? `${event.data}\n${value}` : value;
   }
-  if (!data.length) return null;
-  const text = data.join("\n");
+  if (!event.data) return null;
   try {
-    event.data = JSON.parse(text);
+    event.data = JSON.parse(event.data);
   } catch {
-    event.data = text;
+    // Some events, such as [DONE], are words.
   }
   return event;
 }
@@ -122,23 +102,37 @@ function parseEvent(block) {
 export function useApi(path) {
   const [state, setState] = useState({ path: null, data: null, error: null, loading: true });
   const [count, setCount] = useState(0);
-  const aborter = useRef(null);
   useEffect(() => {
     if (path === null) return undefined;
     const abort = new AbortController();
-    aborter.current = abort;
+    const put = (change) => !abort.signal.aborted && setState((old) => ({
+      path, data: old.path === path ? old.data : null, error: null, loading: false, ...change }));
     setState((old) => ({ ...old, loading: true }));
-    api("GET", path, undefined, abort.signal).then(
-      (data) => !abort.signal.aborted && setState({ path, data, error: null, loading: false }),
-      (error) => !abort.signal.aborted
-        && setState((old) => ({ path, data: old.path === path ? old.data : null, error, loading: false })),
-    );
+    api("GET", path, undefined, abort.signal).then((data) => put({ data }), (error) => put({ error }));
     return () => abort.abort();
   }, [path, count]);
   const reload = useCallback(() => setCount((n) => n + 1), []);
-  const change = useCallback((data) => setState((old) => (
-    { ...old, data: typeof data === "function" ? data(old.data) : data })), []);
+  const change = useCallback((data) => setState((old) => ({ ...old, data: typeof data === "function" ? data(old.data) : data })), []);
   // Data of another path would be shown for a moment under the name of this one.
   const current = state.path === path;
   return { data: current ? state.data : null, error: current ? state.error : null, loading: state.loading || !current, reload, change };
+}
+
+/**
+ * What a reader sets off, for a component: whether it is under way, and what went wrong with it. All but `run` and `busy` is for Problem.
+ * @param {(...given: any[]) => Promise<any>} action
+ */
+export function useAction(action) {
+  const idle = { busy: false, error: null, retry: null };
+  const [state, setState] = useState(idle);
+  const run = async (...given) => {
+    setState({ ...idle, busy: true });
+    try {
+      await action(...given);
+      setState(idle);
+    } catch (error) {
+      setState({ busy: false, error, retry: () => run(...given) });
+    }
+  };
+  return { ...state, run, onClose: () => setState(idle) };
 }

@@ -1,6 +1,6 @@
 /** The shell around every page: banner, navigation, the page of the address, Sign in where there is no session. */
 import { ApiError, api } from "./api.js";
-import { html, render, useEffect, useRef, useState } from "./html.js";
+import { html, instead, render, useEffect, useState } from "./html.js";
 import { useLiveState } from "./live.js";
 import { Empty, Loading, Problem } from "./parts/alert.js";
 import { KeyboardHelp } from "./parts/keyboard.js";
@@ -17,70 +17,56 @@ function begin(answer) {
   return answer;
 }
 
-/** Who is signed in; `undefined` while that is being asked. */
+const useHashChange = (action) => useEffect(() => {
+  window.addEventListener("hashchange", action);
+  return () => window.removeEventListener("hashchange", action);
+}, []);
+
+/** Who is signed in: `session` is undefined while that is being asked, null for nobody; `reason` says why. */
 function useSession() {
-  const [state, setState] = useState({ session: undefined, error: null, reason: "" });
+  const [state, setState] = useState({});
+  const nobody = (reason = "") => setState({ session: null, reason });
   const ask = () => {
     const code = takeSignInCode();
     const asked = code ? api("POST", "session", { code }).then(begin) : token() && api("GET", "session");
-    if (!asked) {
-      setState({ session: null, error: null, reason: "" });
-      return;
-    }
-    setState({ session: undefined, error: null, reason: "" });
-    asked.then((session) => setState({ session, error: null, reason: "" }), (error) => {
-      const refused = error instanceof ApiError && [400, 401, 403, 410, 429].includes(error.status);
-      if (refused) setState({ session: null, error: null, reason: error.message });
-      else setState({ session: undefined, error, reason: "" });
+    if (!asked) return nobody();
+    setState({});
+    return asked.then((session) => setState({ session }), (error) => {
+      if (error instanceof ApiError && [400, 401, 403, 410, 429].includes(error.status)) nobody(error.message);
+      else setState({ error });
     });
   };
   useEffect(() => {
     ask();
-    // A second sign-in link opened in the same tab changes nothing but the fragment.
-    const onHash = () => location.hash.startsWith("#signin=") && ask();
-    window.addEventListener("hashchange", onHash);
-    const remove = onSessionEnd((reason) => setState({ session: null, error: null, reason }));
-    return () => { window.removeEventListener("hashchange", onHash); remove(); };
+    onSessionEnd(nobody);
   }, []);
-  const signIn = async (key) => setState({ session: begin(await api("POST", "session", { key })), error: null, reason: "" });
+  // A second sign-in link opened in the same tab changes nothing but the fragment.
+  useHashChange(() => location.hash.startsWith("#signin=") && ask());
+  const signIn = async (key) => setState({ session: begin(await api("POST", "session", { key })) });
   const signOut = async () => {
     await api("DELETE", "session").catch(() => {});
     forgetToken();
-    setState({ session: null, error: null, reason: "" });
+    nobody();
   };
   return { ...state, ask, signIn, signOut };
 }
 
-function useHash() {
-  const [hash, setHash] = useState(location.hash);
-  useEffect(() => {
-    const onChange = () => setHash(location.hash);
-    window.addEventListener("hashchange", onChange);
-    return () => window.removeEventListener("hashchange", onChange);
-  }, []);
-  return hash;
-}
-
 function App() {
-  const hash = useHash();
+  const [hash, setHash] = useState(location.hash);
+  useHashChange(() => setHash(location.hash));
   const { session, error, reason, ask, signIn, signOut } = useSession();
   const found = resolve(hash || "#/runs");
-  let content;
+  let content = html`<${Loading} />`;
   if (error) content = html`<${Problem} error=${error} retry=${ask} />`;
-  else if (session === undefined) content = html`<${Loading} />`;
+  else if (session) content = html`<${Page} ...${found} session=${session} signOut=${signOut} />`;
   else if (session === null) content = html`<${SignIn} reason=${reason} signIn=${signIn} />`;
-  else content = html`<${Page} ...${found} session=${session} signOut=${signOut} />`;
+  // The fragment belongs to the routes, so the link moves the focus itself.
+  const skip = instead(() => document.getElementById("main").focus());
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <${Banner} session=${session} route=${found.route} />
     <main id="main" tabindex="-1">${content}</main>
     <${KeyboardHelp} />`;
-}
-
-/** The fragment belongs to the routes, so the link moves the focus itself. */
-function skip(event) {
-  event.preventDefault();
-  document.getElementById("main").focus();
 }
 
 function Banner({ session, route }) {
@@ -90,11 +76,9 @@ function Banner({ session, route }) {
   const here = route?.path.split("/")[0];
   return html`<header class="banner">
     <span class="brand">WilmerAI</span>
-    ${links.length > 0 && html`<button type="button" class="menu quiet" aria-expanded=${String(open)} aria-controls="navigation"
-      onClick=${() => setOpen(!open)}>Menu</button>`}
+    ${links.length > 0 && html`<button class="menu quiet" aria-expanded=${String(open)} aria-controls="navigation" onClick=${() => setOpen(!open)}>Menu</button>`}
     <nav id="navigation" aria-label="Console" class=${open ? "open" : ""}>
-      ${links.map((one) => html`<a key=${one.path} href=${`#/${one.path}`}
-        aria-current=${one.path === here ? "page" : undefined}>${one.name}</a>`)}
+      ${links.map(({ path, name }) => html`<a key=${path} href=${`#/${path}`} aria-current=${path === here ? "page" : undefined}>${name}</a>`)}
     </nav>
     <span class="end"><${LiveState} /><${ThemeButton} /></span>
   </header>`;
@@ -110,27 +94,21 @@ function LiveState() {
 }
 
 function Page({ route, path, query, session, signOut }) {
-  const [loaded, setLoaded] = useState({ route: null, component: null, error: null });
-  const [attempt, setAttempt] = useState(0);
-  const wanted = useRef(route);
-  wanted.current = route;
+  const [loaded, setLoaded] = useState({});
+  const allowed = route && may(session, route.role);
   useEffect(() => {
-    if (!route) return;
-    route.load().then(
-      (module) => wanted.current === route && setLoaded({ route, component: module.default, error: null }),
-      () => wanted.current === route && setLoaded({
-        route, component: null, error: { message: "A part of this page could not be loaded.", where: route.path } }),
-    );
-  }, [route, attempt]);
-  if (!route || !may(session, route.role)) return html`<${Missing} route=${route} />`;
+    if (!allowed) return undefined;
+    let left = false;
+    route.load().then((module) => ({ component: module.default }), () => ({ error: { message: "A part of this page could not be loaded.", where: route.path } }))
+      .then((found) => left || setLoaded({ route, ...found }));
+    return () => { left = true; };
+  }, [route]);
+  if (!allowed) return html`<${Missing} route=${route} />`;
   if (loaded.route !== route) return html`<${Loading} />`;
-  if (loaded.error) {
-    // A module that failed is not asked for again by the same import, so the whole page is.
-    return html`<${Problem} error=${loaded.error} retry=${() => (attempt ? location.reload() : setAttempt(1))} />`;
-  }
+  // A module that failed is not asked for again by the same import, so the whole page is.
+  if (loaded.error) return html`<${Problem} error=${loaded.error} retry=${() => location.reload()} />`;
   // Another run is another page: nothing of the one before may stand on it for a moment.
-  return html`<${loaded.component} key=${`${route.path} ${path.join("/")}`} path=${path} query=${query} session=${session}
-    signOut=${signOut} />`;
+  return html`<${loaded.component} key=${`${route.path} ${path.join("/")}`} path=${path} query=${query} session=${session} signOut=${signOut} />`;
 }
 
 function Missing({ route }) {

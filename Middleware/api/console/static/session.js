@@ -1,5 +1,4 @@
 /** Who is signed in. An operator's token stays in this browser, a key's token goes with the tab. */
-
 import { navigate } from "./routes.js";
 
 /** @typedef {{role: "own" | "all" | "operator", users: string[] | null, expires: number | null, mode: "on" | "edit",
@@ -8,9 +7,6 @@ import { navigate } from "./routes.js";
 // Two servers below different paths of one host share the browser's storage.
 const NAME = `wilmer-console:${location.pathname}`;
 const RANK = { own: 0, all: 1, operator: 2 };
-
-/** @type {Set<(reason: string) => void>} */
-const listeners = new Set();
 
 /** @returns {string | null} */
 export function token() {
@@ -28,16 +24,14 @@ export function forgetToken() {
   sessionStorage.removeItem(NAME);
 }
 
+/** @type {(reason: string) => void} what the shell does when a session has ended */
+let ended = () => {};
+export const onSessionEnd = (listener) => { ended = listener; };
+
 /** Called when the server no longer knows the token. */
 export function expireSession() {
   forgetToken();
-  for (const listener of listeners) listener("This session has ended. Sign in again.");
-}
-
-/** @param {(reason: string) => void} listener @returns {() => void} what removes it */
-export function onSessionEnd(listener) {
-  listeners.add(listener);
-  return () => listeners.delete(listener);
+  ended("This session has ended. Sign in again.");
 }
 
 /**

@@ -1,11 +1,10 @@
 /** The page Try again: one recorded call, edited and sent straight to an endpoint. */
-import { api, stream, useApi } from "../api.js";
-import { html, useEffect, useRef, useState } from "../html.js";
-import { Loading, Problem } from "../parts/alert.js";
-import { Area } from "../parts/area.js";
+import { api, stream, url, useAction, useApi } from "../api.js";
+import { html, instead, useEffect, useRef, useState } from "../html.js";
+import { Loaded, Problem } from "../parts/alert.js";
 import { Difference } from "../parts/editor.js";
-import { Choice, Field } from "../parts/fields.js";
-import { count, duration, shortId } from "../parts/format.js";
+import { Area, Choice, Field } from "../parts/fields.js";
+import { count, duration, rate, shortId } from "../parts/format.js";
 import { Title } from "../parts/title.js";
 
 /**
@@ -18,15 +17,11 @@ import { Title } from "../parts/title.js";
 
 /** @param {{path: string[]}} props run and span */
 export default function Again({ path: [id, span] }) {
-  const address = `runs/${id}/again/${span}`;
-  /** @type {{data: Call | null, error: Error | null, reload: () => void}} */
-  const { data: call, error, reload } = useApi(address);
+  const address = url`runs/${id}/again/${span}`;
   return html`
     <${Title}>Try again<//>
-    <p class="note">A call of <a href=${`#/runs/${id}`}>run ${shortId(id)}</a>, sent to an endpoint as it stands here. No workflow runs, and nothing is remembered.</p>
-    <${Problem} error=${error} retry=${reload} />
-    ${!call && !error && html`<${Loading} />`}
-    ${call && html`<${Desk} call=${call} address=${address} key=${address} />`}`;
+    <p class="note">A call of <a href=${url`#/runs/${id}`}>run ${shortId(id)}</a>, sent to an endpoint as it stands here. No workflow runs, and nothing is remembered.</p>
+    <${Loaded} from=${useApi(address)}>${(call) => html`<${Desk} call=${call} address=${address} />`}<//>`;
 }
 
 /** @param {{call: Call, address: string}} props */
@@ -34,37 +29,41 @@ function Desk({ call, address }) {
   const [edited, setEdited] = useState({ ...call, times: 1 });
   const [answers, setAnswers] = useState(/** @type {Answer[]} */ ([]));
   const [run, setRun] = useState("");
-  const [error, setError] = useState(null);
   const sending = useRef(/** @type {AbortController | null} */ (null));
-  const [busy, setBusy] = useState(false);
   useEffect(() => () => sending.current?.abort(), []);
-  const send = async () => {
-    const control = sending.current = new AbortController();
-    setBusy(true);
-    setError(null);
+  const change = (values) => setEdited({ ...edited, ...values });
+  const write = (n, content) => change({ messages: edited.messages.map((one, at) => (at === n ? { ...one, content } : one)) });
+  const send = useAction(async () => {
+    const { signal } = sending.current = new AbortController();
     setRun("");
     setAnswers([]);
-    try {
-      await receive(address, edited, control.signal, setRun, setAnswers);
-    } catch (failure) {
-      if (!control.signal.aborted) setError(failure);
-    }
-    setBusy(false);
-  };
+    await receive(address, edited, signal, setRun, setAnswers).catch((problem) => {
+      if (!signal.aborted) throw problem;
+    });
+  });
   return html`
     <div class="pair">
-      <form aria-label="Call" onSubmit=${(event) => (event.preventDefault(), send())}>
-        <${Messages} messages=${edited.messages} change=${(messages) => setEdited({ ...edited, messages })} />
-        <${Settings} call=${edited} change=${(values) => setEdited({ ...edited, ...values })} />
+      <form aria-label="Call" onSubmit=${instead(send.run)}>
+        ${edited.messages.map(({ role, content }, n) => html`<${Area} key=${n} label=${`Message ${n + 1} (${role})`} class="mono" spellcheck=${false}
+          value=${content} rows=${Math.min(14, Math.max(2, content.split("\n").length + 1))} onChange=${(text) => write(n, text)} />`)}
+        <div class="fields">
+          <${Choice} label="Endpoint" value=${edited.endpoint} options=${call.endpoints} onChange=${(endpoint) => change({ endpoint })} />
+          <${Choice} label="Preset" value=${edited.preset ?? ""} options=${[["", "none"], ...call.presets]}
+            onChange=${(preset) => change({ preset: preset || null })} />
+          <${Field} label="Longest answer" type="number" min="1" value=${edited.max_tokens ?? ""} placeholder="as configured"
+            onChange=${(text) => change({ max_tokens: text ? Math.trunc(Number(text)) : null })} />
+          <${Field} label="Times" type="number" min="1" max="5" required value=${edited.times}
+            onChange=${(text) => change({ times: Math.trunc(Number(text)) || "" })} />
+        </div>
         <p class="actions">
-          <button type="submit" class="primary" disabled=${busy}>Send</button>
-          <button type="button" disabled=${!busy} onClick=${() => sending.current?.abort()}>Stop</button>
-          <button type="button" disabled=${busy} onClick=${() => setEdited({ ...call, times: 1 })}>As recorded</button>
-          ${run && html`<a href=${`#/runs/${run}`}>Open run</a>`}
+          <button type="submit" class="primary" disabled=${send.busy}>Send</button>
+          <button disabled=${!send.busy} onClick=${() => sending.current?.abort()}>Stop</button>
+          <button disabled=${send.busy} onClick=${() => setEdited({ ...call, times: 1 })}>As recorded</button>
+          ${run && html`<a href=${url`#/runs/${run}`}>Open run</a>`}
         </p>
-        <${Problem} error=${error} retry=${send} />
+        <${Problem} error=${send.error} retry=${send.run} />
       </form>
-      <div><${Results} recorded=${call.recorded} answers=${answers} busy=${busy} /></div>
+      <div><${Results} recorded=${call.recorded} answers=${answers} busy=${send.busy} /></div>
     </div>`;
 }
 
@@ -75,24 +74,20 @@ function Desk({ call, address }) {
  * @param {(run: string) => void} setRun
  * @param {(change: (answers: Answer[]) => Answer[]) => void} setAnswers
  */
-async function receive(address, edited, signal, setRun, setAnswers) {
-  const { messages, endpoint, preset, max_tokens, times } = edited;
+async function receive(address, { messages, endpoint, preset, max_tokens, times }, signal, setRun, setAnswers) {
   const put = (n, change) => setAnswers((answers) => {
-    const all = [...answers];
-    const before = all[n - 1] ?? { text: "", reasoning: "", us: null, first_token_us: null, tokens_in: null, tokens_out: null, speed: null };
-    all[n - 1] = { ...before, ...change(before) };
-    return all;
+    const before = answers[n] ?? { text: "", reasoning: "" };
+    return Object.assign([...answers], { [n]: { ...before, ...change(before) } });
   });
-  const body = { messages, endpoint, preset, max_tokens, times };
   let run = "";
   let failure = null;
-  for await (const { event, data } of stream(address, body, signal)) {
+  for await (const { event, data } of stream(address, { messages, endpoint, preset, max_tokens, times }, signal)) {
     if (data?.error) failure = new Error(data.error.message);
     else if (data?.run) setRun(run = data.run);
-    else if (event === "message") put(data.n, (one) => ({ text: one.text + (data.text ?? ""), reasoning: one.reasoning + (data.reasoning ?? "") }));
+    else if (event === "message") put(data.n - 1, (one) => ({ text: one.text + (data.text ?? ""), reasoning: one.reasoning + (data.reasoning ?? "") }));
   }
   // What they took stands in the run that they have become.
-  if (run) figures((await api("GET", `runs/${run}`, undefined, signal)).spans).forEach((one, at) => put(at + 1, () => one));
+  if (run) figures((await api("GET", url`runs/${run}`, undefined, signal)).spans).forEach((one, n) => put(n, () => one));
   if (failure) throw failure;
 }
 
@@ -103,42 +98,17 @@ function figures(rows) {
     const first = attributes.time_to_first_token ?? null;
     const written = told["usage.output_tokens"] ?? null;
     return {
-      us, first_token_us: first, tokens_in: told["usage.input_tokens"] ?? null, tokens_out: written,
+      us, first_token_us: first, tokens_in: told["usage.input_tokens"], tokens_out: written,
       speed: written !== null && first !== null && us > first ? (written * 1e6) / (us - first) : null,
       error: status === "error" ? texts.error ?? "It failed." : null,
     };
   });
 }
 
-/** @param {{messages: Message[], change: (messages: Message[]) => void}} props */
-function Messages({ messages, change }) {
-  const put = (n, content) => change(messages.map((one, at) => at === n ? { ...one, content } : one));
-  return messages.map(({ role, content }, n) => html`
-    <${Area} key=${n} label=${`Message ${n + 1} (${role})`} mono=${true} value=${content} onChange=${(text) => put(n, text)}
-      rows=${Math.min(14, Math.max(2, content.split("\n").length + 1))} />`);
-}
-
-/** @param {{call: Call & {times: number}, change: (values: object) => void}} props */
-function Settings({ call, change }) {
-  return html`
-    <div class="fields">
-      <${Choice} label="Endpoint" value=${call.endpoint} options=${call.endpoints} onChange=${(endpoint) => change({ endpoint })} />
-      <${Choice} label="Preset" value=${call.preset ?? ""} options=${[["", "none"], ...call.presets]}
-        onChange=${(preset) => change({ preset: preset || null })} />
-      <${Field} label="Longest answer" type="number" min=${1} value=${call.max_tokens ?? ""} placeholder="as configured"
-        onChange=${(text) => change({ max_tokens: text ? Math.trunc(Number(text)) : null })} />
-      <${Field} label="Times" type="number" min=${1} max=${5} required value=${call.times}
-        onChange=${(text) => change({ times: Math.trunc(Number(text)) || "" })} />
-    </div>`;
-}
-
-
 /** @param {{recorded: Answer, answers: Answer[], busy: boolean}} props */
 function Results({ recorded, answers, busy }) {
   const [chosen, choose] = useState(0);
   const shown = answers[Math.min(chosen, answers.length - 1)];
-  // The difference to half an answer would say nothing.
-  const complete = shown?.us == null ? null : shown.text;
   return html`
     <section aria-label="New answer" aria-busy=${busy}>
       <h2>New answer</h2>
@@ -147,7 +117,8 @@ function Results({ recorded, answers, busy }) {
       ${shown ? html`<${Text} answer=${shown} />` : html`<p class="note">${busy ? "waiting for the first token" : "Send the call to see its answer here."}</p>`}
     </section>
     <section aria-label="Recorded answer"><h2>Recorded answer</h2><${Text} answer=${recorded} /></section>
-    ${complete != null && html`<${Difference} before=${recorded.text} after=${complete} labels=${["Recorded answer", "New answer"]} />`}
+    ${/* The difference to half an answer would say nothing. */ shown?.us != null
+      && html`<${Difference} before=${recorded.text} after=${shown.text} labels=${["Recorded answer", "New answer"]} />`}
     <${Figures} recorded=${recorded} answers=${answers} />`;
 }
 
@@ -159,22 +130,21 @@ function Text({ answer }) {
     ${answer.error && html`<p class="bad"><span class="shape" aria-hidden="true">✕</span> ${answer.error}</p>`}`;
 }
 
-const FIGURES = [
-  ["Time", (one) => duration(one.us, "-")],
-  ["First token", (one) => duration(one.first_token_us, "-")],
-  ["Tokens in", (one) => count(one.tokens_in)],
-  ["Tokens out", (one) => count(one.tokens_out)],
-  ["Speed", (one) => one.speed == null ? "-" : `${count(Math.round(one.speed))}/s`],
-];
+const FIGURES = {
+  Time: (one) => duration(one.us, "-"),
+  "First token": (one) => duration(one.first_token_us, "-"),
+  "Tokens in": (one) => count(one.tokens_in),
+  "Tokens out": (one) => count(one.tokens_out),
+  Speed: (one) => rate(one.speed, "-"),
+};
 
 /** @param {{recorded: Answer, answers: Answer[]}} props */
 function Figures({ recorded, answers }) {
-  const names = answers.length > 1 ? answers.map((_, n) => `New answer ${n + 1}`) : ["New answer"];
-  const columns = [recorded, ...answers.length ? answers : [{}]];
-  return html`
-    <table class="figures" aria-label="Figures">
-      <thead><tr><td></td>${["Recorded answer", ...names].map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
-      <tbody>${FIGURES.map(([name, text]) => html`
-        <tr key=${name}><th scope="row">${name}</th>${columns.map((one, n) => html`<td key=${n}>${"us" in one ? text(one) : "-"}</td>`)}</tr>`)}</tbody>
-    </table>`;
+  const news = answers.length ? answers : [{}];
+  const names = ["Recorded answer", ...news.map((_, n) => (news.length > 1 ? `New answer ${n + 1}` : "New answer"))];
+  return html`<table class="figures" aria-label="Figures">
+    <thead><tr><td></td>${names.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+    <tbody>${Object.entries(FIGURES).map(([name, text]) => html`<tr><th scope="row">${name}</th>${
+      [recorded, ...news].map((one) => html`<td>${"us" in one ? text(one) : "-"}</td>`)}</tr>`)}</tbody>
+  </table>`;
 }

@@ -9,12 +9,7 @@ import { RunView } from "./run/view.js";
 
 export default function OpenedFile() {
   const { file, name, problem } = openedRun();
-  if (!file) return html`<${NoFile} problem=${problem} />`;
-  return html`<${Shown} key=${`${name} ${file.run.id}`} file=${file} name=${name} />`;
-}
-
-/** @param {{problem: Error | null}} props */
-function NoFile({ problem }) {
+  if (file) return html`<${Shown} key=${`${name} ${file.run.id}`} file=${file} name=${name} />`;
   return html`
     <${Title}>Run file<//>
     <${Problem} error=${problem} />
@@ -29,5 +24,5 @@ function Shown({ file: { run, spans, texts, explanation }, name }) {
   return html`
     <div class="head"><${Title}>Run ${shortId(run.id)}<//><${State} status=${run.status} /><span class="push"><${OpenRunFile} /></span></div>
     <p class="note">From the file <code>${name}</code>. It was read in this browser and not sent to the server.</p>
-    <${RunView} run=${run} spans=${whole} explanation=${explanation ?? null} local=${true} />`;
+    <${RunView} run=${run} spans=${whole} explanation=${explanation ?? null} />`;
 }

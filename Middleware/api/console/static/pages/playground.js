@@ -1,11 +1,11 @@
 /** The page Playground: a request as a client would send it, and the timeline of its answer. */
-import { useApi } from "../api.js";
-import { html, useEffect, useRef, useState } from "../html.js";
+import { url, useApi } from "../api.js";
+import { html, instead, useEffect, useMemo, useRef, useState } from "../html.js";
 import { Problem } from "../parts/alert.js";
-import { Area } from "../parts/area.js";
 import { conversationOf } from "../parts/conversation.js";
-import { Choice, Field } from "../parts/fields.js";
+import { Area, Choice, Field } from "../parts/fields.js";
 import { useRun } from "../parts/run_data.js";
+import { spanTree } from "../parts/spans.js";
 import { Timeline } from "../parts/timeline.js";
 import { Title } from "../parts/title.js";
 
@@ -36,25 +36,25 @@ export default function Playground({ session }) {
 
 /** @param {{talk: Conversation}} props */
 function Choices({ talk }) {
-  const { data, error, reload } = useApi("playground");
+  const playground = useApi("playground");
+  const { data } = playground;
   /** @type {string[]} */
   const models = (data?.models ?? []).map(({ id }) => id);
   useEffect(() => {
     if (data && !models.includes(talk.model)) talk.set({ model: models[0] ?? "" });
   }, [data]);
   return html`
-    <${Problem} error=${error} retry=${reload} />
+    <${Problem} error=${playground.error} retry=${playground.reload} />
     <div class="fields">
       <${Choice} label="Model" value=${talk.model} options=${models} onChange=${(model) => talk.set({ model })} />
       <${Field} label="Discussion id" value=${talk.discussion} placeholder="none" autocomplete="off"
         onChange=${(discussion) => talk.set({ discussion })} />
     </div>
-    <${Area} label="System prompt" rows=${2} value=${talk.system} onChange=${(system) => talk.set({ system })} />`;
+    <${Area} label="System prompt" rows="2" value=${talk.system} onChange=${(system) => talk.set({ system })} />`;
 }
 
 /** @param {{talk: Conversation}} props */
-function Log({ talk }) {
-  const { turns } = talk;
+function Log({ talk: { turns, running, again } }) {
   const box = useRef(null);
   const following = useRef(true);
   useEffect(() => {
@@ -65,46 +65,37 @@ function Log({ talk }) {
     following.current = scrollHeight - scrollTop - clientHeight < 40;
   };
   return html`
-    <div role="log" aria-label="Conversation" aria-busy=${String(!!talk.running)} class="conversation" tabindex="0" ref=${box} onScroll=${onScroll}>
-      ${turns.map((turn, n) => html`
-        <${Said} turn=${turn} key=${n} retry=${n === turns.length - 1 ? () => talk.again() : undefined} />`)}
+    <div role="log" aria-label="Conversation" aria-busy=${String(!!running)} class="conversation" tabindex="0" ref=${box} onScroll=${onScroll}>
+      ${turns.map((turn, n) => html`<${Said} turn=${turn} key=${n} retry=${n === turns.length - 1 && again} />`)}
       ${!turns.length && html`<p class="note">Nothing has been said. What is said here stays until this tab is closed.</p>`}
     </div>`;
 }
 
 /** @param {{turn: import("../parts/conversation.js").Turn, retry?: () => void}} props */
-function Said({ turn, retry }) {
-  const waits = turn.state === "answering" && !turn.text;
+function Said({ turn: { role, state, text, reasoning, error }, retry }) {
   return html`
-    <article class=${`turn ${turn.role}`}>
-      <h2>${turn.role === "user" ? "You" : "Answer"}${STATES[turn.state] && html` <span class="note">${STATES[turn.state]}</span>`}</h2>
-      ${turn.reasoning && html`<details><summary>Reasoning</summary><p class="words">${turn.reasoning}</p></details>`}
-      ${turn.text && html`<p class="words">${turn.text}</p>`}
-      ${waits && html`<p class="note">waiting for the first token</p>`}
-      <${Problem} error=${turn.error} retry=${retry} />
+    <article class=${`turn ${role}`}>
+      <h2>${role === "user" ? "You" : "Answer"} <span class="note">${STATES[state]}</span></h2>
+      ${reasoning && html`<details><summary>Reasoning</summary><p class="words">${reasoning}</p></details>`}
+      ${text && html`<p class="words">${text}</p>`}
+      ${state === "answering" && !text && html`<p class="note">waiting for the first token</p>`}
+      <${Problem} error=${error} retry=${retry} />
     </article>`;
 }
 
 /** @param {{talk: Conversation}} props */
 function Composer({ talk }) {
-  const onKeyDown = (event) => {
-    // While an input method composes a character, Enter belongs to it.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    talk.send();
-  };
-  const onSubmit = (event) => {
-    event.preventDefault();
-    talk.send();
-  };
+  const send = instead(() => talk.send());
+  // While an input method composes a character, Enter belongs to it.
+  const onKeyDown = (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && send(event);
   return html`
-    <form onSubmit=${onSubmit}>
+    <form onSubmit=${send}>
       <${Area} label="Message" value=${talk.draft} note="Enter sends, Shift+Enter begins a new line." onKeyDown=${onKeyDown}
         onChange=${(draft) => talk.set({ draft })} />
       <p class="actions">
         <button type="submit" class="primary" disabled=${!!talk.running || !talk.draft.trim() || !talk.model}>Send</button>
-        <button type="button" disabled=${!talk.running} onClick=${() => talk.stop()}>Stop</button>
-        <button type="button" disabled=${!talk.turns.length} onClick=${() => talk.clear()}>New conversation</button>
+        <button disabled=${!talk.running} onClick=${() => talk.stop()}>Stop</button>
+        <button disabled=${!talk.turns.length} onClick=${() => talk.clear()}>New conversation</button>
       </p>
     </form>`;
 }
@@ -112,10 +103,10 @@ function Composer({ talk }) {
 /** @param {{id: string}} props */
 function Steps({ id }) {
   const { run, spans, live, error, reload } = useRun(id);
+  const tree = useMemo(() => spanTree(spans), [spans]);
   const [selected, select] = useState(/** @type {number | null} */ (null));
-  const chosen = selected == null ? "" : `?span=${selected}`;
   return html`
-    <p><a href=${`#/runs/${id}${chosen}`}>Open run</a></p>
+    <p><a href=${url`#/runs/${id}` + (selected == null ? "" : `?span=${selected}`)}>Open run</a></p>
     <${Problem} error=${error} retry=${reload} />
-    ${run && html`<${Timeline} run=${run} spans=${spans} live=${live} selected=${selected} onSelect=${select} />`}`;
+    ${run && html`<${Timeline} run=${run} tree=${tree} live=${live} selected=${selected} onSelect=${select} />`}`;
 }

@@ -1,5 +1,6 @@
 /** Sign in: what every address shows without a session. */
-import { html, useState } from "../html.js";
+import { useAction } from "../api.js";
+import { html, instead, useState } from "../html.js";
 import { Problem } from "../parts/alert.js";
 import { Field } from "../parts/fields.js";
 import { Title } from "../parts/title.js";
@@ -7,34 +8,24 @@ import { Title } from "../parts/title.js";
 /** @param {{reason: string, signIn: (key: string) => Promise<void>}} props `reason`: why there is no session any more */
 export default function SignIn({ reason, signIn }) {
   const [key, setKey] = useState("");
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState(reason ? { message: reason } : null);
-  const onSubmit = async (event) => {
-    event.preventDefault();
-    if (!key.trim()) {
-      setError({ message: "Enter an access key, or open a sign-in link." });
-      return;
-    }
-    setBusy(true);
-    try {
-      await signIn(key.trim());
-    } catch (problem) {
-      setError(problem);
-      setBusy(false);
-    }
-  };
+  const [before, setBefore] = useState(reason && { message: reason });
+  const signing = useAction(async () => {
+    setBefore(null);
+    if (!key.trim()) throw new Error("Enter an access key, or open a sign-in link.");
+    await signIn(key.trim());
+  });
   return html`<div class="sign-in">
     <${Title}>Sign in<//>
     <p>On the computer that runs WilmerAI, in its folder, this prints a link that opens the console:</p>
     <pre class="command">python server.py console</pre>
     <p>The link is good once, within ten minutes, and this browser then stays signed in.</p>
-    <form onSubmit=${onSubmit}>
+    <form onSubmit=${instead(signing.run)}>
       <h2>Or with a key</h2>
       <p class="note">The key that your chat program sends shows the runs that were made with it. Where the server has a
         list of accepted keys, the key's line in that list must say <code>console=own</code> or <code>console=all</code>.</p>
       <${Field} label="Access key" type="password" autocomplete="current-password" value=${key} onChange=${setKey} />
-      <button type="submit" class="primary" disabled=${busy}>Sign in</button>
+      <button type="submit" class="primary" disabled=${signing.busy}>Sign in</button>
     </form>
-    <${Problem} error=${error} />
+    <${Problem} error=${signing.error ?? before} />
   </div>`;
 }

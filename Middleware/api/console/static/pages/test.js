@@ -1,7 +1,7 @@
 /** The page Make a test: a run as a workflow test, which is run at once without an LLM. */
-import { api, useApi } from "../api.js";
+import { api, url, useAction, useApi } from "../api.js";
 import { html, useEffect, useState } from "../html.js";
-import { Loading, Problem } from "../parts/alert.js";
+import { Loaded, Problem } from "../parts/alert.js";
 import { Editor } from "../parts/editor.js";
 import { Field } from "../parts/fields.js";
 import { CopyButton, download } from "../parts/folded.js";
@@ -17,9 +17,8 @@ const EXPECTATIONS = [
   ["outputs", "Outputs", "each node has the same output"],
   ["endpoints", "Endpoints", "each call goes to the same endpoint"],
 ];
-const AT_FIRST = ["route", "order", "answer"];
 // A name is typed letter by letter.
-const PAUSE = 400;
+const PAUSE_MS = 400;
 
 /**
  * @typedef {{expectation: string, reason: string}} Unticked
@@ -29,63 +28,50 @@ const PAUSE = 400;
 
 /** @param {{path: string[], session: {role: string, mode: string}}} props the run */
 export default function MakeTest({ path: [id], session }) {
-  const { data, error, reload } = useApi(`runs/${id}`);
-  return html`
-    <${Title}>Make a test<//>
-    <${Problem} error=${error} retry=${reload} />
-    ${!data && !error && html`<${Loading} />`}
-    ${data && html`<${Bench} run=${data.run} session=${session} />`}`;
+  return html`<${Title}>Make a test<//>
+    <${Loaded} from=${useApi(url`runs/${id}`)}>${({ run }) => html`<${Bench} run=${run} session=${session} />`}<//>`;
 }
 
 /** @param {{run: object, session: object}} props */
 function Bench({ run, session }) {
-  const [wish, setWish] = useState({ name: named(run), expect: AT_FIRST });
+  const name = (run.question ?? "").split("\n")[0].trim().slice(0, 60) || `Run ${shortId(run.id)}`;
+  const [wish, setWish] = useState({ name, expect: ["route", "order", "answer"] });
   const [made, setMade] = useState(/** @type {Made | null} */ (null));
   const [result, setResult] = useState(/** @type {Result | null} */ (null));
-  const [error, setError] = useState(/** @type {{problem: Error, retry: () => void} | null} */ (null));
-  const [busy, setBusy] = useState("");
   const [saved, setSaved] = useState("");
-  const call = async (what, path, take) => {
-    setBusy(what);
-    setError(null);
-    try {
-      take(await api("POST", `runs/${run.id}/${path}`, wish));
-    } catch (problem) {
-      setError({ problem, retry: () => call(what, path, take) });
-    }
-    setBusy("");
-  };
-  const make = () => call("make", "test", setMade);
+  const [running, setRunning] = useState(false);
+  const asking = useAction(async (path, take) => {
+    setRunning(path === "test/run");
+    take(await api("POST", `${url`runs/${run.id}`}/${path}`, wish));
+  });
   useEffect(() => {
     setResult(null);
     setSaved("");
-    const timer = setTimeout(make, made ? PAUSE : 0);
+    const timer = setTimeout(() => asking.run("test", setMade), made ? PAUSE_MS : 0);
     return () => clearTimeout(timer);
   }, [wish]);
   const text = made?.file ?? "";
-  const unticked = [...made?.unticked ?? [], ...result?.unticked ?? []];
+  const idle = made && !asking.busy;
+  const whyNot = session.role !== "operator" ? "A file can be saved only after signing in with the link of this machine."
+    : session.mode !== "edit" ? "Saving is off: start with --console edit." : made && !made.writable ? made.why : "";
   return html`
-    <p class="note">Everything that <a href=${`#/runs/${run.id}`}>run ${shortId(run.id)}</a> got from outside is in the test, so it needs no LLM and no network.</p>
-    <div class="fields wide"><${Field} label="Test name" value=${wish.name} onChange=${(name) => setWish({ ...wish, name })} /></div>
-    <${Expectations} wish=${wish} unticked=${unticked} change=${(expect) => setWish({ ...wish, expect })} />
+    <p class="note">Everything that <a href=${url`#/runs/${run.id}`}>run ${shortId(run.id)}</a> got from outside is in the test, so it needs no LLM and no network.</p>
+    <div class="fields wide"><${Field} label="Test name" value=${wish.name} onChange=${(typed) => setWish({ ...wish, name: typed })} /></div>
+    <${Expectations} wish=${wish} unticked=${[...made?.unticked ?? [], ...result?.unticked ?? []]} change=${(expect) => setWish({ ...wish, expect })} />
     ${made && html`
       <p class="note">Belongs into <code>${made.path}</code></p>
       <${Editor} label="Test file" text=${text} readOnly=${true} language="json" />`}
-    <${Problem} error=${error?.problem} retry=${error?.retry} />
+    <${Problem} error=${asking.error} retry=${asking.retry} />
     <p class="actions">
-      <button type="button" class="primary" disabled=${!made || !!busy} onClick=${() => call("run", "test/run", setResult)}>Run the test</button>
+      <button class="primary" disabled=${!idle} onClick=${() => asking.run("test/run", setResult)}>Run the test</button>
       <${CopyButton} text=${text} />
-      <button type="button" disabled=${!made} onClick=${() => download(filename(made.path), text)}>Download</button>
-      <${Save} session=${session} made=${made} busy=${busy} save=${() => call("save", "test/save", ({ path }) => setSaved(path))} />
+      <button disabled=${!made} onClick=${() => download(made.path.split("/").at(-1), text)}>Download</button>
+      <button disabled=${!idle || !!whyNot} onClick=${() => asking.run("test/save", ({ path }) => setSaved(path))}
+        aria-describedby=${whyNot && "why-not"}>Save beside the workflow</button>
+      <span class="note" id="why-not">${whyNot}</span>
     </p>
-    <div role="status" aria-label="Test result" class="result">${busy === "run" ? "running" : saved ? `saved in ${saved}` : result && said(result)}</div>`;
+    <div role="status" aria-label="Test result" class="result">${asking.busy && running ? "running" : saved ? `saved in ${saved}` : result && said(result)}</div>`;
 }
-
-/** @param {object} run */
-const named = (run) => (run.question ?? "").split("\n")[0].trim().slice(0, 60) || `Run ${shortId(run.id)}`;
-
-/** @param {string} path */
-const filename = (path) => path.split("/").at(-1);
 
 /** @param {Result} result */
 function said({ passed, seconds, lines }) {
@@ -106,13 +92,4 @@ function Expectations({ wish, unticked, change }) {
         </div>`;
       })}
     </fieldset>`;
-}
-
-/** @param {{session: {role: string, mode: string}, made: Made | null, busy: string, save: () => void}} props */
-function Save({ session, made, busy, save }) {
-  const why = session.role !== "operator" ? "A file can be saved only after signing in with the link of this machine."
-    : session.mode !== "edit" ? "Saving is off: start with --console edit." : made && !made.writable ? made.why : "";
-  return html`
-    <button type="button" disabled=${!made || !!busy || !!why} onClick=${save} aria-describedby=${why ? "why-not" : undefined}>Save beside the workflow</button>
-    ${why && html`<span class="note" id="why-not">${why}</span>`}`;
 }

@@ -2,13 +2,8 @@
 import { stream } from "../api.js";
 
 /**
- * @typedef {object} Turn
- * @property {"user" | "assistant"} role
- * @property {string} text
- * @property {string} reasoning
- * @property {"done" | "answering" | "stopped" | "cut" | "failed"} state
- * @property {string} [run] the id of its run
- * @property {Error} [error]
+ * @typedef {{role: "user" | "assistant", text: string, reasoning?: string, state?: "answering" | "stopped" | "cut" | "failed",
+ *   run?: string, error?: Error}} Turn `run`: the id of its run
  */
 
 export class Conversation {
@@ -29,14 +24,10 @@ export class Conversation {
     return () => this.#watchers.delete(watcher);
   }
 
-  #changed() {
-    for (const watcher of this.#watchers) watcher();
-  }
-
   /** @param {Partial<Conversation>} values */
   set(values) {
     Object.assign(this, values);
-    this.#changed();
+    for (const watcher of this.#watchers) watcher();
   }
 
   stop() {
@@ -49,41 +40,42 @@ export class Conversation {
   }
 
   /** Send the last question again, in place of its failed answer. */
-  again() {
-    const question = this.turns.findLast(({ role }) => role === "user");
-    this.set({ turns: this.turns.slice(0, this.turns.indexOf(question)), draft: question.text });
-    return this.send();
-  }
+  again = () => {
+    const at = this.turns.findLastIndex(({ role }) => role === "user");
+    this.set({ draft: this.turns[at].text, turns: this.turns.slice(0, at) });
+    this.send();
+  };
 
   /** Send what is in `draft`. */
   async send() {
     const question = this.draft.trim();
     if (!question || this.running) return;
-    // A question without an answer is not part of the conversation.
-    const earlier = this.turns.filter((turn, n) => turn.text && (turn.role === "assistant" || this.turns[n + 1]?.text));
+    /** @type {Turn} */
+    const asked = { role: "user", text: question };
     /** @type {Turn} */
     const answer = { role: "assistant", text: "", reasoning: "", state: "answering" };
+    // A question without an answer is not part of the conversation.
+    const turns = this.turns.filter((turn, n) => turn.text && (turn.role === "assistant" || this.turns[n + 1]?.text));
     const running = new AbortController();
-    this.set({ draft: "", running, turns: [...this.turns, { role: "user", text: question, reasoning: "", state: "done" }, answer] });
+    this.set({ draft: "", running, turns: [...this.turns, asked, answer] });
     try {
-      await this.#receive(answer, [...earlier, { role: "user", text: question }], running.signal);
-      if (answer.state === "answering") answer.state = "done";
+      await this.#receive(answer, [...turns, asked], running.signal);
+      if (answer.state === "answering") delete answer.state;
     } catch (error) {
-      answer.state = running.signal.aborted ? "stopped" : "failed";
-      answer.error = running.signal.aborted ? undefined : error;
+      Object.assign(answer, running.signal.aborted ? { state: "stopped" } : { state: "failed", error });
     }
-    if (this.running === running) this.running = null;
-    this.#changed();
+    this.set({ running: this.running === running ? null : this.running });
   }
 
-  /** @param {Turn} answer @param {{role: string, text: string}[]} turns @param {AbortSignal} signal */
+  /** @param {Turn} answer @param {Turn[]} turns @param {AbortSignal} signal */
   async #receive(answer, turns, signal) {
     const messages = turns.map(({ role, text }) => ({ role, content: text }));
     if (this.system.trim()) messages.unshift({ role: "system", content: this.system });
-    const body = { model: this.model, messages, stream: true, ...(this.discussion.trim() && { discussion: this.discussion.trim() }) };
+    const discussion = this.discussion.trim();
+    const body = { model: this.model, messages, stream: true, ...discussion && { discussion } };
     const opened = (response) => {
       answer.run = response.headers.get("X-Request-Id") ?? undefined;
-      this.#changed();
+      this.set({});
     };
     for await (const { data } of stream("playground", body, signal, opened)) {
       if (data === "[DONE]") return;
@@ -92,19 +84,19 @@ export class Conversation {
       answer.text += choice?.delta?.content ?? "";
       answer.reasoning += choice?.delta?.reasoning_content ?? "";
       if (choice?.finish_reason === "length") answer.state = "cut";
-      this.#changed();
+      this.set({});
     }
   }
 }
 
 /** @type {{session: object | null, conversation: Conversation}} */
-const kept = { session: null, conversation: new Conversation() };
+let kept = { session: null, conversation: new Conversation() };
 
 /** Return the conversation of a session: another one never sees it. @param {object} session */
 export function conversationOf(session) {
   if (kept.session !== session) {
     kept.conversation.clear();
-    Object.assign(kept, { session, conversation: new Conversation() });
+    kept = { session, conversation: new Conversation() };
   }
   return kept.conversation;
 }

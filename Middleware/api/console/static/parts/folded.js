@@ -14,8 +14,7 @@ export function Folded({ text, label }) {
   const blocks = useMemo(() => inBlocks(long && !whole ? text.slice(0, FOLDED_ABOVE) : text), [text, whole]);
   return html`<div class="folded">
     <pre>${blocks.length === 1 ? blocks[0] : blocks.map((block) => html`<span class="block">${block}</span>`)}</pre>
-    ${long && html`<button type="button" class="quiet" onClick=${() => setWhole(!whole)}>
-      ${whole ? "Show less" : `Show all ${count(text.length)} characters`}</button>`}
+    ${long && html`<button class="quiet" onClick=${() => setWhole(!whole)}>${whole ? "Show less" : `Show all ${count(text.length)} characters`}</button>`}
   </div>`;
 }
 
@@ -26,26 +25,21 @@ function inBlocks(text) {
   for (let start = 0; start < text.length;) {
     const near = text.indexOf("\n", start + BLOCK);
     // A text without line ends is cut anywhere.
-    const end = near < 0 || near > start + 2 * BLOCK ? Math.min(text.length, start + BLOCK) : near + 1;
+    const end = near < 0 || near > start + 2 * BLOCK ? start + BLOCK : near + 1;
     blocks.push(text.slice(start, end));
     start = end;
   }
   return blocks;
 }
 
-/** @param {{text: string | (() => string | Promise<string>), label?: string}} props */
+/** @param {{text: string | (() => string), label?: string}} props */
 export function CopyButton({ text, label = "Copy" }) {
   const [said, setSaid] = useState("");
   const copy = async () => {
-    try {
-      await copyText(typeof text === "function" ? await text() : text);
-      setSaid("Copied");
-    } catch {
-      setSaid("The browser does not allow it");
-    }
+    setSaid(await copyText(typeof text === "function" ? text() : text).then(() => "Copied", () => "The browser does not allow it"));
     setTimeout(() => setSaid(""), 2000);
   };
-  return html`<button type="button" class="quiet" onClick=${copy}>${label}</button>
+  return html`<button class="quiet" onClick=${copy}>${label}</button>
     <span class="said" role="status">${said}</span>`;
 }
 
@@ -63,12 +57,11 @@ async function copyText(text) {
   return undefined;
 }
 
-/** @param {string} name @param {string} text @param {string} [type] have the browser save a file */
-export function download(name, text, type = "application/json") {
-  const address = URL.createObjectURL(new Blob([text], { type }));
+/** Have the browser save a file. @param {string} name @param {string} text */
+export function download(name, text) {
   const link = document.createElement("a");
-  link.href = address;
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

@@ -31,54 +31,42 @@ export function duration(us, none = NOT_REPORTED) {
   return `${WHOLE.format(Math.floor(minutes / 60))}${THIN}h ${pad(minutes % 60)}${THIN}min`;
 }
 
-/** @param {number | null | undefined} n @param {string} [none] */
 export function count(n, none = NOT_REPORTED) {
   return n == null ? none : WHOLE.format(n);
 }
 
-/** @param {number} n @param {string} one @param {string} [many] @returns {string} such as `1 run`, `3 runs` */
-export function counted(n, one, many = `${one}s`) {
-  return `${WHOLE.format(n)} ${n === 1 ? one : many}`;
+/** @returns {string} such as `1 run`, `3 runs` */
+export function counted(n, one) {
+  return `${WHOLE.format(n)} ${one}${n === 1 ? "" : "s"}`;
 }
 
-/** @param {number | null} tokens @param {number | null} us @param {string} [none] @returns {string} such as `54/s` */
-export function speed(tokens, us, none = NOT_REPORTED) {
-  if (tokens == null || !us || us < 1000) return none;
-  const value = tokens / (us / SECOND);
-  return `${value < 9.95 ? TENTHS.format(value) : WHOLE.format(Math.round(value))}/s`;
+/** @param {number | null} perSecond @returns {string} such as `54/s` */
+export function rate(perSecond, none = NOT_REPORTED) {
+  return perSecond == null ? none : `${(perSecond < 9.95 ? TENTHS : WHOLE).format(perSecond < 9.95 ? perSecond : Math.round(perSecond))}/s`;
 }
 
-/** @param {number | null | undefined} n @param {string} [none] */
+/** The rate of so many tokens in so many microseconds. @param {number | null} tokens @param {number | null} us */
+export function speed(tokens, us, none) {
+  return rate(tokens == null || !us || us < 1000 ? null : tokens / (us / SECOND), none);
+}
+
 export function bytes(n, none = NOT_REPORTED) {
   if (n == null) return none;
   if (n < 1000) return `${n}${THIN}B`;
-  if (n < 1e6) return `${TENTHS.format(n / 1e3)}${THIN}KB`;
-  if (n < 1e9) return `${TENTHS.format(n / 1e6)}${THIN}MB`;
-  return `${TENTHS.format(n / 1e9)}${THIN}GB`;
+  const [size, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"]].find(([least]) => n >= least);
+  return `${TENTHS.format(n / size)}${THIN}${unit}`;
 }
 
-/** @param {number} part @param {number} whole */
 export function percent(part, whole) {
-  return whole ? PERCENT.format(part / whole) : PERCENT.format(0);
+  return PERCENT.format(whole ? part / whole : 0);
 }
 
-/** @param {number | null | undefined} us since 1970 @returns {string} the time, with the day unless it is today */
-export function moment(us, none = NOT_REPORTED) {
-  if (us == null) return none;
+/** A time, with the day unless it is today, and its full stamp as title. @param {{us: number | null | undefined}} props */
+export function Moment({ us }) {
+  if (us == null) return "-";
   const date = new Date(us / 1000);
-  const time = TIME.format(date);
-  return date.toDateString() === new Date().toDateString() ? time : `${DAY.format(date)} ${time}`;
-}
-
-/** @param {number} us since 1970 */
-export function fullMoment(us) {
-  return FULL.format(new Date(us / 1000));
-}
-
-/** A time with its full stamp as title. @param {{us: number | null | undefined, none?: string}} props */
-export function Moment({ us, none = "-" }) {
-  if (us == null) return none;
-  return html`<time datetime=${new Date(us / 1000).toISOString()} title=${fullMoment(us)}>${moment(us)}</time>`;
+  const today = date.toDateString() === new Date().toDateString();
+  return html`<time datetime=${date.toISOString()} title=${FULL.format(date)}>${today ? "" : `${DAY.format(date)} `}${TIME.format(date)}</time>`;
 }
 
 /** @param {string} text @returns {string} with plain spaces, for accessible names */
@@ -89,4 +77,14 @@ export function plain(text) {
 /** @param {string} id @returns {string} the first 8 characters of a run's id */
 export function shortId(id) {
   return id.slice(0, 8);
+}
+
+/** @param {any} value @returns {string} a text as it is, nothing as "", anything else as JSON */
+export function asText(value) {
+  return typeof value === "string" ? value : value == null ? "" : json(value);
+}
+
+/** @param {any} value @returns {string} */
+export function json(value) {
+  return JSON.stringify(value, null, 2) ?? "";
 }

@@ -1,12 +1,13 @@
 /** Single keys that do something, and the dialog that lists them. */
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Dialog } from "./dialog.js";
+import { Facts } from "./table.js";
 
 const OFF = "wilmer-console-no-shortcuts";
-const KEYS = [
-  ["/", "search"], ["j", "next run"], ["k", "previous run"], ["Enter", "open the chosen run"],
-  ["Escape", "close a dialog, leave the search"], ["Arrow keys", "move in a tree or in tabs"], ["?", "this list"],
-];
+const KEYS = {
+  "/": "search", j: "next run", k: "previous run", Enter: "open the chosen run", Escape: "close a dialog, leave the search",
+  "Arrow keys": "move in a tree or in tabs", "?": "this list",
+};
 
 /** @returns {boolean} */
 export function shortcutsOn() {
@@ -19,6 +20,9 @@ export function switchShortcuts(on) {
   else localStorage.setItem(OFF, "1");
 }
 
+/** Whoever needs the key that has the focus: a text field, a list of choices, a dialog. */
+const TAKERS = "input:not([type=checkbox]), textarea, select, [contenteditable=true], dialog";
+
 /**
  * @param {{[key: string]: (event: KeyboardEvent) => void}} actions by the key's name; the newest are used in each render
  */
@@ -28,7 +32,7 @@ export function useShortcuts(actions) {
   useEffect(() => {
     const onKeyDown = (event) => {
       const action = latest.current[event.key];
-      if (!action || !shortcutsOn() || event.ctrlKey || event.altKey || event.metaKey || isTaken(event.target)) return;
+      if (!action || !shortcutsOn() || event.ctrlKey || event.altKey || event.metaKey || event.target.closest?.(TAKERS)) return;
       event.preventDefault();
       action(event);
     };
@@ -37,18 +41,13 @@ export function useShortcuts(actions) {
   }, []);
 }
 
-/** Whether whoever has the focus needs the key: a text field, a list of choices, a dialog. */
-function isTaken(target) {
-  return target instanceof Element
-    && (target.closest("input:not([type=checkbox]), textarea, select, [contenteditable=true], dialog") !== null);
-}
-
 /** The dialog behind `?`. */
 export function KeyboardHelp() {
   const [open, setOpen] = useState(false);
+  const close = () => setOpen(false);
   useShortcuts({ "?": () => setOpen(true) });
-  return open && html`<${Dialog} title="Keyboard shortcuts" onClose=${() => setOpen(false)}>
-    <dl class="keys">${KEYS.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
-    <p class="actions"><button type="button" onClick=${() => setOpen(false)}>Close</button></p>
+  return open && html`<${Dialog} title="Keyboard shortcuts" onClose=${close}>
+    <${Facts} look="keys" rows=${Object.entries(KEYS).map(([key, what]) => [html`<kbd>${key}</kbd>`, what])} />
+    <p class="actions"><button onClick=${close}>Close</button></p>
   <//>`;
 }

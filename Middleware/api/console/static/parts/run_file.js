@@ -21,13 +21,11 @@ let opened = { file: null, name: "", problem: null };
 /** Return what was opened last. */
 export const openedRun = () => opened;
 
-/** @param {File} file */
-export async function openRunFile(file) {
-  try {
-    opened = { file: await read(file), name: file.name, problem: null };
-  } catch (problem) {
-    opened = { file: null, name: file.name, problem };
-  }
+/** @param {File | undefined} file */
+async function openRunFile(file) {
+  if (!file) return;
+  const { name } = file;
+  opened = await read(file).then((run) => ({ file: run, name, problem: null }), (problem) => ({ file: null, name, problem }));
   // A second file is another page of the history.
   navigate(`#/file?opened=${Date.now()}`);
 }
@@ -46,22 +44,21 @@ async function read(file) {
   return document;
 }
 
-/** @param {any} document @returns {string} what is wrong, "" if nothing is */
-export function flawOf(document) {
-  const format = document?.format;
-  if (typeof format === "string" && format.startsWith("wilmer-run/") && format !== FORMAT) return `its format is ${format.slice(0, 20)}, expected ${FORMAT}`;
+/** @returns {string} what is wrong, "" if nothing is */
+function flawOf(document) {
+  const { format, run, spans } = document ?? {};
+  if (/^wilmer-run\//.test(format) && format !== FORMAT) return `its format is ${format.slice(0, 20)}, expected ${FORMAT}`;
   if (format !== FORMAT) return `it has no "format": "${FORMAT}"`;
-  if (typeof document.run?.id !== "string" || typeof document.run.started !== "number") return "its run has no id or no start";
-  if (!Array.isArray(document.spans)) return "it has no list of spans";
-  const wrong = document.spans.findIndex((row) => !isSpan(row));
+  if (typeof run?.id !== "string" || typeof run.started !== "number") return "its run has no id or no start";
+  if (!Array.isArray(spans)) return "it has no list of spans";
+  const wrong = spans.findIndex((row) => !isSpan(row));
   return wrong < 0 ? "" : `span ${wrong + 1} is not a list of id, parent, kind, name, start, duration, status, attributes and texts`;
 }
 
-/** @param {any} row */
 function isSpan(row) {
-  if (!Array.isArray(row) || row.length < 8) return false;
+  if (!Array.isArray(row)) return false;
   const [id, parent, kind, name, start, duration, status, attributes] = row;
-  return Number.isInteger(id) && (parent === null || Number.isInteger(parent)) && [kind, name, status].every((text) => typeof text === "string")
+  return [id, parent ?? 0].every(Number.isInteger) && [kind, name, status].every((text) => typeof text === "string")
     && [start, duration].every(Number.isFinite) && attributes !== null && typeof attributes === "object";
 }
 
@@ -69,24 +66,22 @@ function isSpan(row) {
 export function OpenRunFile() {
   const input = useRef(null);
   const chosen = ({ target }) => {
-    if (target.files[0]) openRunFile(target.files[0]);
+    openRunFile(target.files[0]);
     target.value = "";
   };
   return html`
-    <button type="button" onClick=${() => input.current.click()}>Open run file</button>
+    <button onClick=${() => input.current.click()}>Open run file</button>
     <input type="file" accept=".json,application/json" hidden ref=${input} onChange=${chosen} tabindex="-1" aria-hidden="true" />`;
 }
 
 /** Open what is dropped on the page, from now on. */
 export function acceptDroppedRunFiles() {
-  const carries = (event) => event.dataTransfer?.types.includes("Files");
-  // Without this the browser would leave the console for the file.
-  const over = (event) => carries(event) && event.preventDefault();
-  const drop = (event) => {
-    if (!carries(event)) return;
+  const handle = (action) => (event) => {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    // The browser would leave the console for the file.
     event.preventDefault();
-    if (event.dataTransfer.files[0]) openRunFile(event.dataTransfer.files[0]);
+    action(event.dataTransfer.files[0]);
   };
-  addEventListener("dragover", over);
-  addEventListener("drop", drop);
+  addEventListener("dragover", handle(() => {}));
+  addEventListener("drop", handle(openRunFile));
 }

@@ -4,10 +4,10 @@ import { html, useEffect, useRef } from "../html.js";
 /** Set once the first page is shown: a reader who just opened the console starts at the top of the document. */
 let opened = false;
 
-/** @param {{children: any, text?: string}} props `text`: the words of the heading, if its children are not a string */
-export function Title({ children, text }) {
+/** @param {{children: string | string[]}} props */
+export function Title({ children }) {
   const heading = useRef(null);
-  const name = text ?? [].concat(children).join("");
+  const name = [children].flat().join("");
   useEffect(() => { document.title = `${name} · WilmerAI`; }, [name]);
   useEffect(() => {
     // A dialog keeps the focus that it has.

@@ -1,8 +1,7 @@
 /** What is asked before much of a discussion goes. */
 import { api } from "../../api.js";
 import { html, useState } from "../../html.js";
-import { Problem } from "../../parts/alert.js";
-import { Confirm, Dialog } from "../../parts/dialog.js";
+import { Confirm } from "../../parts/dialog.js";
 import { Check, Field } from "../../parts/fields.js";
 import { navigate } from "../../routes.js";
 
@@ -19,30 +18,14 @@ export function WriteAnew({ base, where, onClose, onDone }) {
 export function DeleteDiscussion({ id, base, where, onClose }) {
   const [typed, setTyped] = useState("");
   const [runs, setRuns] = useState(false);
-  const [error, setError] = useState(null);
-  const [busy, setBusy] = useState(false);
-  const remove = async (event) => {
-    event.preventDefault();
-    setBusy(true);
-    try {
-      const { left } = await api("DELETE", `${base}?${where}${runs ? "&runs=1" : ""}`);
-      if (left.length) throw new Error(`Some files could not be deleted: ${left.join("; ")}`);
-      onClose();
-      navigate("#/memory");
-    } catch (failure) {
-      setError(failure);
-      setBusy(false);
-    }
+  const remove = async () => {
+    const { left } = await api("DELETE", `${base}?${where}${runs ? "&runs=1" : ""}`);
+    if (left.length) throw new Error(`Some files could not be deleted: ${left.join("; ")}`);
+    navigate("#/memory");
   };
-  return html`<${Dialog} title="Delete this discussion?" onClose=${onClose}>
-    <form onSubmit=${remove}>
-      <p>Its memories, its summary, its state document and everything else that is stored of it are deleted. There is no way back.</p>
-      <p><${Field} label="Discussion id" value=${typed} onChange=${setTyped} autocomplete="off" /></p>
-      <p class="note">Type <code>${id}</code> to delete it.</p>
-      <p><${Check} label="Delete its recorded runs, too" checked=${runs} onChange=${setRuns} /></p>
-      <${Problem} error=${error} />
-      <p class="actions"><button type="submit" class="danger" disabled=${busy || typed !== id}>Delete</button>
-        <button type="button" onClick=${onClose}>Cancel</button></p>
-    </form>
-  <//>`;
+  return html`<${Confirm} title="Delete this discussion?" confirm="Delete" disabled=${typed !== id} action=${remove} onClose=${onClose}>
+    <p>Its memories, its summary, its state document and everything else that is stored of it are deleted. There is no way back.</p>
+    <p><${Field} label="Discussion id" value=${typed} onChange=${setTyped} autocomplete="off" /></p>
+    <p class="note">Type <code>${id}</code> to delete it.</p>
+    <p><${Check} label="Delete its recorded runs, too" checked=${runs} onChange=${setRuns} /></p><//>`;
 }

@@ -1,106 +1,87 @@
 /** What is known about the chosen span. */
-import { html, useEffect, useState } from "../../html.js";
+import { url } from "../../api.js";
+import { html, useState } from "../../html.js";
 import { Problem } from "../../parts/alert.js";
 import { CopyButton, Folded } from "../../parts/folded.js";
-import { answeringAttempt, nodeOf, title, type } from "../../parts/spans.js";
+import { asText, json } from "../../parts/format.js";
+import { answeringAttempt, around, callOf, title, type } from "../../parts/spans.js";
 import { State } from "../../parts/state.js";
 import { Tabs } from "../../parts/tabs.js";
-import { hasPage, navigate } from "../../routes.js";
+import { navigate } from "../../routes.js";
 import { Answer, Prompt, Raw, Settings } from "./call_tabs.js";
 import { NodeConfiguration } from "./configuration_tab.js";
-import { asText, curl, json, messages } from "./payload.js";
+import { curl, messages } from "./payload.js";
 import { NotKept, hasTexts, useTexts } from "./texts.js";
 import { Timing } from "./timing_tab.js";
 
-/** The tab that was read last stays open from span to span, by kind of span. */
-const lastTab = new Map();
-
-const NAMES = {
+const TABS = {
   call: ["Prompt", "Answer", "Settings", "Timing", "Raw"], node: ["Output", "Configuration", "Timing"], other: ["Texts", "Timing"],
 };
+const WITHOUT_TEXTS = ["Timing", "Settings", "Configuration"];
+
+/** The tab that was read last stays open from span to span, by kind of span. */
+const lastTab = { call: "Prompt", node: "Output", other: "Texts" };
 
 /**
  * @param {{run: object, span: import("../../parts/spans.js").Span, prefix: object, live?: {text?: string, reasoning?: string},
- *          local?: boolean, session: object | null}} props `local`: a run file, about which the server knows nothing
+ *          session: object | null}} props `session`: null for a run file, about which the server knows nothing
  */
-export function Details({ run, span, prefix, live, local = false, session }) {
-  const kind = span.kind === "llm" || span.kind === "attempt" ? "call" : span.kind === "node" ? "node" : "other";
-  const [tab, setTab] = useState(lastTab.get(kind) ?? NAMES[kind][0]);
-  useEffect(() => setTab(lastTab.get(kind) ?? NAMES[kind][0]), [kind]);
-  const chosen = NAMES[kind].includes(tab) ? tab : NAMES[kind][0];
-  const choose = (name) => { lastTab.set(kind, name); setTab(name); };
-  const call = kind !== "call" ? null : span.kind === "llm" ? span : span.parent?.kind === "llm" ? span.parent : span;
-  const attempt = kind === "call" ? answeringAttempt(span) : null;
-  const id = local ? null : run.id;
+export function Details({ run, span, prefix, live, session }) {
+  const isCall = span.kind === "llm" || span.kind === "attempt";
+  const kind = isCall ? "call" : span.kind === "node" ? "node" : "other";
+  const [tab, setTab] = useState(lastTab[kind]);
+  const choose = (name) => setTab(lastTab[kind] = name);
+  const call = isCall ? callOf(span) : null;
+  const attempt = isCall ? answeringAttempt(span) : null;
+  const node = around(span, "node");
+  const id = session && run.id;
   const own = useTexts(id, span);
-  const called = useTexts(id, call && call !== span ? call : null);
-  const sent = useTexts(id, attempt && attempt !== span ? attempt : null);
+  const called = useTexts(id, call !== span ? call : null);
+  const sent = useTexts(id, attempt !== span ? attempt : null);
   const texts = { ...called.texts, ...sent.texts, ...own.texts };
   // An attempt that failed has no part in the answer.
-  const answer = call && (span.kind === "llm" || answeringAttempt(call) === span) ? { ...called.texts, ...(span.kind === "llm" ? own.texts : {}) } : {};
+  const answer = call === span ? { ...own.texts } : call && answeringAttempt(call) === span ? { ...called.texts } : {};
   if (live?.text !== undefined) Object.assign(answer, { answer: live.text, reasoning: live.reasoning || undefined });
-  const error = own.error ?? called.error ?? sent.error;
   const empty = !hasTexts(run) && Object.keys(texts).length === 0;
-  const counts = call && !empty ? { Prompt: messages(texts.payload).length || undefined } : {};
-  const content = () => {
-    switch (chosen) {
-      case "Prompt": return html`<${Prompt} payload=${texts.payload} prefix=${prefix[call.id] ?? prefix[span.id]} />`;
-      case "Answer": return html`<${Answer} texts=${answer} error=${texts.error} status=${span.status} />`;
-      case "Settings": return html`<${Settings} span=${span} call=${call} attempt=${attempt} payload=${texts.payload} node=${nodeOf(span)} />`;
-      case "Timing": return html`<${Timing} run=${run} span=${span} call=${call} attempt=${attempt} />`;
-      case "Raw": return html`<${Raw} payload=${texts.payload} answer=${answer} error=${texts.error} />`;
-      case "Configuration": return html`<${NodeConfiguration} run=${run} span=${span} session=${session} local=${local} />`;
-      default: return html`<${Texts} texts=${own.texts} span=${span} />`;
-    }
+  const same = call && (prefix[call.id] ?? prefix[span.id]);
+  const content = {
+    Prompt: () => html`<${Prompt} payload=${texts.payload} prefix=${same} />`,
+    Answer: () => html`<${Answer} texts=${answer} error=${texts.error} status=${span.status} />`,
+    Settings: () => html`<${Settings} span=${span} call=${call} attempt=${attempt} payload=${texts.payload} node=${node} />`,
+    Timing: () => html`<${Timing} run=${run} span=${span} call=${call} attempt=${attempt} />`,
+    Raw: () => html`<${Raw} payload=${texts.payload} answer=${answer} error=${texts.error} />`,
+    Configuration: () => html`<${NodeConfiguration} run=${run} span=${span} session=${session} />`,
   };
-  const needsTexts = !["Timing", "Settings", "Configuration"].includes(chosen);
-  return html`<section class="details" aria-label="Details">
+  const copied = () => {
+    if (tab === "Prompt") return messages(texts.payload).map(({ role, text }) => `${role}:\n${text}`).join("\n\n");
+    if (tab === "Answer") return asText(answer.answer ?? texts.error);
+    if (tab === "Raw") return json({ payload: texts.payload, ...answer });
+    const values = Object.values(own.texts);
+    return values.length === 1 ? asText(values[0]) : json(own.texts);
+  };
+  const tabs = TABS[kind].map((name) => ({ name, count: name === "Prompt" && messages(texts.payload).length || undefined }));
+  return html`<section aria-label="Details">
     <div class="details-head">
-      <h2>${heading(span)} <${State} status=${span.status} /></h2>
+      <h2>${title(span)}, ${type(span)}${node && node !== span && ` of node ${node.attributes["node.index"] ?? ""} ${title(node)}`} <${State} status=${span.status} /></h2>
       <div class="details-actions">
-        ${call && !local && !empty && hasPage("again/*/*") && html`<button type="button"
-          onClick=${() => navigate(`#/again/${encodeURIComponent(run.id)}/${call.id}`)}>Try again</button>`}
-        ${texts.payload && attempt && html`<${CopyButton} label="Copy as curl" text=${() => curl(attempt, texts.payload)} />`}
-        <${CallBefore} run=${run} prefix=${call && (prefix[call.id] ?? prefix[span.id])} />
-        ${!empty && html`<${CopyButton} text=${() => copied(chosen, texts, answer, own.texts)} />`}
+        ${call && id && !empty && html`<button onClick=${() => navigate(url`#/again/${id}/${call.id}`)}>Try again</button>`}
+        ${attempt && texts.payload && html`<${CopyButton} label="Copy as curl" text=${() => curl(attempt, texts.payload)} />`}
+        ${same?.earlier && html`<button class="quiet" onClick=${() => navigate(
+          url`#/compare/${same.earlier.run}/${run.id}`)}>Compare with the call before</button>`}
+        ${!empty && html`<${CopyButton} text=${copied} />`}
       </div>
     </div>
-    <${Problem} error=${error} retry=${() => [own, called, sent].forEach((one) => one.error && one.reload())} />
-    <${Tabs} label="Details" tabs=${NAMES[kind].map((name) => ({ name, count: counts[name] }))} chosen=${chosen} onChoose=${choose}>
-      ${empty && needsTexts ? html`<${NotKept} run=${run} />` : content()}
+    ${[own, called, sent].map(({ error, reload }) => html`<${Problem} error=${error} retry=${reload} />`)}
+    <${Tabs} label="Details" tabs=${tabs} chosen=${tab} onChoose=${choose}>
+      ${empty && !WITHOUT_TEXTS.includes(tab) ? html`<${NotKept} run=${run} />` : content[tab]?.() ?? html`<${Texts} texts=${own.texts} span=${span} />`}
     <//>
   </section>`;
-}
-
-function heading(span) {
-  const node = nodeOf(span);
-  const name = title(span);
-  if (node === span || !node) return `${name}, ${type(span)}`;
-  const number = node.attributes["node.index"];
-  return `${name}, ${type(span)} of node ${number != null ? `${number} ` : ""}${title(node)}`;
-}
-
-function CallBefore({ run, prefix }) {
-  const earlier = prefix?.earlier;
-  if (!earlier || !hasPage("compare/*/*")) return null;
-  return html`<button type="button" class="quiet" onClick=${() => navigate(
-    `#/compare/${encodeURIComponent(earlier.run)}/${encodeURIComponent(run.id)}`)}>Compare with the call before</button>`;
-}
-
-function copied(tab, texts, answer, own) {
-  if (tab === "Prompt") return messages(texts.payload).map(({ role, text }) => `${role}:\n${text}`).join("\n\n");
-  if (tab === "Answer") return asText(answer.answer ?? texts.error ?? "");
-  if (tab === "Raw") return json({ payload: texts.payload, ...answer });
-  const values = Object.values(own);
-  return values.length === 1 ? asText(values[0]) : json(own);
 }
 
 /** The texts of a node or of any other span, each under its name. */
 function Texts({ texts, span }) {
   const named = Object.entries(texts).filter(([, value]) => value != null && value !== "");
-  if (!named.length) {
-    return html`<p class="quiet-text">${span.status === "running" ? "It is still at work." : "It has no text of its own."}</p>`;
-  }
+  if (!named.length) return html`<p class="quiet-text">${span.status === "running" ? "It is still at work." : "It has no text of its own."}</p>`;
   return named.map(([name, value]) => html`<div key=${name}>
     ${(named.length > 1 || name !== "output") && html`<h3>${name.replaceAll("_", " ")}</h3>`}
     <${Folded} text=${asText(value)} label=${`${span.id} ${name}`} /></div>`);

@@ -1,5 +1,5 @@
 /** The messages and settings in a payload, whichever kind of server it was sent to. Pure functions. */
-import { bytes } from "../../parts/format.js";
+import { bytes, json } from "../../parts/format.js";
 
 /** @typedef {{role: string, text: string}} Message */
 
@@ -51,16 +51,6 @@ function partText(part) {
 function imageText(image) {
   const known = [image, image?.image_url, image?.source, image?.image_url?.url].find((one) => one?.image && one?.bytes != null);
   return known ? `[image, ${known.image}, ${bytes(known.bytes)}]` : "[image]";
-}
-
-/** @param {any} value @returns {string} a text as it is, anything else as JSON */
-export function asText(value) {
-  return typeof value === "string" ? value : json(value);
-}
-
-/** @param {any} value @returns {string} */
-export function json(value) {
-  return JSON.stringify(value, null, 2) ?? "";
 }
 
 const PATHS = [

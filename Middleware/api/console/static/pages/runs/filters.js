@@ -1,16 +1,16 @@
 /** Search and filters above the list of runs. */
-import { html, useEffect, useRef, useState } from "../../html.js";
+import { html, instead, useEffect, useRef, useState } from "../../html.js";
 import { Check, Choice } from "../../parts/fields.js";
 import { OpenRunFile } from "../../parts/run_file.js";
-import { KINDS, STATUSES, TIMES } from "./query.js";
+import { TIMES } from "./query.js";
 
 // So long after the last key the search begins by itself.
 const TYPING_MS = 300;
 
-/**
- * @param {{query: URLSearchParams, change: (changes: {[name: string]: string}) => void,
- *          field: {current: HTMLInputElement | null}}} props
- */
+const STATUSES = ["running", "answered", "queued", "ok", "failed", "cancelled", "refused", "interrupted"];
+const KINDS = ["chat", "task", "playground", "replay", "again"];
+
+/** @param {{query: URLSearchParams, change: (changes: {[name: string]: string}) => void, field: {current: HTMLInputElement | null}}} props */
 export function Search({ query, change, field }) {
   const asked = query.get("q") ?? "";
   const [text, setText] = useState(asked);
@@ -22,11 +22,10 @@ export function Search({ query, change, field }) {
     clearTimeout(timer.current);
     timer.current = setTimeout(() => change({ q: value.trim() }), TYPING_MS);
   };
-  const now = (event) => {
-    event.preventDefault();
+  const now = instead(() => {
     clearTimeout(timer.current);
     change({ q: text.trim() });
-  };
+  });
   const onKeyDown = (event) => {
     if (event.key !== "Escape") return;
     if (text) later("");
@@ -41,21 +40,22 @@ export function Search({ query, change, field }) {
 
 /** @param {{query: URLSearchParams, change: Function, choices: {[name: string]: string[]} | null, runs: object[]}} props */
 export function Filters({ query, change, choices, runs }) {
-  const seen = {
-    workflow: runs.map((run) => run.workflow), user: runs.map((run) => run.user), endpoint: runs.flatMap((run) => run.endpoints),
+  // Until the server has said which there are: those that are listed.
+  const names = (name, one = name) => choices?.[name] ?? [...new Set(runs.flatMap((run) => run[one]).filter(Boolean))].sort();
+  const choice = (label, options) => {
+    const name = label.toLowerCase();
+    return html`<${Choice} label=${label} value=${query.get(name) ?? ""} options=${options} onChange=${(value) => change({ [name]: value })} />`;
   };
-  const names = (name) => [["", "all"], ...(choices?.[name] ?? [...new Set(seen[name].filter(Boolean))].sort())];
-  const choice = (label, name, options) => html`<${Choice} label=${label} value=${query.get(name) ?? ""} options=${options}
-    onChange=${(value) => change({ [name]: value })} />`;
+  const all = ["", "all"];
   return html`<div class="filters">
-    ${choice("Status", "status", [["", "all"], ...STATUSES])}
-    ${choice("Workflow", "workflow", names("workflow"))}
-    ${choice("Endpoint", "endpoint", names("endpoint"))}
-    ${choice("User", "user", names("user"))}
-    ${choice("Kind", "kind", [["", "all"], ...KINDS])}
-    ${choice("Time", "time", TIMES.map(([value, words]) => [value, words]))}
+    ${choice("Status", [all, ...STATUSES])}
+    ${choice("Workflow", [all, ...names("workflow")])}
+    ${choice("Endpoint", [all, ...names("endpoint", "endpoints")])}
+    ${choice("User", [all, ...names("user")])}
+    ${choice("Kind", [all, ...KINDS])}
+    ${choice("Time", TIMES)}
     ${query.get("discussion") && html`<span class="field"><span>Discussion ${query.get("discussion")}</span>
-      <button type="button" class="quiet" onClick=${() => change({ discussion: "" })}>Show all discussions</button></span>`}
+      <button class="quiet" onClick=${() => change({ discussion: "" })}>Show all discussions</button></span>`}
     <span class="push"><${OpenRunFile} /></span>
   </div>`;
 }

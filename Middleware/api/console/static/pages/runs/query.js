@@ -1,11 +1,9 @@
 /** The filters of the list of runs: they stand in the address, so that a list can be bookmarked and gone back to. */
 import { serverNow } from "../../parts/clock.js";
 
-export const PAGE_SIZE = 50;
+const PAGE_SIZE = 50;
 const OLDER_SIZE = 100;
 
-export const STATUSES = ["running", "answered", "queued", "ok", "failed", "cancelled", "refused", "interrupted"];
-export const KINDS = ["chat", "task", "playground", "replay", "again"];
 /** The value in the address, the words, the hours. */
 export const TIMES = [["", "any time", 0], ["1h", "last hour", 1], ["24h", "24 hours", 24], ["7d", "7 days", 168], ["30d", "30 days", 720]];
 
@@ -31,22 +29,15 @@ export function listPath(query, before) {
 
 /** The same for a run that the live stream told. @param {object} run @param {URLSearchParams} query */
 export function matches(run, query) {
-  const same = (name, value) => !query.get(name) || query.get(name) === value;
-  if (!same("status", run.status) || !same("workflow", run.workflow) || !same("user", run.user) || !same("kind", run.kind)
-    || !same("discussion", run.discussion)) return false;
-  if (query.get("endpoint") && !run.endpoints.includes(query.get("endpoint"))) return false;
+  const same = (name) => !query.get(name) || query.get(name) === run[name];
+  const endpoint = query.get("endpoint");
   const words = query.get("q")?.toLowerCase();
-  return !words || [run.id, run.question, run.answer, run.error, run.route, run.workflow, run.discussion]
-    .some((text) => text?.toLowerCase().includes(words));
+  return ["status", "workflow", "user", "kind", "discussion"].every(same) && (!endpoint || run.endpoints.includes(endpoint))
+    && (!words || ["id", "question", "answer", "error", "route", "workflow", "discussion"].some((name) => run[name]?.toLowerCase().includes(words)));
 }
 
 /** @param {URLSearchParams} query @param {{[name: string]: string}} changes @returns {string} the address of the list */
-export function listHash(query, changes = {}) {
-  const next = new URLSearchParams(query);
-  for (const [name, value] of Object.entries(changes)) {
-    if (value) next.set(name, value);
-    else next.delete(name);
-  }
-  const text = next.toString();
-  return text ? `#/runs?${text}` : "#/runs";
+export function listHash(query, changes) {
+  const next = new URLSearchParams(Object.entries({ ...Object.fromEntries(query), ...changes }).filter(([, value]) => value));
+  return `#/runs${String(next) && `?${next}`}`;
 }

@@ -1,33 +1,32 @@
 /** The table of runs: rows on a wide page, cards on a phone, windowed when it is long. */
+import { url } from "../../api.js";
 import { html, useLayoutEffect, useState } from "../../html.js";
-import { Moment, count, duration, shortId, speed } from "../../parts/format.js";
-import { isUnfinished } from "../../parts/run_data.js";
-import { State } from "../../parts/state.js";
-import { useWindow } from "../../parts/window.js";
 import { useNow } from "../../parts/clock.js";
+import { Moment, count, duration, shortId, speed } from "../../parts/format.js";
+import { State, isUnfinished } from "../../parts/state.js";
+import { useWindow } from "../../parts/window.js";
 import { navigate } from "../../routes.js";
 
 const COLUMNS = ["Started", "Run", "Status", "Route", "Question", "Time", "First token", "Tokens", "Speed", "Endpoint"];
-const NUMBERS = ["Time", "First token", "Tokens", "Speed"];
+
+/** The class of a column. */
+const look = (name) => `${name.toLowerCase().replace(" ", "-")} ${["Time", "First token", "Tokens", "Speed"].includes(name) ? "num" : ""}`;
 
 /**
  * @param {{runs: object[], total: number, live: Map<string, number>, selected: string[], select: (id: string, on: boolean) => void,
  *          stop: (id: string) => void, current: string | null, setCurrent: (id: string) => void}} props
  */
-export function RunTable({ runs, total, live, selected, select, stop, current, setCurrent }) {
+export function RunTable({ runs, total, live, selected, current, ...rest }) {
   const [rowHeight, setRowHeight] = useState(30);
   const { ref, from, to, before, after } = useWindow(runs.length, rowHeight);
   const now = useNow(runs.some((run) => isUnfinished(run.status)));
   useLayoutEffect(() => {
     // All rows have the height of the first: the style sheet says which, on a phone another.
-    const measure = () => {
-      const height = ref.current?.querySelector("[data-run]")?.getBoundingClientRect().height;
-      if (height) setRowHeight(height);
-    };
+    const measure = () => setRowHeight((old) => ref.current?.querySelector("[data-run]")?.getBoundingClientRect().height || old);
     measure();
     window.addEventListener("resize", measure);
     return () => window.removeEventListener("resize", measure);
-  }, [runs.length > 0]);
+  }, []);
   // Before the next key is handled: a later focus would choose the run before it, and the two would take turns for ever.
   useLayoutEffect(() => {
     if (current) ref.current?.querySelector(`[data-run="${CSS.escape(current)}"] a`)?.focus();
@@ -36,65 +35,47 @@ export function RunTable({ runs, total, live, selected, select, stop, current, s
   return html`<table class="runs" role="table" aria-label="Runs" aria-rowcount=${total + 1}>
     <thead role="rowgroup"><tr role="row" aria-rowindex="1">
       <td role="cell" class="tick"></td>
-      ${COLUMNS.map((name) => html`<th role="columnheader" scope="col" key=${name}
-        class=${`${cssName(name)} ${NUMBERS.includes(name) ? "num" : ""}`}>${name}</th>`)}
+      ${COLUMNS.map((name) => html`<th role="columnheader" scope="col" key=${name} class=${look(name)}>${name}</th>`)}
     </tr></thead>
     <tbody role="rowgroup" ref=${ref}>
       ${filler(before)}
-      ${runs.slice(from, to).map((run, index) => html`<${Row} key=${run.id} run=${run} index=${from + index + 2} stop=${stop}
-        tokens=${live.get(run.id)} now=${isUnfinished(run.status) ? now : 0} checked=${selected.includes(run.id)} select=${select}
-        current=${run.id === current} setCurrent=${setCurrent} />`)}
+      ${runs.slice(from, to).map((run, index) => html`<${Row} key=${run.id} run=${run} index=${from + index + 2} tokens=${live.get(run.id)}
+        now=${isUnfinished(run.status) ? now : null} checked=${selected.includes(run.id)} current=${run.id === current} ...${rest} />`)}
       ${filler(after)}
     </tbody>
   </table>`;
 }
 
-const cssName = (name) => name.toLowerCase().replace(" ", "-");
-
+/** `now`: null for a run that has ended */
 function Row({ run, index, tokens, now, checked, select, stop, current, setCurrent }) {
   const name = shortId(run.id);
-  const hash = `#/runs/${encodeURIComponent(run.id)}`;
-  const open = (event) => {
-    if (event.target.closest("a, button, input, label") || !getSelection().isCollapsed) return;
-    navigate(hash);
-  };
-  const cell = (column, content, title) => html`<td role="cell" data-label=${column} title=${title}
-    class=${`${cssName(column)} ${NUMBERS.includes(column) ? "num" : ""}`}>${content}</td>`;
-  const running = isUnfinished(run.status);
+  const hash = url`#/runs/${run.id}`;
+  const { started, answered, ended, first_token: first, "usage.input_tokens": read } = run;
   const written = tokens ?? run["usage.output_tokens"];
+  // The time and the speed are those of the answer; nodes may go on after it.
+  const since = (begin, end) => (begin == null || end == null ? null : end - begin);
+  const cells = {
+    Started: html`<${Moment} us=${started} />`,
+    Run: html`<a class="mono" href=${hash} aria-label=${`Run ${name}`} onFocus=${() => setCurrent(run.id)}>${name}</a>${
+      run.pinned && html`<span class="pin" title="pinned"> ⚑</span>`}`,
+    Status: html`<${State} status=${run.status} title=${run["error.type"]} />`,
+    Route: run.route || run.workflow || "-",
+    Question: html`${run.kind !== "chat" && html`<span class="kind">${run.kind} </span>`}${run.error ? html`<span class="bad">${run.error}</span>`
+      : run.question ?? html`<span class="quiet-text">${run.private ? "private" : "-"}</span>`}`,
+    Time: duration(since(started, answered ?? ended ?? now), "-"),
+    "First token": duration(since(started, first), "-"),
+    Tokens: read == null && written == null ? "-" : `${run.estimated ? "≈" : ""}${count(read, "-")}/${count(written, "-")}`,
+    Speed: speed(written, since(first, answered ?? now ?? ended), "-"),
+    Endpoint: html`<span>${run.endpoints.join(", ") || "-"}</span>${now
+      && html`<button class="stop" aria-label=${`Stop run ${name}`} onClick=${() => stop(run.id)}>Stop</button>`}`,
+  };
+  const titles = { Route: run["route.reason"], Question: run.error ?? run.question };
+  const open = ({ target }) => {
+    if (!target.closest("a, button, input") && getSelection().isCollapsed) navigate(hash);
+  };
   return html`<tr role="row" aria-rowindex=${index} data-run=${run.id} class=${current ? "current" : ""} onClick=${open}>
     <td role="cell" class="tick"><input type="checkbox" aria-label=${`Select run ${name}`} checked=${checked}
       onChange=${(event) => select(run.id, event.currentTarget.checked)} /></td>
-    ${cell("Started", html`<${Moment} us=${run.started} />`)}
-    ${cell("Run", html`<a class="mono" href=${hash} aria-label=${`Run ${name}`} onFocus=${() => setCurrent(run.id)}>${name}</a>${
-      run.pinned ? html`<span class="pin" title="pinned"> ⚑</span>` : ""}`)}
-    ${cell("Status", html`<${State} status=${run.status} title=${run["error.type"]} />`)}
-    ${cell("Route", run.route || run.workflow || "-", run["route.reason"] ?? undefined)}
-    ${cell("Question", question(run), run.error ?? run.question ?? undefined)}
-    ${cell("Time", duration(runTime(run, now), "-"))}
-    ${cell("First token", duration(run.first_token == null ? null : run.first_token - run.started, "-"))}
-    ${cell("Tokens", tokenPair(run, written))}
-    ${cell("Speed", speed(written, run.first_token == null ? null : (run.answered ?? (running ? now : run.ended)) - run.first_token, "-"))}
-    ${cell("Endpoint", html`<span class="names">${run.endpoints.join(", ") || "-"}</span>${running
-      && html`<button type="button" class="stop" aria-label=${`Stop run ${name}`} onClick=${() => stop(run.id)}>Stop</button>`}`)}
+    ${COLUMNS.map((column) => html`<td role="cell" key=${column} data-label=${column} title=${titles[column]} class=${look(column)}>${cells[column]}</td>`)}
   </tr>`;
-}
-
-function question(run) {
-  const kind = run.kind !== "chat" && html`<span class="kind">${run.kind} </span>`;
-  if (run.error) return html`${kind}<span class="bad">${run.error}</span>`;
-  if (run.question != null) return html`${kind}${run.question}`;
-  return html`${kind}<span class="quiet-text">${run.private ? "private" : "-"}</span>`;
-}
-
-/** @param {object} run @param {number} now 0: it has ended @returns {number | null} until the answer was out */
-function runTime(run, now) {
-  const end = run.answered ?? run.ended ?? (now || null);
-  return end === null ? null : end - run.started;
-}
-
-function tokenPair(run, written) {
-  const read = run["usage.input_tokens"];
-  if (read == null && written == null) return "-";
-  return `${run.estimated ? "≈" : ""}${count(read, "-")}/${count(written, "-")}`;
 }

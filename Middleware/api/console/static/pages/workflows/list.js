@@ -1,7 +1,7 @@
 /** All workflows by folder, and the map of how they are connected. */
-import { useApi } from "../../api.js";
+import { url, useApi } from "../../api.js";
 import { html } from "../../html.js";
-import { Empty, Loading, Problem } from "../../parts/alert.js";
+import { Empty, Loaded } from "../../parts/alert.js";
 import { Choice } from "../../parts/fields.js";
 import { counted } from "../../parts/format.js";
 import { Title } from "../../parts/title.js";
@@ -14,43 +14,34 @@ const MOST_USES = 3;
 
 /** @param {{query: URLSearchParams, session: import("../../session.js").Session}} props */
 export function WorkflowList({ query, session }) {
-  const { data, error, loading, reload } = useApi("workflows");
+  const workflows = useApi("workflows");
   const user = query.get("user") ?? "";
-  const map = useApi(user ? `map?user=${encodeURIComponent(user)}` : "map");
-  const all = data?.workflows ?? [];
+  const map = useApi(user ? url`map?user=${user}` : "map");
+  const all = workflows.data?.workflows ?? [];
   const users = [...new Set(all.flatMap((one) => one.users))].sort();
   const shown = user ? all.filter((one) => one.users.includes(user)) : all;
-  const folders = byFolder(shown);
   return html`
     <div class="head"><${Title}>Workflows<//>
       ${all.length > 0 && html`<span class="quiet-text">${counted(shown.length, "workflow")}</span>`}
       ${users.length > 1 && html`<span class="push"><${Choice} label="User" value=${user} options=${[["", "all"], ...users]}
-        onChange=${(name) => navigate(name ? `#/workflows?user=${encodeURIComponent(name)}` : "#/workflows", { replace: true })} /></span>`}</div>
-    <${Problem} error=${error} retry=${reload} />
-    ${loading && !data && html`<${Loading} />`}
-    ${data && !all.length && html`<${Empty} title="No workflows">
-      <p>The files in <code>Configs/Workflows</code> are listed here, with what uses them.
-      ${session.role !== "operator" && " You see those of the users of your key."}</p><//>`}
-    ${all.length > 0 && html`<ul class="workflow-list" role="list" aria-label="Workflows">
-      ${folders.map(([folder, some]) => html`<li key=${folder} class="folder"><h2>${folder || "Workflows"}</h2>
-        <ul role="list" aria-label=${`Workflows in ${folder}`}>${some.map((one) => html`<li key=${one.path}>
-          <a href=${workflowHash(one.path)}>${one.name}</a>
-          <span class="quiet-text">${one.problem ? "" : counted(one.nodes, "node")}</span>
-          ${one.problem ? html`<span class="bad-text">${one.problem}</span>` : html`<span>${uses(one)}</span>`}</li>`)}
-        </ul></li>`)}
-    </ul>`}
-    ${all.length > 0 && html`<section aria-labelledby="map-title">
-      <h2 id="map-title">Map</h2>
-      <${Problem} error=${map.error} retry=${map.reload} />
-      ${map.data && html`<${WorkflowMap} boxes=${map.data.boxes} arrows=${map.data.arrows} session=${session} />`}
-    </section>`}`;
+        onChange=${(name) => navigate(name ? url`#/workflows?user=${name}` : "#/workflows", { replace: true })} /></span>`}</div>
+    <${Loaded} from=${workflows}>${() => (all.length ? html`
+      <ul class="workflow-list" role="list" aria-label="Workflows">${byFolder(shown).map(([folder, some]) => html`
+        <li key=${folder}><h2>${folder || "Workflows"}</h2><ul role="list" aria-label=${`Workflows in ${folder}`}>${some.map((one) => html`
+          <li key=${one.path}><a href=${workflowHash(one.path)}>${one.name}</a>
+            <span class="quiet-text">${one.problem ? "" : counted(one.nodes, "node")}</span>
+            <span>${one.problem || uses(one)}</span></li>`)}</ul></li>`)}</ul>
+      <section aria-labelledby="map-title"><h2 id="map-title">Map</h2>
+        <${Loaded} from=${map}>${(data) => html`<${WorkflowMap} ...${data} session=${session} />`}<//></section>`
+      : html`<${Empty} title="No workflows">
+        <p>The files in <code>Configs/Workflows</code> are listed here, with what uses them.
+        ${session.role !== "operator" && " You see those of the users of your key."}</p><//>`)}<//>`;
 }
 
-function uses(one) {
-  if (!one.used_by.length) return html`<span class="quiet-text">used by nothing</span>`;
-  const more = one.used_by.length - MOST_USES;
-  return html`<span class="quiet-text">used by</span> ${one.used_by.slice(0, MOST_USES).map(useText).join(", ")}${more > 0
-    ? ` and ${more} more` : ""}`;
+function uses({ used_by: all }) {
+  const more = all.length - MOST_USES;
+  return html`<span class="quiet-text">used by${all.length ? "" : " nothing"}</span> ${
+    all.slice(0, MOST_USES).map(useText).join(", ")}${more > 0 && ` and ${more} more`}`;
 }
 
 /** Those that somebody uses first: an installation has many examples that nobody does. */

@@ -1,7 +1,8 @@
 /** The map: boxes that dagre places, drawn as an SVG of our own, and the same as a table. */
 import { html, useEffect, useId, useMemo, useState } from "../../html.js";
 import { Problem } from "../../parts/alert.js";
-import { backendsHash, configHash, workflowHash } from "./links.js";
+import { Table } from "../../parts/table.js";
+import { configHash, link, workflowHash } from "./links.js";
 
 const HEIGHT = 38;
 const LETTER = 7.4;
@@ -9,13 +10,18 @@ const MARGIN = 16;
 
 /** @param {{boxes: object[], arrows: object[], session: object, here?: string}} props `here`: the box of this page */
 export function WorkflowMap({ boxes, arrows, session, here }) {
-  const [table, setTable] = useState(false);
+  const [asTable, setAsTable] = useState(false);
   const { placed, error } = usePlaces(boxes, arrows);
+  const end = (which) => (arrow) => {
+    const box = boxes.find(({ id }) => id === arrow[which]);
+    return html`<span class="quiet-text">${box.kind}</span> ${link(hashOf(box, session), box.label)}`;
+  };
   return html`
     <${Problem} error=${error} />
     ${placed && html`<figure class="map" aria-label="Map"><${Drawing} placed=${placed} session=${session} here=${here} /></figure>`}
-    <p class="actions"><button type="button" aria-expanded=${String(table)} onClick=${() => setTable(!table)}>Map as table</button></p>
-    ${table && html`<${MapTable} boxes=${boxes} arrows=${arrows} session=${session} />`}`;
+    <p class="actions"><button aria-expanded=${String(asTable)} onClick=${() => setAsTable(!asTable)}>Map as table</button></p>
+    ${asTable && html`<${Table} label="Map as table" rows=${arrows}
+      columns=${{ From: end("source"), To: end("target"), For: ({ labels }) => labels.join(", ") || "-" }} />`}`;
 }
 
 /** Where dagre puts the boxes. It is loaded when a map is shown first. */
@@ -24,10 +30,9 @@ function usePlaces(boxes, arrows) {
   const words = useMemo(() => JSON.stringify([boxes, arrows]), [boxes, arrows]);
   useEffect(() => {
     let left = false;
-    import("@dagrejs/dagre").then(
-      (dagre) => !left && setState({ placed: place(dagre.default ?? dagre, boxes, arrows), error: null }),
-      () => !left && setState({ placed: null, error: { message: "The map cannot be drawn, because a file of it is missing. The table has the same." } }),
-    );
+    import("@dagrejs/dagre").then((dagre) => ({ placed: place(dagre.default ?? dagre, boxes, arrows) }),
+      () => ({ error: { message: "The map cannot be drawn, because a file of it is missing. The table has the same." } }))
+      .then((found) => left || setState(found));
     return () => { left = true; };
   }, [words]);
   return state;
@@ -48,53 +53,42 @@ function place(dagre, boxes, arrows) {
   };
 }
 
-function Drawing({ placed, session, here }) {
+function Drawing({ placed: { width, height, boxes, arrows }, session, here }) {
   const id = useId();
-  return html`<svg width=${placed.width} height=${placed.height} viewBox=${`0 0 ${placed.width} ${placed.height}`}>
+  return html`<svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`}>
     <defs><marker id=${id} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
       <path class="tip" d="M0 0 8 4 0 8z" /></marker></defs>
-    <g aria-hidden="true">${placed.arrows.map((arrow) => html`<path class="arrow" d=${path(arrow.points)} marker-end=${`url(#${id})`}>
+    <g aria-hidden="true">${arrows.map((arrow) => html`<path class="arrow" d=${path(arrow.points)} marker-end=${`url(#${id})`}>
       ${arrow.labels.length > 0 && html`<title>${arrow.labels.join(", ")}</title>`}</path>`)}</g>
-    ${placed.boxes.map((box) => html`<${Box} key=${box.id} box=${box} hash=${hashOf(box, session)} here=${box.id === here} />`)}
+    ${boxes.map((box) => html`<${Box} key=${box.id} box=${box} hash=${box.id !== here && hashOf(box, session)} here=${box.id === here} />`)}
   </svg>`;
 }
 
-function Box({ box, hash, here }) {
-  const name = `${box.kind} ${box.label}`;
-  const drawn = html`<g class=${`box ${box.kind} ${here ? "here" : ""}`} transform=${`translate(${box.x - box.width / 2} ${box.y - box.height / 2})`}>
-    <rect width=${box.width} height=${box.height} rx="5" />
-    <text class="kind" x="12" y="13">${box.kind}</text><text x="12" y="29">${box.label}</text></g>`;
-  return hash && !here ? html`<a href=${hash} aria-label=${name}>${drawn}</a>` : html`<g role="img" aria-label=${name}>${drawn}</g>`;
+function Box({ box: { kind, label, x, y, width, height }, hash, here }) {
+  const name = `${kind} ${label}`;
+  const drawn = html`<g class=${`box ${kind} ${here ? "here" : ""}`} transform=${`translate(${x - width / 2} ${y - height / 2})`}>
+    <rect width=${width} height=${height} rx="5" />
+    <text class="kind" x="12" y="13">${kind}</text><text x="12" y="29">${label}</text></g>`;
+  return hash ? html`<a href=${hash} aria-label=${name}>${drawn}</a>` : html`<g role="img" aria-label=${name}>${drawn}</g>`;
 }
 
-function path(points) {
-  const [first, ...rest] = points;
-  const middle = rest.slice(0, -1).map((point, index) => {
+/** A curve through the middles between the points. */
+function path([first, ...rest]) {
+  const curves = rest.slice(0, -1).map(({ x, y }, index) => {
     const next = rest[index + 1];
-    const end = index === rest.length - 2 ? next : { x: (point.x + next.x) / 2, y: (point.y + next.y) / 2 };
-    return `Q${point.x} ${point.y} ${end.x} ${end.y}`;
+    const end = index === rest.length - 2 ? next : { x: (x + next.x) / 2, y: (y + next.y) / 2 };
+    return `Q${x} ${y} ${end.x} ${end.y}`;
   });
-  return `M${first.x} ${first.y}${middle.length ? middle.join("") : `L${rest[0].x} ${rest[0].y}`}`;
+  return `M${first.x} ${first.y}${curves.join("") || `L${rest[0].x} ${rest[0].y}`}`;
 }
 
 /** @returns {string | null} where a box leads */
-function hashOf(box, session) {
-  const name = box.id.slice(box.kind.length + 1);
-  if (box.kind === "workflow") return workflowHash(name);
-  if (box.kind === "endpoint") return backendsHash(session);
-  if (box.kind === "user") return configHash(session, `Users/${name}.json`);
-  return box.kind === "folder" ? null : configHash(session, name);
-}
-
-function MapTable({ boxes, arrows, session }) {
-  const byId = new Map(boxes.map((box) => [box.id, box]));
-  const cell = (label, box) => {
-    const hash = hashOf(box, session);
-    return html`<td role="cell" data-label=${label}><span class="quiet-text">${box.kind}</span> ${hash ? html`<a href=${hash}>${box.label}</a>` : box.label}</td>`;
-  };
-  return html`<table class="cards" role="table" aria-label="Map as table">
-    <thead role="rowgroup"><tr role="row">${["From", "To", "For"].map((name) => html`<th role="columnheader" scope="col">${name}</th>`)}</tr></thead>
-    <tbody role="rowgroup">${arrows.map((arrow) => html`<tr role="row">
-      ${cell("From", byId.get(arrow.source))}${cell("To", byId.get(arrow.target))}
-      <td role="cell" data-label="For">${arrow.labels.join(", ") || "-"}</td></tr>`)}</tbody></table>`;
+function hashOf({ id, kind }, session) {
+  const name = id.slice(kind.length + 1);
+  switch (kind) {
+    case "workflow": return workflowHash(name);
+    case "endpoint": return "#/backends";
+    case "folder": return null;
+    default: return configHash(session, kind === "user" ? `Users/${name}.json` : name);
+  }
 }
