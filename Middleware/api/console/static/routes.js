@@ -21,6 +21,7 @@ export const ROUTES = [
   { path: "memory", name: "Memory", role: "own", load: () => import("./pages/memory.js") },
   { path: "memory/*", role: "own", load: () => import("./pages/memory.js") },
   { path: "backends", name: "Backends", role: "all", load: () => import("./pages/backends.js") },
+  { path: "config", name: "Configuration", role: "operator", load: () => import("./pages/config.js") },
   { path: "settings", name: "Settings", role: "operator", load: () => import("./pages/settings.js") },
 ];
 

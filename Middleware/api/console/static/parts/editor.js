@@ -1,63 +1,83 @@
-/** Texts to write and texts to compare. */
-import { html, useId, useMemo } from "../html.js";
-
-// The table below has as many cells as the lines of both texts multiplied.
-const MOST_CELLS = 4_000_000;
+/** Texts to write and texts to compare, in CodeMirror. It is large, so it comes with the first page that shows one. */
+import { html, useEffect, useRef, useState } from "../html.js";
+import { Problem } from "./alert.js";
 
 /**
- * A text with several lines.
- * @param {{label: string, text: string, onChange?: (text: string) => void, readOnly?: boolean, rows?: number}} props
+ * @typedef {{severity: "error" | "warning" | "note", line: number | null, column: number | null, text: string}} Mark
+ * @typedef {{from: number, completions: {label: string, detail?: string, info?: string, apply?: string}[],
+ *   hover: {from: number, to: number, text: string} | null}} Assistance
  */
-export function Editor({ label, text, onChange, readOnly = false, rows = 18 }) {
-  const id = useId();
-  return html`<div class="editor"><label class="quiet-text" for=${id}>${label}</label>
-    <textarea id=${id} rows=${rows} spellcheck=${false} readOnly=${readOnly} value=${text}
-      onInput=${(event) => onChange?.(event.currentTarget.value)}></textarea></div>`;
+
+// From this width on, two texts stand side by side.
+const WIDE = "(min-width: 900px)";
+
+/**
+ * A text with several lines. Escape, then Tab leaves it.
+ * @param {{label: string, text: string, version?: string | number, onChange?: (text: string) => void, readOnly?: boolean,
+ *   language?: "json" | "text", findings?: Mark[], assist?: (text: string, offset: number) => Promise<Assistance>,
+ *   at?: {line: number} | null}} props `version`: changes with a text that was not written here. What is written comes back as
+ *   `text` when more has been written already, so it is not put in again. `at`: where the cursor goes; a new object goes there again
+ */
+export function Editor({ label, text, version = text, onChange, readOnly = false, language = "text", findings, assist, at }) {
+  // What happens later asks the newest functions, not those of the time when the editor was made.
+  const asked = useRef({});
+  asked.current = { onChange, assist };
+  const { parent, made, error } = useMade((tools, element) => tools.editor(element, {
+    label, text, readOnly, language,
+    onChange: (value) => asked.current.onChange?.(value),
+    assist: assist && ((value, offset) => asked.current.assist(value, offset)),
+  }), [label, readOnly, language]);
+  useEffect(() => made?.setText(text), [made, version]);
+  useEffect(() => { if (findings) made?.mark(findings); }, [made, findings]);
+  useEffect(() => { if (at) made?.goTo(at.line); }, [made, at]);
+  return html`<div class="editor"><${Problem} error=${error} />${!made && !error && html`<pre class="quiet-text">${text.slice(0, 4000)}</pre>`}
+    <div ref=${parent}></div></div>`;
 }
 
 /**
- * What two texts differ in, line by line: side by side, or below one another where there is no room.
- * @param {{before: string, after: string, labels: [string, string]}} props
+ * What two texts differ in: side by side, or in one column where there is no room.
+ * @param {{before: string, after: string, labels: [string, string], language?: "json" | "text"}} props
  */
-export function Difference({ before, after, labels }) {
-  const rows = useMemo(() => lines(before, after), [before, after]);
-  const side = (name, index) => html`<div class="side"><h3>${name}</h3><pre tabindex="0">${rows
-    .filter((row) => row[0] !== (index ? "-" : "+"))
-    .map(([sign, line]) => (sign === " " ? `  ${line}\n` : html`<mark class=${sign === "+" ? "added" : "gone"}>${sign} ${line}${"\n"}</mark>`))}</pre></div>`;
+export function Difference({ before, after, labels, language = "text" }) {
+  const wide = useMedia(WIDE);
+  const { parent, error } = useMade((tools, element) => tools.difference(element, { before, after, labels, wide, language }),
+    [before, after, wide, language]);
   return html`<div role="group" aria-label="Difference" class="difference">
-    ${rows.every((row) => row[0] === " ") && html`<p class="quiet-text">There is no difference.</p>`}
-    ${side(labels[0], 0)}${side(labels[1], 1)}</div>`;
+    ${before === after && html`<p class="quiet-text">There is no difference.</p>`}
+    <${Problem} error=${error} />
+    <div class="sides"><h3>${labels[0]}</h3><h3>${labels[1]}</h3></div>
+    <div ref=${parent}></div></div>`;
 }
 
-/** @param {string} before @param {string} after @returns {[" " | "-" | "+", string][]} */
-export function lines(before, after) {
-  const [a, b] = [before.split("\n"), after.split("\n")];
-  let start = 0;
-  while (start < a.length && start < b.length && a[start] === b[start]) start += 1;
-  let [endA, endB] = [a.length, b.length];
-  while (endA > start && endB > start && a[endA - 1] === b[endB - 1]) { endA -= 1; endB -= 1; }
-  const middle = between(a.slice(start, endA), b.slice(start, endB));
-  return [...a.slice(0, start).map((line) => [" ", line]), ...middle, ...a.slice(endA).map((line) => [" ", line])];
+/** Make something of CodeMirror in an element, anew when `what` changes. */
+function useMade(make, what) {
+  const parent = useRef(null);
+  const [made, setMade] = useState(null);
+  const [error, setError] = useState(null);
+  useEffect(() => {
+    let left = false;
+    let own = null;
+    import("./codemirror.js").then((tools) => {
+      if (left) return;
+      own = make(tools, parent.current);
+      setMade(own);
+    }, () => !left && setError(new Error("The editor could not be loaded.")));
+    return () => {
+      left = true;
+      own?.destroy();
+      setMade(null);
+    };
+  }, what);
+  return { parent, made, error };
 }
 
-function between(a, b) {
-  const whole = [...a.map((line) => ["-", line]), ...b.map((line) => ["+", line])];
-  if (!a.length || !b.length || a.length * b.length > MOST_CELLS) return whole;
-  // The length of the longest common part from each pair of lines on.
-  const width = b.length + 1;
-  const table = new Uint32Array((a.length + 1) * width);
-  for (let i = a.length - 1; i >= 0; i -= 1) {
-    for (let j = b.length - 1; j >= 0; j -= 1) {
-      table[i * width + j] = a[i] === b[j] ? table[(i + 1) * width + j + 1] + 1
-        : Math.max(table[(i + 1) * width + j], table[i * width + j + 1]);
-    }
-  }
-  const rows = [];
-  let [i, j] = [0, 0];
-  while (i < a.length && j < b.length) {
-    if (a[i] === b[j]) { rows.push([" ", a[i]]); i += 1; j += 1; }
-    else if (table[(i + 1) * width + j] >= table[i * width + j + 1]) { rows.push(["-", a[i]]); i += 1; }
-    else { rows.push(["+", b[j]]); j += 1; }
-  }
-  return [...rows, ...a.slice(i).map((line) => ["-", line]), ...b.slice(j).map((line) => ["+", line])];
+function useMedia(query) {
+  const [matches, setMatches] = useState(() => matchMedia(query).matches);
+  useEffect(() => {
+    const list = matchMedia(query);
+    const listen = () => setMatches(list.matches);
+    list.addEventListener("change", listen);
+    return () => list.removeEventListener("change", listen);
+  }, [query]);
+  return matches;
 }

@@ -10,7 +10,7 @@ import { showRow, useWindow } from "./window.js";
 
 /**
  * @param {{label: string, rows: TreeRow[], chosen: string | number | null, rowHeight: number, headHeight?: number,
- *          onChoose: (key: any) => void, onToggle: (key: any, expanded: boolean) => void}} props
+ *          onChoose: (key: any, clicked?: boolean) => void, onToggle: (key: any, expanded: boolean) => void}} props
  * `rows`: the visible rows in order, without the children of collapsed ones
  */
 export function Tree({ label, rows, chosen, rowHeight, headHeight = 0, onChoose, onToggle }) {
@@ -40,7 +40,7 @@ export function Tree({ label, rows, chosen, rowHeight, headHeight = 0, onChoose,
         aria-label=${row.label} aria-expanded=${row.expanded === undefined ? undefined : String(row.expanded)}
         aria-selected=${row.disabled ? undefined : String(row.key === chosen)} aria-disabled=${row.disabled ? "true" : undefined}
         class=${`row ${row.class ?? ""}`} style=${{ height: `${rowHeight}px` }}
-        onClick=${() => !row.disabled && onChoose(row.key)}>
+        onClick=${() => !row.disabled && onChoose(row.key, true)}>
       <span class="twist" aria-hidden="true" onClick=${(event) => {
         if (row.expanded === undefined) return;
         event.stopPropagation();
