@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from werkzeug.test import Client
 
 from Middleware.api.app import build_wsgi_application, create_app
+from Middleware.api.console.sign_in import make_code
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
@@ -29,6 +31,7 @@ class RecordLab(ApiLab):
         monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", str(root / "Console"))
         super().__init__(root / "Configs", monkeypatch, backend)
         self.records: RunRecords = build_records("on")
+        self._token = ""
         self.caller = self.served()
 
     def record(self, texts: str) -> None:
@@ -50,6 +53,22 @@ class RecordLab(ApiLab):
         response.close()
         assert until(lambda: running_requests().count() == 0)
         return data
+
+    def console(self, path: str, method: str = "GET", body: Any = None) -> Any:
+        """Return what a call of the console's API answers to the operator."""
+        if not self._token:
+            code = make_code(self.records.folder.secret(), time.time())
+            self._token = self._call("session", "POST", {"code": code}, {})["token"]
+        return self._call(path, method, body, {"Authorization": f"Bearer {self._token}"})
+
+    def _call(self, path: str, method: str, body: Any, headers: dict[str, str]) -> Any:
+        with self.caller.open(f"/console/api/{path}", method=method, json=body, headers=headers) as response:
+            assert response.status_code == 200, response.data
+            return json.loads(response.data)
+
+    def shown(self) -> Any:
+        """Return the newest run as its page gets it."""
+        return self.console(f"runs/{self.run().facts['id']}")
 
     @property
     def runs(self) -> list[RunDocument]:

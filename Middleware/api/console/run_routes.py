@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.api.console.calls import Call, ConsoleError, Download, Role, Routes
@@ -67,9 +68,10 @@ def show(call: Call) -> dict[str, object]:
         row = span.as_row()
         row[-1] = {name: shortened(value) for name, value in span.texts.items()}
         spans.append(row)
+    compared = prefixes(document, archive.earlier(document, call.viewer))
     return {"run": document.facts, "event": event, "spans": spans, "spans_left_out": document.spans_left_out,
-            "text_bytes_left_out": document.text_bytes_left_out, "explanation": explain(document),
-            "prefix": prefixes(document, archive.earlier(document, call.viewer))}
+            "text_bytes_left_out": document.text_bytes_left_out,
+            "explanation": explain(document, time.time_ns() // 1000, compared), "prefix": compared}
 
 
 def texts(call: Call) -> dict[str, object]:
