@@ -41,7 +41,11 @@ class Step:
 
 
 def tool(name: str, kind: str, arguments: object, **attributes: object) -> Step:
-    """Return the step of a call of a tool; ``kind``: ``web``, ``curl``, ``mcp``, ``script`` or ``encyclopedia``."""
+    """Return the step of a call of a tool; ``kind``: ``web``, ``curl``, ``mcp``, ``script`` or ``encyclopedia``.
+
+    Name and attributes are as the file of the workflow has them: what its variables make of them may be words of the
+    conversation, and belongs to the arguments.
+    """
     return Step("tool", name, {"tool.name": name, "tool.type": kind, **attributes}, {"arguments": arguments})
 
 

@@ -127,7 +127,8 @@ def test_a_running_run_says_where_its_time_goes_so_far(lab: RecordLab) -> None:
 
 
 def test_a_planted_change_is_named_with_message_and_character(lab: RecordLab) -> None:
-    turns = [{"role": "system", "content": f"Today is Monday. {'Be brief. ' * 50}"}, {"role": "user", "content": "Hello"},
+    turns = [{"role": "system", "content": f"Today is Monday. {'Be brief. ' * 50}"},
+             {"role": "user", "content": "Hello"},
              {"role": "assistant", "content": "Hi"}, {"role": "user", "content": "Next"}]
     lab.default([llm("", systemPrompt="{chat_system_prompt}", title="Answer")])
     lab.ask(messages=turns[:2])

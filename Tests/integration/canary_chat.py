@@ -6,13 +6,17 @@ disk: its words in any spelling of the programs involved, its base64, and the by
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
 import shutil
+import sqlite3
 import struct
 import threading
+import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -83,6 +87,27 @@ def _first(file: Path) -> bytes:
             return b"vector"
         data += content.lower()
     return next((needle for needle in needles() if needle in data), b"")
+
+
+def console_hits(console: Path) -> list[str]:
+    """As ``hits``, in a folder of the run console: what is compressed in its databases is looked at, too."""
+    found = hits(console)
+    for file in sorted(console.glob("*.db")):
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+            tables = [name for name, in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            rows = [row for table in tables for row in database.execute(f"SELECT * FROM {table}")]
+        for value in (value for row in rows for value in row if isinstance(value, bytes)):
+            with contextlib.suppress(zlib.error):
+                text = zlib.decompress(value).lower()
+                found += [f"{file.name}: {needle!r}" for needle in needles() if needle in text]
+    return found
+
+
+def recorded(console: Path) -> int:
+    """Return how many runs are on disk; -1 while one is at work."""
+    with closing(sqlite3.connect(f"{(console / 'index.db').as_uri()}?mode=ro", uri=True)) as database:
+        rows = database.execute("SELECT ended FROM run").fetchall()
+    return len(rows) if all(ended for ended, in rows) else -1
 
 
 # -- who answers -------------------------------------------------------------------------------------------------------

@@ -30,9 +30,11 @@ from Tests.integration.canary_chat import (
     VECTORS,
     CanaryBackend,
     canary_tree,
+    console_hits,
     conversation,
     hits,
     odd_requests,
+    recorded,
     tool_call_reply,
 )
 from Tests.integration.launcher import Launcher, Response
@@ -124,11 +126,11 @@ def started(public: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, *mor
                     "--file-logging", "--log-level", "DEBUG", *more)
 
 
-def whole_run(folder: Path, turns: int, **tree: Any) -> Iterator[Run]:
+def whole_run(folder: Path, turns: int, *more: str, **tree: Any) -> Iterator[Run]:
     public, temporary = folder / "Public", folder / "tmp"
     with pytest.MonkeyPatch.context() as monkeypatch, CanaryBackend() as backend:
         canary_tree(public, backend.url, **tree)
-        with started(public, temporary, monkeypatch) as server:
+        with started(public, temporary, monkeypatch, *more) as server:
             backend.broken |= dict.fromkeys(("memory", "condense", "summary", "old", "neutral", "state"), ECHO)
             backend.broken |= {"tools": tool_call_reply(), "facts": json_reply({"choices": [{"message": {
                 "role": "assistant", "content": f'[{{"title": {SENTENCE}'}, "finish_reason": "stop"}]})}
@@ -139,7 +141,7 @@ def whole_run(folder: Path, turns: int, **tree: Any) -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    yield from whole_run(tmp_path_factory.mktemp("encrypted"), 6, encrypt=True)
+    yield from whole_run(tmp_path_factory.mktemp("encrypted"), 6, "--record", "texts", encrypt=True)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +152,14 @@ def clear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 def test_nothing_that_was_said_is_on_disk(encrypted: Run) -> None:
     assert hits(*encrypted.places) == []
     assert (encrypted.public / "logs" / VECTORS / "wilmerai.log").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("run", ["encrypted", "clear"])
+def test_nothing_that_was_said_is_recorded(run: str, request: pytest.FixtureRequest) -> None:
+    """Texts only encrypted, and without --record none."""
+    here: Run = request.getfixturevalue(run)
+    assert until(lambda: recorded(here.public / "Console") > 50)
+    assert console_hits(here.public / "Console") == []
 
 
 def test_nothing_that_was_said_is_printed(encrypted: Run, tmp_path: Path) -> None:
@@ -290,12 +300,16 @@ def test_without_a_flag_only_debug_tells_what_was_said(tmp_path: Path, monkeypat
     with CanaryBackend() as backend:
         tree = canary_tree(tmp_path / "Public", backend.url, encrypt=False)
         shutil.copyfile(tree.configs / "Workflows/_shared/Chat.json", tree.configs / "Workflows/_shared/Plain.json")
-        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", FILES, "--file-logging") as server:
+        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", FILES, "--file-logging",
+                      "--record", "texts") as server:
             for turn in range(3):
                 assert ask(server, "Plain", conversation(CHAT, 3 + 4 * turn)).status == 200
+            assert until(lambda: bool(console_hits(tree.public / "Console")))
         assert hits(tree.public / "DiscussionIds") and hits(tree.public / "logs") == []
 
 
 def test_redaction_alone_keeps_the_log_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for run in whole_run(tmp_path, 2, encrypt=False, redact=True):
+    for run in whole_run(tmp_path, 2, "--record", "texts", encrypt=False, redact=True):
+        assert until(lambda: recorded(run.public / "Console") > 50)  # noqa: B023
+        assert console_hits(run.public / "Console") == []
         assert hits(run.public / "DiscussionIds") and hits(run.public / "logs", run.temporary) == []

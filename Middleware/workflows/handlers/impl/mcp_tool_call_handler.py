@@ -37,7 +37,8 @@ class MCPToolCallHandler(BaseHandler):
     def handle(self, context: ExecutionContext) -> object:
         raises = network.choice(context, network.ON_ERROR) == "raise"
         timeout = network.seconds(context, TIMEOUT)
-        server, name = (_name(context, key) for key in (SERVER, TOOL))
+        names = [_name(context, key) for key in (SERVER, TOOL)]
+        server, name = map(context.substitute, names)
         arguments = ARGUMENTS.of(context.config)
         if not isinstance(arguments, dict):
             network.refuse(context, ARGUMENTS, "an object")
@@ -45,7 +46,8 @@ class MCPToolCallHandler(BaseHandler):
         sensitive_log(logger, logging.INFO, "MCP call to '%s.%s'", server, name)
         started = time.perf_counter()
         try:
-            with tool(name, "mcp", arguments, server=server) as step:
+            called = arguments if names == [server, name] else {"server": server, "tool": name, "arguments": arguments}
+            with tool(names[1], "mcp", called, server=names[0]) as step:
                 text = step.texts["result"] = MCPClient().call_tool(server, name, arguments, timeout)
         except MCPToolCallError as error:
             if raises:
@@ -63,7 +65,7 @@ def _name(context: ExecutionContext, key: ConfigKey) -> str:
     value = key.of(context.config)
     if not isinstance(value, str) or not value.strip():
         network.refuse(context, key, "a name")
-    return context.substitute(value)
+    return value
 
 
 def _filled(context: ExecutionContext, value: object) -> Any:

@@ -44,22 +44,24 @@ class PythonModuleHandler(BaseHandler):
     def handle(self, context: ExecutionContext) -> object:
         args = self._container(context, "args", (list, tuple))
         kwargs = self._container(context, "kwargs", dict)
-        path = self._path(context)
+        written, path = self._path(context)
         given = [context.substitute(value) for value in args]
         named = {str(name): context.substitute(value) for name, value in kwargs.items()}
-        with tool(path, "script", {"args": given, "kwargs": named}) as step:
+        arguments: dict[str, object] = {"args": given, "kwargs": named}
+        with tool(written, "script", arguments if path == written else {"path": path, **arguments}) as step:
             result = run_dynamic_module(path, *given, **named)
             # What a generator yields is in the answer of the node.
             step.texts["result"] = result if isinstance(result, (str, int, float, bool, list, dict)) else None
         return result
 
-    def _path(self, context: ExecutionContext) -> str:
+    def _path(self, context: ExecutionContext) -> tuple[str, str]:
+        """Return the path as the node has it, and with its variables filled in."""
         written = self.value(context, "module_path")
         path = context.substitute(written) if isinstance(written, str) else ""
         if not path.strip():
             raise ConfigValueError(f"PythonModule node '{context.node_name}' needs a module_path",
                                    json_path="module_path", expected="the path of a .py file")
-        return path
+        return str(written), path
 
     def _container(self, context: ExecutionContext, key: str, kind: type | tuple[type, ...]) -> Any:
         value = self.value(context, key)

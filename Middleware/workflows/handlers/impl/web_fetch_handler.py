@@ -65,11 +65,13 @@ class WebFetchHandler(BaseHandler):
         output_format = network.choice(context, OUTPUT_FORMAT)
         raises = network.choice(context, network.ON_ERROR) == "raise"
         request = _request(context)
+        host = host_in(request.url)
         body = None if request.body is None else request.body.decode("utf-8", "replace")
         try:
             # Without the headers, which may hold keys.
             with tool("WebFetch", "web", {"method": request.method, "url": mask_url(request.url), "body": body},
-                      **{"server.address": host_in(request.url)}) as step:
+                      **{"server.address": host if host and host in str(URL.of(context.config)).lower() else None}
+                      ) as step:
                 response = fetch(request, context.request.cancel_scope)
                 step.attributes["http.status"] = response.status
                 text = step.texts["result"] = _rendered(
