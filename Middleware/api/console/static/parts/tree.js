@@ -1,5 +1,5 @@
 /** A tree as a flat list of rows, by the ARIA pattern. The choice follows the arrow keys. */
-import { html, useEffect, useId, useRef } from "../html.js";
+import { html, useEffect, useId, useMemo, useRef } from "../html.js";
 import { showRow, useWindow } from "./window.js";
 
 /**
@@ -33,10 +33,12 @@ export function Tree({ label, rows, chosen, rowHeight, headHeight = 0, onChoose,
     else if (move.to >= 0) onChoose(rows[move.to].key);
   };
   const shown = rows.slice(from, to);
+  const places = useMemo(() => placesOf(rows), [rows]);
   return html`<div class="tree" role="tree" aria-label=${label} tabindex="0" ref=${ref} onKeyDown=${onKeyDown}
       aria-activedescendant=${active >= from && active < to ? `${id}r${rows[active].key}` : undefined}>
     ${before > 0 && html`<div role="none" style=${{ height: `${before}px` }}></div>`}
-    ${shown.map((row) => html`<div role="treeitem" key=${row.key} id=${`${id}r${row.key}`} aria-level=${row.level}
+    ${shown.map((row, n) => html`<div role="treeitem" key=${row.key} id=${`${id}r${row.key}`} aria-level=${row.level}
+        aria-posinset=${places[from + n].at} aria-setsize=${places[from + n].group.size}
         aria-label=${row.label} aria-expanded=${row.expanded === undefined ? undefined : String(row.expanded)}
         aria-selected=${row.disabled ? undefined : String(row.key === chosen)} aria-disabled=${row.disabled ? "true" : undefined}
         class=${`row ${row.class ?? ""}`} style=${{ height: `${rowHeight}px` }}
@@ -50,6 +52,17 @@ export function Tree({ label, rows, chosen, rowHeight, headHeight = 0, onChoose,
     </div>`)}
     ${after > 0 && html`<div role="none" style=${{ height: `${after}px` }}></div>`}
   </div>`;
+}
+
+/** Where each row stands among its siblings: not all rows are drawn, so the browser cannot count them. */
+function placesOf(rows) {
+  const groups = [];
+  return rows.map(({ level }) => {
+    groups.length = Math.min(groups.length, level);
+    const group = groups[level - 1] ??= { size: 0 };
+    group.size += 1;
+    return { at: group.size, group };
+  });
 }
 
 /** @returns {{to: number} | {toggle: boolean} | null} what a key does to the row at `active` */
