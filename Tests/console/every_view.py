@@ -6,8 +6,18 @@ from dataclasses import dataclass
 
 from playwright.sync_api import Locator, Page
 
-from Tests.console import made_runs, test_again, test_backends, test_compare, test_make_test, test_memory
-from Tests.console import test_playground, test_replay_dialog, test_run_file, test_workflows
+from Tests.console import (
+    made_runs,
+    test_again,
+    test_backends,
+    test_compare,
+    test_make_test,
+    test_memory,
+    test_playground,
+    test_replay_dialog,
+    test_run_file,
+    test_workflows,
+)
 from Tests.console.scripted_runs import LATER, RUN, run_answer
 from Tests.console.scripted_server import Answers, Failure, ScriptedServer, World
 
@@ -36,8 +46,8 @@ class View:
 
 
 def full_world() -> tuple[World, dict[str, str]]:
-    """Return many runs of every kind, with the ids of some by name."""
-    world = World(250)
+    """Return runs of every kind, with the ids of some by name."""
+    world = World(12)
     spans = {
         "chat": (made_runs.chat_spans(), "ok", {}),
         "long": (made_runs.long_spans(LONG_NODES), "ok", {"workflow": "Long", "route": "LONG"}),
@@ -155,7 +165,7 @@ VIEWS = {
     "workflow": View("#/workflows/demo/Coding", named("figure", "Map"), _fixed(FLOWS)),
     "playground": View("#/playground", named("log", "Conversation"), _fixed(TALK), _talk),
     "memory": View("#/memory", named("table", "Discussions"), _mill),
-    "memory, one": View("#/memory/mill?part=memories&folder=none", named("article", "Memory 130"), _mill,
+    "memory, one": View("#/memory/mill?part=searchable&folder=none", named("article", "Memory 2"), _mill,
                         lambda page: page.get_by_role("button", name="Edit").first.click()),
     "memory, delete": View("#/memory/mill", named("article", "Summary"), _mill, _press("Delete discussion")),
     "backends": View("#/backends", named("table", "Endpoints"), _fixed(

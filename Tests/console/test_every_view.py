@@ -31,9 +31,11 @@ LOST = """() => {
       return width && !element.matches(".skip") && (left < -1 || right > innerWidth + 1) && !within(element);
     });
   const wide = document.scrollingElement.scrollWidth - innerWidth;
-  return [...(wide > 0 ? [`scrolls sideways by ${wide}`] : []), ...lost.map((element) => `lost: ${element.outerHTML.slice(0, 120)}`)];
+  return [...(wide > 0 ? [`scrolls sideways by ${wide}`] : []),
+    ...lost.map((element) => `lost: ${element.outerHTML.slice(0, 120)}`)];
 }"""
-MOVING = "() => document.getAnimations().filter((one) => one.playState === 'running').map((one) => one.animationName ?? one.transitionProperty)"
+MOVING = """() => document.getAnimations().filter((one) => one.playState === "running")
+  .map((one) => one.animationName ?? one.transitionProperty)"""
 
 # What listens to the size of the page has drawn it anew by then.
 SETTLE = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"

@@ -66,7 +66,8 @@ def test_a_sign_in_link_leaves_no_code_in_the_address(
 
 def test_a_session_that_has_ended_shows_sign_in(page: Page, console_url: str) -> None:
     page.goto(console_url)
-    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
+    # Later calls are those of the next page.
+    expect(page.get_by_role("status", name="Live updates")).to_contain_text("live")
     page.evaluate("localStorage.setItem('wilmer-console:/console/', 'stale')")
     page.get_by_role("link", name="Settings").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")

@@ -30,6 +30,8 @@ export function Tree({ label, rows, chosen, rowHeight, headHeight = 0, onChoose,
     event.preventDefault();
     moved.current = true;
     if (move.toggle !== undefined) onToggle(rows[active].key, move.toggle);
+    // The chosen row may be far from the visible ones: the choice stays, and it is looked at.
+    else if (move.to === active) showRow(ref.current, active, rowHeight, headHeight);
     else if (move.to >= 0) onChoose(rows[move.to].key);
   };
   const shown = rows.slice(from, to);

@@ -1,6 +1,6 @@
 /** The table of runs: rows on a wide page, cards on a phone, windowed when it is long. */
 import { url } from "../../api.js";
-import { html, useLayoutEffect, useState } from "../../html.js";
+import { html, useLayoutEffect, useRef, useState } from "../../html.js";
 import { useNow } from "../../parts/clock.js";
 import { Moment, count, duration, shortId, speed } from "../../parts/format.js";
 import { State, isUnfinished } from "../../parts/state.js";
@@ -28,8 +28,11 @@ export function RunTable({ runs, total, live, selected, current, ...rest }) {
     return () => window.removeEventListener("resize", measure);
   }, []);
   // Before the next key is handled: a later focus would choose the run before it, and the two would take turns for ever.
+  const last = useRef(null);
   useLayoutEffect(() => {
-    if (current) ref.current?.querySelector(`[data-run="${CSS.escape(current)}"] a`)?.focus();
+    // Rows that come and go while one scrolls must not scroll back.
+    if (current) ref.current?.querySelector(`[data-run="${CSS.escape(current)}"] a`)?.focus({ preventScroll: current === last.current });
+    last.current = current;
   }, [current, from]);
   const filler = (height) => height > 0 && html`<tr aria-hidden="true" class="filler"><td style=${{ height: `${height}px` }}></td></tr>`;
   return html`<table class="runs" role="table" aria-label="Runs" aria-rowcount=${total + 1}>
