@@ -11,6 +11,7 @@ from Tests.console import (
     test_again,
     test_backends,
     test_compare,
+    test_config,
     test_make_test,
     test_memory,
     test_playground,
@@ -171,5 +172,9 @@ VIEWS = {
     "backends": View("#/backends", named("table", "Endpoints"), _fixed(
         {("GET", "backends"): {**test_backends.asked(status="loading"),
                                "endpoints": [test_backends.MAIN, *test_backends.asked()["endpoints"]]}})),
+    "configuration": View("#/config", named("tree", "Files"), _fixed(test_config.SCRIPT)),
+    "configuration, a file": View("#/config?file=Workflows/demo/Coding.json",
+                                  lambda page: page.get_by_role("list", name="Findings").get_by_role("listitem"),
+                                  _fixed(test_config.SCRIPT)),
     "settings": View("#/settings", named("table", "Changes")),
 }
