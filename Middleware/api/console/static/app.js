@@ -2,11 +2,10 @@
 import { ApiError, api } from "./api.js";
 import { html, instead, render, useEffect, useState } from "./html.js";
 import { useLiveState } from "./live.js";
-import { Empty, Loading, Problem } from "./parts/alert.js";
+import { Empty, Loading, Problem, Title } from "./parts/elements.js";
 import { KeyboardHelp } from "./parts/keyboard.js";
 import { acceptDroppedRunFiles } from "./parts/run_file.js";
 import { ThemeButton, applyTheme } from "./parts/theme.js";
-import { Title } from "./parts/title.js";
 import SignIn from "./pages/sign_in.js";
 import { ROUTES, resolve } from "./routes.js";
 import { forgetToken, keepToken, may, onSessionEnd, takeSignInCode, token } from "./session.js";

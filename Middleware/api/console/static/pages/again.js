@@ -1,11 +1,9 @@
 /** The page Try again: one recorded call, edited and sent straight to an endpoint. */
 import { api, stream, url, useAction, useApi } from "../api.js";
 import { html, instead, useEffect, useRef, useState } from "../html.js";
-import { Loaded, Problem } from "../parts/alert.js";
 import { Difference } from "../parts/editor.js";
-import { Area, Choice, Field } from "../parts/fields.js";
+import { Area, Choice, Field, Loaded, Problem, Title } from "../parts/elements.js";
 import { count, duration, rate, shortId } from "../parts/format.js";
-import { Title } from "../parts/title.js";
 
 /**
  * @typedef {{text: string, reasoning: string, us: number | null, first_token_us: number | null, tokens_in: number | null,

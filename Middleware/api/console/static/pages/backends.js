@@ -1,11 +1,8 @@
 /** The page Backends: the queue, and what recorded calls say of each endpoint. Servers are asked only on request. */
 import { api, useAction, useApi } from "../api.js";
 import { html, useEffect, useState } from "../html.js";
-import { Empty, Loaded, Problem } from "../parts/alert.js";
-import { Check } from "../parts/fields.js";
+import { Check, Empty, Facts, Loaded, Problem, Table, Title } from "../parts/elements.js";
 import { count, counted, duration, NOT_REPORTED, percent, rate } from "../parts/format.js";
-import { Facts, Table } from "../parts/table.js";
-import { Title } from "../parts/title.js";
 
 const EVERY_MS = 5000;
 // Shown before the word, so that the states differ without colours.

@@ -1,12 +1,9 @@
 /** The page Compare runs: the steps of two runs beside each other, and what changed in the configuration between them. */
 import { api, url, useApi } from "../api.js";
 import { html, useEffect, useState } from "../html.js";
-import { Loaded, Problem } from "../parts/alert.js";
 import { Difference } from "../parts/editor.js";
+import { Loaded, Problem, State, Table, Title } from "../parts/elements.js";
 import { asText, count, duration, Moment, NOT_REPORTED, shortId } from "../parts/format.js";
-import { State } from "../parts/state.js";
-import { Table } from "../parts/table.js";
-import { Title } from "../parts/title.js";
 
 /**
  * @typedef {{span: number, us: number, tokens_in: number | null, tokens_out: number | null}} Side

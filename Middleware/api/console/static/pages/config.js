@@ -1,9 +1,8 @@
 /** Configuration: the files, one of them in an editor with its findings beside it, and its older versions. */
 import { api, useApi } from "../api.js";
 import { html, useEffect, useRef, useState } from "../html.js";
-import { Loading, Problem } from "../parts/alert.js";
 import { Editor } from "../parts/editor.js";
-import { Title } from "../parts/title.js";
+import { Loading, Problem, Title } from "../parts/elements.js";
 import { navigate } from "../routes.js";
 import { Conflict, History, MorePowers } from "./config/dialogs.js";
 import { countsOf, drafts, fileAddress, useEveryFinding } from "./config/data.js";

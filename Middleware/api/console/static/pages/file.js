@@ -1,10 +1,8 @@
 /** A run from a file. The browser has read it, and the server knows nothing of it. */
 import { html, useMemo } from "../html.js";
-import { Empty, Problem } from "../parts/alert.js";
+import { Empty, Problem, State, Title } from "../parts/elements.js";
 import { shortId } from "../parts/format.js";
 import { OpenRunFile, openedRun } from "../parts/run_file.js";
-import { State } from "../parts/state.js";
-import { Title } from "../parts/title.js";
 import { RunView } from "./run/view.js";
 
 export default function OpenedFile() {

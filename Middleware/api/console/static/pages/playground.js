@@ -1,13 +1,11 @@
 /** The page Playground: a request as a client would send it, and the timeline of its answer. */
 import { url, useApi } from "../api.js";
 import { html, instead, useEffect, useMemo, useRef, useState } from "../html.js";
-import { Problem } from "../parts/alert.js";
 import { conversationOf } from "../parts/conversation.js";
-import { Area, Choice, Field } from "../parts/fields.js";
+import { Area, Choice, Field, Problem, Title } from "../parts/elements.js";
 import { useRun } from "../parts/run_data.js";
 import { spanTree } from "../parts/spans.js";
 import { Timeline } from "../parts/timeline.js";
-import { Title } from "../parts/title.js";
 
 /** @typedef {import("../parts/conversation.js").Conversation} Conversation */
 

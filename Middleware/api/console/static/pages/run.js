@@ -1,11 +1,9 @@
 /** One run: what happened, and why. */
 import { url } from "../api.js";
 import { html } from "../html.js";
-import { Empty, Loading, Problem } from "../parts/alert.js";
+import { Empty, Loading, Problem, State, Title } from "../parts/elements.js";
 import { shortId } from "../parts/format.js";
 import { useRun } from "../parts/run_data.js";
-import { State } from "../parts/state.js";
-import { Title } from "../parts/title.js";
 import { RunActions } from "./run/actions.js";
 import { RunView } from "./run/view.js";
 

@@ -1,11 +1,10 @@
 /** All runs, newest first. */
 import { api, url, useAction } from "../api.js";
 import { html, useRef, useState } from "../html.js";
-import { Empty, Loading, Problem } from "../parts/alert.js";
 import { useNow } from "../parts/clock.js";
+import { Empty, Loading, Problem, Title } from "../parts/elements.js";
 import { count, counted, shortId } from "../parts/format.js";
 import { useShortcuts } from "../parts/keyboard.js";
-import { Title } from "../parts/title.js";
 import { navigate } from "../routes.js";
 import { Filters, Search } from "./runs/filters.js";
 import { useRunList } from "./runs/list_data.js";

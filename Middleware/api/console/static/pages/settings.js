@@ -1,13 +1,9 @@
 /** Settings: what is kept, for how long, who is signed in, what was changed. */
 import { api, url, useAction, useApi } from "../api.js";
 import { html, useState } from "../html.js";
-import { Loaded, Problem } from "../parts/alert.js";
-import { Confirm } from "../parts/dialog.js";
-import { Field, Switch } from "../parts/fields.js";
+import { Confirm, Facts, Field, Loaded, Problem, Switch, Table, Title } from "../parts/elements.js";
 import { Moment, bytes, count, counted } from "../parts/format.js";
 import { shortcutsOn, switchShortcuts } from "../parts/keyboard.js";
-import { Facts, Table } from "../parts/table.js";
-import { Title } from "../parts/title.js";
 
 /** @param {{session: import("../session.js").Session, signOut: () => void}} props */
 export default function Settings({ session, signOut }) {

@@ -1,9 +1,7 @@
 /** Sign in: what every address shows without a session. */
 import { useAction } from "../api.js";
 import { html, instead, useState } from "../html.js";
-import { Problem } from "../parts/alert.js";
-import { Field } from "../parts/fields.js";
-import { Title } from "../parts/title.js";
+import { Field, Problem, Title } from "../parts/elements.js";
 
 /** @param {{reason: string, signIn: (key: string) => Promise<void>}} props `reason`: why there is no session any more */
 export default function SignIn({ reason, signIn }) {

@@ -1,12 +1,10 @@
 /** The page Make a test: a run as a workflow test, which is run at once without an LLM. */
 import { api, url, useAction, useApi } from "../api.js";
 import { html, useEffect, useState } from "../html.js";
-import { Loaded, Problem } from "../parts/alert.js";
 import { Editor } from "../parts/editor.js";
-import { Field } from "../parts/fields.js";
+import { Field, Loaded, Problem, Title } from "../parts/elements.js";
 import { CopyButton, download } from "../parts/folded.js";
 import { shortId } from "../parts/format.js";
-import { Title } from "../parts/title.js";
 
 // In the order of the page: the name in the API, the label, what it means.
 const EXPECTATIONS = [

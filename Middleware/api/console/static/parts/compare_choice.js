@@ -2,10 +2,8 @@
 import { url, useApi } from "../api.js";
 import { html } from "../html.js";
 import { navigate } from "../routes.js";
-import { Loaded } from "./alert.js";
-import { Dialog } from "./dialog.js";
+import { Dialog, Loaded, State } from "./elements.js";
 import { Moment, shortId } from "./format.js";
-import { State } from "./state.js";
 
 /** @param {{run: {id: string, workflow: string | null}, onClose: () => void}} props */
 export function CompareChoice({ run, onClose }) {

@@ -1,6 +1,6 @@
 /** Texts to write and texts to compare, in CodeMirror. It is large, so it comes with the first page that shows one. */
 import { html, useEffect, useRef, useState } from "../html.js";
-import { Problem } from "./alert.js";
+import { Problem } from "./elements.js";
 
 /**
  * @typedef {{severity: "error" | "warning" | "note", line: number | null, column: number | null, text: string}} Mark

@@ -1,7 +1,6 @@
 /** Single keys that do something, and the dialog that lists them. */
 import { html, useEffect, useRef, useState } from "../html.js";
-import { Dialog } from "./dialog.js";
-import { Facts } from "./table.js";
+import { Dialog, Facts } from "./elements.js";
 
 const OFF = "wilmer-console-no-shortcuts";
 const KEYS = {

@@ -1,10 +1,8 @@
 /** The dialog Replay run: where to start, and which nodes may act again. */
 import { api, url, useApi } from "../api.js";
 import { html, useState } from "../html.js";
+import { Check, Choice, Confirm, Loaded } from "./elements.js";
 import { navigate } from "../routes.js";
-import { Loaded } from "./alert.js";
-import { Confirm } from "./dialog.js";
-import { Check, Choice } from "./fields.js";
 
 /**
  * @typedef {{workflow: string, node: number, occurrence: number, title: string, type: string,

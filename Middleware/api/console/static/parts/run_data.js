@@ -2,7 +2,7 @@
 import { url, useApi } from "../api.js";
 import { useMemo, useRef, useState } from "../html.js";
 import { useEvents } from "../live.js";
-import { isUnfinished } from "./state.js";
+import { isUnfinished } from "./elements.js";
 
 /** What the events told since the run was read. */
 const NO_NEWS = { run: {}, spans: new Map(), live: new Map(), gone: false };

@@ -1,9 +1,9 @@
 /** The tree of a run's spans, with a bar for each on one time axis. */
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { useNow } from "./clock.js";
+import { isUnfinished, SHAPES } from "./elements.js";
 import { count, duration } from "./format.js";
 import { attemptsOf, label, length, phases, startsCollapsed, title, type } from "./spans.js";
-import { SHAPES, isUnfinished } from "./state.js";
 import { Tree } from "./tree.js";
 
 const NARROW = "(max-width: 700px)";

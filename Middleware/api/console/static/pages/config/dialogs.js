@@ -1,9 +1,8 @@
 /** The dialogs of the page Configuration: older versions, a conflict, and what a change lets the server do. */
 import { api, useApi } from "../../api.js";
 import { html, useState } from "../../html.js";
-import { Loading, Problem } from "../../parts/alert.js";
-import { Dialog } from "../../parts/dialog.js";
 import { Difference } from "../../parts/editor.js";
+import { Dialog, Loading, Problem } from "../../parts/elements.js";
 import { bytes, Moment } from "../../parts/format.js";
 
 /** @param {{path: string, shown: string, restore: (text: string) => void, onClose: () => void}} props */

@@ -1,9 +1,7 @@
 /** One memory: its text, and what can be done with it. */
 import { api, url, useAction } from "../../api.js";
 import { html, instead, useId, useState } from "../../html.js";
-import { Problem } from "../../parts/alert.js";
-import { Confirm } from "../../parts/dialog.js";
-import { Area } from "../../parts/fields.js";
+import { Area, Confirm, Problem } from "../../parts/elements.js";
 import { Folded } from "../../parts/folded.js";
 import { Moment } from "../../parts/format.js";
 import { navigate } from "../../routes.js";

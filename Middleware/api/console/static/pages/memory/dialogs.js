@@ -1,8 +1,7 @@
 /** What is asked before much of a discussion goes. */
 import { api } from "../../api.js";
 import { html, useState } from "../../html.js";
-import { Confirm } from "../../parts/dialog.js";
-import { Check, Field } from "../../parts/fields.js";
+import { Check, Confirm, Field } from "../../parts/elements.js";
 import { navigate } from "../../routes.js";
 
 /** @param {{base: string, where: URLSearchParams, onClose: () => void, onDone: (file: string) => void}} props */

@@ -1,12 +1,9 @@
 /** One discussion: its summary, its memories, and what can be done with them. */
 import { api, url, useAction, useApi } from "../../api.js";
 import { html, useEffect, useRef, useState } from "../../html.js";
-import { Loaded, Problem } from "../../parts/alert.js";
-import { Field } from "../../parts/fields.js";
+import { Field, Loaded, Problem, Tabs, Title, Toolbar } from "../../parts/elements.js";
 import { download } from "../../parts/folded.js";
 import { bytes, count, json } from "../../parts/format.js";
-import { Tabs, Toolbar } from "../../parts/tabs.js";
-import { Title } from "../../parts/title.js";
 import { navigate } from "../../routes.js";
 import { Memory } from "./article.js";
 import { DeleteDiscussion, WriteAnew } from "./dialogs.js";

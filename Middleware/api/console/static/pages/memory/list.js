@@ -1,11 +1,8 @@
 /** The list of discussions, as `memory list` prints it. */
 import { url, useApi } from "../../api.js";
 import { html, useState } from "../../html.js";
-import { Empty, Loaded } from "../../parts/alert.js";
-import { Field } from "../../parts/fields.js";
+import { Empty, Field, Loaded, Table, Title } from "../../parts/elements.js";
 import { Moment, bytes, count, counted } from "../../parts/format.js";
-import { Table } from "../../parts/table.js";
-import { Title } from "../../parts/title.js";
 
 // More rows are found by their names; thousands of them would be slow to draw.
 const MOST_ROWS = 200;

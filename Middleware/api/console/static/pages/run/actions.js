@@ -1,15 +1,11 @@
 /** What can be done with a run. */
 import { api, request, url, useAction } from "../../api.js";
 import { html, useState } from "../../html.js";
-import { Problem } from "../../parts/alert.js";
 import { CompareChoice } from "../../parts/compare_choice.js";
-import { Confirm } from "../../parts/dialog.js";
-import { Check } from "../../parts/fields.js";
+import { Check, Confirm, isUnfinished, Problem, Toolbar } from "../../parts/elements.js";
 import { download } from "../../parts/folded.js";
 import { shortId } from "../../parts/format.js";
 import { ReplayDialog } from "../../parts/replay_dialog.js";
-import { isUnfinished } from "../../parts/state.js";
-import { Toolbar } from "../../parts/tabs.js";
 import { navigate } from "../../routes.js";
 import { hasTexts } from "./texts.js";
 

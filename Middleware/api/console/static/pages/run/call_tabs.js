@@ -1,8 +1,8 @@
 /** The tabs of a call: what was sent, what came back, with which settings. */
 import { html, useState } from "../../html.js";
+import { Facts } from "../../parts/elements.js";
 import { Folded } from "../../parts/folded.js";
 import { asText, count, counted, json } from "../../parts/format.js";
-import { Facts } from "../../parts/table.js";
 import { messages, settings } from "./payload.js";
 
 // So many messages are shown one below the other; of a longer conversation the last ones, which matter most, and a button.

@@ -1,11 +1,10 @@
 /** The node of a workflow file that a span comes from. */
 import { useApi } from "../../api.js";
 import { html } from "../../html.js";
-import { Loaded } from "../../parts/alert.js";
+import { Facts, Loaded } from "../../parts/elements.js";
 import { Folded } from "../../parts/folded.js";
 import { asText } from "../../parts/format.js";
 import { around } from "../../parts/spans.js";
-import { Facts } from "../../parts/table.js";
 import { may } from "../../session.js";
 import { configHash, workflowPath } from "../workflows/links.js";
 import { Odd } from "./why.js";

@@ -1,12 +1,10 @@
 /** What is known about the chosen span. */
 import { url } from "../../api.js";
 import { html, useState } from "../../html.js";
-import { Problem } from "../../parts/alert.js";
+import { Problem, State, Tabs } from "../../parts/elements.js";
 import { CopyButton, Folded } from "../../parts/folded.js";
 import { asText, json } from "../../parts/format.js";
 import { answeringAttempt, around, callOf, title, type } from "../../parts/spans.js";
-import { State } from "../../parts/state.js";
-import { Tabs } from "../../parts/tabs.js";
 import { navigate } from "../../routes.js";
 import { Answer, Prompt, Raw, Settings } from "./call_tabs.js";
 import { NodeConfiguration } from "./configuration_tab.js";

@@ -2,10 +2,9 @@
 import { url } from "../../api.js";
 import { html, useId } from "../../html.js";
 import { useNow } from "../../parts/clock.js";
+import { Facts, isUnfinished, State } from "../../parts/elements.js";
 import { Moment, NOT_REPORTED, count, counted, duration, percent } from "../../parts/format.js";
 import { answeringAttempt } from "../../parts/spans.js";
-import { State, isUnfinished } from "../../parts/state.js";
-import { Facts } from "../../parts/table.js";
 import { may } from "../../session.js";
 import { configHash, workflowHash } from "../workflows/links.js";
 

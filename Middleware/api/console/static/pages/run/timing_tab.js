@@ -1,9 +1,9 @@
 /** When a span began, how long it took, and, of a call, how fast it was. */
 import { html } from "../../html.js";
 import { useNow } from "../../parts/clock.js";
+import { Facts } from "../../parts/elements.js";
 import { asText, count, duration, speed } from "../../parts/format.js";
 import { attemptsOf, length } from "../../parts/spans.js";
-import { Facts } from "../../parts/table.js";
 
 /** @param {{run: object, span: object, call: object | null, attempt: object | null}} props */
 export function Timing({ run, span, call, attempt }) {

@@ -1,8 +1,8 @@
 /** The body of a run's page: summary, explanation, timeline, details. A run file is shown by it, too. */
 import { html, useEffect, useMemo, useRef, useState } from "../../html.js";
+import { isUnfinished } from "../../parts/elements.js";
 import { counted } from "../../parts/format.js";
 import { around, spanTree } from "../../parts/spans.js";
-import { isUnfinished } from "../../parts/state.js";
 import { Timeline } from "../../parts/timeline.js";
 import { Details } from "./details.js";
 import { Summary } from "./summary.js";

@@ -1,7 +1,7 @@
 /** Where the time went: one sentence, and its parts as one bar. */
 import { html, useId } from "../../html.js";
+import { isUnfinished } from "../../parts/elements.js";
 import { duration, percent } from "../../parts/format.js";
-import { isUnfinished } from "../../parts/state.js";
 
 /** The look of a part by its kind; the words stand beside it. */
 const LOOKS = {

@@ -1,6 +1,6 @@
 /** Search and filters above the list of runs. */
 import { html, instead, useEffect, useRef, useState } from "../../html.js";
-import { Check, Choice } from "../../parts/fields.js";
+import { Check, Choice } from "../../parts/elements.js";
 import { OpenRunFile } from "../../parts/run_file.js";
 import { TIMES } from "./query.js";
 

@@ -2,7 +2,7 @@
 import { api, useAction, useApi } from "../../api.js";
 import { useEffect, useRef, useState } from "../../html.js";
 import { useEvents } from "../../live.js";
-import { isUnfinished } from "../../parts/state.js";
+import { isUnfinished } from "../../parts/elements.js";
 import { listPath, matches } from "./query.js";
 
 // A search in all texts ends after so many hits or milliseconds; Older runs goes on with it.

@@ -2,8 +2,8 @@
 import { url } from "../../api.js";
 import { html, useLayoutEffect, useRef, useState } from "../../html.js";
 import { useNow } from "../../parts/clock.js";
+import { isUnfinished, State } from "../../parts/elements.js";
 import { Moment, count, duration, shortId, speed } from "../../parts/format.js";
-import { State, isUnfinished } from "../../parts/state.js";
 import { useWindow } from "../../parts/window.js";
 import { navigate } from "../../routes.js";
 

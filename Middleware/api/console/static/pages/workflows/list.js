@@ -1,10 +1,8 @@
 /** All workflows by folder, and the map of how they are connected. */
 import { url, useApi } from "../../api.js";
 import { html } from "../../html.js";
-import { Empty, Loaded } from "../../parts/alert.js";
-import { Choice } from "../../parts/fields.js";
+import { Choice, Empty, Loaded, Title } from "../../parts/elements.js";
 import { counted } from "../../parts/format.js";
-import { Title } from "../../parts/title.js";
 import { navigate } from "../../routes.js";
 import { useText, workflowHash } from "./links.js";
 import { WorkflowMap } from "./map.js";

@@ -1,7 +1,6 @@
 /** The map: boxes that dagre places, drawn as an SVG of our own, and the same as a table. */
 import { html, useEffect, useId, useMemo, useState } from "../../html.js";
-import { Problem } from "../../parts/alert.js";
-import { Table } from "../../parts/table.js";
+import { Problem, Table } from "../../parts/elements.js";
 import { configHash, link, workflowHash } from "./links.js";
 
 const HEIGHT = 38;

@@ -1,9 +1,8 @@
 /** One workflow: its nodes, what the check says about them, and what they took. */
 import { url, useApi } from "../../api.js";
 import { html } from "../../html.js";
-import { Empty, Loaded, Problem } from "../../parts/alert.js";
+import { Empty, Loaded, Problem, Title } from "../../parts/elements.js";
 import { counted, duration, plain, shortId } from "../../parts/format.js";
-import { Title } from "../../parts/title.js";
 import { configHash, link, useText, workflowHash, workflowPath } from "./links.js";
 import { WorkflowMap } from "./map.js";
 import { neighbours } from "./neighbours.js";
