@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -237,9 +237,8 @@ class NodeSite(NamedTuple):
 _site: ContextVar[NodeSite | None] = ContextVar("wilmer_node", default=None)
 
 
-def current_site() -> NodeSite | None:
-    """Return the node that this thread works for, if any."""
-    return _site.get()
+# Returns the node that this thread works for, if any. The method itself, as for the current request.
+current_site: Callable[[], NodeSite | None] = _site.get
 
 
 def enter_node(site: NodeSite) -> NodeSite | None:

@@ -269,6 +269,28 @@ def test_images_are_not_kept(lab: RecordLab) -> None:
     assert run.facts["question"] == "What is this?"
 
 
+def test_the_turns_of_a_long_conversation_share_their_messages(lab: RecordLab) -> None:
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {
+        "url": f"data:image/png;base64,{PIXEL}"}}]}
+    said: list[dict[str, Any]] = [
+        {"role": "assistant" if number % 2 else "user", "content": f"message {number}"} for number in range(60)]
+    said.insert(30, picture)
+    lab.default([llm(acceptImages=True, lastMessagesToSendInsteadOfPrompt=1000)])
+    for turn in range(3):
+        lab.ask(messages=[*said, user(f"turn {turn}")], stream=False)
+        said += [user(f"turn {turn}"), {"role": "assistant", "content": f"answer {turn}"}]
+    found = [texts.settled(run) for run in lab.runs]
+    for run, request in zip(found, lab.backend.requests, strict=True):
+        payload: Any = named(run, "attempt")[0].texts["payload"]
+        sent = request.json
+        assert PIXEL[:100] in json.dumps(sent) and PIXEL[:100] not in json.dumps(payload)
+        pairs = list(zip(payload["messages"], sent["messages"], strict=True))
+        assert [one for one, other in pairs if one != other] == [one for one, other in pairs if PIXEL in str(other)]
+    first, last = (run.spans[0].texts["request"]["messages"] for run in (found[0], found[2]))  # type: ignore[index]
+    assert all(one is other for one, other in zip(first[:30], last, strict=False))
+    assert found[0].size < found[1].size < found[2].size < found[0].size + 200
+
+
 def test_long_texts_keep_their_ends(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "MAX_TEXT", 1000)
     monkeypatch.setattr(texts, "KEPT_END", 400)

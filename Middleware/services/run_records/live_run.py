@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 from Middleware.models.cancel_scope import SERVER_STOPS
@@ -53,6 +53,25 @@ class LiveRun(RunDocument):
         refused, gone: how a wait at the gate ended: too late, or without the client.
     """
 
+    # What most runs leave as it is belongs to the class: a run is made for each request.
+    _status: RunStatus = "running"
+    _ended: int | None = None
+    _sent: SentRequest | None = None
+    _messages: Sequence[Mapping[str, object]] | None = None
+    routing: Span | None = None
+    chosen: str | None = None
+    answer: object = None
+    last_call: LlmCallRecord | None = None
+    question = first_user = ""
+    workflow: str | None = None
+    discussion: str | None = None
+    key_hash: str | None = None
+    refused = gone = False
+    queued: int | None = None
+    error: str | None = None
+    error_type: str | None = None
+    node_count = call_count = 0
+
     def __init__(self, request: RequestContext, changes: Iterator[int], keeps_texts: bool,
                  secret: Callable[[], bytes] | None = None) -> None:
         super().__init__(facts=cast(RunFacts, {}), spans=[])
@@ -66,8 +85,6 @@ class LiveRun(RunDocument):
         # Spans are measured with the exact clock; the moments in a request are those of the other one.
         self._clock, self._monotonic = time.perf_counter(), time.monotonic()
         self._started = time.time_ns() // 1000
-        self._status: RunStatus = "running"
-        self._ended: int | None = None
         self.nodes: dict[tuple[str, int], Span] = {}
         self.workflows: dict[str, Span] = {}
         self.calls: dict[int, tuple[Span, LlmCallRecord]] = {}
@@ -76,31 +93,16 @@ class LiveRun(RunDocument):
         self.dropped: dict[tuple[str, int], int] = {}
         self.dropped_by_call: dict[int, int] = {}
         self.attempts: list[tuple[Span, Attempt]] = []
-        self.routing: Span | None = None
-        self.chosen: str | None = None
-        self.answer: object = None
-        self.last_call: LlmCallRecord | None = None
-        self._sent: SentRequest | None = None
         self._answered: list[LlmCallRecord] = []
-        self.question = self.first_user = ""
-        self.workflow: str | None = None
-        self.discussion: str | None = None
         self.user: str | None = request.user
-        self.key_hash: str | None = None
-        self.private, self.refused, self.gone = request.redact, False, False
-        self.queued: int | None = None
-        self.error: str | None = None
-        self.error_type: str | None = None
-        self.node_count = self.call_count = 0
+        self.private = request.redact
         self.size = request.body_bytes
-        self.touch()
+        self.touched = next(changes)
 
     # -- spans ---------------------------------------------------------------------------------------------------
-    def touch(self, span: Span | None = None) -> None:
-        """Note a change of the run, or of one of its spans."""
+    def touch(self) -> None:
+        """Note a change of the run."""
         self.touched = next(self._changes)
-        if span is not None:
-            span.touched = self.touched
 
     def now(self) -> int:
         """Return the microseconds since the start of the run."""
@@ -109,10 +111,13 @@ class LiveRun(RunDocument):
     def begin(self, kind: SpanKind, name: str, parent: Span | None,
               attributes: dict[str, Attribute] | None = None) -> Span:
         """Return a new span that begins now."""
-        touched = self.touched = next(self._changes)
-        span = Span(next(self._ids), None if parent is None else parent.id, kind, name, self.now(), 0, "running",
+        # Without calls of our own, as a node costs a span and its end.
+        number, touched = next(self._ids), next(self._changes)
+        self.touched = touched
+        span = Span(number, None if parent is None else parent.id, kind, name,
+                    int((time.perf_counter() - self._clock) * MICROSECONDS), 0, "running",
                     {} if attributes is None else attributes, {}, touched)
-        if span.id <= MAX_SPANS:
+        if number <= MAX_SPANS:
             self.spans.append(span)
         else:
             self.spans_left_out += 1
@@ -122,11 +127,11 @@ class LiveRun(RunDocument):
         """End a span now, if it has not ended."""
         if span.status != "running":
             return
-        span.duration = self.now() - span.start
+        span.duration = int((time.perf_counter() - self._clock) * MICROSECONDS) - span.start
         if error is not None and self.keeps_texts:
             span.texts["error"] = str(error)
         span.status = status
-        self.touch(span)
+        span.touched = self.touched = next(self._changes)
 
     def moment(self) -> int:
         """Return now, in microseconds since 1970."""
@@ -152,10 +157,17 @@ class LiveRun(RunDocument):
     def read(self, request: RequestContext, sent: SentRequest, user: str, key_hash: str | None) -> None:
         """Note whose request it is and what it says."""
         self.user, self.key_hash, self.private = user, key_hash, self.private or request.redact
-        self.question = _text_of(next((one for one in reversed(sent.messages) if one.get("role") == "user"), None))
-        self.first_user = _text_of(next((one for one in sent.messages if one.get("role") == "user"), None))
-        self._sent = sent
+        self._sent, self._messages = sent, sent.messages
+        if not self.keeps_texts:
+            # The messages are not kept until somebody asks.
+            self._look_into_messages()
         self.touch()
+
+    def _look_into_messages(self) -> None:
+        messages, self._messages = self._messages, None
+        if messages is not None:
+            self.question = _text_of(next((one for one in reversed(messages) if one.get("role") == "user"), None))
+            self.first_user = _text_of(next((one for one in messages if one.get("role") == "user"), None))
 
     def keep_request(self, span: Span) -> None:
         """Keep what the client has sent as a text of the first span after it was read."""
@@ -179,6 +191,7 @@ class LiveRun(RunDocument):
         for span in self.spans:
             if span.status == "running":
                 self.end(span, left)
+        # Now, though the writer could: what they are made of is still in the processor's caches.
         self.facts = self._facts(request)
         self._request = None
         for table in (self.nodes, self.workflows, self.calls, self.waits, self.steps):
@@ -221,26 +234,30 @@ class LiveRun(RunDocument):
 
     # -- the facts -----------------------------------------------------------------------------------------------
     def _facts(self, request: RequestContext) -> RunFacts:
-        calls = self._answered
-        route, reason = self._route(request)
-        private = self.private = self.private or request.redact
+        self._look_into_messages()
+        self.private = self.private or request.redact
         if self.key_hash is None and request.api_key:
             self.key_hash = hash_api_key(request.api_key)
+        route, reason = self._route(request)
+        read = written = cached = None
+        estimated, endpoints = False, dict[str, None]()
+        for call in list(self._answered):
+            endpoints[call.endpoint] = None
+            output = _reported_output(call)
+            read, written, cached = _sum(read, call.prompt_tokens), _sum(written, output), _sum(
+                cached, call.cached_tokens)
+            estimated = estimated or (output is None and call.chunks > 0)
         facts: RunFacts = {
             "id": self.id, "kind": self._kind(request),
             "origin": None if request.origin is None else {"run": request.origin[0], "span": request.origin[1]},
             "status": self._status, "error.type": self.error_type, "user": self.user, "key_hash": self.key_hash,
-            "private": private, "client": request.api_type, "model": request.asked_model or None,
+            "private": self.private, "client": request.api_type, "model": request.asked_model or None,
             "stream": request.stream, "workflow": self.workflow, "route": route, "route.reason": reason,
             "discussion": self.discussion, "conversation": None, "started": self._started, "queued": self.queued,
             "first_token": self._moment(request.first_token_at), "answered": self._moment(request.answered_at),
-            "ended": self._ended, "nodes": self.node_count, "calls": self.call_count,
-            "endpoints": list(dict.fromkeys(call.endpoint for call in calls)),
-            "usage.input_tokens": _sum(call.prompt_tokens for call in calls),
-            "usage.output_tokens": _sum(_reported_output(call) for call in calls),
-            "usage.cache_read.input_tokens": _sum(call.cached_tokens for call in calls),
-            "estimated": any(_reported_output(call) is None and call.chunks for call in calls),
-            "config": self.facts.get("config", []), "question": None, "answer": None, "error": None}
+            "ended": self._ended, "nodes": self.node_count, "calls": self.call_count, "endpoints": list(endpoints),
+            "usage.input_tokens": read, "usage.output_tokens": written, "usage.cache_read.input_tokens": cached,
+            "estimated": estimated, "config": [], "question": None, "answer": None, "error": None}
         if self.keeps_texts:
             facts["question"] = _short(self.question)
             facts["answer"], facts["error"] = _short(self._answer_text(request)), _short(self.error)
@@ -263,7 +280,7 @@ class LiveRun(RunDocument):
             reason = f"category {self.chosen}, {reason}"
         elif request.task and not reason:
             reason = "background task"
-        return " > ".join([route, *request.branches]), reason or None
+        return " > ".join([route, *request.branches]) if request.branches else route, reason or None
 
     def _answer_text(self, request: RequestContext) -> str | None:
         """Return the answer, or what the client has got of it."""
@@ -304,6 +321,5 @@ def _reported_output(call: LlmCallRecord) -> int | None:
     return call.completion_tokens if usage and "completion_tokens" in usage else None
 
 
-def _sum(counts: Iterator[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+def _sum(known: int | None, more: int | None) -> int | None:
+    return known if more is None else more + (known or 0)

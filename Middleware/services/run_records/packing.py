@@ -2,16 +2,18 @@
 
 A reference in a tree is JSON: the number of a text that is a string; ``{"j": number}`` for one that is JSON;
 ``{"v": value}`` for a short value, which stands in the tree; or ``{"r": reference, "l": {name: [numbers]}}`` for an
-object whose long lists are stored item by item, such as the messages of a payload.
+object whose long lists are stored item by item, such as the messages of a payload. Of such a list, numbers that follow
+each other are ``[first, last]``.
 """
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
 from Middleware.services.run_records.model import ConfigVersion, RunDocument, RunFacts, Span
+from Middleware.services.run_records.repeated_lists import LEAST_MESSAGES, KnownList, KnownLists, Stretch
 
 VERSION = 1
 PLAIN, ZIPPED, SEALED = 0, 1, 2
@@ -24,9 +26,8 @@ ZIP_ABOVE = 2048
 QUICK, THOROUGH = 1, 6
 
 Reference: TypeAlias = "int | dict[str, object]"
-Keep: TypeAlias = Callable[[object, Callable[[], bytes]], int]
-"""Stores a text once and returns its number. It gets a hashable object that is equal for equal texts of one kind, and
-the function that makes the bytes."""
+Numbers: TypeAlias = "list[int | list[int]]"
+"""Numbers in a list of a tree. Those that follow each other are a list of the first and the last."""
 Load: TypeAlias = Callable[[int], bytes]
 
 
@@ -58,6 +59,24 @@ def unzipped(coding: int, data: bytes) -> bytes:
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
+class Keep(Protocol):
+    """Where the texts of runs go.
+
+    Attributes:
+        lists: those that were stored lately, with the numbers of their items.
+        characters: the size of the run of which texts are stored now.
+    """
+
+    lists: KnownLists[Numbers]
+    characters: int
+
+    def __call__(self, key: object, data: Callable[[], bytes]) -> int:
+        """Store a text once and return its number.
+
+        ``key``: a hashable object that is equal for equal texts of one kind; ``data`` makes the bytes.
+        """
+
+
 def packed(value: object, keep: Keep) -> Reference:
     """Store the texts of a value; return the reference to it."""
     if isinstance(value, str):
@@ -66,17 +85,61 @@ def packed(value: object, keep: Keep) -> Reference:
         text = value
         return keep(text, lambda: text.encode("utf-8", "surrogatepass"))
     if isinstance(value, Mapping):
-        lists = {name: items for name, items in value.items() if _is_list_of_objects(items)}
+        lists = {name: numbers for name, items in value.items() if (numbers := _packed_list(items, keep)) is not None}
         if lists:
             # The names keep their order, with the lists in their places.
             rest = {name: None if name in lists else item for name, item in value.items()}
-            return {"r": _packed_json(rest, keep),
-                    "l": {name: [_packed_item(item, keep) for item in items] for name, items in lists.items()}}
+            return {"r": _packed_json(rest, keep), "l": lists}
     return _packed_json(value, keep)
 
 
-def _is_list_of_objects(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, dict) for item in value)
+def _packed_list(value: object, keep: Keep) -> Numbers | None:
+    """Store the items of a list of objects; None for anything else."""
+    if not isinstance(value, (list, tuple)) or not value or not isinstance(value[0], dict):
+        return None
+    found = keep.lists.find(value) if len(value) >= LEAST_MESSAGES else None
+    numbers: Numbers = []
+    done = 0
+    for start, end, place in [*(found[1] if found is not None else ()), Stretch(len(value), len(value), 0)]:
+        for item in value[done:start]:
+            if not isinstance(item, dict):
+                return None
+            _append(numbers, number := _packed_item(item, keep), number)
+        if found is not None and end > start:
+            for first, last in _part(found[0].value, place, end - start):
+                _append(numbers, first, last)
+        done = end
+    if len(value) >= LEAST_MESSAGES:
+        keep.lists.add(KnownList(value, numbers, keep.characters), found[0] if found is not None else None)
+    return numbers
+
+
+def _append(numbers: Numbers, first: int, last: int) -> None:
+    """Add the numbers from ``first`` to ``last``."""
+    before = numbers[-1] if numbers else None
+    if isinstance(before, list) and before[1] + 1 == first:
+        numbers[-1] = [before[0], last]
+    elif isinstance(before, int) and before + 1 == first:
+        numbers[-1] = [before, last]
+    else:
+        numbers.append(first if first == last else [first, last])
+
+
+def _part(numbers: Numbers, start: int, length: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of the numbers that follow each other, of ``length`` numbers from ``start`` on."""
+    for number in numbers:
+        first, last = number if isinstance(number, list) else (number, number)
+        count = last - first + 1
+        if start < count and length > 0:
+            taken = min(count - start, length)
+            yield first + start, first + start + taken - 1
+            length -= taken
+        start = max(start - count, 0)
+
+
+def _each(numbers: Numbers) -> Iterator[int]:
+    for number in numbers:
+        yield from range(number[0], number[1] + 1) if isinstance(number, list) else (number,)
 
 
 def _packed_json(value: object, keep: Keep) -> Reference:
@@ -148,8 +211,8 @@ def unpacked(reference: Reference, load: Load) -> object:
     if "j" in reference:
         return from_json(load(cast(int, reference["j"])))
     value = cast("dict[str, object]", unpacked(cast(Reference, reference["r"]), load))
-    for name, numbers in cast("dict[str, list[int]]", reference["l"]).items():
-        value[name] = [from_json(load(number)) for number in numbers]
+    for name, numbers in cast("dict[str, Numbers]", reference["l"]).items():
+        value[name] = [from_json(load(number)) for number in _each(numbers)]
     return value
 
 
@@ -170,8 +233,8 @@ def _ids(reference: Reference) -> set[int]:
         return {cast(int, reference["j"])}
     if "l" not in reference:
         return set()
-    lists = cast("dict[str, list[int]]", reference["l"])
-    return _ids(cast(Reference, reference["r"])).union(*lists.values())
+    lists = cast("dict[str, Numbers]", reference["l"])
+    return _ids(cast(Reference, reference["r"])).union(*map(_each, lists.values()))
 
 
 def with_numbers(body: bytes, numbers: Mapping[int, int]) -> bytes:
@@ -191,6 +254,10 @@ def _renumbered(reference: Reference, numbers: Mapping[int, int]) -> Reference:
         return {"j": numbers[cast(int, reference["j"])]}
     if "l" not in reference:
         return reference
-    lists = cast("dict[str, list[int]]", reference["l"])
-    return {"r": _renumbered(cast(Reference, reference["r"]), numbers),
-            "l": {name: [numbers[number] for number in items] for name, items in lists.items()}}
+    renumbered: dict[str, Numbers] = {}
+    for name, items in cast("dict[str, Numbers]", reference["l"]).items():
+        own: Numbers = []
+        for number in _each(items):
+            _append(own, numbers[number], numbers[number])
+        renumbered[name] = own
+    return {"r": _renumbered(cast(Reference, reference["r"]), numbers), "l": renumbered}

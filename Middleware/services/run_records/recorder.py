@@ -157,11 +157,13 @@ class RunRecorder:
         node = work.nodes[index - 1]
         title = node_type if name == UNNAMED else name
         responder = index - 1 == record.responder_index
+        endpoint, preset = node.get(*_ENDPOINT), node.get(*_PRESET) or node.get(*_PRESET_NAME)
         run.node_count += 1
         run.nodes[work.workflow_id, index] = run.begin("node", title, run.workflows.get(work.workflow_id), {
             "node.index": index, "node.type": node_type, "node.title": title, "responder": responder,
-            "after_answer": work.request.answer_complete, "endpoint": _name(node.get(*_ENDPOINT)),
-            "preset": _name(node.get(*_PRESET) or node.get(*_PRESET_NAME))})
+            "after_answer": work.request.answered_at is not None,
+            "endpoint": endpoint if isinstance(endpoint, str) and endpoint else None,
+            "preset": preset if isinstance(preset, str) and preset else None})
 
     def node_delivered(self, record: RunRecord, index: int, output: object) -> None:
         work = record.run
@@ -169,7 +171,8 @@ class RunRecorder:
         span = run.nodes.get((work.workflow_id, index)) if run is not None else None
         if run is None or span is None:
             return
-        run.text(span, "output", output)
+        if run.keeps_texts:
+            span.texts["output"] = output
         if index - 1 == record.responder_index and work.non_responder is None and len(work.chain) == 1:
             run.answer = output
         run.end(span)
@@ -236,9 +239,7 @@ class RunRecorder:
             run.dropped[site.run_id, site.node_index] = count
 
     def attempt_started(self, attempt: Attempt) -> None:
-        call = attempt.call
-        request = current_request() if call is None else None
-        run = self._runs.get(call.request_id if call is not None else request.request_id if request is not None else "")
+        call, run = attempt.call, self._run_of(attempt)
         if run is None:
             return
         found = run.calls.get(id(call)) if call is not None else None
@@ -253,9 +254,7 @@ class RunRecorder:
         run.size += len(prompt) if isinstance(prompt, str) else 0
 
     def attempt_finished(self, attempt: Attempt) -> None:
-        call = attempt.call
-        request = current_request() if call is None else None
-        run = self._runs.get(call.request_id if call is not None else request.request_id if request is not None else "")
+        run = self._run_of(attempt)
         if run is None:
             return
         for span, known in reversed(run.attempts):
@@ -263,6 +262,13 @@ class RunRecorder:
                 run.end(span, "error" if attempt.error is not None else "cancelled" if attempt.stopped else "ok",
                         attempt.error)
                 return
+
+    def _run_of(self, attempt: Attempt) -> LiveRun | None:
+        """Return the run of a request to a server; a call for vectors belongs to the thread's request."""
+        if attempt.call is not None:
+            return self._runs.get(attempt.call.request_id)
+        request = current_request()
+        return self._runs.get(request.request_id) if request is not None else None
 
     # -- other work ----------------------------------------------------------------------------------------------
     def step_started(self, request: RequestContext, step: Step) -> None:
@@ -303,7 +309,3 @@ def _place(what: str) -> tuple[str, str, int]:
     """Return what tells a wait from others of the same run: a node waits for one thing at a time."""
     site = current_site()
     return (what, "", 0) if site is None or what == GATE else (what, site.run_id, site.node_index)
-
-
-def _name(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None

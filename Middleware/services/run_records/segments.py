@@ -16,6 +16,7 @@ from Middleware.services.run_records.packing import (
     SEALED,
     THOROUGH,
     ZIPPED,
+    Numbers,
     json_of,
     text_ids,
     texts_by_span,
@@ -24,6 +25,7 @@ from Middleware.services.run_records.packing import (
     with_numbers,
     zipped,
 )
+from Middleware.services.run_records.repeated_lists import KnownLists
 from Middleware.utilities import sqlite
 from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.utilities.files.file_access import process_lock
@@ -117,6 +119,7 @@ class SegmentWriter:
         self.database = open_database(path, TABLES)
         self._id = os.stat(path).st_ino
         self._known: dict[object, int] = {}
+        self.lists, self.characters = KnownLists[Numbers](), 0
         self._known_bytes = self._new_bytes = 0
         # The versions of configuration files of the run before, which runs of one second share, and their JSON.
         self._config: list[ConfigVersion] = []
@@ -132,13 +135,14 @@ class SegmentWriter:
     def put(self, n: int, document: RunDocument, with_texts: bool) -> None:
         """Write a run, or replace what was written of it. Commits now and then, and leaves a transaction open."""
         self._begin()
+        self.characters = document.size
         sealed = None
         if with_texts and document.facts["private"]:
             sealed = self._seal(document)
         config = document.facts["config"]
         if config is not self._config:
             self._config, self._config_json = config, json_of(config)
-        body = tree(document, self._keep if with_texts and sealed is None else None, sealed, self._config_json)
+        body = tree(document, self if with_texts and sealed is None else None, sealed, self._config_json)
         coding, data = zipped(body, TREE_ZIP_ABOVE)
         self.database.execute("INSERT OR REPLACE INTO tree (n, coding, body) VALUES (?, ?, ?)", (n, coding, data))
         self._count(len(data))
@@ -152,7 +156,8 @@ class SegmentWriter:
                                      (ZIPPED | SEALED, token))
         return int(done.lastrowid or 0)
 
-    def _keep(self, key: object, data: Callable[[], bytes]) -> int:
+    def __call__(self, key: object, data: Callable[[], bytes]) -> int:
+        """Write a text, unless it is there already; return its number. See ``Keep``."""
         known = self._known.get(key)
         if known is not None:
             return known
@@ -205,6 +210,7 @@ class SegmentWriter:
         """Forget which texts are in the file: some may have been removed."""
         self._known.clear()
         self._known_bytes = 0
+        self.lists.clear()
 
     def compress_trees(self, after: int) -> int | None:
         """Compress some trees with numbers above ``after``; return the last one, None when there are no more."""

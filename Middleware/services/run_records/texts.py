@@ -9,12 +9,20 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from Middleware.models.llm_call import AnswerParts
 from Middleware.models.process import process
 from Middleware.services.run_records.completion import complete, complete_facts, describe_attempt
 from Middleware.services.run_records.live_run import LiveRun
 from Middleware.services.run_records.model import RunDocument, Span
+from Middleware.services.run_records.repeated_lists import (
+    LEAST_MESSAGES,
+    MOST_CHARACTERS,
+    KnownList,
+    KnownLists,
+    Stretch,
+)
 from Middleware.utilities.answers.tool_calls import ToolCallAssembler
 from Middleware.utilities.native_threads import new_lock
 from Middleware.utilities.text_utils import encode_text, restore_braces
@@ -38,10 +46,14 @@ _IMAGE_STARTS = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "im
 
 
 class Settling:
-    """The lock of the threads that settle runs: the writer and those of readers. No request's thread takes it."""
+    """The lock of the threads that settle runs: the writer and those of readers. No request's thread takes it.
+
+    ``lists``: the messages of the runs before as they are stored; guarded by the lock.
+    """
 
     def __init__(self) -> None:
         self.lock = new_lock()
+        self.lists = KnownLists[_Fitted]()
 
 
 def settled(document: RunDocument, texts: bool = True) -> RunDocument:
@@ -57,10 +69,11 @@ def settled(document: RunDocument, texts: bool = True) -> RunDocument:
     if not texts:
         return without_texts(document)
     if not document.settled:
-        with process().one(Settling).lock:
+        settling = process().one(Settling)
+        with settling.lock:
             # Another thread may have done it meanwhile.
             if not document.settled:
-                _settle(document)
+                _settle(document, settling.lists)
                 document.settled = True
     return _as_it_is(document)
 
@@ -116,26 +129,38 @@ def _copies(run: LiveRun, spans: Sequence[Span]) -> list[Span]:
     return list(copies.values())
 
 
-def _settle(document: RunDocument) -> None:
-    """Give a document's spans their texts as they are shown and stored."""
+def _settle(document: RunDocument, lists: KnownLists[_Fitted] | None = None) -> None:
+    """Give a document's spans their texts as they are shown and stored; ``lists``: those of earlier runs."""
     document.spans.sort(key=lambda span: span.id)
-    texts = _Texts()
+    texts = _Texts(lists)
     for span in document.spans:
         if span.texts:
             span.texts = texts.of_span(span)
     document.text_bytes_left_out, document.size = texts.left_out, texts.size
 
 
+class _Fitted(NamedTuple):
+    """A list of messages within the limits, and the characters of each."""
+
+    messages: list[object]
+    lengths: list[int]
+
+
 @dataclass
 class _Texts:
     """The texts of one run so far, in characters. One that stands in several places counts once.
 
-    ``seen``: the ids of objects that the run keeps alive.
+    Attributes:
+        lists: the lists of messages of earlier runs, as they are stored.
+        seen: the ids of objects that the run keeps alive.
+        own: the lists of this run, as they were sent.
     """
 
+    lists: KnownLists[_Fitted] | None = None
     size: int = 0
     left_out: int = 0
     seen: set[int] = field(default_factory=set)
+    own: KnownLists[_Fitted] = field(default_factory=KnownLists)
 
     def of_span(self, span: Span) -> dict[str, object]:
         """Return a span's texts, without those that are empty."""
@@ -173,6 +198,8 @@ class _Texts:
             fitted = {str(name): self._fit(item, str(name), depth + 1) for name, item in value.items()}
             return value if type(value) is dict and all(map(operator.is_, fitted.values(), value.values())) else fitted
         if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+            if key == "messages" and len(value) >= LEAST_MESSAGES:
+                return self._messages(value, depth)
             if key == "messages":
                 items: list[object] = [self._message(item, depth + 1) for item in value]
             else:
@@ -181,6 +208,35 @@ class _Texts:
         if value is None or isinstance(value, (bool, int, float)):
             return value
         return self._text(str(value), False)
+
+    def _messages(self, messages: Sequence[object], depth: int) -> list[object]:
+        """Return a long list of messages within the limits, with those of earlier lists that it repeats."""
+        fitted = _Fitted([], [])
+        found, known = self.own.find(messages), None
+        is_counted = found is not None
+        if found is None and self.lists is not None:
+            found = self.lists.find(messages)
+            known = found[0] if found is not None else None
+        # What comes after the last stretch ends with an empty one.
+        for start, end, place in [*(found[1] if found is not None else ()), Stretch(len(messages), len(messages), 0)]:
+            for message in messages[len(fitted.messages):start]:
+                before = self.size
+                fitted.messages.append(self._message(message, depth + 1))
+                fitted.lengths.append(self.size - before)
+            if found is not None and end > start:
+                part = slice(place, place + end - start)
+                lengths = found[0].value.lengths[part]
+                more = 0 if is_counted else sum(lengths)
+                if self.size + more > MAX_RUN_TEXTS:
+                    return [self._message(message, depth + 1) for message in messages]
+                self.size += more
+                fitted.messages.extend(found[0].value.messages[part])
+                fitted.lengths.extend(lengths)
+        characters = sum(fitted.lengths)
+        self.own.add(KnownList(messages, fitted))
+        if self.lists is not None and characters < MOST_CHARACTERS:
+            self.lists.add(KnownList(fitted.messages, fitted, characters), known)
+        return fitted.messages
 
     def _message(self, message: object, depth: int) -> object:
         """Return a message within the limits. Nearly all of the thousands in a long conversation are a role and a text.

@@ -150,6 +150,27 @@ def test_a_growing_conversation_costs_a_message_for_each_turn(lab):
     assert os.path.getsize(lab.folder.file("seg-000001.db")) < 40 * 4096
 
 
+def test_a_long_conversation_is_stored_by_what_is_new_of_it(lab):
+    said = [message("user" if number % 2 else "assistant", f"message {number} with some words")
+            for number in range(200)]
+    turns = []
+    for turn in range(6):
+        # Each turn is read anew, its system prompt has the time, and a window begins later after the third one.
+        conversation = [message("system", f"it is {turn} o'clock"), *(dict(one) for one in said)]
+        turns.append(run(messages=conversation[5 if turn > 3 else 0:]))
+        lab.record(turns[-1])
+        said += [message("assistant", f"answer {turn} is longer"), message("user", f"question {turn} is longer, too")]
+    with sqlite3.connect(lab.folder.file("seg-000001.db")) as database:
+        assert database.execute("SELECT count(*) FROM text").fetchone()[0] < 235
+        assert database.execute("SELECT max(length(body)) FROM tree").fetchone()[0] < 900
+    lab.archive.pin(turns[2].facts["id"], OPERATOR, True)
+    lab.archive.delete(turns[1].facts["id"], OPERATOR)
+    for turn, one in enumerate(turns):
+        if turn != 1:
+            texts = lab.archive.texts(one.facts["id"], 4, OPERATOR)
+            assert texts["payload"] == one.spans[3].texts["payload"]
+
+
 def test_long_texts_are_found_by_a_search_that_goes_on_where_it_stopped(lab, monkeypatch):
     all_runs = [run(messages=[message("user", f"{'x' * 5000} needle{number % 3} \"quoted\"")], started=number)
                 for number in range(1, 31)]
