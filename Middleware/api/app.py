@@ -52,7 +52,7 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
     get_idempotency_service().is_running = running_requests().knows
     app = app or create_app()
     observer = app.extensions[LISTENERS_KEY] = Listeners(
-        [*default_listeners(), *listeners, *([] if records is None else [records.recorder])])
+        [*default_listeners(), *listeners, *([] if records is None else records.listeners)])
     if records is not None and records.metrics is not None:
         # Imported here: the library takes memory, and most servers have no such route.
         from Middleware.api.metrics import add_metrics_route

@@ -39,6 +39,7 @@ class LaunchArguments:
         console: ``off``, ``on``, or ``edit``: files of the configuration may be saved from it.
         record: what is kept of runs on the disk: ``off``, ``facts`` or ``texts``; None: as the settings say.
         metrics: ``/metrics`` is served.
+        otel: each request is sent as a trace, as OpenTelemetry's environment variables say.
     """
 
     config_directory: str | None = None
@@ -63,6 +64,7 @@ class LaunchArguments:
     console: str = "on"
     record: str | None = None
     metrics: bool = False
+    otel: bool = False
 
 
 class Parser(argparse.ArgumentParser):
@@ -208,6 +210,8 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
              "(default: what the console's settings say, else facts)")
     add("--metrics", action="store_true", help="serve counts and times of requests and LLM calls at /metrics, for "
                                                "Prometheus")
+    add("--otel", action="store_true", help="send each request as a trace to an OpenTelemetry collector; the variables "
+                                            "OTEL_... say where to (default: http://localhost:4318)")
     add("--log-level", type=str.upper, choices=LOG_LEVELS, help="DEBUG writes conversation text to the log "
                                                                "(default: environment WILMER_LOG_LEVEL, else INFO)")
 
@@ -227,7 +231,7 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         accepted_keys_file=_file(raw.accepted_keys_file),
         allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), allow_public=raw.allow_public,
         log_level=raw.log_level, verbose=raw.verbose, console=raw.console, record=raw.record,
-        metrics=raw.metrics)
+        metrics=raw.metrics, otel=raw.otel)
 
 
 def parse_command_arguments(

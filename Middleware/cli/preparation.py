@@ -19,7 +19,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
-from Middleware.utilities.command_lines import command
+from Middleware.utilities.command_lines import command, in_project_container
 from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ def build_application(threads: int | None = None, listeners: Sequence[object] = 
 
 
 def build_records(arguments: LaunchArguments) -> RunRecords | None:
-    """Return what records the runs; None without console and metrics, and then nothing of it is imported either."""
-    if arguments.console == "off" and not arguments.metrics:
+    """Return what records the runs; None if nobody is to know of them, and then nothing of it is imported."""
+    if arguments.console == "off" and not (arguments.metrics or arguments.otel):
         return None
     from Middleware.services.run_records.records import build_records
-    records = build_records(arguments.console, arguments.record, arguments.metrics)
+    records = build_records(arguments.console, arguments.record, arguments.metrics, arguments.otel)
     records.make_atlas, records.make_editor = _make_atlas, _make_editor
     return records
 
@@ -83,12 +83,20 @@ def build_records(arguments: LaunchArguments) -> RunRecords | None:
 def require_optional_packages(arguments: LaunchArguments) -> None:
     """Raise StartError if a flag needs a package that is not installed."""
     if arguments.metrics:
-        _require("--metrics", "requirements.lock", "prometheus_client")
+        _require("--metrics", "requirements.lock", "prometheus-client", "prometheus_client")
+    if arguments.otel:
+        _require("--otel", "requirements-otel.txt", "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
+                 "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
-def _require(flag: str, file: str, *modules: str) -> None:
+def _require(flag: str, file: str, packages: str, *modules: str) -> None:
+    """Raise StartError if one of ``modules`` is missing; ``file`` names the ``packages`` that have them."""
     if all(map(_is_installed, modules)):
         return
+    # The image has no environment that could be added to.
+    if in_project_container():
+        raise StartError(f"{flag} needs packages that are not installed. Write PIP_PACKAGES={packages} "
+                         "into .env, then run docker compose up -d --build")
     path = os.path.join(config_utils.get_project_root_directory_path(), file)
     raise StartError(f"{flag} needs packages that are not installed. Install them with: "
                      f"{command([sys.executable, '-m', 'pip', 'install', '-r', path])}")

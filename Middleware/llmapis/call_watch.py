@@ -28,12 +28,18 @@ class AttemptWatch:
                  call: LlmCallRecord | None = None, stands_in_for: str = "") -> None:
         self._observer, self._settings, self._outcome = observer, settings, outcome
         self._operation, self._call, self._stands_in_for = operation, call, stands_in_for
+        request = current_request()
+        self._trace = request.trace if request is not None else None
 
-    def begin(self, url: str, payload: Mapping[str, object]) -> Attempt:
+    def next_traceparent(self) -> str:
+        """Return the header that tells the server the trace of the next attempt; "" where none are sent."""
+        return "" if self._trace is None else self._trace.next_traceparent()
+
+    def begin(self, url: str, payload: Mapping[str, object], traceparent: str = "") -> Attempt:
         settings = self._settings
         attempt = Attempt(self._call, self._outcome, settings.endpoint_name, self._operation,
                           str(API_TYPE.value(settings.api_type, "type")), url, payload, settings.endpoint,
-                          self._stands_in_for)
+                          self._stands_in_for, traceparent=traceparent)
         self._observer.emit("attempt_started", attempt)
         return attempt
 

@@ -70,9 +70,11 @@ class BackendRequest:
     local_only: bool = False
     watch: AttemptWatch | None = field(default=None, repr=False, compare=False)
 
-    def to_http(self) -> HttpRequest:
+    def to_http(self, traceparent: str = "") -> HttpRequest:
         """Return the request without its body. Raises ConfigValueError for an invalid URL."""
         headers = dict(self.headers)
+        if traceparent:
+            headers["traceparent"] = traceparent
         if not any(name.lower() == "content-type" for name in headers):
             headers["Content-Type"] = "application/json"
         return HttpRequest(parse_target(self.url), "POST", headers, self.connect_timeout, self.read_timeout,
@@ -121,14 +123,16 @@ class BackendStream:
 
     def __init__(self, pool: ConnectionPool, request: BackendRequest, scope: CancelScope) -> None:
         self._request = request
-        self._http = request.to_http()
+        self._traceparent = "" if request.watch is None else request.watch.next_traceparent()
+        self._http = request.to_http(self._traceparent)
         self._exchange = Exchange(pool, self._http, encode_payload(request.payload), scope)
         self._blocks = self._read()
 
     def _read(self) -> Generator[bytes, None, None]:
         exchange, watch = self._exchange, self._request.watch
         error: BaseException | None = None
-        attempt = None if watch is None else watch.begin(self._request.url, self._request.payload)
+        attempt = None if watch is None else watch.begin(
+            self._request.url, self._request.payload, self._traceparent)
         try:
             head = yield from exchange.begin()
             if head is None:

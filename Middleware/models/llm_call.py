@@ -114,6 +114,7 @@ class Attempt:
         status: that of HTTP; None if none has arrived.
         error: what ended it; None for a complete answer, and for one that was stopped.
         stopped: it was cancelled, or its stream abandoned.
+        traceparent: the header that tells the server which trace it belongs to; "" for none.
     """
 
     call: LlmCallRecord | None
@@ -128,6 +129,7 @@ class Attempt:
     status: int | None = None
     error: BaseException | None = None
     stopped: bool = False
+    traceparent: str = ""
 
 
 @dataclass

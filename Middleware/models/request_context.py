@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite, Observer, TokenCounts, current_site
+from Middleware.models.trace_context import TraceContext
 from Middleware.models.trial import Trial
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class RequestContext:
         origin: the run that it repeats, and a span of that run.
         asked_model: the model that the client has named; "" for none.
         body_bytes: the length of its body.
+        traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
+        trace: that trace, or one of its own; None where none are sent.
         files: the configuration files that were used, by path, each with its name below the config root; None if
             nobody wants to know.
     """
@@ -120,6 +123,8 @@ class RequestContext:
     origin: tuple[str, int | None] | None = None
     asked_model: str = ""
     body_bytes: int = 0
+    traceparent: str = ""
+    trace: TraceContext | None = None
     files: dict[str, str] | None = field(default=None, repr=False)
 
     def begin_again(self) -> None:

@@ -30,6 +30,14 @@ def test_each_requirement_is_locked_at_its_version(source: str, lock: str) -> No
     assert wanted and {name: locked.get(name) for name in wanted} == wanted, advice
 
 
+def test_the_packages_of_otel_fit_those_that_users_have() -> None:
+    """They have no lock of their own, and come on top of ``requirements.lock``."""
+    wanted, users, tests = pins("requirements-otel.txt"), pins("requirements.lock"), pins("requirements-test.lock")
+    assert len(wanted) == 2 and {name: tests.get(name) for name in wanted} == wanted
+    # Each version of the SDK wants exactly that of the API.
+    assert set(wanted.values()) == {users["opentelemetry-api"]}, "take the version of opentelemetry-api"
+
+
 def test_tests_run_with_the_versions_that_users_install() -> None:
     users, tests = (pins(lock) for _, lock in LOCKS[:2])
     assert {name: tests.get(name) for name in users} == users

@@ -173,6 +173,7 @@ def admit(app: WSGIApplication, request: RequestContext, environ: WSGIEnvironmen
     try:
         if request.api_type != OTHER_API:
             request.body_bytes = _declared_length(environ) or 0
+            request.traceparent = environ.get("HTTP_TRACEPARENT", "")
             request.report("request_arrived", request)
         _displace_earlier_attempt(request, environ)
         return _AdmittedBody(app(environ, start_response), request)

@@ -88,6 +88,10 @@ def describe_attempt(span: Span, attempt: Attempt) -> None:
     if answered and outcome.reported:
         found[CACHE_CREATION] = token_count(outcome.reported.get("cache_creation_input_tokens"))
         found.update(zip(TIMES, _times(outcome.reported), strict=True))
+    if attempt.error is not None:
+        found["error.type"] = type(attempt.error).__name__
+    if attempt.traceparent:
+        found["traceparent"] = attempt.traceparent
 
 
 def _add_samplers(found: dict[str, Attribute], payload: Mapping[str, object]) -> None:

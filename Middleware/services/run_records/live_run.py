@@ -192,7 +192,7 @@ class LiveRun(RunDocument):
             if span.status == "running":
                 self.end(span, left)
         # Now, though the writer could: what they are made of is still in the processor's caches.
-        self.facts = self._facts(request)
+        self.facts, self.trace = self._facts(request), request.trace
         self._request = None
         for table in (self.nodes, self.workflows, self.calls, self.waits, self.steps):
             table.clear()

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
+
+if TYPE_CHECKING:
+    from Middleware.models.trace_context import TraceContext
 
 RunKind: TypeAlias = Literal["chat", "task", "playground", "replay", "again"]
 """``task`` is a front-end's own request, such as for a title."""
@@ -154,6 +157,7 @@ class RunDocument:
         spans_left_out, text_bytes_left_out: what was beyond the limits of one run.
         size: an estimate of the bytes of its texts in memory.
         touched: the number of its last change, see ``RunRing.counter``.
+        trace: the trace of the request; None where none are sent.
         settled: its texts are as they are shown and stored. Those of a run as the recorder gives it are references to
             the objects at work; ``texts.settled`` makes the others of them.
     """
@@ -167,6 +171,7 @@ class RunDocument:
     size: int = 0
     touched: int = 0
     settled: bool = False
+    trace: TraceContext | None = field(default=None, repr=False)
 
     @property
     def finished(self) -> bool:

@@ -24,6 +24,7 @@ from Middleware.utilities.config.paths import console_directory
 
 if TYPE_CHECKING:
     from Middleware.services.run_records.metrics import RunMetrics
+    from Middleware.services.run_records.traces import RunTraces
 
 # How soon a secret that was replaced on the disk is used.
 SECRET_SECONDS = 60.0
@@ -42,6 +43,7 @@ class RunRecords:
         make_atlas: reads the workflows, for the pages about them; it belongs to the floor above the API.
         make_editor: shows and changes the configuration; so does it.
         metrics: what ``/metrics`` shows; None: it is not served.
+        traces: gives requests their traces, and sends them; None: none are sent.
     """
 
     mode: str
@@ -54,6 +56,7 @@ class RunRecords:
     make_atlas: MakeAtlas | None = None
     make_editor: MakeEditor | None = None
     metrics: RunMetrics | None = None
+    traces: RunTraces | None = None
 
     def __post_init__(self) -> None:
         self._notes = NoteHandler(self.recorder)
@@ -61,6 +64,11 @@ class RunRecords:
     @property
     def has_console(self) -> bool:
         return self.mode != "off"
+
+    @property
+    def listeners(self) -> list[object]:
+        """The listeners of the engine that record."""
+        return [self.recorder] if self.traces is None else [self.traces, self.recorder]
 
     def begin(self) -> None:
         """Listen to the log, of which runs keep their warnings."""
@@ -70,6 +78,8 @@ class RunRecords:
         """Write what is under way, at the end of the process."""
         logging.getLogger().removeHandler(self._notes)
         self.store.close()
+        if self.traces is not None:
+            self.traces.close()
 
 
 def console_folder() -> ConsoleFolder:
@@ -88,21 +98,23 @@ def stored_runs() -> Iterator[RunArchive]:
         store.close()
 
 
-def build_records(mode: str, record: str | None = None, metrics: bool = False) -> RunRecords:
+def build_records(mode: str, record: str | None = None, metrics: bool = False,
+                  otel: bool = False) -> RunRecords:
     """Return the records of a process whose command line says ``--console mode`` and ``--record record``.
 
-    ``metrics``: runs are counted for ``/metrics``. Without a console that is all: no run stays in memory or on disk.
+    ``metrics``: runs are counted for ``/metrics``; ``otel``: they are sent as traces. Without a console that is all: no
+    run stays in memory or on disk.
     """
     # Built now: the writer's thread is a native one, which must not wait for a lock of another kind.
     process().one(Settling)
     process().one(ConfigVersions)
-    counted = _make_metrics() if metrics else None
+    counted, traces = _make_metrics() if metrics else None, _make_traces() if otel else None
     folder, ring = console_folder(), RunRing() if mode != "off" else RunRing(max_runs=0)
     settings = RecordSettings(folder, record if mode != "off" else "off")
-    store = RunStore(folder, ring, settings, [] if counted is None else [counted])
+    store = RunStore(folder, ring, settings, [one for one in (counted, traces) if one is not None])
     recorder = RunRecorder(ring, store, settings, ConversationSecret(folder, settings))
     return RunRecords(mode, folder, settings, ring, store, RunArchive(ring, store), recorder,
-                      metrics=counted)
+                      metrics=counted, traces=traces)
 
 
 def _make_metrics() -> RunMetrics:
@@ -110,6 +122,13 @@ def _make_metrics() -> RunMetrics:
     from Middleware.services.run_records.metrics import RunMetrics
 
     return RunMetrics()
+
+
+def _make_traces() -> RunTraces | None:
+    # Imported here: the packages may not be installed.
+    from Middleware.services.run_records.traces import RunTraces, is_disabled
+
+    return None if is_disabled() else RunTraces()
 
 
 class NoteHandler(logging.Handler):
