@@ -39,6 +39,7 @@ GATHER_SECONDS = 0.3
 LONG_SECONDS, AGAIN_SECONDS = 2.0, 10.0
 # A failing disk is tried again so often.
 RETRY_SECONDS = 30.0
+BUSY_RETRY_SECONDS = 1.0
 RETENTION_SECONDS = 3600.0
 # After this time without runs, what was written in a hurry is compressed.
 IDLE_SECONDS = 10.0
@@ -91,7 +92,7 @@ class RunStore:
         self._disk: Disk | None = None
         self._reader: Reader | None = None
         self._waiting: deque[RunDocument] = deque()
-        self._try_at = 0.0
+        self._try_at = self._busy_since = 0.0
         self._written_at: dict[str, float] = {}
         self._retain_at = self._idle_at = 0.0
         self._dropped_texts = self._dropped_runs = 0
@@ -239,13 +240,20 @@ class RunStore:
             with self._guard:
                 self._opened().write(documents, self.settings.mode() == "texts")
         except _disk_errors() as error:
-            self._try_at = time.monotonic() + RETRY_SECONDS
+            now = time.monotonic()
+            if _is_busy(error):
+                self._busy_since = self._busy_since or now
+                # Another process writes, on a machine that has much to do: nothing is wrong with the disk yet.
+                if now - self._busy_since < RETRY_SECONDS:
+                    self._try_at = now + BUSY_RETRY_SECONDS
+                    return False
+            self._try_at = now + RETRY_SECONDS
             if self._failures.first(str(error)):
                 logger.warning("Runs are not written to %s: %s. Requests go on; it is tried again every %d seconds.",
                                self.folder.path, error, RETRY_SECONDS)
             return False
         self._idle_at = time.monotonic() + IDLE_SECONDS
-        self._try_at = 0.0
+        self._try_at = self._busy_since = 0.0
         if self._failures.keys():
             self._failures.clear()
             logger.info("Runs are written to %s again.", self.folder.path)
@@ -451,6 +459,13 @@ class RunStore:
         if self._read().exists():
             with self._guard:
                 self._opened().delete_everything(kept)
+
+
+def _is_busy(error: Exception) -> bool:
+    import sqlite3
+
+    from Middleware.utilities.sqlite import is_busy
+    return isinstance(error, sqlite3.Error) and is_busy(error)
 
 
 def _disk_errors() -> tuple[type[Exception], ...]:

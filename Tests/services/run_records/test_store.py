@@ -1,6 +1,7 @@
 """The store: what is on disk when, how it stays small, and what damage and full disks do to it."""
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -483,6 +484,20 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_tried_again(tmp_path, 
     assert lab.archive.dropped() == {"texts": 0, "runs": 0}
     assert "again" in caplog.records[-1].getMessage()
     lab.close()
+
+
+def test_a_file_that_another_process_locks_is_tried_again_soon(lab, monkeypatch, caplog):
+    monkeypatch.setattr("Middleware.utilities.sqlite.BUSY_SECONDS", 0.1)
+    lab.record(run())
+    with contextlib.closing(sqlite3.connect(lab.folder.file("index.db"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        late = run()
+        lab.store.finished(late)
+        assert eventually(lambda: lab.store._try_at > 0)
+        other.execute("ROLLBACK")
+    # Far below the 30 seconds of a disk that fails.
+    assert eventually(lambda: lab.store.one(late.facts["id"]), 15)
+    assert "not written" not in caplog.text
 
 
 def test_what_waits_for_the_disk_is_limited(tmp_path, monkeypatch, caplog):
