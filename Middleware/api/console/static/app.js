@@ -5,7 +5,6 @@ import { useLiveState } from "./live.js";
 import { Empty, Loading, Problem, Title } from "./parts/elements.js";
 import { KeyboardHelp } from "./parts/keyboard.js";
 import { acceptDroppedRunFiles } from "./parts/run_file.js";
-import { ThemeButton, applyTheme } from "./parts/theme.js";
 import SignIn from "./pages/sign_in.js";
 import { ROUTES, resolve } from "./routes.js";
 import { forgetToken, keepToken, may, onSessionEnd, takeSignInCode, token } from "./session.js";
@@ -92,13 +91,37 @@ function LiveState() {
     <span class="shape" aria-hidden="true">${LIVE_SHAPES[state]}</span> ${state}</span>`;
 }
 
+// Dark and light: the system's choice, or the reader's.
+const THEME = "wilmer-console-theme";
+const THEMES = { system: "◐", dark: "●", light: "○" };
+
+const stored = () => (localStorage.getItem(THEME) in THEMES ? localStorage.getItem(THEME) : "system");
+
+/** Called before anything is drawn. */
+function applyTheme() {
+  document.documentElement.dataset.theme = stored();
+}
+
+function ThemeButton() {
+  const [theme, setTheme] = useState(stored());
+  const next = () => {
+    const names = Object.keys(THEMES);
+    const chosen = names[(names.indexOf(theme) + 1) % names.length];
+    localStorage.setItem(THEME, chosen);
+    applyTheme();
+    setTheme(chosen);
+  };
+  return html`<button class="quiet" aria-label="Theme" title=${`Theme: ${theme}`} onClick=${next}>
+    <span aria-hidden="true">${THEMES[theme]}</span><span class="theme-name" aria-hidden="true"> ${theme}</span></button>`;
+}
+
 function Page({ route, path, query, session, signOut }) {
   const [loaded, setLoaded] = useState({});
   const allowed = route && may(session, route.role);
   useEffect(() => {
     if (!allowed) return undefined;
     let left = false;
-    route.load().then((module) => ({ component: module.default }), () => ({ error: { message: "A part of this page could not be loaded.", where: route.path } }))
+    import(`./pages/${route.page}.js`).then((module) => ({ component: module.default }), () => ({ error: { message: "A part of this page could not be loaded.", where: route.path } }))
       .then((found) => left || setLoaded({ route, ...found }));
     return () => { left = true; };
   }, [route]);

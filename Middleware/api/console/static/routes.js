@@ -2,27 +2,27 @@
  * One line for each page. A page that is not built has no line, so that nothing in the menu leads nowhere.
  *
  * `path`: the hash after `#/`; `*` stands for one segment, `**` for all that follow. `name`: the link in the
- * navigation, in the order of these lines. `role`: the least role that may see it.
+ * navigation, in the order of these lines. `role`: the least role that may see it. `page`: its module.
  */
 
-/** @typedef {{path: string, name?: string, role: "own" | "all" | "operator", load: () => Promise<{default: Function}>}} Route */
+/** @typedef {{path: string, name?: string, role?: "own" | "all" | "operator", page: string}} Route */
 
 /** @type {Route[]} */
 export const ROUTES = [
-  { path: "runs", name: "Runs", role: "own", load: () => import("./pages/runs.js") },
-  { path: "runs/*", role: "own", load: () => import("./pages/run.js") },
-  { path: "runs/*/test", role: "own", load: () => import("./pages/test.js") },
-  { path: "again/*/*", role: "own", load: () => import("./pages/again.js") },
-  { path: "compare/*/*", role: "own", load: () => import("./pages/compare.js") },
-  { path: "file", role: "own", load: () => import("./pages/file.js") },
-  { path: "workflows", name: "Workflows", role: "all", load: () => import("./pages/workflows.js") },
-  { path: "workflows/**", role: "all", load: () => import("./pages/workflows.js") },
-  { path: "playground", name: "Playground", role: "own", load: () => import("./pages/playground.js") },
-  { path: "memory", name: "Memory", role: "own", load: () => import("./pages/memory.js") },
-  { path: "memory/*", role: "own", load: () => import("./pages/memory.js") },
-  { path: "backends", name: "Backends", role: "all", load: () => import("./pages/backends.js") },
-  { path: "config", name: "Configuration", role: "operator", load: () => import("./pages/config.js") },
-  { path: "settings", name: "Settings", role: "operator", load: () => import("./pages/settings.js") },
+  { path: "runs", name: "Runs", page: "runs" },
+  { path: "runs/*", page: "run" },
+  { path: "runs/*/test", page: "test" },
+  { path: "again/*/*", page: "again" },
+  { path: "compare/*/*", page: "compare" },
+  { path: "file", page: "file" },
+  { path: "workflows", name: "Workflows", role: "all", page: "workflows/list" },
+  { path: "workflows/**", role: "all", page: "workflows/one" },
+  { path: "playground", name: "Playground", page: "playground" },
+  { path: "memory", name: "Memory", page: "memory/list" },
+  { path: "memory/*", page: "memory/discussion" },
+  { path: "backends", name: "Backends", role: "all", page: "backends" },
+  { path: "config", name: "Configuration", role: "operator", page: "config" },
+  { path: "settings", name: "Settings", role: "operator", page: "settings" },
 ];
 
 /**
@@ -37,11 +37,6 @@ export function resolve(hash) {
     if (rest) return { route, path: rest, query: new URLSearchParams(query) };
   }
   return { route: null, path: segments, query: new URLSearchParams(query) };
-}
-
-/** @param {string} path such as `settings` @returns {boolean} whether that page is built */
-export function hasPage(path) {
-  return ROUTES.some((route) => route.path === path);
 }
 
 /** @param {string} hash @param {{replace?: boolean}} [how] */

@@ -45,7 +45,7 @@ export function takeSignInCode() {
   return decodeURIComponent(match[1]);
 }
 
-/** @param {Session} session @param {Session["role"]} role the least role */
-export function may(session, role) {
+/** @param {Session} session @param {Session["role"]} [role] the least role */
+export function may(session, role = "own") {
   return RANK[session.role] >= RANK[role];
 }

@@ -25,9 +25,9 @@ export default function Again({ path: [id, span] }) {
 /** @param {{call: Call, address: string}} props */
 function Desk({ call, address }) {
   const [edited, setEdited] = useState({ ...call, times: 1 });
-  const [answers, setAnswers] = useState(/** @type {Answer[]} */ ([]));
+  const [answers, setAnswers] = useState([]);
   const [run, setRun] = useState("");
-  const sending = useRef(/** @type {AbortController | null} */ (null));
+  const sending = useRef(null);
   useEffect(() => () => sending.current?.abort(), []);
   const change = (values) => setEdited({ ...edited, ...values });
   const write = (n, content) => change({ messages: edited.messages.map((one, at) => (at === n ? { ...one, content } : one)) });

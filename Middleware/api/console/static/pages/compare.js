@@ -14,7 +14,7 @@ import { asText, count, duration, Moment, NOT_REPORTED, shortId } from "../parts
 
 /** @param {{path: string[]}} props both runs */
 export default function Compare({ path: [a, b] }) {
-  const [picked, choose] = useState(/** @type {Step | null} */ (null));
+  const [picked, choose] = useState(null);
   const compared = (data) => {
     /** @type {Step[]} */
     const steps = data.steps;

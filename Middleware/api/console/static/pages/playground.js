@@ -11,7 +11,6 @@ import { Timeline } from "../parts/timeline.js";
 
 const STATES = { stopped: "stopped", cut: "cut at its limit", failed: "failed" };
 
-/** @param {{session: object}} props */
 export default function Playground({ session }) {
   const talk = conversationOf(session);
   const [, draw] = useState({});
@@ -36,7 +35,6 @@ export default function Playground({ session }) {
 function Choices({ talk }) {
   const playground = useApi("playground");
   const { data } = playground;
-  /** @type {string[]} */
   const models = (data?.models ?? []).map(({ id }) => id);
   useEffect(() => {
     if (data && !models.includes(talk.model)) talk.set({ model: models[0] ?? "" });
@@ -98,11 +96,10 @@ function Composer({ talk }) {
     </form>`;
 }
 
-/** @param {{id: string}} props */
 function Steps({ id }) {
   const { run, spans, live, error, reload } = useRun(id);
   const tree = useMemo(() => spanTree(spans), [spans]);
-  const [selected, select] = useState(/** @type {number | null} */ (null));
+  const [selected, select] = useState(null);
   return html`
     <p><a href=${url`#/runs/${id}` + (selected == null ? "" : `?span=${selected}`)}>Open run</a></p>
     <${Problem} error=${error} retry=${reload} />

@@ -9,7 +9,6 @@ import { RunView } from "./run/view.js";
 
 const REPEATS = { replay: "Replay of", again: "Another try of" };
 
-/** @param {{path: string[], query: URLSearchParams, session: import("../session.js").Session}} props */
 export default function Run({ path: [id], query, session }) {
   const data = useRun(id);
   const { run, error, gone } = data;

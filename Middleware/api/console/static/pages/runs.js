@@ -14,10 +14,9 @@ import { RunTable } from "./runs/table.js";
 // Scrolled further than this, new runs would move what is being read.
 const SCROLLED = 40;
 
-/** @param {{query: URLSearchParams}} props */
 export default function Runs({ query }) {
   const list = useRunList(query, () => window.scrollY < SCROLLED);
-  const [selected, setSelected] = useState(/** @type {string[]} */ ([]));
+  const [selected, setSelected] = useState([]);
   const [current, setCurrent] = useState(null);
   const field = useRef(null);
   const { runs, older, searched } = list;

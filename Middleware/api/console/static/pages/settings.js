@@ -5,16 +5,19 @@ import { Confirm, Facts, Field, Loaded, Problem, Switch, Table, Title } from "..
 import { Moment, bytes, count, counted } from "../parts/format.js";
 import { shortcutsOn, switchShortcuts } from "../parts/keyboard.js";
 
-/** @param {{session: import("../session.js").Session, signOut: () => void}} props */
 export default function Settings({ session, signOut }) {
   const settings = useApi("settings");
   const [asking, setAsking] = useState(false);
   const [shortcuts, setShortcuts] = useState(shortcutsOn());
   const { data } = settings;
-  const saving = useAction((changes) => api("PUT", "settings", changes).then(settings.change, (error) => {
-    settings.reload();
-    throw error;
-  }));
+  const saving = useAction(async (changes) => {
+    // What was clicked is shown at once; if it could not be saved, what the server has.
+    settings.change((old) => ({ ...old, ...changes }));
+    await api("PUT", "settings", changes).then(settings.change, (error) => {
+      settings.reload();
+      throw error;
+    });
+  });
   return html`
     <div class="head"><${Title}>Settings<//></div>
     <${Problem} ...${saving} />

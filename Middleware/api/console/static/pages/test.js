@@ -30,12 +30,11 @@ export default function MakeTest({ path: [id], session }) {
     <${Loaded} from=${useApi(url`runs/${id}`)}>${({ run }) => html`<${Bench} run=${run} session=${session} />`}<//>`;
 }
 
-/** @param {{run: object, session: object}} props */
 function Bench({ run, session }) {
   const name = (run.question ?? "").split("\n")[0].trim().slice(0, 60) || `Run ${shortId(run.id)}`;
   const [wish, setWish] = useState({ name, expect: ["route", "order", "answer"] });
-  const [made, setMade] = useState(/** @type {Made | null} */ (null));
-  const [result, setResult] = useState(/** @type {Result | null} */ (null));
+  const [made, setMade] = useState(null);
+  const [result, setResult] = useState(null);
   const [saved, setSaved] = useState("");
   const [running, setRunning] = useState(false);
   const asking = useAction(async (path, take) => {

@@ -34,6 +34,11 @@ export function Loaded({ from: { data, error, reload }, children }) {
   return [html`<${Problem} error=${error} retry=${reload} />`, data ? children(data) : !error && html`<${Loading} />`];
 }
 
+/** What a reader would not expect. */
+export function Odd({ children }) {
+  return html`<p class="odd"><span class="shape" aria-hidden="true">!</span> ${children}</p>`;
+}
+
 /** What a list says when it has nothing: what would be here, and how to get it. */
 export function Empty({ title, children }) {
   return html`<div class="empty"><h2>${title}</h2>${children}</div>`;

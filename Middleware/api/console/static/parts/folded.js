@@ -32,7 +32,6 @@ function inBlocks(text) {
   return blocks;
 }
 
-/** @param {{text: string | (() => string), label?: string}} props */
 export function CopyButton({ text, label = "Copy" }) {
   const [said, setSaid] = useState("");
   const copy = async () => {

@@ -20,7 +20,7 @@ export function Timeline({ run, tree, selected, onSelect, live }) {
   const running = isUnfinished(run.status);
   const now = useNow(running) - run.started;
   const narrow = useNarrow();
-  const [toggled, setToggled] = useState(/** @type {Map<number, boolean>} */ (new Map()));
+  const [toggled, setToggled] = useState(new Map());
   const [view, setView] = useState(null);
   const moving = running ? now : 0;
   const total = useMemo(() => tree.all.reduce((end, span) => Math.max(end, span.start + span.duration),

@@ -8,10 +8,6 @@ import { navigate } from "../../routes.js";
 
 const SINGLE = { summary: "Summary", state: "State document" };
 
-/**
- * @param {{entry: object, part: string, base: string, where: URLSearchParams,
- *          replace: (number: number, changed: object) => void, reload: () => void}} props
- */
 export function Memory({ entry, part, base, where, replace, reload }) {
   const name = SINGLE[part] ?? `Memory ${entry.number}`;
   const path = `${base}/${url`memories/${entry.key}`}?${where}`;

@@ -4,7 +4,6 @@ import { html, useState } from "../../html.js";
 import { Check, Confirm, Field } from "../../parts/elements.js";
 import { navigate } from "../../routes.js";
 
-/** @param {{base: string, where: URLSearchParams, onClose: () => void, onDone: (file: string) => void}} props */
 export function WriteAnew({ base, where, onClose, onDone }) {
   const action = async () => onDone((await api("POST", `${base}/rebuild?${where}`, {})).export);
   return html`<${Confirm} title="Write all memories anew?" confirm="Write anew" onClose=${onClose} action=${action}>
@@ -13,7 +12,6 @@ export function WriteAnew({ base, where, onClose, onDone }) {
     <p>With a long conversation, that takes many calls of the LLM.</p><//>`;
 }
 
-/** @param {{id: string, base: string, where: URLSearchParams, onClose: () => void}} props */
 export function DeleteDiscussion({ id, base, where, onClose }) {
   const [typed, setTyped] = useState("");
   const [runs, setRuns] = useState(false);

@@ -19,8 +19,7 @@ const TABS = [
   { name: "State document", part: "state", none: "There is no state document. The memory settings say whether one is kept." },
 ];
 
-/** @param {{id: string, query: URLSearchParams}} props */
-export function DiscussionPage({ id, query }) {
+export default function Discussion({ path: [id], query }) {
   const chosen = TABS.find((tab) => tab.part === query.get("part")) ?? TABS[0];
   const [words, setWords] = useState("");
   const searched = useLater(words.trim());

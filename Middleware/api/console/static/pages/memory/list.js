@@ -23,8 +23,7 @@ const COLUMNS = {
   Vectors: (row) => Object.entries(row.vectors).map(([model, n]) => `${model} ${count(n.with)}/${count(n.with + n.without)}`).join(", ") || "-",
 };
 
-/** @param {{session: import("../../session.js").Session}} props */
-export function DiscussionList({ session }) {
+export default function Discussions({ session }) {
   const discussions = useApi("discussions");
   const [words, setWords] = useState("");
   const [most, setMost] = useState(MOST_ROWS);

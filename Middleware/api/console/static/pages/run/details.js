@@ -6,11 +6,9 @@ import { CopyButton, Folded } from "../../parts/folded.js";
 import { asText, json } from "../../parts/format.js";
 import { answeringAttempt, around, callOf, title, type } from "../../parts/spans.js";
 import { navigate } from "../../routes.js";
-import { Answer, Prompt, Raw, Settings } from "./call_tabs.js";
-import { NodeConfiguration } from "./configuration_tab.js";
 import { curl, messages } from "./payload.js";
+import { Answer, NodeConfiguration, Prompt, Raw, Settings, Timing } from "./tabs.js";
 import { NotKept, hasTexts, useTexts } from "./texts.js";
-import { Timing } from "./timing_tab.js";
 
 const TABS = {
   call: ["Prompt", "Answer", "Settings", "Timing", "Raw"], node: ["Output", "Configuration", "Timing"], other: ["Texts", "Timing"],

@@ -1,8 +1,8 @@
-/** What a run was, on one look. */
+/** What a run was, on one look, and where its time went. */
 import { url } from "../../api.js";
 import { html, useId } from "../../html.js";
 import { useNow } from "../../parts/clock.js";
-import { Facts, isUnfinished, State } from "../../parts/elements.js";
+import { Facts, Odd, State, isUnfinished } from "../../parts/elements.js";
 import { Moment, NOT_REPORTED, count, counted, duration, percent } from "../../parts/format.js";
 import { answeringAttempt } from "../../parts/spans.js";
 import { may } from "../../session.js";
@@ -83,4 +83,27 @@ function configuration({ config = [] }, session) {
       const hash = configHash(session, path);
       return html`<li key=${path}>${hash ? html`<a href=${hash}>${path}</a>` : path}</li>`;
     })}</ul></details>`;
+}
+
+/** The look of a part by its kind; the words stand beside it. */
+const LOOKS = {
+  gate: "wait", lock: "wait", turn: "wait", pause: "wait", load: "load", prompt: "read", write: "write", answer: "write",
+  tool: "tool", embedding: "tool", memory: "tool", retry: "bad",
+};
+
+export function Why({ run, explanation }) {
+  const id = useId();
+  const parts = (explanation?.parts ?? []).filter((part) => part.us > 0);
+  const whole = parts.reduce((sum, part) => sum + part.us, 0);
+  const look = (part) => `bar ${LOOKS[part.kind] ?? "own"}`;
+  return html`<section class="why" aria-labelledby=${id}>
+    <h2 id=${id}>Why it took this long</h2>
+    <p class="sentence">${explanation?.text || (isUnfinished(run.status) ? "It is still at work; the explanation comes with its end."
+      : "Nothing was recorded that could explain it.")}</p>
+    ${whole > 0 && html`<div class="share" aria-hidden="true">${parts.map((part) => html`<i class=${look(part)} title=${`${part.what}, ${
+        duration(part.us)}`} style=${{ flexGrow: part.us }}></i>`)}</div>
+      <ul class="parts">${parts.map((part) => html`<li><i class=${look(part)} aria-hidden="true"></i> <span class="num">${
+        duration(part.us)}</span> ${part.what} <span class="quiet-text num">${percent(part.us, whole)}</span></li>`)}</ul>`}
+    ${explanation?.odd?.map((sentence) => html`<${Odd}>${sentence}<//>`)}
+  </section>`;
 }

@@ -18,7 +18,6 @@ export function useTexts(runId, span) {
   return { texts: needed ? data ?? starts() : values, error, reload };
 }
 
-/** @param {{run: object}} props */
 export function NotKept({ run }) {
   return html`<div><p>The texts of this run were not kept.</p><p class="note">${run.texts === "private" || run.private
     ? "The run is private: its request was encrypted, or its user has redactLogOutput. Its texts are shown to nobody but the key that made it."

@@ -5,8 +5,7 @@ import { counted } from "../../parts/format.js";
 import { around, spanTree } from "../../parts/spans.js";
 import { Timeline } from "../../parts/timeline.js";
 import { Details } from "./details.js";
-import { Summary } from "./summary.js";
-import { Odd, Why } from "./why.js";
+import { Summary, Why } from "./summary.js";
 
 /**
  * @param {{run: object, spans: import("../../parts/spans.js").SpanRow[], explanation: object | null, prefix?: object,

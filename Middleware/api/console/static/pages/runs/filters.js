@@ -10,7 +10,6 @@ const TYPING_MS = 300;
 const STATUSES = ["running", "answered", "queued", "ok", "failed", "cancelled", "refused", "interrupted"];
 const KINDS = ["chat", "task", "playground", "replay", "again"];
 
-/** @param {{query: URLSearchParams, change: (changes: {[name: string]: string}) => void, field: {current: HTMLInputElement | null}}} props */
 export function Search({ query, change, field }) {
   const asked = query.get("q") ?? "";
   const [text, setText] = useState(asked);
@@ -38,7 +37,6 @@ export function Search({ query, change, field }) {
   </form>`;
 }
 
-/** @param {{query: URLSearchParams, change: Function, choices: {[name: string]: string[]} | null, runs: object[]}} props */
 export function Filters({ query, change, choices, runs }) {
   // Until the server has said which there are: those that are listed.
   const names = (name, one = name) => choices?.[name] ?? [...new Set(runs.flatMap((run) => run[one]).filter(Boolean))].sort();

@@ -28,7 +28,7 @@ export function useRunList(query, mayMove) {
   const path = listPath(query);
   const [list, setList] = useState(() => (kept.path === path ? kept : { ...NOTHING, choices: kept.choices }));
   const [held, setHeld] = useState([]);
-  const [searched, setSearched] = useState(/** @type {number | null} */ (null));
+  const [searched, setSearched] = useState(null);
   const { data, error, loading, reload } = useApi(path);
   const latest = useRef(list);
   latest.current = list;

@@ -1,7 +1,6 @@
 /** Where the names on the Workflows pages lead. */
 import { url } from "../../api.js";
 import { html } from "../../html.js";
-import { hasPage } from "../../routes.js";
 import { may } from "../../session.js";
 
 /** @param {string} file such as `Workflows/demo/Coding.json` @returns {string} such as `workflows/demo/Coding`, in the API and on the page */
@@ -24,7 +23,7 @@ export function shortPath(file) {
  * @returns {string | null} the editor; null for who may not see it
  */
 export function configHash(session, file, line) {
-  if (!hasPage("config") || !session || !may(session, "operator") || !file) return null;
+  if (!session || !may(session, "operator") || !file) return null;
   return url`#/config?file=${file}` + (line ? `&line=${line}` : "");
 }
 

@@ -10,8 +10,7 @@ import { WorkflowMap } from "./map.js";
 // A workflow that many others run would fill the page.
 const MOST_USES = 3;
 
-/** @param {{query: URLSearchParams, session: import("../../session.js").Session}} props */
-export function WorkflowList({ query, session }) {
+export default function WorkflowList({ query, session }) {
   const workflows = useApi("workflows");
   const user = query.get("user") ?? "";
   const map = useApi(user ? url`map?user=${user}` : "map");

@@ -3,12 +3,11 @@ import { url, useApi } from "../../api.js";
 import { html } from "../../html.js";
 import { Empty, Loaded, Problem, Title } from "../../parts/elements.js";
 import { counted, duration, plain, shortId } from "../../parts/format.js";
-import { configHash, link, useText, workflowHash, workflowPath } from "./links.js";
+import { configHash, link, shortPath, useText, workflowHash, workflowPath } from "./links.js";
 import { WorkflowMap } from "./map.js";
-import { neighbours } from "./neighbours.js";
 
-/** @param {{path: string[], run: string | null, session: import("../../session.js").Session}} props */
-export function WorkflowPage({ path, run, session }) {
+export default function Workflow({ path, query, session }) {
+  const run = query.get("run");
   const workflow = useApi(workflowPath(path.join("/")));
   const ran = useApi(run && url`runs/${run}`);
   const { data, error } = workflow;
@@ -87,4 +86,33 @@ function spansOf(rows, file) {
     if (kind === "node" && inside.has(parent)) found.set(index, [...(found.get(index) ?? []), us]);
   }
   return found;
+}
+
+/** @param {object} data a workflow of the API @returns {{boxes: object[], arrows: object[]}} */
+function neighbours(data) {
+  const boxes = new Map();
+  const arrows = new Map();
+  const box = (kind, name, label = shortPath(name)) => {
+    const id = `${kind}:${name}`;
+    if (!boxes.has(id)) boxes.set(id, { id, kind, label });
+    return id;
+  };
+  const arrow = (source, target, label) => {
+    const key = `${source}\n${target}`;
+    if (!arrows.has(key)) arrows.set(key, { source, target, labels: [] });
+    arrows.get(key).labels.push(label);
+  };
+  const here = box("workflow", data.path, data.name);
+  for (const { kind, path, name, node } of data.used_by) {
+    const user = kind === "key" ? shortPath(path) : name.split(":")[0];
+    if (kind === "workflow") arrow(box("workflow", path, name), here, `node ${node}`);
+    else if (kind === "category") arrow(box("routing", path), here, name);
+    else if (kind === "settings") arrow(box("settings", path), here, name);
+    else arrow(box("user", user, user), here, name);
+  }
+  for (const { index, children, endpoints } of data.nodes) {
+    for (const { path } of children) if (path) arrow(here, box("workflow", path), `node ${index}`);
+    for (const name of endpoints) if (!name.includes("{")) arrow(here, box("endpoint", name, name), `node ${index}`);
+  }
+  return { boxes: [...boxes.values()], arrows: [...arrows.values()] };
 }
