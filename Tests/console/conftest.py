@@ -26,6 +26,8 @@ collect_ignore_glob = [] if INSTALLED else ["test_*.py"]
 CHROMIUM = (
     os.environ.get("WILMER_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
 )
+# Milliseconds. Nothing takes seconds, but on a machine with a load of twenty all of it takes ten times as long.
+PATIENCE = 60_000
 WIDE = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 800}
 # The script runs in the empty first page of a tab, too, which has no storage.
@@ -34,8 +36,9 @@ SIGNED_IN = "if (location.host) localStorage.setItem('wilmer-console:/console/',
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         # In a container the tests run as root, for whom Chromium has no sandbox.
         started = playwright.chromium.launch(
@@ -56,6 +59,22 @@ def console_url(scripted: ScriptedServer) -> str:
     return scripted.url
 
 
+def watched(browser: Browser, reports: list[str], signed_in: bool = True, **options: object) -> BrowserContext:
+    """Make a context whose pages put into ``reports`` what no page may do."""
+    context = browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})
+    context.set_default_timeout(PATIENCE)
+    if signed_in:
+        context.add_init_script(SIGNED_IN)
+    context.on("weberror", lambda error: reports.append(f"uncaught: {error.error}"))
+    context.on(
+        "console", lambda message: reports.append(message.text) if _is_error(message.type, message.text) else None
+    )
+    context.on(
+        "request", lambda request: None if _is_local(request.url) else reports.append(f"asked for {request.url}")
+    )
+    return context
+
+
 @pytest.fixture
 def open_context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
     """Make browser contexts whose pages are watched; options are those of Playwright's ``new_context``."""
@@ -63,20 +82,8 @@ def open_context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
     reports: list[str] = []
 
     def make(signed_in: bool = True, **options: object) -> BrowserContext:
-        context = browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})
-        # Two cores may run several browsers: nothing here takes seconds otherwise.
-        context.set_default_timeout(20_000)
-        if signed_in:
-            context.add_init_script(SIGNED_IN)
-        context.on("weberror", lambda error: reports.append(f"uncaught: {error.error}"))
-        context.on(
-            "console", lambda message: reports.append(message.text) if _is_error(message.type, message.text) else None
-        )
-        context.on(
-            "request", lambda request: None if _is_local(request.url) else reports.append(f"asked for {request.url}")
-        )
-        contexts.append(context)
-        return context
+        contexts.append(watched(browser, reports, signed_in, **options))
+        return contexts[-1]
 
     yield make
     for context in contexts:

@@ -64,6 +64,8 @@ def test_a_test_is_made_run_downloaded_and_saved(page: Page, scripted: ScriptedS
     page.get_by_role("button", name="Save beside the workflow").click()
     expect(result).to_have_text(f"saved in {PATH}")
     assert api.sent("POST", f"{BASE}/save") == [wish]
+    page.get_by_role("button", name="Run the test").click()
+    expect(result).to_have_text("passed in 0.1 s")
 
 
 def test_lines_of_the_runner_and_failures_are_shown(page: Page, scripted: ScriptedServer) -> None:

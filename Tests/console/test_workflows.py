@@ -48,7 +48,7 @@ def test_the_list_and_the_map(page: Page, scripted: ScriptedServer) -> None:
     expect(known).to_contain_text("used by nothing")
     figure = page.get_by_role("figure", name="Map")
     expect(figure.get_by_role("link", name="workflow Coding")).to_be_visible()
-    expect(figure.get_by_role("img", name="routing demo")).to_be_visible()
+    expect(figure.get_by_role("link", name="routing demo")).to_be_visible()
     assert sorted(call for _, call in scripted.world.calls if call != "session") == ["map", "workflows"]
     page.get_by_role("button", name="Map as table").click()
     table = page.get_by_role("table", name="Map as table")

@@ -21,7 +21,7 @@ export default function Compare({ path: [a, b] }) {
     const chosen = steps.includes(picked) ? picked : steps.find((step) => step.text === "changed") ?? steps[0];
     return html`
       <ul class="heads">${[data.a, data.b].map((run, n) => html`<li>
-        <span class="note">${n ? "after" : "before"}</span> <a href=${url`#/runs/${run.id}`}>Run ${shortId(run.id)}</a> <${State} status=${run.status} />
+        <span class="note">${n ? "after" : "before"}</span> <a href=${url`#/runs/${run.id}`}>Run ${shortId(run.id)}</a> <${State} status=${run.status} />${" "}
         <${Moment} us=${run.started} />, ${run.ended ? duration(run.ended - run.started) : "not over"} <span class="clip">${run.question}</span></li>`)}</ul>
       ${steps.length ? html`<${Table} label="Steps" look="steps" rows=${steps} columns=${columns(chosen, choose)} lookOf=${(step) => step === chosen && "chosen"} />
         <${Texts} runs=${[a, b]} step=${chosen} />`

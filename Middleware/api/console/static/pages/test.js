@@ -60,7 +60,7 @@ function Bench({ run, session }) {
       <${Editor} label="Test file" text=${text} readOnly=${true} language="json" />`}
     <${Problem} error=${asking.error} retry=${asking.retry} />
     <p class="actions">
-      <button class="primary" disabled=${!idle} onClick=${() => asking.run("test/run", setResult)}>Run the test</button>
+      <button class="primary" disabled=${!idle} onClick=${() => { setSaved(""); asking.run("test/run", setResult); }}>Run the test</button>
       <${CopyButton} text=${text} />
       <button disabled=${!made} onClick=${() => download(made.path.split("/").at(-1), text)}>Download</button>
       <button disabled=${!idle || !!whyNot} onClick=${() => asking.run("test/save", ({ path }) => setSaved(path))}
