@@ -164,6 +164,63 @@ def test_nested_and_later_nodes_stand_where_they_belong(lab: RecordLab) -> None:
     assert after.attributes["after_answer"] and run.facts["answer"] == "<two one>"
 
 
+def test_nodes_side_by_side_stand_in_the_order_of_their_start(lab: RecordLab) -> None:
+    asked, both = list[Any](), threading.Event()
+
+    def together(request: Any) -> Reply:
+        asked.append(request)
+        if len(asked) == 2:
+            both.set()
+        return Reply(**vars(chat_reply("ok")) | {"held": both})
+
+    lab.backend.responder = together
+    lab.workflow("Child", [llm("inner", title="Inner")])
+    lab.default([llm("left", title="Left"),
+                 {"type": "CustomWorkflow", "workflowName": "Child", "title": "Right", "parallelSafe": True},
+                 llm("Answer {agent1Output} {agent2Output}", title="Last", returnToUser=True)], parallelNodes=True)
+    lab.ask()
+    run = lab.run()
+    by_name = {span.name: span for span in run.spans}
+    whole, left, right, last, inner = (
+        by_name[name] for name in ("_DefaultWorkflow", "Left", "Right", "Last", "Inner"))
+    assert whole.attributes["parallel"] and {left.parent, right.parent, last.parent} == {whole.id}
+    assert left.start < right.start + right.duration and right.start < left.start + left.duration
+    assert run.span(inner.parent or 0).parent == right.id  # type: ignore[union-attr]
+    # The call of each node stands below it, though they were made at the same time on other threads.
+    assert [span.parent for name in (left, inner, last) for span in named(run, "llm") if span.parent == name.id] == [
+        left.id, inner.id, last.id]
+    assert [span.start for span in run.spans] == sorted(span.start for span in run.spans)
+
+
+CANARY = "Quetzalwibble"
+
+
+def test_a_run_file_without_texts_has_no_word_of_the_conversation(lab: RecordLab, tmp_path: Path) -> None:
+    script = tmp_path / "say.py"
+    script.write_text(f"def Invoke(*words):\n    raise ValueError('{CANARY} ' + ' '.join(words))\n", encoding="utf-8")
+    lab.backend.responder = lambda request: (
+        status_reply(400, CANARY) if b"Fail now" in request.body else chat_reply(f"{CANARY}!"))
+    last = "{chat_user_prompt_last_one}"
+    lab.default([llm(f"{last} ?", title="Answer", systemPrompt="{chat_system_prompt}"),
+                 {"type": "WebFetch", "url": f"{lab.backend.url}/{{agent1Output}}", "onError": "return"},
+                 {"type": "WebFetch", "url": f"http://{last}.invalid/", "onError": "return"},
+                 {"type": "MCPToolCall", "server": last, "tool": last, "onError": "return"},
+                 {"type": "PythonModule", "module_path": str(script), "args": [last]},
+                 llm("Fail now")])
+    lab.records.begin()
+    lab.ask(messages=[{"role": "system", "content": f"Be {CANARY}."}, user(CANARY)], tools=[
+        {"type": "function", "function": {"name": CANARY, "parameters": {"type": "object"}}}])
+    run_id = lab.run().facts["id"]
+    assert lab.run().facts["status"] == "failed" and len(named(lab.run(), "tool")) == 4
+    lab.console(f"runs/{run_id}", "PUT", {"note": CANARY})
+    without = lab.console(f"runs/{run_id}/export?texts=0")
+    assert CANARY.lower() not in json.dumps(without).lower(), without
+    assert (without["format"], without["run"]["id"], len(without["spans"])) == (
+        "wilmer-run/1", run_id, len(lab.run().spans))
+    whole = lab.console(f"runs/{run_id}/export?texts=1")
+    assert json.dumps(whole).count(CANARY) > 10 and whole["run"]["question"] == CANARY
+
+
 def test_what_has_ended_is_given_without_texts(lab: RecordLab) -> None:
     lab.ask("a sentence")
     found, = lab.records.archive.documents(RunQuery(), Viewer("operator"))

@@ -3,86 +3,24 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 
+from Tests.integration.console_server import Console, Stream, found_in_time
 from Tests.integration.launcher import USER, Backend, Launcher, run_launcher, standard_tree, streamed_text, stuck
 from Tests.workflows.engine_lab import until
 
 SCRIPT = "run_waitress.py"
-LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/console/#signin=([\w-]+)")
-API = "/console/api/"
 STREAMS = 16
-
-
-class Console:
-    """A server with one slot at its gate, and its operator."""
-
-    def __init__(self, folder: Path, backend: Backend) -> None:
-        self.tree = standard_tree(folder / "Public", backend.url)
-        self.arguments = ["--PublicDirectory", self.tree.public, "--User", USER]
-        self.server = Launcher(SCRIPT, *self.arguments, "--concurrency", "1", backend=backend)
-        self.backend = backend
-        self.token = ""
-
-    def link(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run the command that prints a sign-in link."""
-        return run_launcher(SCRIPT, "console", *self.arguments, *words)
-
-    def sign_in(self) -> None:
-        found = LINK.search(self.link().stdout)
-        assert found and found[1] == self.server.url
-        self.token = self.call("POST", "session", {"code": found[2]}, 200)["token"]
-
-    def call(self, method: str, path: str, body: Any = None, status: int | None = 200) -> Any:
-        answer = self.send(method, path, body)
-        data = answer.read()
-        answer.close()
-        assert status in (None, answer.status), data
-        return json.loads(data)
-
-    def send(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
-        """Send a call on a connection of its own and return the beginning of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        data = None if body is None else json.dumps(body)
-        headers |= {"Content-Type": "application/json", "Connection": "close"}
-        connection.request(method, API + path, data, headers)
-        return connection.getresponse()
-
-    def runs(self, query: str = "") -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.call("GET", f"runs{query}")["runs"]
-        return found
-
-    def newest(self) -> dict[str, Any]:
-        return self.runs("?limit=1")[0]
-
-
-T = TypeVar("T")
-
-
-def found_in_time(look: Callable[[], T | None], seconds: float = 10.0) -> T:
-    """Return what is looked for, once it is there. Raises AssertionError."""
-    found: list[T] = []
-
-    def seen() -> bool:
-        found[:] = [one for one in [look()] if one is not None]
-        return bool(found)
-
-    assert until(seen, seconds)
-    return found[0]
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     with Backend() as backend:
-        console = Console(tmp_path_factory.mktemp("console"), backend)
+        console = Console(tmp_path_factory.mktemp("console"), backend, SCRIPT)
         with console.server:
             console.sign_in()
             yield console
@@ -92,30 +30,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
 def console(running: Console) -> Console:
     running.backend.reset()
     return running
-
-
-class Stream:
-    """Events as they arrive."""
-
-    def __init__(self, response: http.client.HTTPResponse) -> None:
-        assert response.status == 200
-        self._response = response
-
-    def wait_for(self, fits: Callable[[str, Any], bool]) -> Any:
-        """Return the data of the first event that fits."""
-        name = ""
-        while line := self._response.readline():
-            text = line.decode().rstrip("\n")
-            if text.startswith("event: "):
-                name = text[7:]
-            elif text.startswith("data: "):
-                value = json.loads(text[6:])
-                if fits(name, value):
-                    return value
-        raise AssertionError("the stream ended")
-
-    def close(self) -> None:
-        self._response.close()
 
 
 def test_the_start_names_the_console(console: Console) -> None:
