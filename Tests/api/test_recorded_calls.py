@@ -291,6 +291,25 @@ def test_the_turns_of_a_long_conversation_share_their_messages(lab: RecordLab) -
     assert found[0].size < found[1].size < found[2].size < found[0].size + 200
 
 
+@pytest.mark.parametrize("api_type", ["openAIChatCompletion", "ollamaApiChat", "claudeMessages", "koboldCppGenerate",
+                                      "ollamaApiGenerate"])
+def test_of_an_image_its_type_and_size_are_kept(lab: RecordLab, api_type: str) -> None:
+    speak(lab, api_type)
+    lab.default([llm(acceptImages=True)])
+    lab.backend.responder = lambda request: DIALECTS[api_type].reply(Answer(), False)
+    lab.ask(messages=[{"role": "user", "content": [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]}])
+    run = lab.run()
+    payload = named(run, "attempt")[0].texts["payload"]
+    sent = json.dumps(lab.backend.requests[0].json)
+    assert PIXEL in sent
+    # In place of the image, and nothing else is changed.
+    kept = json.dumps({"image": "image/png", "bytes": len(PIXEL) * 3 // 4})
+    assert json.dumps(payload).count(kept) == sent.count(PIXEL) == 1
+    assert kept in json.dumps(run.spans[0].texts["request"])
+
+
 def test_long_texts_keep_their_ends(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "MAX_TEXT", 1000)
     monkeypatch.setattr(texts, "KEPT_END", 400)

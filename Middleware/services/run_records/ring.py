@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -26,11 +27,14 @@ class RunRing:
 
     Attributes:
         counter: numbers the changes of runs and spans.
+        first: its first number. It is greater than those of earlier processes, so that these are recognised.
         removed: the runs that are no longer here, each with the number of its removal.
     """
 
     def __init__(self, max_runs: int = MAX_RUNS, max_bytes: int = MAX_BYTES) -> None:
-        self.counter = itertools.count(1)
+        # Microseconds: no process makes a million changes in a second.
+        self.first = time.time_ns() // 1000
+        self.counter = itertools.count(self.first)
         self.removed: deque[tuple[int, str]] = deque(maxlen=MAX_REMOVED)
         self._max_runs, self._max_bytes = max_runs, max_bytes
         # In the order of their arrival. Single operations of dicts and deques are atomic.

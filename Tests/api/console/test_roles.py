@@ -47,7 +47,8 @@ class NumberedRing(Ring):
 
     def __init__(self) -> None:
         super().__init__()
-        self.counter = itertools.count(1)
+        self.first = 1
+        self.counter = itertools.count(self.first)
         self.removed: deque[tuple[int, str]] = deque()
 
 
