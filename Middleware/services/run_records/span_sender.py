@@ -24,8 +24,8 @@ from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
 
-# A server that ends waits no longer for the collector.
-CLOSE_SECONDS = 3.0
+# A server that ends waits no longer for the collector; as for the disk.
+CLOSE_SECONDS = 5.0
 REASON_LENGTH = 300
 # The exporter reports each failure of each attempt.
 _EXPORTER_LOGS = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.exporter.otlp.common.http")
