@@ -106,9 +106,8 @@ def download(call: Call) -> object:
 
 def origin(call: Call) -> object:
     """Return the run and the call that wrote a memory; None for both if that was not recorded."""
-    key = MemoryKey.parse(call.parts["KEY"])
     with _one(call) as found:
-        return written_by(call.records.archive, call.viewer, found.reader, key)
+        return written_by(call.records.archive, call.viewer, found.reader, MemoryKey.parse(call.parts["KEY"]))
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
