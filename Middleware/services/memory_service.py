@@ -12,7 +12,7 @@ from Middleware.models.run_step import reading
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.utilities.text_utils import clear_out_user_assistant_from_chunks, get_message_chunks, restore_braces
 
@@ -114,7 +114,7 @@ class MemoryService:
         """Return the best matches in the database; see ``VectorSearch`` for the arguments."""
         if not discussion_id:
             return NO_SEARCH_WITHOUT_ID
-        return search_memories_fully(DiscussionFolder(discussion_id, api_key_hash, encryption_key), VectorSearch(
+        return search_memories_fully(stored_discussion(discussion_id, api_key_hash, encryption_key), VectorSearch(
             keywords=keywords, limit=limit, bm25_weights=bm25_weights, use_recency=use_recency,
             include_dates=include_dates, mode=search_mode, semantic_query=semantic_query or "",
             embedding_endpoint=embedding_endpoint_name or "", use_entity_expansion=use_entity_expansion,
@@ -168,7 +168,7 @@ def _lag(store: MemoryStore, memories: Sequence[Pair]) -> int:
 
 
 def _store(discussion_id: str, encryption_key: bytes | None, api_key_hash: str | None) -> MemoryStore:
-    return MemoryStore(DiscussionFolder(discussion_id, api_key_hash, encryption_key))
+    return MemoryStore(stored_discussion(discussion_id, api_key_hash, encryption_key))
 
 
 def _read(read: Callable[[], list[Pair]]) -> list[Pair]:

@@ -15,8 +15,8 @@ from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Message
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
-from Middleware.utilities.conversations.discussion_files import if_readable, read_object, write_file
-from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import change_object, if_readable, read_object
+from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.datetime_utils import (
     add_seconds_to_timestamp,
     format_datetime_to_ts,
@@ -24,6 +24,7 @@ from Middleware.utilities.datetime_utils import (
     format_relative_time_string,
     parse_timestamp_string,
 )
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.hashing_utils import hash_content, hash_messages, hash_single_message
 from Middleware.utilities.text_utils import escape_braces
 
@@ -128,14 +129,12 @@ class TimestampService:
         """Call ``change`` with the stored times, and save them if it changed them."""
         if not discussion_id:
             return
-        folder = self._folder(discussion_id)
+        def changed(times: Times) -> Times:
+            change(times)
+            return times
+
         try:
-            with folder.lock(SHORT, self._scope):
-                before = read_object(folder, FILE_NAME)
-                times = dict(before)
-                change(times)
-                if times != before:
-                    write_file(folder, FILE_NAME, times)
+            change_object(self._state(discussion_id), FILE_NAME, changed, self._scope)
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
@@ -143,11 +142,11 @@ class TimestampService:
                          error.strerror or type(error).__name__)
 
     def _load(self, discussion_id: str) -> Times:
-        folder = self._folder(discussion_id)
-        return if_readable(lambda: read_object(folder, FILE_NAME), {})
+        state = self._state(discussion_id)
+        return if_readable(lambda: read_object(state, FILE_NAME), {})
 
-    def _folder(self, discussion_id: str) -> DiscussionFolder:
-        return DiscussionFolder(discussion_id, self._key_hash, self._encryption_key)
+    def _state(self, discussion_id: str) -> DiscussionState:
+        return stored_discussion(discussion_id, self._key_hash, self._encryption_key)
 
 
 def _newest_first(messages: Sequence[Message]) -> Iterator[Message]:

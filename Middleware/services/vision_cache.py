@@ -4,10 +4,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.utilities.conversations.discussion_files import if_readable, read_object, write_file
-from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import (
+    change_object,
+    if_readable,
+    log_unreadable,
+    read_object,
+)
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
@@ -19,17 +25,19 @@ MAX_CHARACTERS = 4_000_000
 
 
 class VisionResponses:
-    """The file ``vision_responses.json`` of one discussion: descriptions by the hash of their message.
+    """The document ``vision_responses.json`` of one discussion: descriptions by the hash of their message.
 
     Raises DataKeyError for a file of another API key. Reading creates nothing.
     """
 
-    def __init__(self, folder: DiscussionFolder) -> None:
-        self._folder = folder
+    def __init__(self, state: DiscussionState) -> None:
+        self._state = state
 
     def read(self) -> dict[str, str]:
         """Return all descriptions; empty without a file, or with a logged error if it cannot be read."""
-        return {key: text for key, text in (self._load() or {}).items() if isinstance(text, str)}
+        nothing: dict[str, object] = {}
+        known = if_readable(lambda: read_object(self._state, FILE_NAME), nothing)
+        return {key: text for key, text in known.items() if isinstance(text, str)}
 
     def add(self, descriptions: Mapping[str, str], scope: CancelScope | None = None) -> None:
         """Store the ``descriptions`` whose hash is not in the file.
@@ -40,17 +48,12 @@ class VisionResponses:
         if not descriptions:
             return
         try:
-            with self._folder.lock(SHORT, scope):
-                known = self._load()
-                if known is not None and not descriptions.keys() <= known.keys():
-                    write_file(self._folder, FILE_NAME, {**descriptions, **known})
+            change_object(self._state, FILE_NAME, lambda known: {**descriptions, **known}, scope)
+        except UnreadableDataError as error:
+            log_unreadable(error)
         except OSError as error:
-            logger.error("Descriptions of images in discussion %s were not saved: %s", self._folder.discussion_id,
+            logger.error("Descriptions of images in discussion %s were not saved: %s", self._state.discussion_id,
                          error.strerror or type(error).__name__)
-
-    def _load(self) -> dict[str, object] | None:
-        """Return the object in the file; None for other content, which must not be overwritten."""
-        return if_readable(lambda: read_object(self._folder, FILE_NAME), None)
 
 
 def recent_descriptions() -> BoundedCache[str, str]:

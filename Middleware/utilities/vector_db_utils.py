@@ -122,7 +122,7 @@ def _do(what: str, folder: DiscussionFolder | None, action: Callable[[VectorMemo
     if folder is None:
         return otherwise
     try:
-        with VectorMemories.of(folder, write=write, scope=scope) as memories:
+        with folder.memories(write=write, scope=scope) as memories:
             return action(memories)
     except DataKeyError:
         raise

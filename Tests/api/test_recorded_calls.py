@@ -17,7 +17,6 @@ from Middleware.services.memory_service import MemoryService
 from Middleware.services.run_records import live_run, texts
 from Middleware.services.run_records.model import Span
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.files.file_access import process_lock
 from Middleware.workflows.events import Listeners
 from Tests.api.record_lab import RecordLab, named, record_lab
@@ -344,7 +343,7 @@ def test_work_on_stored_data_is_a_step(lab: RecordLab, tmp_path: Path, monkeypat
     request.report("request_arrived", request)
     with request_scope(request):
         MemoryStore(folder).append_memory("Mara hid it.", "hash")
-        with VectorMemories.of(folder, write=True) as memories:
+        with folder.memories(write=True) as memories:
             memories.store_chunk([("It rained.", "{}")], "later")
         MemoryService().search_vector_memories("mill", "rained")
     request.report("request_finished", request)

@@ -18,12 +18,8 @@ from Middleware.services.discussions import catalog, removal
 from Middleware.services.discussions.catalog import JSON_FILES, NoSuchDiscussionError, all_discussions
 from Middleware.services.discussions.overview import overview
 from Middleware.services.discussions.reading import export
-from Middleware.utilities.conversations.discussion_folder import (
-    COMPACTOR,
-    MEMORIES,
-    DiscussionFolder,
-    holds_data_of_a_key,
-)
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, holds_data_of_a_key
+from Middleware.utilities.discussion_state import COMPACTOR, MEMORIES
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 
 

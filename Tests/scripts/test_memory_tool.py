@@ -24,7 +24,6 @@ from Middleware.services.run_records.ring import RunRing
 from Middleware.services.run_records.settings import RecordSettings
 from Middleware.services.run_records.viewers import Viewer
 from Middleware.services.run_records.writer import RunStore
-from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 from Tests.services.run_records.records_lab import run as run_of
 
@@ -245,7 +244,7 @@ def test_semantic_search_needs_an_endpoint(lab: DiscussionLab, tool: Tool) -> No
 
 def test_a_lost_index_is_noticed_and_made_anew(lab: DiscussionLab, tool: Tool) -> None:
     folder = lab.store("plain")
-    with VectorMemories.of(folder, write=True) as memories:
+    with folder.memories(write=True) as memories:
         memories._db.execute("DELETE FROM memories_fts")
     assert tool("check", "plain") == 1 and "rebuild-index" in tool.out
     assert tool("rebuild-index", "plain") == 0 and "2 memories" in tool.out

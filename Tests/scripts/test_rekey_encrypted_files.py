@@ -25,7 +25,7 @@ from Middleware.cli.rekey import journal as rekey_journal
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.lookup import reset_config_store
-from Middleware.utilities.conversations.discussion_folder import SHORT
+from Middleware.utilities.discussion_state import SHORT
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.files.file_access import process_lock
 from Tests.integration.permissions import without_root_rights

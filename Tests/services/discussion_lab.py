@@ -14,7 +14,6 @@ from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities import config_utils
 from Middleware.utilities.config import paths
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Middleware.utilities.hashing_utils import hash_content
 from Tests.llmapis.lab import Lab
@@ -54,7 +53,7 @@ class DiscussionLab:
             memories.append_memory(text, hash_content(text))
         memories.save_summary("All that happened.", hash_content(texts[-1]))
         memories.save_state_document("Mara: at the mill")
-        with VectorMemories.of(folder, write=True) as searchable:
+        with folder.memories(write=True) as searchable:
             for text in texts:
                 metadata = {"title": f"About {text.split()[0]}", "summary": text, "entities": [], "key_phrases": []}
                 searchable.store_chunk([(text, json.dumps(metadata))], hash_content(text))

@@ -19,8 +19,8 @@ from Middleware.services.discussions.editing import (
 )
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import unsummarized
-from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
-from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.hashing_utils import hash_content
 from Tests.services.discussion_lab import KEY, DiscussionLab
 
@@ -113,14 +113,14 @@ def test_a_changed_text(lab: DiscussionLab, api_key: str | None, part: Part) -> 
 
 def test_a_changed_searchable_memory_is_found_by_its_new_words(lab: DiscussionLab, api_key: str | None) -> None:
     folder = lab.store("mill", api_key)
-    with VectorMemories.of(folder) as memories:
+    with folder.memories() as memories:
         logged = [message.hash for message in memories.logged_messages()]
         assert memories.count_without_embeddings("embedder") == 1
     editor(lab, api_key).change(key_of(lab, "searchable", 1, api_key), "Tobias burned the map.")
     reader = lab.reader("mill", api_key)
     assert [entry["number"] for entry in page(reader, "searchable", 9, words="map")["entries"]] == [1]
     assert page(reader, "searchable", 9, words="ledger")["entries"] == []
-    with VectorMemories.of(folder) as memories:
+    with folder.memories() as memories:
         row = memories.by_ids([1])[0]
         assert json.loads(row["metadata_json"] or "")["summary"] == row["memory_text"] == "Tobias burned the map."
         assert [message.hash for message in memories.logged_messages()] == logged
@@ -130,10 +130,10 @@ def test_a_changed_searchable_memory_is_found_by_its_new_words(lab: DiscussionLa
 
 def test_a_deleted_searchable_memory_leaves_nothing(lab: DiscussionLab, api_key: str | None) -> None:
     folder = lab.store("mill", api_key)
-    with VectorMemories.of(folder) as memories:
+    with folder.memories() as memories:
         logged = [message.hash for message in memories.logged_messages()]
     editor(lab, api_key).delete(key_of(lab, "searchable", 1, api_key))
-    with VectorMemories.of(folder) as memories:
+    with folder.memories() as memories:
         assert [row["id"] for row in memories.all_memories()] == [2] and memories.embeddings("embedder") == []
         assert memories.keyword_search("ledger") == []
         assert [message.hash for message in memories.logged_messages()] == logged
@@ -179,7 +179,7 @@ def test_all_anew(lab: DiscussionLab, api_key: str | None) -> None:
     store = MemoryStore(folder)
     assert (store.memories(), store.summary()) == ([], None)
     assert (store.state_document(), store.condensation_hash()) == ("", None)
-    with VectorMemories.of(folder) as memories:
+    with folder.memories() as memories:
         assert memories.counts() == {"memories": 0, "embeddings": 0, "hashes": 0}
         assert memories.keyword_search("ledger") == []
 

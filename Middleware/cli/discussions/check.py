@@ -12,7 +12,6 @@ from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataE
 from Middleware.services.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
 from Middleware.services.discussions.reading import Reader, hash_log, metadata_of, opened, survey
 from Middleware.services.memory.memory_store import (
-    BACKUP,
     CONDENSED_UP_TO,
     MEMORIES_FILE,
     STATE_FILE,
@@ -20,9 +19,9 @@ from Middleware.services.memory.memory_store import (
     TRACKER_FILE,
 )
 from Middleware.utilities.conversations.discussion_files import pairs_in, texts_in
-from Middleware.utilities.conversations.discussion_folder import VECTOR_DATABASE
 from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
 from Middleware.utilities.conversations.vector_memory.schema import sql_is_clear
+from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 
 _HASH = re.compile("[0-9a-f]{64}")

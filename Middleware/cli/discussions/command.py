@@ -23,7 +23,6 @@ from Middleware.services.memory.discussion_keys import DiscussionKeys, discussio
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import console_directory
-from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.utilities.files.file_access import atomic_write
 from Middleware.utilities.text_utils import counted, restore_braces
@@ -133,7 +132,7 @@ def rebuild_index(session: Session) -> int:
     path = reader.discussion.database()
     if path is None:
         raise NotDoneError(f"Discussion '{reader.discussion.discussion_id}' has no searchable memories.")
-    with VectorMemories.of(reader.folder, write=True) as memories:
+    with reader.folder.memories(write=True) as memories:
         count = memories.rebuild_index()
     output.say(f"The index was made anew from {count} memories.")
     return 0

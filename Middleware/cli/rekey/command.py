@@ -22,7 +22,7 @@ from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER
+from Middleware.utilities.conversations.stored_files import PRIVATE_FOLDER
 from Middleware.utilities.files.file_access import retry_while_open
 
 DESCRIPTION = """Moves the stored conversations of one API key to another, or decrypts them.

@@ -11,16 +11,11 @@ from itertools import groupby
 from Middleware.cli.rekey.journal import NAME, Journal
 from Middleware.cli.rekey.keys import KeyChange
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError
-from Middleware.services.memory.memory_store import BACKUP, STATE_FILE
+from Middleware.services.memory.memory_store import STATE_FILE
 from Middleware.utilities.config.json_source import parse_json
-from Middleware.utilities.conversations.discussion_folder import (
-    COMPACTOR,
-    MEMORIES,
-    PRIVATE_FILE,
-    SHORT,
-    VECTOR_DATABASE,
-)
+from Middleware.utilities.conversations.stored_files import PRIVATE_FILE
 from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
+from Middleware.utilities.discussion_state import BACKUP, COMPACTOR, MEMORIES, SHORT, VECTOR_DATABASE
 from Middleware.utilities.encryption_utils import is_cut_off, is_token
 from Middleware.utilities.files.file_access import LEFT_OVER, atomic_write, process_lock
 

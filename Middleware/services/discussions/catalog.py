@@ -12,18 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from Middleware.services.memory.compactor_store import FOLDED_FILE, OLD_FILE, OLDEST_FILE
-from Middleware.services.memory.memory_store import (
-    ANCHORS_FILE,
-    BACKUP,
-    MEMORIES_FILE,
-    STATE_FILE,
-    SUMMARY_FILE,
-    TRACKER_FILE,
-)
+from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, STATE_FILE, SUMMARY_FILE, TRACKER_FILE
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_folder import COMPACTOR, KEY_FOLDER, MEMORIES, SHORT, VECTOR_DATABASE
+from Middleware.utilities.conversations.discussion_folder import KEY_FOLDER
+from Middleware.utilities.discussion_state import BACKUP, COMPACTOR, MEMORIES, SHORT, VECTOR_DATABASE
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.text_utils import nearest
 

@@ -13,7 +13,6 @@ from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE,
 from Middleware.services.memory_service import valid_position
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.conversations.vector_memory.store import MemoryRow
 from Middleware.utilities.text_utils import restore_braces
 
@@ -134,7 +133,7 @@ def _times(reader: Reader) -> dict[str, str]:
 def _searchable(reader: Reader, limit: int, before: int | None, words: str) -> tuple[list[Entry], int]:
     if reader.discussion.database() is None:
         return [], 0
-    with VectorMemories.of(reader.folder) as memories:
+    with reader.folder.memories() as memories:
         total = memories.counts()["memories"]
         rows: Iterable[MemoryRow]
         if words.strip():

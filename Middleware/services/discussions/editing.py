@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from typing import Literal, cast, get_args
 from Middleware.services.discussions.reading import Reader
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, MemoryStore
 from Middleware.services.memory_service import valid_position
-from Middleware.utilities.conversations.discussion_files import Pair, read_pairs, write_file
-from Middleware.utilities.conversations.discussion_folder import MEMORIES
+from Middleware.utilities.conversations.discussion_files import Pair, read_pairs, write_content
 from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.text_utils import restore_braces
 
 # Seconds. A pass of the server holds the lock for as long as its LLM calls take; nobody waits for that at a page.
@@ -72,7 +71,7 @@ class DiscussionEditor:
     """
 
     def __init__(self, reader: Reader) -> None:
-        self._folder = reader.folder
+        self._state = reader.folder
         self._store = MemoryStore(reader.folder)
         self._has_database = reader.discussion.database() is not None
 
@@ -114,7 +113,7 @@ class DiscussionEditor:
         with self._lock():
             self._store.require_readable()
             if self._has_database:
-                with VectorMemories.of(self._folder, write=True) as memories:
+                with self._state.memories(write=True) as memories:
                     memories.delete_all()
             if self._store.state_document():
                 self._store.save_state_document("")
@@ -123,15 +122,15 @@ class DiscussionEditor:
                 self._store.save_condensation_hash("")
             self._store.save_summary_position(None)
             self._store.delete_summary()
-            if read_pairs(self._folder, MEMORIES_FILE) is not None:
+            if read_pairs(self._state, MEMORIES_FILE) is not None:
                 self._store.replace_memories([])
-            if os.path.isfile(self._folder.file(ANCHORS_FILE)):
-                write_file(self._folder, ANCHORS_FILE, {})
+            if self._state.read(ANCHORS_FILE) is not None:
+                write_content(self._state, ANCHORS_FILE, {})
 
     # -- what a key names ------------------------------------------------------------------------------------------
     def _memories(self, key: MemoryKey) -> list[Pair]:
         """Return the memories, among which the one with this key is."""
-        pairs = read_pairs(self._folder, MEMORIES_FILE) or []
+        pairs = read_pairs(self._state, MEMORIES_FILE) or []
         _require(key, pairs[key.number - 1][0] if 0 < key.number <= len(pairs) else None)
         return pairs
 
@@ -139,7 +138,7 @@ class DiscussionEditor:
     def _database(self, key: MemoryKey) -> Iterator[VectorMemories]:
         if not self._has_database:
             _require(key, None)
-        with VectorMemories.of(self._folder, write=True) as memories:
+        with self._state.memories(write=True) as memories:
             _require(key, next((row["memory_text"] for row in memories.by_ids([key.number])), None))
             yield memories
 
@@ -192,7 +191,7 @@ class DiscussionEditor:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         try:
-            with self._folder.lock(MEMORIES, timeout=LOCK_SECONDS):
+            with self._state.lock(MEMORIES, timeout=LOCK_SECONDS):
                 yield
         except TimeoutError:
             raise DiscussionBusyError("The server is writing memories of this discussion right now. Nothing was "

@@ -18,12 +18,13 @@ from typing import Any
 from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
 from Middleware.services.discussions.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredDiscussion, StoredFile
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
-from Middleware.services.memory.memory_store import BACKUP, STATE_FILE
+from Middleware.services.memory.memory_store import STATE_FILE
 from Middleware.utilities import sqlite
 from Middleware.utilities.config.json_source import decode_text, parse_json
 from Middleware.utilities.conversations.discussion_files import Pair, pairs_in, texts_in
-from Middleware.utilities.conversations.discussion_folder import VECTOR_DATABASE, DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
+from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, is_token
 
 ENCRYPTED = "encrypted (needs --api-key)"

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from Middleware.services.discussions.catalog import LOCK_FILES, StoredDiscussion, is_key_folder_name
-from Middleware.utilities.conversations.discussion_folder import COMPACTOR, MEMORIES, SHORT, DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_state import COMPACTOR, MEMORIES, SHORT
 
 # Seconds. The server holds this lock for milliseconds only.
 SHORT_WAIT = 2.0

@@ -17,9 +17,9 @@ from Middleware.utilities.conversations.discussion_files import (
     pairs_as_json,
     read_object,
     read_pairs,
-    write_file,
+    write_content,
 )
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_state import DiscussionState
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +95,10 @@ class CompactorState:
 
 
 class CompactorStore:
-    """The files of one discussion. A caller that reads and then writes holds the folder's ``COMPACTOR`` lock."""
+    """The documents of one discussion. A caller that reads and then writes holds the ``COMPACTOR`` lock."""
 
-    def __init__(self, folder: DiscussionFolder) -> None:
-        self.folder = folder
+    def __init__(self, state: DiscussionState) -> None:
+        self.state = state
 
     def read(self) -> CompactorState:
         """Return all files that can be read; create none. Raises DataKeyError for files of another API key.
@@ -116,9 +116,9 @@ class CompactorStore:
     def folded(self) -> Folded | None:
         """Return the extent of the oldest summary, if known. The file is optional: an unusable one is ignored."""
         try:
-            return Folded.parse(read_object(self.folder, FOLDED_FILE))
+            return Folded.parse(read_object(self.state, FOLDED_FILE))
         except (StoredDataError, OSError) as error:
-            logger.warning("%s is not used: %s", self.folder.display(FOLDED_FILE), _reason(error))
+            logger.warning("%s is not used: %s", self.state.display(FOLDED_FILE), _reason(error))
         return None
 
     def save(self, old: Pair, boundary: Boundary, oldest: Pair | None = None, folded: Folded | None = None) -> None:
@@ -130,32 +130,32 @@ class CompactorStore:
         """
         # Both files are checked before the first one is written.
         for name in (OLD_FILE, OLDEST_FILE):
-            read_pairs(self.folder, name)
+            read_pairs(self.state, name)
         texts = [old[0]] if oldest is None else [old[0], oldest[0]]
         with writing("compactor", texts, len(texts), old[1]):
             if oldest is not None:
-                write_file(self.folder, OLDEST_FILE, pairs_as_json([oldest]))
+                write_content(self.state, OLDEST_FILE, pairs_as_json([oldest]))
             if folded is not None:
                 self._note(folded)
-            write_file(self.folder, OLD_FILE, pairs_as_json([old, (BOUNDARY, str(boundary))]))
+            write_content(self.state, OLD_FILE, pairs_as_json([old, (BOUNDARY, str(boundary))]))
 
     def _readable(self, name: str) -> list[Pair] | None:
         """Return the entries of a file, none without a file; None, with a logged error, if it cannot be read."""
         try:
-            return read_pairs(self.folder, name) or []
+            return read_pairs(self.state, name) or []
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
-            logger.error("%s cannot be read: %s", self.folder.display(name), _reason(error))
+            logger.error("%s cannot be read: %s", self.state.display(name), _reason(error))
         return None
 
     def _note(self, folded: Folded) -> None:
         """Write the file about the oldest summary, unless it has other content; a failure is only logged."""
         try:
-            if Folded.parse(read_object(self.folder, FOLDED_FILE)) != folded:
-                write_file(self.folder, FOLDED_FILE, folded.as_json())
+            if Folded.parse(read_object(self.state, FOLDED_FILE)) != folded:
+                write_content(self.state, FOLDED_FILE, folded.as_json())
         except (StoredDataError, OSError) as error:
-            logger.warning("%s is not written: %s", self.folder.display(FOLDED_FILE), _reason(error))
+            logger.warning("%s is not written: %s", self.state.display(FOLDED_FILE), _reason(error))
 
 
 def _reason(error: Exception) -> str:

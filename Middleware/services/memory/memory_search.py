@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from Middleware.models.run_step import reading
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.conversations.vector_memory.keyword_search import split_query
 from Middleware.utilities.conversations.vector_memory.store import MemoryRow
+from Middleware.utilities.discussion_state import VECTOR_DATABASE, DiscussionState
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
 
@@ -67,7 +66,7 @@ def fallback_notices() -> Once[str]:
     return Once()
 
 
-def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str:
+def search_memories_fully(state: DiscussionState, search: VectorSearch) -> str:
     """Return the texts of the best matches, or a text that says that there are none. Creates nothing.
 
     Raises DataKeyError for data of another API key, and EarlyTerminationException for a cancelled request.
@@ -75,15 +74,15 @@ def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str
     scope = _scope(search.request_id)
     rows: list[MemoryRow] = []
     try:
-        with reading("vector") as step, VectorMemories.of(folder, scope=scope) as memories:
+        with reading("vector") as step, state.memories(scope=scope) as memories:
             rows = search_memories(memories, search, scope)
             step.attributes["found"] = len(rows)
     # A damaged database must not end the conversation.
     except sqlite3.Error as error:
         logger.error("%s cannot be searched: %s. Run the command 'memory check' for details.",
-                     folder.display(os.path.basename(folder.vector_database())), error)
+                     state.display(VECTOR_DATABASE), error)
     else:
-        logger.info("Discussion %s: %d memories found for %d search terms", folder.discussion_id, len(rows),
+        logger.info("Discussion %s: %d memories found for %d search terms", state.discussion_id, len(rows),
                     len(split_query(search.keywords)))
     return SEPARATOR.join(_text(row, search.include_dates) for row in rows) or NOTHING_FOUND
 

@@ -1,6 +1,6 @@
-"""The memories, the summary and the state document of one conversation, as files.
+"""The memories, the summary and the state document of one conversation, as documents.
 
-Each write replaces a file in one step. A file that cannot be read is never replaced: readers log it and act as if it
+Each write replaces one in one step. A file that cannot be read is never replaced: readers log it and act as if it
 were empty, writers raise UnreadableDataError. A caller that reads and then writes holds the ``MEMORIES`` lock.
 """
 from __future__ import annotations
@@ -9,42 +9,42 @@ import contextlib
 from collections.abc import Sequence
 
 from Middleware.exceptions import UnreadableDataError
+from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import writing
 from Middleware.utilities.conversations.discussion_files import (
     Pair,
-    copy_file,
-    hide_file,
+    change_content,
     if_readable,
     pairs_as_json,
     pairs_in,
-    read_json,
+    read_content,
     read_object,
     read_pairs,
-    write_file,
+    read_text,
+    write_content,
 )
-from Middleware.utilities.conversations.discussion_folder import PRIVATE_FILE, SHORT, DiscussionFolder
-from Middleware.utilities.file_utils import read_plain_text_file, write_plain_text_file
+from Middleware.utilities.discussion_state import BACKUP, DiscussionState
+from Middleware.utilities.text_utils import encode_text
 
 MEMORIES_FILE = "memories.json"
 SUMMARY_FILE = "chat_summary.json"
 TRACKER_FILE = "condensation_tracker.json"
 ANCHORS_FILE = "memory_anchors.json"
 STATE_FILE = "state_document.md"
-BACKUP = ".bak"
 CONDENSED_UP_TO = "lastCondensationHash"
 SUMMARIZED = "summarizedMemories"
 
 
 class MemoryStore:
-    """The files of one discussion. All methods raise DataKeyError for files of another API key, and OSError."""
+    """The documents of one discussion. All methods raise DataKeyError for files of another API key, and OSError."""
 
-    def __init__(self, folder: DiscussionFolder) -> None:
-        self.folder = folder
+    def __init__(self, state: DiscussionState) -> None:
+        self.state = state
 
     # -- memories --------------------------------------------------------------------------------------------------
     def memories(self) -> list[Pair]:
         """Return the memories and the hashes of the last messages they cover, oldest first."""
-        return if_readable(lambda: read_pairs(self.folder, MEMORIES_FILE) or [], [])
+        return if_readable(lambda: read_pairs(self.state, MEMORIES_FILE) or [], [])
 
     def read_memories(self) -> list[Pair]:
         """Return ``memories`` for a node that shows them, and create the missing file: with it, fewer messages are
@@ -52,34 +52,41 @@ class MemoryStore:
         pairs = self.memories()
         if not pairs:
             # The node needs only the text; whoever writes the first memory creates the file otherwise.
-            with contextlib.suppress(OSError, UnreadableDataError, TimeoutError), self.folder.lock(SHORT, timeout=1):
-                return self.open_memories()[0]
+            with contextlib.suppress(OSError, UnreadableDataError, TimeoutError):
+                return self.open_memories(timeout=1)[0]
         return pairs
 
     def require_readable(self) -> None:
         """Raise UnreadableDataError if the memories, the summary or the tracker must not be written."""
-        read_pairs(self.folder, MEMORIES_FILE)
-        read_pairs(self.folder, SUMMARY_FILE)
-        read_object(self.folder, TRACKER_FILE)
+        read_pairs(self.state, MEMORIES_FILE)
+        read_pairs(self.state, SUMMARY_FILE)
+        read_object(self.state, TRACKER_FILE)
 
-    def open_memories(self) -> tuple[list[Pair], bool]:
+    def open_memories(self, scope: CancelScope | None = None, timeout: float | None = None) -> tuple[list[Pair], bool]:
         """Return the memories, and whether their file existed; create it otherwise.
 
-        Raises UnreadableDataError, because no memories must be added to ones that cannot be read.
+        Raises UnreadableDataError, because no memories must be added to ones that cannot be read, and what
+        ``DiscussionState.change`` raises.
         """
-        pairs = read_pairs(self.folder, MEMORIES_FILE)
-        if pairs is None:
-            self._write(MEMORIES_FILE, [])
-        return pairs or [], pairs is not None
+        found: list[list[Pair] | None] = []
+
+        # A file that two requests found missing would be emptied again by the second.
+        def opened(content: object) -> list[object] | None:
+            found.append(None if content is None else pairs_in(content, self.state.display(MEMORIES_FILE)))
+            return [] if content is None else None
+
+        change_content(self.state, MEMORIES_FILE, opened, scope, timeout)
+        if found[-1] is None:
+            self.state.hide(MEMORIES_FILE, BACKUP)
+        return found[-1] or [], found[-1] is not None
 
     def append_memory(self, text: str, stored_hash: str) -> None:
         """Append a memory. Other keys in the file are preserved."""
-        display = self.folder.display(MEMORIES_FILE)
-        known = read_json(self.folder.file(MEMORIES_FILE), self.folder.cipher, display)
+        known = read_content(self.state, MEMORIES_FILE)
         # Only None is a missing file: an empty object or text must not be replaced.
         if known is None:
             known = []
-        pairs_in(known, display)
+        pairs_in(known, self.state.display(MEMORIES_FILE))
         with writing("file", text, last_message=stored_hash):
             self._write(MEMORIES_FILE, [*known, *pairs_as_json([(text, stored_hash)])])
 
@@ -92,7 +99,7 @@ class MemoryStore:
     # -- summary ---------------------------------------------------------------------------------------------------
     def summary(self) -> Pair | None:
         """Return the rolling summary and the hash of the last memory in it."""
-        pairs = if_readable(lambda: read_pairs(self.folder, SUMMARY_FILE), None)
+        pairs = if_readable(lambda: read_pairs(self.state, SUMMARY_FILE), None)
         return pairs[0] if pairs else None
 
     def save_summary(self, text: str, stored_hash: str, covered: int | None = None) -> None:
@@ -111,7 +118,7 @@ class MemoryStore:
 
     def delete_summary(self) -> None:
         """Remove the summary, which is kept in ``chat_summary.json.bak``."""
-        if read_pairs(self.folder, SUMMARY_FILE):
+        if read_pairs(self.state, SUMMARY_FILE):
             self._back_up(SUMMARY_FILE)
             self._write(SUMMARY_FILE, [])
 
@@ -121,13 +128,13 @@ class MemoryStore:
         It distinguishes memories with equal hashes, and is valid only while the last of them has the summary's hash.
         """
         nothing: dict[str, object] = {}
-        found = if_readable(lambda: read_object(self.folder, TRACKER_FILE), nothing).get(SUMMARIZED)
+        found = if_readable(lambda: read_object(self.state, TRACKER_FILE), nothing).get(SUMMARIZED)
         # For isinstance, true would be an int.
         return found if type(found) is int else None
 
     def save_summary_position(self, covered: int | None) -> None:
         """Store the ``summary_position``, beside the summary, whose file has a fixed form; None removes it."""
-        tracker = read_object(self.folder, TRACKER_FILE)
+        tracker = read_object(self.state, TRACKER_FILE)
         if tracker.get(SUMMARIZED) == covered:
             return
         rest = {key: value for key, value in tracker.items() if key != SUMMARIZED}
@@ -137,30 +144,30 @@ class MemoryStore:
     def condensation_hash(self) -> str | None:
         """Return the hash of the newest memory that condensation has processed."""
         nothing: dict[str, object] = {}
-        found = if_readable(lambda: read_object(self.folder, TRACKER_FILE), nothing).get(CONDENSED_UP_TO)
+        found = if_readable(lambda: read_object(self.state, TRACKER_FILE), nothing).get(CONDENSED_UP_TO)
         return found if isinstance(found, str) and found else None
 
     def save_condensation_hash(self, stored_hash: str) -> None:
-        self._write(TRACKER_FILE, {**read_object(self.folder, TRACKER_FILE), CONDENSED_UP_TO: stored_hash})
+        self._write(TRACKER_FILE, {**read_object(self.state, TRACKER_FILE), CONDENSED_UP_TO: stored_hash})
 
     # -- state document --------------------------------------------------------------------------------------------
     def state_document(self) -> str:
-        return read_plain_text_file(self.folder.plain_file(STATE_FILE), self.folder.cipher)
+        return read_text(self.state, STATE_FILE)
 
     def save_state_document(self, text: str) -> None:
         """Replace the document; the old one is first copied to ``state_document.md.bak``."""
-        self.folder.create()
         with writing("state", text):
-            write_plain_text_file(self.folder.plain_file(STATE_FILE), text, self.folder.cipher, BACKUP, PRIVATE_FILE)
+            self.state.copy(STATE_FILE, BACKUP)
+            self.state.write(STATE_FILE, encode_text(text))
 
     # -- files -----------------------------------------------------------------------------------------------------
     def _write(self, name: str, content: object) -> None:
-        write_file(self.folder, name, content)
+        write_content(self.state, name, content)
         # The backup may be from before encryption was switched on.
-        hide_file(self.folder.file(name) + BACKUP, self.folder.cipher)
+        self.state.hide(name, BACKUP)
 
     def _back_up(self, name: str) -> None:
         """Copy a file that can be read; raises UnreadableDataError for one that cannot."""
         # A damaged file must not replace a good backup.
-        if read_pairs(self.folder, name) is not None:
-            copy_file(self.folder.file(name), BACKUP, self.folder.cipher)
+        if read_pairs(self.state, name) is not None:
+            self.state.copy(name, BACKUP)

@@ -13,9 +13,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError, UnreadableDataError
+from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import first_logged
-from Middleware.utilities.config.json_source import parse_json
-from Middleware.utilities.conversations.discussion_folder import PRIVATE_FILE, DiscussionFolder
+from Middleware.utilities.config.json_source import decode_text, parse_json
+from Middleware.utilities.conversations.stored_files import (
+    PRIVATE_FILE,
+    existing_file,
+    read_stored,
+    write_stored,
+)
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
     TOKEN_START,
@@ -23,14 +30,7 @@ from Middleware.utilities.encryption_utils import (
     cipher_for,
     file_in_folder,
     file_named,
-    is_token,
     refuse_cut_off,
-)
-from Middleware.utilities.files.file_access import (
-    atomic_write,
-    find_file_ignoring_case,
-    ordinary_file,
-    resolve_file_path,
 )
 
 logger = logging.getLogger(__name__)
@@ -47,14 +47,16 @@ def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
 
     Raises UnreadableDataError with file and line, DataKeyError, and OSError.
     """
-    found = _existing(path)
-    if ordinary_file(found) is None:
+    data = read_stored(path)
+    if data is None:
         return None
-    with open(found, "rb") as file:
-        data = file.read()
-    with file_named(display or file_in_folder(found)):
-        data = cipher.decrypt(data)
-    display = display or os.path.basename(path)
+    return _parsed(data, cipher, display or file_in_folder(existing_file(path)), display or os.path.basename(path))
+
+
+def _parsed(stored: bytes, cipher: Cipher, where: str, display: str) -> Any:
+    """Return the JSON in a file; ``where`` names it in errors of the encryption, ``display`` in others."""
+    with file_named(where):
+        data = cipher.decrypt(stored)
     # JSON never begins like this, so it is a token that was cut off.
     if data.startswith(TOKEN_START):
         raise DataKeyError(f"{display} is encrypted, and not with the present key")
@@ -74,26 +76,11 @@ def write_json(path: str, content: object, cipher: Cipher = NO_CIPHER, mode: int
     A file that is encrypted with one of the cipher's other keys keeps that key. ``mode`` is for a new file. The present
     content is not checked; a caller that must not lose it reads it first.
     """
-    data, found = _indented(content).encode("ascii"), _existing(path)
-    atomic_write(found, cipher_of_file(found, cipher).encrypt(data), mode)
+    write_stored(path, _encoded(content), cipher, mode)
 
 
-def cipher_of_file(path: str, cipher: Cipher) -> Cipher:
-    """Return the cipher for the next write of this file: that of its present key, else the given one.
-
-    Raises OSError, and DataKeyError if no key fits: then the file must not be changed.
-    """
-    if ordinary_file(path) is None:
-        return cipher
-    with open(path, "rb") as file:
-        data = file.read(len(TOKEN_START))
-        # Most files are not encrypted, and some are large: the start is enough to know.
-        if data != TOKEN_START:
-            return cipher
-        data += file.read()
-    with file_named(file_in_folder(path)):
-        refuse_cut_off(data)
-        return cipher.like(data)
+def _encoded(content: object) -> bytes:
+    return _indented(content).encode("ascii")
 
 
 def _indented(content: Any) -> str:
@@ -115,33 +102,6 @@ def _plain_object(content: Mapping[str, str], indent: str) -> str:
     return f"{{\n{indent}    {text[1:-1]}\n{indent}}}"
 
 
-def _existing(path: str) -> str:
-    path = resolve_file_path(path)
-    return find_file_ignoring_case(path) or path
-
-
-def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER) -> None:
-    """Copy the file at ``path``, if there is one, to the same name with ``suffix``. Raises OSError and DataKeyError."""
-    found = _existing(path)
-    if ordinary_file(found) is not None:
-        with open(found, "rb") as file:
-            data = file.read()
-        with file_named(file_in_folder(found)):
-            # A file in clear must not be copied in clear if the cipher is active.
-            copy = cipher.like(data).encrypt(cipher.decrypt(data))
-        atomic_write(found + suffix, copy, PRIVATE_FILE)
-
-
-def hide_file(path: str, cipher: Cipher) -> None:
-    """Encrypt a file that is still in clear, such as a backup from before encryption. Raises OSError."""
-    if not cipher.active or ordinary_file(path) is None:
-        return
-    with open(path, "rb") as file:
-        data = file.read()
-    if data and not is_token(data):
-        atomic_write(path, cipher.encrypt(data))
-
-
 def if_readable(read: Callable[[], T], otherwise: T) -> T:
     """Return the result of ``read``; ``otherwise`` if a file cannot be read or has unexpected content.
 
@@ -150,11 +110,16 @@ def if_readable(read: Callable[[], T], otherwise: T) -> T:
     try:
         return read()
     except UnreadableDataError as error:
-        _log_once(str(error))
+        log_unreadable(error)
     except OSError as error:
         name = os.path.basename(str(error.filename or "a file"))
         _log_once(f"{name} of a discussion cannot be read: {error.strerror or type(error).__name__}")
     return otherwise
+
+
+def log_unreadable(error: UnreadableDataError) -> None:
+    """Log why a document cannot be read, once per request."""
+    _log_once(str(error))
 
 
 def _log_once(text: str) -> None:
@@ -188,32 +153,80 @@ def texts_in(content: object, display: str) -> dict[str, object]:
     return content
 
 
-# -- by folder ---------------------------------------------------------------------------------------------------------
+# -- of a conversation -------------------------------------------------------------------------------------------------
 
-def read_pairs(folder: DiscussionFolder, name: str) -> list[Pair] | None:
-    """Return the texts and hashes in the file ``name`` of a conversation; None if there is none.
+def read_pairs(state: DiscussionState, name: str) -> list[Pair] | None:
+    """Return the texts and hashes in the document ``name`` of a conversation; None if there is none.
 
     Raises UnreadableDataError for other content, DataKeyError, and OSError.
     """
-    content = _read(folder, name)
-    return None if content is None else pairs_in(content, folder.display(name))
+    content = read_content(state, name)
+    return None if content is None else pairs_in(content, state.display(name))
 
 
-def read_object(folder: DiscussionFolder, name: str) -> dict[str, object]:
-    """Return the object in the file ``name`` of a conversation; empty if there is none. Raises like ``read_pairs``."""
-    content = _read(folder, name)
-    return {} if content is None else texts_in(content, folder.display(name))
+def read_object(state: DiscussionState, name: str) -> dict[str, object]:
+    """Return the object in the document ``name``; empty if there is none. Raises like ``read_pairs``."""
+    content = read_content(state, name)
+    return {} if content is None else texts_in(content, state.display(name))
 
 
-def _read(folder: DiscussionFolder, name: str) -> Any:
-    return read_json(folder.file(name), folder.cipher, folder.display(name))
+def read_content(state: DiscussionState, name: str) -> Any:
+    """Return the JSON in the document ``name``; None if there is none.
+
+    Raises UnreadableDataError for a document that is no JSON, DataKeyError, and OSError.
+    """
+    return _content_of(state, name, state.read(name))
 
 
-def write_file(folder: DiscussionFolder, name: str, content: object) -> None:
-    """Replace the file ``name`` of a conversation by JSON, and create the folder. Raises OSError and DataKeyError."""
-    if not os.path.isdir(folder.folder):
-        folder.create()
-    write_json(folder.file(name), content, folder.cipher)
+def _content_of(state: DiscussionState, name: str, stored: bytes | None) -> Any:
+    return None if stored is None else _parsed(stored, state.cipher, state.display(name), state.display(name))
+
+
+def write_content(state: DiscussionState, name: str, content: object) -> None:
+    """Replace the document ``name`` of a conversation by JSON. Raises OSError and DataKeyError without any change."""
+    state.write(name, _encoded(content))
+
+
+def read_text(state: DiscussionState, name: str) -> str:
+    """Return the text of the document ``name``; empty if there is none.
+
+    Raises OSError, and DataKeyError for a token of another key, and for a part of any token.
+    """
+    stored = state.read(name)
+    if stored is None:
+        return ""
+    with file_named(state.display(name)):
+        refuse_cut_off(stored)
+        return decode_text(state.cipher.decrypt(stored), state.display(name))
+
+
+def change_content(state: DiscussionState, name: str, change: Callable[[Any], object | None],
+                   scope: CancelScope | None = None, timeout: float | None = None) -> None:
+    """Replace the JSON in the document ``name`` by what ``change`` makes of it; None leaves it.
+
+    ``change`` gets None if there is no document, and may be called more than once. Raises like ``read_pairs``, what
+    ``change`` raises, and what ``DiscussionState.change`` raises.
+    """
+    def changed(stored: bytes | None) -> bytes | None:
+        after = change(_content_of(state, name, stored))
+        return None if after is None else _encoded(after)
+
+    state.change(name, changed, scope, timeout)
+
+
+def change_object(state: DiscussionState, name: str, change: Callable[[dict[str, object]], dict[str, object]],
+                  scope: CancelScope | None = None) -> None:
+    """Replace the object in the document ``name`` by what ``change`` makes of it, if that differs from it.
+
+    ``change`` may be called more than once. Raises like ``read_pairs``, what ``change`` raises, and
+    EarlyTerminationException if ``scope`` is cancelled while others change the document.
+    """
+    def changed(content: object) -> object | None:
+        before = {} if content is None else texts_in(content, state.display(name))
+        after = change(dict(before))
+        return None if after == before else after
+
+    change_content(state, name, changed, scope)
 
 
 # -- by path -----------------------------------------------------------------------------------------------------------

@@ -6,27 +6,35 @@ import logging
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities.config import paths, users
+from Middleware.utilities.conversations.stored_files import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    copy_file,
+    hide_file,
+    read_stored,
+    write_stored,
+)
+from Middleware.utilities.discussion_state import SHORT, VECTOR_DATABASE, DiscussionState
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
 from Middleware.utilities.once import BoundedCache
 
+if TYPE_CHECKING:
+    from Middleware.utilities.conversations.vector_memory.store import VectorMemories
+
 logger = logging.getLogger(__name__)
 
-SHORT = ".lock"
-MEMORIES = ".memories.lock"
-COMPACTOR = ".compactor.lock"
-VECTOR_DATABASE = "vector_memory.db"
 # The form of the names that ``hash_api_key`` returns.
 KEY_FOLDER = re.compile("[0-9a-f]{16}")
-# The permission bits of what is new: conversations are no business of the computer's other users.
-PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 # In seconds: FAT stores the time of a change only that precisely.
 _TICK = 2.0
 # One for each user with a folder of discussions; beyond that the folders are listed again.
@@ -106,6 +114,44 @@ class DiscussionFolder:
         """Return the name of a file in messages."""
         return f"{self.discussion_id}/{name}"
 
+    # -- as a DiscussionState --------------------------------------------------------------------------------------
+    @property
+    def place(self) -> str:
+        return self.folder
+
+    def read(self, name: str) -> bytes | None:
+        return read_stored(self._path(name))
+
+    def write(self, name: str, content: bytes) -> None:
+        if not os.path.isdir(self.folder):
+            self.create()
+        write_stored(self._path(name), content, self.cipher)
+
+    def change(self, name: str, function: Callable[[bytes | None], bytes | None], scope: CancelScope | None = None,
+               timeout: float | None = None) -> None:
+        with self.lock(SHORT, scope, timeout):
+            content = function(self.read(name))
+            if content is not None:
+                self.write(name, content)
+
+    def copy(self, name: str, suffix: str) -> None:
+        copy_file(self._path(name), suffix, self.cipher)
+
+    def hide(self, name: str, suffix: str) -> None:
+        hide_file(self._path(name) + suffix, self.cipher)
+
+    def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> VectorMemories:
+        # Most conversations have none, so that what reads SQLite is imported here.
+        from Middleware.utilities.conversations.vector_memory.store import VectorMemories
+        if write:
+            self.create()
+        return VectorMemories(self.vector_database(), self.discussion_id, write=write, cipher=self.cipher,
+                              mode=PRIVATE_FILE, scope=scope)
+
+    def _path(self, name: str) -> str:
+        # Only JSON files stood beside the folders in old installations.
+        return self.file(name) if name.endswith(".json") else self.plain_file(name)
+
     # -- paths -----------------------------------------------------------------------------------------------------
     @property
     def folder(self) -> str:
@@ -174,10 +220,16 @@ class DiscussionFolder:
              timeout: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Return a lock between threads and processes on a part of the conversation's data; creates the folder.
 
-        ``SHORT`` is for reading, changing and writing a file, ``MEMORIES`` and ``COMPACTOR`` for work that calls LLMs.
+        ``SHORT`` is for reading, changing and writing a file, as ``change`` does.
         Raises OSError, EarlyTerminationException, and TimeoutError after ``timeout`` seconds (0: one attempt).
         """
         return process_lock(os.path.join(self.create(), name), scope, timeout, PRIVATE_FILE)
+
+
+def stored_discussion(discussion_id: str, key_hash: str | None = None,
+                      encryption_key: bytes | None = None) -> DiscussionState:
+    """Return what is stored of a conversation; the arguments are those of ``DiscussionFolder``. Raises ValueError."""
+    return DiscussionFolder(discussion_id, key_hash, encryption_key)
 
 
 # -- for users' scripts ------------------------------------------------------------------------------------------------

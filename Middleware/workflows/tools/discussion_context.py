@@ -1,4 +1,4 @@
-"""The stored conversation of a node: its folder, its raw messages, and helper workflows that run in it."""
+"""The stored conversation of a node: its stored state, its raw messages, and helper workflows that run in it."""
 from __future__ import annotations
 
 import dataclasses
@@ -8,15 +8,16 @@ from Middleware.models.messages import Message, VisionNote
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_calls.prompt_parts import prompt_templates
 from Middleware.utilities.config.workflows import load_workflow
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import stored_discussion
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
-def folder_of(context: ExecutionContext) -> DiscussionFolder | None:
-    """Return the folder of the node's conversation; None for a conversation without an id."""
+def state_of(context: ExecutionContext) -> DiscussionState | None:
+    """Return what is stored of the node's conversation; None for a conversation without an id."""
     if not context.discussion_id:
         return None
-    return DiscussionFolder(context.discussion_id, context.api_key_hash, context.encryption_key)
+    return stored_discussion(context.discussion_id, context.api_key_hash, context.encryption_key)
 
 
 def raw_messages(context: ExecutionContext) -> list[Message]:

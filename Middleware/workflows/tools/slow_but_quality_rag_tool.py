@@ -14,11 +14,11 @@ from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.search_utils import CHUNK_BREAK, search_conversation, search_memories
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
-from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
+from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow, state_of
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, MemoryWriter
 from Middleware.workflows.tools.memory.shared import (
@@ -48,16 +48,16 @@ class SlowButQualityRAGTool:
         its messages would become memories again with the whole. Raises DataKeyError, and EarlyTerminationException if
         the request is cancelled.
         """
-        folder = folder_of(context)
-        if folder is None or _sees_but_a_part(context) or len(raw_messages(context)) < FEWEST_MESSAGES:
+        state = state_of(context)
+        if state is None or _sees_but_a_part(context) or len(raw_messages(context)) < FEWEST_MESSAGES:
             return
         settings = load_memory_settings()
         if settings is None:
             return
         if settings.use_vector and not force_file_memory:
-            VectorMemoryPass(context, settings, folder).run()
+            VectorMemoryPass(context, settings, state).run()
         else:
-            FileMemoryPass(context, settings, folder).run()
+            FileMemoryPass(context, settings, state).run()
 
     def generate_and_store_vector_memories(self, pairs: Sequence[Pair], settings: MemorySettings | Mapping[str, object],
                                            context: ExecutionContext) -> int:
@@ -72,15 +72,15 @@ class SlowButQualityRAGTool:
         ``workflow_config`` are memory settings; their prompts are replaced by those given. ``chunks_per_memory`` has
         no effect. Nothing happens without a discussion id.
         """
-        folder = folder_of(context)
-        if folder is None:
+        state = state_of(context)
+        if state is None:
             return
         settings = dataclasses.replace(_as_settings(workflow_config), system_prompt=rag_system_prompt,
                                        prompt=rag_prompt)
         found = [Chunk(text, stored) for text, (_, stored) in zip(chunks, hash_chunks, strict=True)]
-        with storage_errors_logged(folder), memory_lock(context, folder, settings) as mine:
+        with storage_errors_logged(state), memory_lock(context, state, settings) as mine:
             if mine:
-                MemoryWriter(context, settings, folder).write(found)
+                MemoryWriter(context, settings, state).write(found)
 
     def condense_memories(self, discussion_id: str, settings: MemorySettings | Mapping[str, object],
                           context: ExecutionContext) -> bool:
@@ -91,12 +91,12 @@ class SlowButQualityRAGTool:
         settings = _as_settings(settings)
         if not (discussion_id and settings.condense):
             return False
-        folder = DiscussionFolder(discussion_id, context.api_key_hash, context.encryption_key)
+        state = stored_discussion(discussion_id, context.api_key_hash, context.encryption_key)
         done = False
-        with storage_errors_logged(folder):
-            if MemoryStore(folder).memories():
-                with memory_lock(context, folder, None) as mine:
-                    done = mine and Condensation(context, settings, folder).run()
+        with storage_errors_logged(state):
+            if MemoryStore(state).memories():
+                with memory_lock(context, state, None) as mine:
+                    done = mine and Condensation(context, settings, state).run()
         return done
 
     def perform_keyword_search(self, keywords: str, target: str, context: ExecutionContext) -> str:
@@ -104,9 +104,9 @@ class SlowButQualityRAGTool:
         messages = raw_messages(context)
         if target == "CurrentConversation":
             return search_conversation(messages, keywords, NODE.number(context.config, "lookbackStartTurn"))
-        folder = folder_of(context)
-        if target == "RecentMemories" and folder is not None:
-            return search_memories([text for text, _ in MemoryStore(folder).memories()], messages, keywords)
+        state = state_of(context)
+        if target == "RecentMemories" and state is not None:
+            return search_memories([text for text, _ in MemoryStore(state).memories()], messages, keywords)
         return ""
 
     # -- blocks of a text ------------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ def _sees_but_a_part(context: ExecutionContext) -> bool:
 
 
 def _stored_memory(context: ExecutionContext) -> DiscussionMemory:
-    folder = folder_of(context)
-    return DiscussionMemory() if folder is None else stored_memory(MemoryStore(folder))
+    state = state_of(context)
+    return DiscussionMemory() if state is None else stored_memory(MemoryStore(state))
 
 
 def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHandler:

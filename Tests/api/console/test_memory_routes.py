@@ -20,7 +20,7 @@ from Middleware.services.run_records.folder import ConsoleFolder
 from Middleware.services.run_records.model import Span
 from Middleware.services.run_records.settings import RecordSettings
 from Middleware.services.run_records.writer import RunStore
-from Middleware.utilities.conversations.discussion_folder import MEMORIES
+from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.hashing_utils import hash_content
 from Tests.api.console.console_lab import Browser, accepted
 from Tests.services.discussion_lab import KEY, DiscussionLab

@@ -94,14 +94,14 @@ def test_a_folder_in_place_of_the_note(root: Path, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize(("dies_at", "noted"), [(OLDEST, None), (OLD, MARK)])
 def test_the_note_is_written_between_the_summaries(root: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str,
                                                    noted: Folded | None) -> None:
-    write = compactor_store.write_file
+    write = compactor_store.write_content
 
     def die(folder: DiscussionFolder, name: str, content: object) -> None:
         if name == dies_at:
             raise KeyboardInterrupt
         write(folder, name, content)
 
-    monkeypatch.setattr(compactor_store, "write_file", die)
+    monkeypatch.setattr(compactor_store, "write_content", die)
     with pytest.raises(KeyboardInterrupt):
         store().save(("old", "h5"), Boundary("h3", 3), ("oldest", "h0"), MARK)
     assert store().folded() == noted

@@ -17,7 +17,6 @@ from Middleware.services.timestamp_service import TimestampService
 from Middleware.services.vision_cache import VisionResponses
 from Middleware.utilities.conversations.discussion_files import pairs_as_json, read_json, write_json
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_key, hash_api_key
 from Tests.services.discussion_lab import DiscussionLab
 
@@ -68,17 +67,17 @@ def test_the_state_document_and_its_copy_are_shared(lab: DiscussionLab) -> None:
         store.save_state_document(after)
         copy = ("state_document.md.bak",) if before else ()
         for name in ("state_document.md", *copy):
-            assert fits(Path(store.folder.plain_file(name)).read_bytes(), "alice")
+            assert fits(Path(store.state.plain_file(name)).read_bytes(), "alice")
 
 
 def test_searchable_memories_are_shared(lab: DiscussionLab) -> None:
     for number, user in enumerate(("alice", "bob", "alice")):
-        with VectorMemories.of(folder_of(user), write=True) as memories:
+        with folder_of(user).memories(write=True) as memories:
             memories.store_chunk([(f"the mill {number}", '{"title": "t"}')], f"h{number}")
             memories.add_embeddings([(number + 1, bytes(3) + b"\x40")], "m")
             assert len(memories.keyword_search("mill")) == number + 1 == len(memories.nearest([1.0], "m", 9))
     alone = DiscussionFolder("d1", hash_api_key(KEY), derive_encryption_key(KEY, "alice"))
-    with VectorMemories.of(alone) as memories:  # no row was written with another key
+    with alone.memories() as memories:  # no row was written with another key
         assert len(list(memories.all_memories())) == 3 == len(memories.embeddings("m"))
 
 
@@ -99,7 +98,7 @@ STRANGERS: dict[str, Callable[[DiscussionFolder], Any]] = {
     "times": lambda folder: TimestampService(folder.key_hash, folder.encryption_key).save_placeholder_timestamp("d1"),
     "compactor": lambda folder: CompactorStore(folder).read(),
     "images": lambda folder: VisionResponses(folder).read(),
-    "vectors": lambda folder: VectorMemories.of(folder, write=True),
+    "vectors": lambda folder: folder.memories(write=True),
     "blind write": lambda folder: write_json(folder.file("chat_summary.json"), [], folder.cipher),
 }
 
@@ -112,7 +111,7 @@ def test_nobody_else_reads_or_writes(lab: DiscussionLab, use: Callable[[Discussi
     for name in JSON_FILES:
         write_json(folder.file(name), pairs_as_json([("old", "hash")]), folder.cipher)
     MemoryStore(folder).save_state_document("old")
-    with VectorMemories.of(folder, write=True) as memories:
+    with folder.memories(write=True) as memories:
         memories.store_chunk([("old", "{}")], "hash")
     lab.config.write("Users/alice", {"encryptUsingApiKey": switched_on})
     stranger, before = folder_of("alice"), lab.everything()

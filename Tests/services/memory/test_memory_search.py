@@ -60,7 +60,7 @@ def backend(lab: Lab) -> Iterator[StubBackend]:
 
 def remember(folder: DiscussionFolder, *texts: str, entities: Mapping[str, Any] | None = None,
              vectors: Mapping[str, Sequence[float]] | None = None, model: str = "model-x") -> None:
-    with VectorMemories.of(folder, write=True) as memories:
+    with folder.memories(write=True) as memories:
         for text in texts:
             metadata = {"title": "", "summary": text, "entities": (entities or {}).get(text), "key_phrases": None}
             (number,) = memories.store_chunk([(text, json.dumps(metadata))], None)
@@ -125,7 +125,7 @@ def test_weights(folder: DiscussionFolder, weights: Any, first: str) -> None:
 
 def test_recency(folder: DiscussionFolder) -> None:
     remember(folder, "owl one", "owl two")
-    with VectorMemories.of(folder, write=True) as memories:
+    with folder.memories(write=True) as memories:
         memories._db.execute("UPDATE memories SET date_added = '2000-01-01T00:00:00+00:00' WHERE id = 1")
     assert search("owl")[0] == "owl one" and search("owl", use_recency=True)[0] == "owl two"
 

@@ -11,9 +11,10 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.config import paths
-from Middleware.utilities.conversations.discussion_files import copy_file, write_chunks_with_hashes, write_file
-from Middleware.utilities.conversations.discussion_folder import MEMORIES, SHORT, DiscussionFolder, holds_data_of_a_key
-from Middleware.utilities.conversations.vector_memory.store import VectorMemories
+from Middleware.utilities.conversations.discussion_files import write_chunks_with_hashes, write_content
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, holds_data_of_a_key
+from Middleware.utilities.conversations.stored_files import copy_file
+from Middleware.utilities.discussion_state import MEMORIES, SHORT
 from Tests.llmapis.lab import Lab
 
 HASH = "ad165b11320bc915"
@@ -47,12 +48,12 @@ def test_modes(root: Path) -> None:
     try:
         private, plain = Path(DiscussionFolder("k1", HASH).create()), Path(DiscussionFolder("k1").create())
         for folder in (DiscussionFolder("k1", HASH), DiscussionFolder("k1")):
-            write_file(folder, "memories.json", [])
+            write_content(folder, "memories.json", [])
             write_chunks_with_hashes([("text", "hash")], folder.file("other.json"))
             copy_file(folder.file("memories.json"), ".bak")
             MemoryStore(folder).save_state_document("one")
             MemoryStore(folder).save_state_document("two")
-            with VectorMemories.of(folder, write=True) as memories:
+            with folder.memories(write=True) as memories:
                 memories.log_hash("h")
             with folder.lock():
                 pass
@@ -69,7 +70,7 @@ def test_what_is_there_keeps_its_mode(root: Path) -> None:
     (root / "k1").chmod(0o755)
     (root / "k1" / "memories.json").write_text("[]", "utf-8")
     (root / "k1" / "memories.json").chmod(0o644)
-    write_file(DiscussionFolder("k1"), "memories.json", [])
+    write_content(DiscussionFolder("k1"), "memories.json", [])
     assert stat.S_IMODE((root / "k1").stat().st_mode) == 0o755
     assert stat.S_IMODE((root / "k1" / "memories.json").stat().st_mode) == 0o644
 

@@ -7,7 +7,7 @@ import pytest
 
 from Middleware.models.messages import VisionNote
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.discussion_context import as_text, folder_of, raw_messages
+from Middleware.workflows.tools.discussion_context import as_text, raw_messages, state_of
 
 
 def context(discussion_id: str | None, messages: list[dict[str, Any]]) -> ExecutionContext:
@@ -22,8 +22,8 @@ def test_results_of_workflows(result: Any, text: str) -> None:
 
 
 def test_folder_of_a_conversation() -> None:
-    assert folder_of(context(None, [])) is None
-    folder = folder_of(context("k1", []))
+    assert state_of(context(None, [])) is None
+    folder = state_of(context("k1", []))
     assert folder is not None and (folder.discussion_id, folder.key_hash) == ("k1", "ad165b11320bc915")
 
 

@@ -13,7 +13,6 @@ from typing import TypedDict, cast
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import writing
 from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.discussion_folder import PRIVATE_FILE, DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage, MessagePlace, place_from_text
 from Middleware.utilities.conversations.vector_memory import conversion, schema
 from Middleware.utilities.conversations.vector_memory.cache import file_state, vectors_of
@@ -45,7 +44,7 @@ class MemoryRow(TypedDict):
 
 
 class VectorMemories:
-    """The memories of one conversation, for one pass: ``with VectorMemories.of(folder) as memories: ...``.
+    """The memories of one conversation, for one pass: ``with state.memories() as memories: ...``.
 
     Opened for reading, a missing database is one without memories, and nothing is created. Opened for writing
     (``write=True``), file and tables are made, and rows in clear become tokens if the cipher is active. Memories come
@@ -68,14 +67,6 @@ class VectorMemories:
             except BaseException:
                 self.close()
                 raise
-
-    @classmethod
-    def of(cls, folder: DiscussionFolder, *, write: bool = False, scope: CancelScope | None = None) -> VectorMemories:
-        """Open the memories of a folder's conversation. Also raises OSError if the folder cannot be created."""
-        if write:
-            folder.create()
-        return cls(folder.vector_database(), folder.discussion_id, write=write, cipher=folder.cipher,
-                   mode=PRIVATE_FILE, scope=scope)
 
     def __enter__(self) -> VectorMemories:
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 from Middleware.services.memory.compactor_settings import load_compactor_settings
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.discussion_context import folder_of
+from Middleware.workflows.tools.discussion_context import state_of
 
 
 class ContextCompactorHandler(BaseHandler):
@@ -20,12 +20,12 @@ class ContextCompactorHandler(BaseHandler):
     KEYS = {"ContextCompactor": ()}
 
     def handle(self, context: ExecutionContext) -> object:
-        folder = folder_of(context)
-        if folder is None:
+        state = state_of(context)
+        if state is None:
             return ""
         settings = load_compactor_settings()
         if settings is None:
             return ""
         # Imported here because only users with such settings need it.
         from Middleware.workflows.tools.memory.context_compaction import ContextCompaction
-        return ContextCompaction(context, settings, folder).run()
+        return ContextCompaction(context, settings, state).run()

@@ -12,11 +12,11 @@ from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.conversations.discussion_files import if_readable
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
+from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow, state_of
 
 # What reads and writes memories is imported where a node does it: most servers have none of these nodes.
 if TYPE_CHECKING:
@@ -184,10 +184,10 @@ class FullChatSummaryHandler(_UsersWorkflowHandler):
         ConfigKey("isManualConfig", "bool", False, "Only return the summary as it is."),)}
 
     def handle(self, context: ExecutionContext) -> object:
-        folder = folder_of(context)
-        if folder is None:
+        state = state_of(context)
+        if state is None:
             return ""
-        store = MemoryStore(folder)
+        store = MemoryStore(state)
         if self.value(context, "isManualConfig"):
             return _text(store)
         self.write_memories(context, force_file_memory=True)
@@ -215,12 +215,12 @@ class ChatSummarySummarizerHandler(BaseHandler):
     def handle(self, context: ExecutionContext) -> object:
         from Middleware.services.memory_service import NO_SUMMARY
         from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer
-        folder = folder_of(context)
-        if folder is None:
+        state = state_of(context)
+        if state is None:
             return NO_SUMMARY
         least, most = (self.number(context, name) for name in (
             "minMemoriesPerSummary", "loopIfMemoriesExceed"))
-        return ChatSummarizer(context, folder, least, most).update()
+        return ChatSummarizer(context, state, least, most).update()
 
 
 class WriteCurrentSummaryHandler(BaseHandler):
@@ -235,25 +235,25 @@ class WriteCurrentSummaryHandler(BaseHandler):
         if self.value(context, "input") is None:
             raise ConfigValueError(f"node '{context.node_name}' names no text to store as the summary",
                                    json_path="input", expected="a text")
-        text, folder = self.text(context, "input"), folder_of(context)
-        if folder is not None:
-            self._write(text, folder, context)
+        text, state = self.text(context, "input"), state_of(context)
+        if state is not None:
+            self._write(text, state, context)
         return text
 
-    def _write(self, text: str, folder: DiscussionFolder, context: ExecutionContext) -> None:
+    def _write(self, text: str, state: DiscussionState, context: ExecutionContext) -> None:
         if not text.strip() or is_cut_off_thought(text):
-            logger.warning("Discussion %s: node '%s' gives %s; the summary stays as it is", folder.discussion_id,
+            logger.warning("Discussion %s: node '%s' gives %s; the summary stays as it is", state.discussion_id,
                            context.node_name, "unfinished reasoning" if text.strip() else "no text")
             return
         from Middleware.workflows.tools.memory.chat_summary import save_summary, take_lock
-        store = MemoryStore(folder)
+        store = MemoryStore(state)
         with contextlib.ExitStack() as stack:
             # The text is stored without the lock too: a text that was handed over must not be lost.
-            mine = take_lock(stack, context, folder)
+            mine = take_lock(stack, context, state)
             memories = store.memories()
             if not memories:
                 logger.warning("Discussion %s has no memories; its summary is stored without reference to one",
-                               folder.discussion_id)
+                               state.discussion_id)
             # Without the lock, another request may be writing the file that this number is kept in.
             covered = len(memories) if mine else None
             save_summary(store, text, memories[-1][1] if memories else "", covered)

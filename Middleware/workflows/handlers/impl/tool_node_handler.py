@@ -17,7 +17,7 @@ from Middleware.utilities.search_utils import search_conversation, search_memori
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.base.network_keys import MAX_SECONDS
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
+from Middleware.workflows.tools.discussion_context import raw_messages, state_of
 from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module
 
 # Imported where a node uses them: most servers have none of these nodes.
@@ -127,12 +127,12 @@ class MemoryKeywordSearchHandler(BaseHandler):
         if self.value(context, "keywords") is None:
             return NO_KEYWORDS
         keywords = self.text(context, "keywords")
-        messages, folder = raw_messages(context), folder_of(context)
+        messages, state = raw_messages(context), state_of(context)
         target = self.value(context, "searchTarget")
         if target == "CurrentConversation":
             return search_conversation(messages, keywords, self.value(context, "lookbackStartTurn"))
-        if target == "RecentMemories" and folder is not None:
-            return search_memories([text for text, _ in MemoryStore(folder).read_memories()], messages, keywords)
+        if target == "RecentMemories" and state is not None:
+            return search_memories([text for text, _ in MemoryStore(state).read_memories()], messages, keywords)
         if target not in SEARCH_TARGETS:
             logger.warning("Node '%s': searchTarget is %s, which is unknown; nothing is searched. Known: %s",
                            context.node_name, quoted(target), ", ".join(SEARCH_TARGETS))

@@ -24,7 +24,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.memory.memory_texts import clean_memory
@@ -41,12 +41,12 @@ class ChatSummarizer:
         most: the size of a batch; more memories take several calls.
     """
 
-    def __init__(self, context: ExecutionContext, folder: DiscussionFolder, least: int = 3, most: int = 3) -> None:
+    def __init__(self, context: ExecutionContext, state: DiscussionState, least: int = 3, most: int = 3) -> None:
         if context.clock is None:
             # All calls of the node state the same time.
             context.clock = datetime.now()
-        self._context, self._folder = context, folder
-        self._store = MemoryStore(folder)
+        self._context, self._state = context, state
+        self._store = MemoryStore(state)
         self._least, self._most = least, max(1, most)
         self._folded = self._covered = 0
 
@@ -57,7 +57,7 @@ class ChatSummarizer:
         if not unsummarized(self._store):
             return self._current()
         with contextlib.ExitStack() as stack:
-            if not take_lock(stack, self._context, self._folder) or not readable(self._store):
+            if not take_lock(stack, self._context, self._state) or not readable(self._store):
                 return self._current()
             began, self._folded = time.monotonic(), 0
             try:
@@ -66,7 +66,7 @@ class ChatSummarizer:
             finally:
                 if self._folded:
                     logger.info("Discussion %s: summary brought up to date with %s in %.1f s",
-                                self._folder.discussion_id, memory_count(self._folded), time.monotonic() - began)
+                                self._state.discussion_id, memory_count(self._folded), time.monotonic() - began)
 
     def _update(self, new: list[Pair]) -> str:
         if not new:
@@ -89,7 +89,7 @@ class ChatSummarizer:
         """Return the new summary; "" if there is none, or it cannot be stored."""
         text = self._ask(markers)
         if not text.strip():
-            logger.error("Discussion %s: the LLM wrote no summary; the present one stays", self._folder.discussion_id)
+            logger.error("Discussion %s: the LLM wrote no summary; the present one stays", self._state.discussion_id)
             return ""
         covered = self._covered + len(batch)
         if not save_summary(self._store, text, batch[-1][1], covered):
@@ -149,20 +149,20 @@ def save_summary(store: MemoryStore, text: str, stored_hash: str, covered: int |
     try:
         store.save_summary(text, stored_hash, covered)
     except (UnreadableDataError, OSError) as error:
-        logger.error("Discussion %s: its summary cannot be stored: %s", store.folder.discussion_id, error)
+        logger.error("Discussion %s: its summary cannot be stored: %s", store.state.discussion_id, error)
         return False
     return True
 
 
-def take_lock(stack: contextlib.ExitStack, context: ExecutionContext, folder: DiscussionFolder) -> bool:
+def take_lock(stack: contextlib.ExitStack, context: ExecutionContext, state: DiscussionState) -> bool:
     """Hold the lock on the discussion's memories until ``stack`` ends; False, with a warning, if it is not free.
 
     Raises EarlyTerminationException if the request is cancelled while it waits.
     """
     try:
-        return stack.enter_context(memory_lock(context, folder, _settings()))
+        return stack.enter_context(memory_lock(context, state, _settings()))
     except OSError as error:
-        logger.warning("Discussion %s: its summary cannot be updated: %s", folder.discussion_id,
+        logger.warning("Discussion %s: its summary cannot be updated: %s", state.discussion_id,
                        error.strerror or error)
         return False
 

@@ -10,7 +10,7 @@ from Middleware.services.memory.memory_settings import BATCH, MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import RECENT_MEMORIES, valid_position
 from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.memory_texts import clean_memory
@@ -42,11 +42,11 @@ PROMPT = (
 
 
 class Condensation:
-    """One condensation step for the discussion in ``folder``. The caller holds the lock on its memories."""
+    """One condensation step for a discussion. The caller holds the lock on its memories."""
 
-    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
-        self._context, self._settings, self._discussion = context, settings, folder.discussion_id
-        self._store = MemoryStore(folder)
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState) -> None:
+        self._context, self._settings, self._discussion = context, settings, state.discussion_id
+        self._store = MemoryStore(state)
 
     def run(self) -> bool:
         """Join the oldest memories that were not condensed yet, if there are enough; return whether that was done.

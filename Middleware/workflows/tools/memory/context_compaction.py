@@ -19,7 +19,7 @@ from Middleware.models.messages import Message
 from Middleware.services.memory.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
 from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, Folded
 from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.discussion_folder import COMPACTOR, DiscussionFolder
+from Middleware.utilities.discussion_state import COMPACTOR, DiscussionState
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import estimate_message, message_text, restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -166,11 +166,11 @@ class ContextCompaction:
     returned then.
     """
 
-    def __init__(self, context: ExecutionContext, settings: CompactorSettings, folder: DiscussionFolder) -> None:
+    def __init__(self, context: ExecutionContext, settings: CompactorSettings, state: DiscussionState) -> None:
         self._messages = raw_messages(context)
-        self._settings, self._folder = settings, folder
+        self._settings, self._state = settings, state
         self._scope = context.request.cancel_scope
-        self._store = CompactorStore(folder)
+        self._store = CompactorStore(state)
         self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens)
         self._sections = cut_sections(self._messages, settings.lookback, settings.recent_budget, settings.old_budget)
 
@@ -195,12 +195,12 @@ class ContextCompaction:
 
     def _takes_lock(self, stack: contextlib.ExitStack) -> bool:
         try:
-            stack.enter_context(self._folder.lock(COMPACTOR, self._scope, timeout=0))
+            stack.enter_context(self._state.lock(COMPACTOR, self._scope, timeout=0))
             return True
         except TimeoutError:
-            logger.debug("Another request compacts discussion %s", self._folder.discussion_id)
+            logger.debug("Another request compacts discussion %s", self._state.discussion_id)
         except OSError as error:
-            logger.error("Discussion %s cannot be compacted: %s", self._folder.discussion_id,
+            logger.error("Discussion %s cannot be compacted: %s", self._state.discussion_id,
                          error.strerror or type(error).__name__)
         return False
 
@@ -220,7 +220,7 @@ class ContextCompaction:
         if not oldest:
             if oldest is not None:
                 logger.error("Discussion %s: the model gave no summary of the oldest messages; nothing is saved",
-                             self._folder.discussion_id)
+                             self._state.discussion_id)
             return renewed
         renewed = dataclasses.replace(renewed, oldest=(oldest, _hash(self._messages[0])))
         return self._saved(renewed, self._sections.old, new_oldest=True)
@@ -230,7 +230,7 @@ class ContextCompaction:
         try:
             return ask()
         except (BackendError, ConfigurationError) as error:
-            logger.error("%s: discussion %s was not compacted: %s", self._settings.file, self._folder.discussion_id,
+            logger.error("%s: discussion %s was not compacted: %s", self._settings.file, self._state.discussion_id,
                          log_text(error))
             return None
 
@@ -243,11 +243,11 @@ class ContextCompaction:
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
-            logger.error("The summaries of discussion %s were not saved: %s", self._folder.discussion_id,
+            logger.error("The summaries of discussion %s were not saved: %s", self._state.discussion_id,
                          error.strerror or type(error).__name__)
         else:
             logger.info("Discussion %s: compacted up to message %d, of which %d are among the oldest",
-                        self._folder.discussion_id, self._sections.recent, self._sections.old)
+                        self._state.discussion_id, self._sections.recent, self._sections.old)
         return state
 
     # -- LLM calls -------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_calls.prompt_parts import EXAMPLES, example_answers, prompt_templates
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MemoryStore
-from Middleware.utilities.conversations.discussion_files import Pair, read_json, write_json
-from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import Pair, read_object, write_content
 from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -62,17 +62,17 @@ class _Repetitions:
 
 
 def _all_repetitions() -> BoundedCache[str, _Repetitions]:
-    """Return what was found out since the start, by the folder of the discussion."""
+    """Return what was found out since the start, by the place of the discussion."""
     return BoundedCache(1000)
 
 
 class MemoryWriter:
     """Turns chunks into memories and stores each at once. The caller holds the lock on the memories."""
 
-    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
-        self._context, self._settings, self._discussion = context, settings, folder.discussion_id
-        self._folder = folder.folder
-        self._store, self._anchors = MemoryStore(folder), MemoryAnchors(folder)
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState) -> None:
+        self._context, self._settings, self._discussion = context, settings, state.discussion_id
+        self._place = state.place
+        self._store, self._anchors = MemoryStore(state), MemoryAnchors(state)
         self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens,
                                 {EXAMPLES: settings.examples})
         self._written = 0
@@ -112,10 +112,10 @@ class MemoryWriter:
         return True
 
     def _is_left_out(self, chunk: Chunk, last: str | None) -> bool:
-        found = process().one(_all_repetitions).get(self._folder)
+        found = process().one(_all_repetitions).get(self._place)
         count = found.count + 1 if found is not None and found.memory == last else 1
         left_out = count >= _ATTEMPTS
-        process().one(_all_repetitions).put(self._folder, _Repetitions(last, count, chunk if left_out else None))
+        process().one(_all_repetitions).put(self._place, _Repetitions(last, count, chunk if left_out else None))
         return left_out
 
     def _last(self) -> str | None:
@@ -175,9 +175,9 @@ class MemoryWriter:
 class FileMemoryPass:
     """Brings the memory file of one discussion up to date with the conversation of one request."""
 
-    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
-        self._context, self._settings, self._folder = context, settings, folder
-        self._store = MemoryStore(folder)
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState) -> None:
+        self._context, self._settings, self._state = context, settings, state
+        self._store = MemoryStore(state)
         self._messages = [message for message in raw_messages(context) if message.get("role") != "system"]
         self._end = max(0, len(self._messages) - max(0, settings.lookback))
 
@@ -186,22 +186,20 @@ class FileMemoryPass:
 
         Raises DataKeyError, and EarlyTerminationException if the request is cancelled.
         """
-        with storage_errors_logged(self._folder):
+        with storage_errors_logged(self._state):
             pairs, existed = self._open()
             if not self._due(self._start(pairs), existed):
                 return
-            with memory_lock(self._context, self._folder, self._settings) as mine:
+            with memory_lock(self._context, self._state, self._settings) as mine:
                 if mine:
                     self._write(existed)
 
     def _open(self) -> tuple[list[Pair], bool]:
-        # A file that two requests found missing would be emptied again by the second.
-        with self._folder.lock(SHORT, self._context.request.cancel_scope):
-            return self._store.open_memories()
+        return self._store.open_memories(self._context.request.cancel_scope)
 
     def _start(self, pairs: Sequence[Pair]) -> int:
-        stored, places = [chunk_hash for _, chunk_hash in pairs], MemoryAnchors(self._folder).read()
-        found = process().one(_all_repetitions).get(self._folder.folder)
+        stored, places = [chunk_hash for _, chunk_hash in pairs], MemoryAnchors(self._state).read()
+        found = process().one(_all_repetitions).get(self._state.place)
         if found is not None and found.chunk is not None and found.memory == (stored[-1] if stored else None):
             stored.append(found.chunk.hash)
             places.update({found.chunk.hash: found.chunk.place} if found.chunk.place is not None else {})
@@ -224,17 +222,17 @@ class FileMemoryPass:
             return
         chunks = chunks_of(self._messages, self._known, start, self._end, self._settings.file_chunk_size,
                            self._settings.roles)
-        writer = MemoryWriter(self._context, self._settings, self._folder)
+        writer = MemoryWriter(self._context, self._settings, self._state)
         # The memories of a long history that is new here count as condensed, or they would be condensed at once.
         if writer.write(chunks, as_condensed=self._settings.condense and not existed):
-            Condensation(self._context, self._settings, self._folder).run()
+            Condensation(self._context, self._settings, self._state).run()
 
 
 class MemoryAnchors:
     """The anchors file of one discussion. A file that cannot be used is ignored, and left unchanged."""
 
-    def __init__(self, folder: DiscussionFolder) -> None:
-        self._folder = folder
+    def __init__(self, state: DiscussionState) -> None:
+        self._state = state
 
     def read(self) -> dict[str, MessagePlace]:
         """Return the position of each memory's last message, by its hash."""
@@ -242,23 +240,16 @@ class MemoryAnchors:
             places = {key: place_from_json(value) for key, value in self._content().items()}
             return {key: place for key, place in places.items() if place is not None}
         except (StoredDataError, OSError) as error:
-            logger.debug("%s is not used: %s", self._folder.display(ANCHORS_FILE), error)
+            logger.debug("%s is not used: %s", self._state.display(ANCHORS_FILE), error)
             return {}
 
     def note(self, stored_hash: str, place: MessagePlace, keep: Collection[str]) -> None:
         """Add an entry, and drop the entries of memories that are not in ``keep`` any more."""
         try:
             known = {key: value for key, value in self._content().items() if key in keep}
-            write_json(self._folder.file(ANCHORS_FILE), {**known, stored_hash: place.as_json()},
-                       self._folder.cipher)
+            write_content(self._state, ANCHORS_FILE, {**known, stored_hash: place.as_json()})
         except (StoredDataError, OSError) as error:
-            logger.debug("%s is not written: %s", self._folder.display(ANCHORS_FILE), error)
+            logger.debug("%s is not written: %s", self._state.display(ANCHORS_FILE), error)
 
     def _content(self) -> dict[str, object]:
-        display = self._folder.display(ANCHORS_FILE)
-        content = read_json(self._folder.file(ANCHORS_FILE), self._folder.cipher, display)
-        if content is None:
-            return {}
-        if not isinstance(content, dict):
-            raise StoredDataError(f"{display} holds no object")
-        return content
+        return read_object(self._state, ANCHORS_FILE)

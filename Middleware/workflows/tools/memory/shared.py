@@ -21,8 +21,8 @@ from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, RECENT_MEMORIES
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_files import if_readable
-from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, find_place, place_of
+from Middleware.utilities.discussion_state import MEMORIES, DiscussionState
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.prompt_extraction_utils import ROLE_TAGS
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
@@ -287,27 +287,27 @@ _held: ContextVar[Mapping[str, list[bool]]] = ContextVar("wilmer_memory_locks", 
 
 
 @contextlib.contextmanager
-def memory_lock(context: ExecutionContext, folder: DiscussionFolder, settings: MemorySettings | None) -> Iterator[bool]:
+def memory_lock(context: ExecutionContext, state: DiscussionState, settings: MemorySettings | None) -> Iterator[bool]:
     """Hold the lock; yields whether it was free within the time of ``settings`` (None: at once), with a warning if not.
 
     A workflow that runs while the lock is held, because it writes the memories, never gets the lock itself: it would
     wait for its own end. One warning per lock is logged. Raises OSError, and EarlyTerminationException if the request
     is cancelled while it waits.
     """
-    key = folder.folder
+    key = state.place
     if (reported := _held.get().get(key)) is not None:
         if not reported:
             reported.append(True)
             logger.warning("Discussion %s: a workflow that takes part in making memories asks for more of them; "
-                           "that is left out", folder.discussion_id)
+                           "that is left out", state.discussion_id)
         yield False
         return
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(folder.lock(MEMORIES, context.request.cancel_scope, _lock_seconds(settings, context)))
+            stack.enter_context(state.lock(MEMORIES, context.request.cancel_scope, _lock_seconds(settings, context)))
         except TimeoutError:
             logger.warning("Discussion %s: another request is working on the memories; this one skips them",
-                           folder.discussion_id)
+                           state.discussion_id)
             yield False
             return
         token = _held.set({**_held.get(), key: []})
@@ -336,7 +336,7 @@ def readable(store: MemoryStore) -> bool:
 
 
 @contextlib.contextmanager
-def storage_errors_logged(folder: DiscussionFolder) -> Iterator[None]:
+def storage_errors_logged(state: DiscussionState) -> Iterator[None]:
     """Log failures to read or write files, so that the chat goes on and the rest is done next time.
 
     DataKeyError is not caught: with a wrong API key nothing of the discussion may be used.
@@ -344,6 +344,6 @@ def storage_errors_logged(folder: DiscussionFolder) -> Iterator[None]:
     try:
         yield
     except UnreadableDataError as error:
-        logger.error("Discussion %s: no memories are written: %s", folder.discussion_id, error)
+        logger.error("Discussion %s: no memories are written: %s", state.discussion_id, error)
     except OSError as error:
-        logger.error("Discussion %s: memories cannot be stored: %s", folder.discussion_id, error.strerror or error)
+        logger.error("Discussion %s: memories cannot be stored: %s", state.discussion_id, error.strerror or error)

@@ -10,7 +10,7 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import helper_prompts, run_helper_workflow
 from Middleware.workflows.tools.memory.memory_texts import clean_memory
@@ -23,7 +23,7 @@ SHORT_DOCUMENT = 500
 _FENCED = re.compile(r"```(?:markdown|md)?[ \t]*\n((?:(?!```).)*)\n```", re.DOTALL | re.IGNORECASE)
 
 
-def update_state_document(context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder,
+def update_state_document(context: ExecutionContext, settings: MemorySettings, state: DiscussionState,
                           facts: Sequence[str]) -> None:
     """Let the user's workflow rewrite the document with new facts, if the settings want one.
 
@@ -36,11 +36,11 @@ def update_state_document(context: ExecutionContext, settings: MemorySettings, f
         logger.error("useStateDocument is on, but stateDocumentWorkflowName names no workflow")
         return
     try:
-        _rewrite(context, settings, MemoryStore(folder), facts)
+        _rewrite(context, settings, MemoryStore(state), facts)
     # Workflows run code of other packages, and a document is not worth losing the chat.
     except Exception as error:
         raise_if_request_ended(error, context)
-        logger.error("%s is not updated: %s", folder.display(STATE_FILE), public_text(error))
+        logger.error("%s is not updated: %s", state.display(STATE_FILE), public_text(error))
 
 
 def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
@@ -55,7 +55,7 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
     listed = "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)
     answer = run_helper_workflow(context, settings.state_workflow, (listed, current)).strip()
     answer = _unfenced(clean_memory(answer, helper_prompts(context, settings.state_workflow)))
-    name = store.folder.display(STATE_FILE)
+    name = store.state.display(STATE_FILE)
     if problem := problem_with(answer):
         logger.error("%s is not updated: workflow '%s': %s", name, settings.state_workflow, problem)
     elif loses_too_much(current, answer, settings.state_retention):

@@ -24,15 +24,15 @@ from Middleware.models.process import process
 from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage
 from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
+from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow, state_of
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
     KnownMessages,
@@ -98,8 +98,8 @@ MOST_FAILURES = 3
 class VectorMemoryPass:
     """One pass over a conversation that stores the memories of its new messages, if these are enough."""
 
-    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
-        self._context, self._settings, self._folder = context, settings, folder
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState) -> None:
+        self._context, self._settings, self._state = context, settings, state
         self._messages = [message for message in raw_messages(context) if message.get("role") != "system"]
 
     def run(self) -> None:
@@ -108,10 +108,10 @@ class VectorMemoryPass:
         Problems with the LLM, a workflow or the database are logged. Raises EarlyTerminationException, and DataKeyError
         if the stored memories are of another API key; memories stored before that stay.
         """
-        with _database_problems_logged(self._folder), _opened(self._context, self._folder) as memories:
+        with _database_problems_logged(self._state), _opened(self._context, self._state) as memories:
             if not self._due(memories):
                 return
-            with memory_lock(self._context, self._folder, self._settings) as ours:
+            with memory_lock(self._context, self._state, self._settings) as ours:
                 if ours:
                     self._work(memories)
 
@@ -121,7 +121,7 @@ class VectorMemoryPass:
         if new:
             chunks = chunks_of(self._messages, self._known, new.start, new.stop, self._settings.vector_chunk_size)
             after = self._known.hashes[new.start - 1] if new.start else ""
-            ChunkWriter(self._context, self._settings, self._folder, memories).write(chunks, after)
+            ChunkWriter(self._context, self._settings, self._state, memories).write(chunks, after)
 
     def _due(self, memories: VectorMemories, warn: bool = False) -> range:
         if len(self._messages) <= self._settings.lookback:
@@ -130,7 +130,7 @@ class VectorMemoryPass:
         new = new_messages(self._known, logged, self._settings.lookback)
         if warn and logged and new.start == 0:
             logger.warning("Discussion %s: none of the messages with memories is known any more, so all are new",
-                           self._folder.discussion_id)
+                           self._state.discussion_id)
         enough = are_enough(self._messages[new.start:new.stop], self._settings.vector_chunk_size,
                             self._settings.vector_chunk_messages)
         return new if enough else range(0)
@@ -163,14 +163,14 @@ def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context:
 
     Raises what ``VectorMemoryPass.run`` raises. 0 for a conversation without an id.
     """
-    folder = folder_of(context)
-    if folder is None:
+    state = state_of(context)
+    if state is None:
         return 0
     stored = 0
-    with _database_problems_logged(folder), memory_lock(context, folder, settings) as ours:
+    with _database_problems_logged(state), memory_lock(context, state, settings) as ours:
         if ours:
-            with _opened(context, folder) as memories:
-                writer = ChunkWriter(context, settings, folder, memories)
+            with _opened(context, state) as memories:
+                writer = ChunkWriter(context, settings, state, memories)
                 try:
                     writer.write([Chunk(text, message_hash) for text, message_hash in pairs])
                 finally:
@@ -180,23 +180,23 @@ def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context:
 
 # -- database ----------------------------------------------------------------------------------------------------------
 
-def _opened(context: ExecutionContext, folder: DiscussionFolder) -> VectorMemories:
-    return VectorMemories.of(folder, write=True, scope=context.request.cancel_scope)
+def _opened(context: ExecutionContext, state: DiscussionState) -> VectorMemories:
+    return state.memories(write=True, scope=context.request.cancel_scope)
 
 
 @contextlib.contextmanager
-def _database_problems_logged(folder: DiscussionFolder) -> Iterator[None]:
+def _database_problems_logged(state: DiscussionState) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
         reason = getattr(error, "strerror", None) or error
-        logger.error("Discussion %s: the searchable memories could not be stored: %s", folder.discussion_id, reason)
+        logger.error("Discussion %s: the searchable memories could not be stored: %s", state.discussion_id, reason)
 
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
 
 def _failures() -> Once[Pair]:
-    """The number of failures in a row for each chunk, by folder and name of the chunk."""
+    """The number of failures in a row for each chunk, by place and name of the chunk."""
     return Once()
 
 
@@ -207,9 +207,9 @@ class ChunkWriter:
         stored: memories stored so far.
     """
 
-    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder,
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState,
                  memories: VectorMemories) -> None:
-        self._context, self._settings, self._folder, self._memories = context, settings, folder, memories
+        self._context, self._settings, self._state, self._memories = context, settings, state, memories
         self._call = MemoryCall(context, settings.raw, settings.vector_endpoint, settings.vector_preset,
                                 settings.vector_max_response_tokens)
         self.stored = self._done = 0
@@ -236,7 +236,7 @@ class ChunkWriter:
         finally:
             if chunks:
                 logger.info("Discussion %s: %d of %d chunks searched for memories, %d stored, in %.1f s",
-                            self._folder.discussion_id, self._done, len(chunks), self.stored,
+                            self._state.discussion_id, self._done, len(chunks), self.stored,
                             time.monotonic() - started)
 
     def _items_of(self, chunk: Chunk) -> list[Item] | None:
@@ -273,7 +273,7 @@ class ChunkWriter:
             self._after = chunk.hash
         if rows:
             self._embed(rows)
-            update_state_document(self._context, self._settings, self._folder, [text for text, _ in texts])
+            update_state_document(self._context, self._settings, self._state, [text for text, _ in texts])
 
     def _embed(self, rows: Sequence[int]) -> None:
         settings = self._settings
@@ -288,22 +288,22 @@ class ChunkWriter:
         # A memory without a vector is still found by its words.
         except Exception as error:
             raise_if_request_ended(error, self._context)
-            logger.error("Discussion %s: new memories got no vectors: %s", self._folder.discussion_id,
+            logger.error("Discussion %s: new memories got no vectors: %s", self._state.discussion_id,
                          public_text(error))
 
     def _note_failure(self, chunk: Chunk, cause: str, counts: bool) -> None:
         count = process().one(_failures).count(self._failing(chunk)) if counts else 0
         if count < MOST_FAILURES:
             logger.warning("Discussion %s: no memories were made of %s; it is tried again: %s",
-                           self._folder.discussion_id, _short(chunk.hash), cause)
+                           self._state.discussion_id, _short(chunk.hash), cause)
             return
         self._memories.log_hash(chunk.hash, chunk.place)
         process().one(_failures).over(self._failing(chunk))
         logger.error("Discussion %s: %s failed %d times and is left without memories: %s",
-                     self._folder.discussion_id, _short(chunk.hash), count, cause)
+                     self._state.discussion_id, _short(chunk.hash), count, cause)
 
     def _failing(self, chunk: Chunk) -> Pair:
-        return self._folder.folder, chunk.hash if self._after is None else f"after {self._after}"
+        return self._state.place, chunk.hash if self._after is None else f"after {self._after}"
 
 
 def _short(message_hash: str) -> str:

@@ -15,7 +15,8 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendStatusError, ConfigValueError, EarlyTerminationException
 from Middleware.models.request_context import request_scope
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import shared
@@ -139,7 +140,7 @@ def test_nothing_new(lab: EngineLab, store: MemoryStore) -> None:
 
 def test_nothing_stored_creates_nothing(lab: EngineLab, store: MemoryStore) -> None:
     assert run(lab, node()) == NO_SUMMARY
-    kept = [path for path in Path(store.folder.folder).iterdir() if not path.name.startswith(".")]
+    kept = [path for path in Path(store.state.folder).iterdir() if not path.name.startswith(".")]
     assert [path.name for path in kept] == ["memories.json"]
 
 
@@ -266,7 +267,7 @@ def test_nobody_is_asked_for_a_summary_that_cannot_be_stored(
         prompt: str) -> None:
     remember(store, 7)
     store.save_summary("old", "h1")
-    path = Path(store.folder.folder) / name
+    path = Path(store.state.folder) / name
     path.write_text(content, encoding="utf-8")
     assert run(lab, node(prompt=prompt)) == shown
     assert path.read_text(encoding="utf-8") == content and lab.prompts == []
@@ -276,7 +277,7 @@ def test_nobody_is_asked_for_a_summary_that_cannot_be_stored(
 def test_a_summary_that_breaks_meanwhile_is_left_alone(lab: EngineLab, store: MemoryStore,
                                                        caplog: pytest.LogCaptureFixture) -> None:
     remember(store, 3)
-    path = Path(store.folder.folder) / "chat_summary.json"
+    path = Path(store.state.folder) / "chat_summary.json"
 
     def respond(request: RecordedRequest) -> Reply:
         path.write_text("[broken", encoding="utf-8")
@@ -306,7 +307,7 @@ def held(store: MemoryStore, work: Callable[[], object]) -> threading.Thread:
     ready = threading.Event()
 
     def hold() -> None:
-        with store.folder.lock(MEMORIES):
+        with store.state.lock(MEMORIES):
             ready.set()
             work()
 
@@ -394,7 +395,7 @@ def test_a_missing_settings_file_does_not_matter(lab: EngineLab, store: MemorySt
 def test_inside_the_making_of_memories_it_does_not_wait_for_itself(lab: EngineLab, store: MemoryStore) -> None:
     remember(store, 3)
     context = ExecutionContext("r", "w", "d1", {}, [], False)
-    with shared.memory_lock(context, store.folder, None) as mine:
+    with shared.memory_lock(context, store.state, None) as mine:
         assert mine and run(lab, node()) == NO_SUMMARY
     assert lab.prompts == []
 

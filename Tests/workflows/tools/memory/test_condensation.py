@@ -15,7 +15,7 @@ from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import unsummarized
 from Middleware.utilities.config.declarations import read_settings
-from Middleware.utilities.conversations.discussion_folder import MEMORIES
+from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 from Tests.stub_backend import Reply, StubBackend, chat_reply, status_reply

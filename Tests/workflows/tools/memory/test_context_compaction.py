@@ -20,7 +20,8 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory import compactor_store
 from Middleware.services.memory.compactor_settings import load_compactor_settings
 from Middleware.services.memory.compactor_store import Boundary, CompactorState
-from Middleware.utilities.conversations.discussion_folder import COMPACTOR, DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_state import COMPACTOR
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces, rough_estimate_token_length, tagged_text
@@ -400,14 +401,14 @@ def test_an_unusable_note_of_what_was_folded(lab: CompactorLab, content: bytes) 
 def test_an_interrupted_run_folds_nothing_twice(lab: CompactorLab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.compact(chat(9))
     with monkeypatch.context() as patch:
-        write = compactor_store.write_file
+        write = compactor_store.write_content
 
         def die(folder: DiscussionFolder, name: str, content: object) -> None:
             if name == FILES[0]:
                 raise KeyboardInterrupt
             write(folder, name, content)
 
-        patch.setattr(compactor_store, "write_file", die)
+        patch.setattr(compactor_store, "write_content", die)
         with pytest.raises(KeyboardInterrupt):
             lab.compact(chat(11))
     lab.compact(chat(11))
@@ -575,7 +576,7 @@ def test_a_disk_that_takes_nothing(lab: CompactorLab, monkeypatch: pytest.Monkey
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "/secret/path")
 
-    monkeypatch.setattr(compactor_store, "write_file", full)
+    monkeypatch.setattr(compactor_store, "write_content", full)
     assert lab.compact(chat(9)) == both() and lab.files == {}
     assert "No space left on device" in caplog.text and "/secret/path" not in caplog.text
 
@@ -591,14 +592,14 @@ def test_a_folder_that_cannot_be_made(lab: CompactorLab, monkeypatch: pytest.Mon
 def test_oldest_is_written_before_old(lab: CompactorLab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.compact(chat(9))
     before = lab.files
-    write = compactor_store.write_file
+    write = compactor_store.write_content
 
     def fail_on_old(folder: DiscussionFolder, name: str, content: object) -> None:
         if name == FILES[0]:
             raise OSError(28, "No space left on device")
         write(folder, name, content)
 
-    monkeypatch.setattr(compactor_store, "write_file", fail_on_old)
+    monkeypatch.setattr(compactor_store, "write_content", fail_on_old)
     lab.answers["oldest"] = "OLDEST 2"
     lab.compact(chat(11))
     assert lab.files == {FILES[0]: before[FILES[0]], FILES[1]: [("OLDEST 2", stored(0))]}

@@ -33,9 +33,9 @@ from Middleware.exceptions.early_termination_exception import CANCELLED, LOCKED
 from Middleware.models.process import Process, process
 from Middleware.models.request_context import RequestContext
 from Middleware.services.locking_service import get_locking_service
-from Middleware.utilities.conversations.discussion_folder import MEMORIES
 from Middleware.utilities.conversations.message_places import LoggedMessage, place_of
 from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import vector_memories
@@ -322,7 +322,7 @@ def test_topics_are_found_only_if_wanted(chat: MemoryChat) -> None:
     generate(chat, ("without", "h1"))
     chat.raw["vectorMemoryIndexTopics"] = True
     generate(chat, ("with", "h2"))
-    with VectorMemories.of(chat.folder) as memories:
+    with chat.folder.memories() as memories:
         assert [row["memory_text"] for row in memories.keyword_search("zoo")] == ["with"]
 
 

@@ -13,7 +13,7 @@ from Middleware.utilities.prompt_extraction_utils import outside_exchange
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.discussion_context import folder_of
+from Middleware.workflows.tools.discussion_context import state_of
 from Middleware.workflows.tools.image_describer import ImageDescriber, images_of, join_descriptions
 
 NO_IMAGES = "There were no images attached to the message"
@@ -96,8 +96,8 @@ class ImageProcessorHandler(BaseHandler):
     def _with_new_ones(self, context: ExecutionContext, messages: Sequence[Message],
                        scanned: Sequence[int]) -> dict[int, str]:
         """Return the descriptions by message, old and new; the new ones are stored unless they are blank."""
-        folder = folder_of(context)
-        store = VisionResponses(folder) if folder is not None else None
+        state = state_of(context)
+        store = VisionResponses(state) if state is not None else None
         known = store.read() if store is not None else {}
         hashes = {index: hash_message_with_images(messages[index]) for index in scanned}
         missing = [index for index in scanned if hashes[index] not in known]

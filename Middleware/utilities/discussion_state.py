@@ -1,0 +1,76 @@
+"""What is stored of one conversation, wherever it is stored."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.encryption_utils import Cipher
+
+if TYPE_CHECKING:
+    from Middleware.utilities.conversations.vector_memory.store import VectorMemories
+
+SHORT = ".lock"
+MEMORIES = ".memories.lock"
+COMPACTOR = ".compactor.lock"
+VECTOR_DATABASE = "vector_memory.db"
+BACKUP = ".bak"
+"""What the name of a document's copy ends with."""
+
+
+class DiscussionState(Protocol):
+    """The documents, the searchable memories and the locks of one conversation.
+
+    A document has the name of the file that held it first, such as ``memories.json``. Methods that read create
+    nothing. All raise OSError if the place does not answer, and DataKeyError for data of another API key.
+    """
+
+    @property
+    def discussion_id(self) -> str:
+        """The id that the client sent."""
+
+    @property
+    def place(self) -> str:
+        """Where it is stored: the same for each object of one conversation, and for no other."""
+
+    @property
+    def cipher(self) -> Cipher:
+        """What its texts are encrypted with."""
+
+    def display(self, name: str) -> str:
+        """Return the name of a document in messages."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a document as it is stored, which may be encrypted; None if there is none."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a document by ``content``, which is not encrypted.
+
+        A document that is encrypted with another of the cipher's keys keeps that key. If it cannot be decrypted, it is
+        not changed.
+        """
+
+    def change(self, name: str, function: Callable[[bytes | None], bytes | None], scope: CancelScope | None = None,
+               timeout: float | None = None) -> None:
+        """Replace a document by what ``function`` makes of it, with no other change in between; None leaves it.
+
+        ``function`` gets what ``read`` returns, and may be called more than once. Raises what it raises, and
+        EarlyTerminationException and TimeoutError as ``lock`` does.
+        """
+
+    def copy(self, name: str, suffix: str) -> None:
+        """Copy a document, if there is one, to the same name with ``suffix``, encrypted if the cipher is active."""
+
+    def hide(self, name: str, suffix: str) -> None:
+        """Encrypt such a copy that is still in clear, from before encryption was switched on."""
+
+    def lock(self, name: str, scope: CancelScope | None = None,
+             timeout: float | None = None) -> contextlib.AbstractContextManager[None]:
+        """Return a lock on ``MEMORIES`` or ``COMPACTOR``, for work that calls LLMs.
+
+        Raises EarlyTerminationException, and TimeoutError after ``timeout`` seconds (0: one attempt).
+        """
+
+    def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> VectorMemories:
+        """Open the searchable memories for one pass; ``write`` creates them. Also raises sqlite3.Error."""
