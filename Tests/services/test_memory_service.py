@@ -53,7 +53,7 @@ def test_without_memories(store: MemoryStore, chunks: int) -> None:
     assert service.get_chat_summary_memories(chat(9), "d1") == ""
     assert service.get_current_summary("d1") == "There is not yet a summary file"
     assert service.get_current_state_document("d1") == "No state document has been created yet"
-    kept = [path for path in Path(store.folder.folder).iterdir() if not path.name.startswith(".")]
+    kept = [path for path in Path(store.state.folder).iterdir() if not path.name.startswith(".")]
     assert [(path.name, path.read_bytes()) for path in kept] == [("memories.json", b"[]")]
 
 
@@ -80,7 +80,7 @@ def test_without_id_there_is_nothing_stored() -> None:
 
 
 def test_an_unreadable_file_counts_as_absent(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    path = Path(store.folder.create()) / "memories.json"
+    path = Path(store.state.create()) / "memories.json"
     path.write_text("[{", encoding="utf-8")
     assert service.get_recent_memories([], "d1") == "No memories have been generated yet"
     assert "d1/memories.json" in caplog.text and path.read_text(encoding="utf-8") == "[{"

@@ -357,7 +357,7 @@ def test_a_blank_summary_is_not_written(lab: EngineLab, store: MemoryStore, text
 
 
 def test_a_broken_summary_is_not_replaced(lab: EngineLab, store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    path = Path(store.folder.create()) / "chat_summary.json"
+    path = Path(store.state.create()) / "chat_summary.json"
     path.write_text("{", encoding="utf-8")
     assert run(lab, node("WriteCurrentSummaryToFileAndReturnIt", input="new")) == "new"
     assert path.read_text(encoding="utf-8") == "{" and "cannot be stored" in caplog.text
@@ -367,7 +367,7 @@ def test_a_summary_is_not_lost_to_others_at_work(lab: EngineLab, store: MemorySt
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "LONGEST_WAIT_BEFORE_ANSWER", 0.1)
     remember(store, 2)
-    with store.folder.lock(MEMORIES):
+    with store.state.lock(MEMORIES):
         result: list[str] = []
         write = node("WriteCurrentSummaryToFileAndReturnIt", input="new")
         thread = threading.Thread(target=lambda: result.append(run(lab, write)))
