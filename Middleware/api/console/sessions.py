@@ -18,6 +18,7 @@ from Middleware.api.console.calls import ConsoleError, Role
 from Middleware.api.console.sign_in import read_code
 from Middleware.api.edge.access_keys import BEARER, AccessKeys, Grant, api_key_in
 from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.utilities.once import Once
 
 if TYPE_CHECKING:
     import sqlite3
@@ -42,6 +43,8 @@ FAILURES, FAILURE_SECONDS = 10, 60.0
 # Peers whose failures are remembered. Forgetting one costs an attacker with so many addresses nothing anyway.
 MAX_PEERS = 1000
 MAX_LABEL = 120
+# In place of the time of the last use.
+_UNREADABLE = -1
 
 Index = Callable[[], AbstractContextManager["sqlite3.Connection"]]
 
@@ -102,7 +105,8 @@ def _line(digest: bytes, label: str, created: int, used: int, role: Role = Role.
 class OperatorSessions:
     """The sessions of operators, in the tables ``session`` and ``spent`` of the index.
 
-    A session that could not be written lives in memory: a full disk must not keep its owner from looking why.
+    A session that could not be written, or read again, lives in memory: a full disk must not keep its owner from
+    looking why.
     """
 
     def __init__(self, index: Index, clock: Callable[[], float] = time.time) -> None:
@@ -112,6 +116,9 @@ class OperatorSessions:
         # Used codes, and sessions that are not on the disk.
         self._spent: dict[bytes, int] = {}
         self._unstored: dict[bytes, SessionLine] = {}
+        # When sessions were used last, as far as they were looked for.
+        self._seen: dict[bytes, int] = {}
+        self._failures: Once[str] = Once(1)
 
     def spend(self, nonce: bytes, until: int) -> bool:
         """Use a code up; return False if it has been used."""
@@ -153,9 +160,13 @@ class OperatorSessions:
             row = index.execute("SELECT used FROM session WHERE hash = ?", (digest,)).fetchone()
             return None if row is None else int(row[0])
 
-        used = self._on_disk(look, unless=None)
+        used = self._on_disk(look, unless=_UNREADABLE)
+        if used == _UNREADABLE:
+            used = self._seen.get(digest)
         if used is None or used < self._oldest():
+            self._seen.pop(digest, None)
             return None
+        self._seen[digest] = used
         if used < now - TOUCH_SECONDS * MICROSECONDS:
             # A disk that takes no writes ends no session.
             self._on_disk(lambda index: index.execute("UPDATE session SET used = ? WHERE hash = ?", (now, digest)),
@@ -172,6 +183,8 @@ class OperatorSessions:
 
     def end(self, name: str) -> bool:
         """End the session with this id; return False if there is none."""
+        for digest in [digest for digest in list(self._seen) if _id(digest) == name]:
+            del self._seen[digest]
         unstored = [digest for digest in list(self._unstored) if _id(digest) == name]
         for digest in unstored:
             del self._unstored[digest]
@@ -183,6 +196,7 @@ class OperatorSessions:
         """End every session; return how many there were."""
         count = len(self._unstored)
         self._unstored.clear()
+        self._seen.clear()
         return count + self._on_disk(lambda index: index.execute("DELETE FROM session").rowcount, unless=0)
 
     def _now(self) -> int:
@@ -204,10 +218,15 @@ class OperatorSessions:
         from Middleware.utilities.sqlite import when_free
         try:
             with self._index() as index:
-                return when_free(lambda: action(index))
+                result = when_free(lambda: action(index))
         except (sqlite3.Error, OSError) as error:
-            logger.warning("The sessions of the console could not be read or written: %s", type(error).__name__)
+            # Open pages ask twice a second.
+            if self._failures.first(type(error).__name__):
+                logger.warning("The sessions of the console could not be read or written: %s", type(error).__name__)
             return unless
+        if self._failures.keys():
+            self._failures.clear()
+        return result
 
 
 @dataclass(slots=True)

@@ -231,6 +231,21 @@ def test_the_disk_is_not_needed_to_sign_in(lab: Lab, monkeypatch: pytest.MonkeyP
     assert browser.call("DELETE", "session").status == 200 and browser.get("session").status == 401
 
 
+def test_a_session_outlives_a_disk_that_fails(lab: Lab, monkeypatch: pytest.MonkeyPatch,
+                                              caplog: pytest.LogCaptureFixture) -> None:
+    browser, other = lab.operator(), lab.operator()
+    assert browser.get("session").status == 200
+
+    def broken() -> object:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(lab.door.sessions.operators, "_index", broken)
+    other.token += "x"
+    assert [browser.get("session").status for _ in range(3)] == [200] * 3 and other.get("session").status == 401
+    assert len([record for record in caplog.records if "could not be read" in record.getMessage()]) == 1
+    assert browser.call("DELETE", "session").status == 200 and browser.get("session").status == 401
+
+
 def test_signing_out_and_ending_sessions(lab: Lab) -> None:
     here, there = lab.operator(), lab.operator()
     lines = here.get("sessions").json["sessions"]
