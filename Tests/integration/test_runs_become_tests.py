@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import contextvars
 import json
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,10 @@ def result_of(test: ExportedTest, tmp_path: Path) -> Result:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_every_route_and_model_becomes_a_test_that_passes(server: Server, tmp_path: Path, user: str) -> None:
+def test_every_route_and_model_becomes_a_test_that_passes_until_something_breaks(
+        server: Server, tmp_path: Path, user: str) -> None:
     server.serve(user)
+    seen = set[str]()
     for category in server.categories(user):
         server.model.categories, server.model.category = tuple(filter(None, server.categories(user))), category
         for number, name in enumerate(["gpt-4o", *server.models()]):
@@ -111,6 +114,73 @@ def test_every_route_and_model_becomes_a_test_that_passes(server: Server, tmp_pa
             assert result.passed, (name, [(failure.json_path, failure.lines) for failure in result.failures],
                                    json.dumps(test.test, indent=1))
             assert {"answer", "route", "order", "prompts", "endpoints"} <= set(test.test["expect"])  # type: ignore[call-overload]
+            if test.path not in seen:
+                seen.add(test.path)
+                _notices_what_is_broken(server, test, document, category, tmp_path)
+
+
+def _notices_what_is_broken(server: Server, test: ExportedTest, document: RunDocument, category: str,
+                            tmp_path: Path) -> None:
+    """Break a title, a variable and the route, one after the other: the test must fail each time."""
+    configs = server.public / "Configs"
+    # The titles of a workflow that only runs another one are not in the test.
+    workflows = [configs / version["path"] for version in document.facts["config"]
+                 if version["path"].startswith("Workflows/")]
+    told = json.dumps({name: test.test.get(name) for name in ("replies", "stubs")}, ensure_ascii=False)
+    prompts: Any = test.test["expect"]["prompts"]  # type: ignore[index,call-overload]
+    changes = list[tuple[Path, str]]()
+
+    def changed(change: Callable[[dict[str, Any]], bool]) -> None:
+        """Change the first node that can be changed so."""
+        for workflow in workflows:
+            whole = json.loads(workflow.read_text(encoding="utf-8"))
+            nodes = whole.get("nodes", []) if isinstance(whole, dict) else whole
+            if any(isinstance(node, dict) and change(node) for node in nodes):
+                changes.append((workflow, json.dumps(whole, ensure_ascii=False)))
+                return
+
+    def retitle(node: dict[str, Any]) -> bool:
+        if not node.get("title") or json.dumps(node["title"], ensure_ascii=False)[1:-1] not in told:
+            return False
+        node["title"] += " anew"
+        return True
+
+    def misspell(node: dict[str, Any]) -> bool:
+        for key in ("prompt", "systemPrompt"):
+            variable = re.search(r"\{\w+\}", node.get(key) or "") if node.get("title") in prompts else None
+            if variable and key in prompts[node["title"]]:
+                node[key] = node[key].replace(variable[0], "{no_such_variable}")
+                return True
+        return False
+
+    changed(retitle)
+    changed(misspell)
+    settings = json.loads((configs / "Users" / f"{document.facts['user']}.json").read_text(encoding="utf-8"))
+    if category and "route" in test.test["expect"]:  # type: ignore[operator]
+        routing = configs / "Routing" / f"{settings['routingConfig']}.json"
+        routes = json.loads(routing.read_text(encoding="utf-8"))
+        if f"/{routes[category]['workflow']}.test.json" in test.path:
+            routes[category]["workflow"] += "2"
+            changes.append((routing, json.dumps(routes)))
+    # A title at least; not every prompt has a variable.
+    assert len(changes) >= (2 if category else 1), test.path
+    for path, text in changes:
+        before = path.read_bytes()
+        path.write_text(text, encoding="utf-8")
+        config_utils.reset_config_store()
+        assert not passes(test, tmp_path), (path, text)
+        path.write_bytes(before)
+        config_utils.reset_config_store()
+
+
+def passes(test: ExportedTest, tmp_path: Path) -> bool:
+    """Return whether a test passes; it does not if it names what is not there."""
+    path = str(Path(config_utils.get_root_config_directory(), *test.path.split("/")))
+    tests, findings = read_tests([path], {path: json.dumps(test.file(), ensure_ascii=False).encode()})
+    if findings:
+        return False
+    with temporary_world() as folder:
+        return contextvars.Context().run(run_tests, tests, folder, 1)[0].passed
 
 
 # -- unusual runs ------------------------------------------------------------------------------------------------------

@@ -160,7 +160,8 @@ class OperatorSessions:
             row = index.execute("SELECT used FROM session WHERE hash = ?", (digest,)).fetchone()
             return None if row is None else int(row[0])
 
-        used = self._on_disk(look, unless=_UNREADABLE)
+        unreadable: int | None = _UNREADABLE
+        used = self._on_disk(look, unless=unreadable)
         if used == _UNREADABLE:
             used = self._seen.get(digest)
         if used is None or used < self._oldest():
