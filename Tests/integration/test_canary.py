@@ -37,7 +37,7 @@ from Tests.integration.canary_chat import (
     recorded,
     tool_call_reply,
 )
-from Tests.integration.launcher import Launcher, Response
+from Tests.integration.launcher import Launcher, Response, run_launcher
 from Tests.stub_backend import chat_reply, json_reply, status_reply
 from Tests.workflows.engine_lab import until
 
@@ -160,6 +160,41 @@ def test_nothing_that_was_said_is_recorded(run: str, request: pytest.FixtureRequ
     here: Run = request.getfixturevalue(run)
     assert until(lambda: recorded(here.public / "Console") > 50)
     assert console_hits(here.public / "Console") == []
+
+
+def console(server: Launcher, path: str, token: str = "", body: Any = None) -> Any:
+    """What a call of the console's API answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.request("POST" if body else "GET", f"/console/api/{path}", json.dumps(body) if body else None,
+                           {"Content-Type": "application/json", "Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        assert response.status == 200
+        return json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def test_only_its_own_key_shows_what_was_said(encrypted: Run) -> None:
+    assert until(lambda: recorded(encrypted.public / "Console") > 50)
+    link = run_launcher("run_waitress.py", "console", "--PublicDirectory", encrypted.public).stdout
+    proofs = {"own": {"key": KEY}, "other": {"key": OTHER_KEY}, "operator": {"code": link.strip().split("signin=")[1]}}
+    tokens = {name: console(encrypted.server, "session", body=proof)["token"] for name, proof in proofs.items()}
+    listed = {name: console(encrypted.server, "runs?limit=200&status=ok", token)["runs"]
+              for name, token in tokens.items()}
+    assert listed["own"] and all(SENTENCE in str(run["question"]) for run in listed["own"][-20:])
+    seen = {run["id"] for run in listed["own"]}
+    assert not seen & {run["id"] for run in listed["other"]}
+    # The operator sees that there were runs, and nothing of what was said.
+    assert seen & {run["id"] for run in listed["operator"]}
+    for run in listed["operator"]:
+        assert (run["question"], run["answer"], run["texts"]) == (None, None, "private")
+    oldest = listed["own"][-1]["id"]
+    attempt = next(row[0] for row in console(encrypted.server, f"runs/{oldest}", tokens["own"])["spans"]
+                   if row[2] == "attempt")
+    path = f"runs/{oldest}/texts/{attempt}"
+    assert SENTENCE in json.dumps(console(encrypted.server, path, tokens["own"]), ensure_ascii=False)
+    assert console(encrypted.server, path, tokens["operator"]) == {}
 
 
 def test_nothing_that_was_said_is_printed(encrypted: Run, tmp_path: Path) -> None:
