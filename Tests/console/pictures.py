@@ -263,7 +263,7 @@ class Visit:
         self.take("replay", page.get_by_role("dialog").get_by_role("button", name="Start"))
         page.get_by_role("dialog").get_by_role("button", name="Start").click()
         page.get_by_role("link", name=re.compile("^Replay of")).wait_for()
-        expect(page.get_by_role("region", name="Summary")).to_contain_text("ok")
+        expect(page.get_by_role("region", name="Summary").get_by_role("definition").first).to_contain_text("ok")
         self.press("Compare with the original")
         self.take("compare", page.get_by_role("table", name="Steps"))
 
