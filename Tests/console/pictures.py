@@ -85,10 +85,7 @@ STORY = [
     ("They set a trap for the reader of letters.",
      "So the fourth letter was written at Odo's table, all three of them grinning, about a chest beneath the hearth."),
 ]
-MEMORY = """Odo keeps a water mill by the river Lenne, with his cat Brumm.
-Odo's sister Mara is captain of the Petrel; she has sold the mill to the abbey.
-Father Anselm wants the mill for the abbey and has offered forty silver pieces.
-Somebody broke the sluice gate; Mara and two sailors mended it with a spar of the Petrel."""
+MEMORY = "Odo's sister Mara, captain of the Petrel, has sold the mill to Father Anselm's abbey for forty silver pieces."
 SUMMARY = ("Odo, a miller by the Lenne, refuses to sell his mill to Father Anselm's abbey. His sister Mara, captain of "
            "the Petrel, mends the broken sluice gate with him. Letters are read at the abbey, and they set a trap.")
 MINUTES = "\n".join(
@@ -191,7 +188,8 @@ class Evening:
     def hold_conversations(self) -> dict[str, str]:
         """Return the ids of the runs that are looked at."""
         runs = {"coding": self.ask("me:assistant", ("user", QUESTION))}
-        self.ask("me:assistant", ("user", "### Task:\nGenerate a concise title.\n### Output:\nJSON format\n"
+        self.ask("me:assistant", ("user", "### Task:\nGenerate a concise title.\n### Output:\n"
+                                          'JSON format: { "title": "your title" }\n'
                                           "### Chat History:\n<chat_history>\nUSER: duplicate files\n</chat_history>"),
                  stream=False)
         turns = [("system", "[DiscussionId]mill[/DiscussionId]You are a patient storyteller.")]
@@ -275,6 +273,7 @@ class Visit:
         self.press("Run the test")
         result = page.get_by_role("status", name="Test result")
         expect(result).to_contain_text("passed")
+        page.keyboard.press("End")
         self.take("test", result)
         self.press("Save beside the workflow")
         expect(result).to_contain_text("saved")
@@ -283,7 +282,7 @@ class Visit:
         self.workflow.write_text(whole.replace("agent2Output", "agent2Outptu"), encoding="utf-8")
         # What console.md quotes.
         print(run_launcher("server.py", "test", "me", "--PublicDirectory", self.evening.public).stdout)
-        self.go("/config?file=Workflows/me/_Coding.json", "Configuration")
+        self.go("/config?file=Workflows/me/_Coding.json&line=32", "Configuration")
         self.take("config", page.get_by_role("list", name="Findings").get_by_role("listitem"))
         self.workflow.write_text(whole, encoding="utf-8")
 
@@ -298,7 +297,6 @@ class Visit:
         page.get_by_role("textbox", name="Message").fill(QUESTION)
         self.press("Send")
         self.row("^Answer, Standard, .* running").first.wait_for()
-        page.wait_for_timeout(1500)
         self.take("playground", page.get_by_role("tree", name="Timeline"))
         expect(page.get_by_role("button", name="Stop", exact=True)).to_be_disabled()
         self.go("/memory", "Memory")
@@ -310,7 +308,7 @@ class Visit:
         page.keyboard.press("Escape")
         self.go("/backends", "Backends")
         self.press("Check now")
-        self.take("backends", page.get_by_role("cell", name=re.compile("healthy")), 300)
+        self.take("backends", page.get_by_role("cell", name=re.compile("healthy")), 320)
         self.go("/settings", "Settings")
         self.take("settings", page.get_by_role("table", name="Changes"))
 
@@ -336,7 +334,7 @@ def main() -> None:
             expect.set_options(timeout=PATIENCE)
             page = context.new_page()
             page.goto(f"{evening.server.url}/console/")
-            evening.take(page, "sign-in", page.get_by_role("textbox", name="Access key"), 420)
+            evening.take(page, "sign-in", page.get_by_role("textbox", name="Access key"), 470)
             page.goto(evening.link())
             page.get_by_role("table", name="Runs").wait_for()
             visit = Visit(evening, runs, page)

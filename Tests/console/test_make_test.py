@@ -35,8 +35,9 @@ def opened(page: Page, scripted: ScriptedServer, made_test: object = made, **scr
 
 
 def test_a_test_is_made_run_downloaded_and_saved(page: Page, scripted: ScriptedServer) -> None:
-    reason = {"expectation": "answer", "reason": "the time of day is in it"}
-    api = opened(page, scripted, run={"passed": True, "seconds": 0.12, "lines": [], "unticked": [reason]},
+    reasons = [{"expectation": "expect.answer", "reason": "the time of day is in it"},
+               {"expectation": "expect.prompts['Answer'].system", "reason": "the date is in it"}]
+    api = opened(page, scripted, run={"passed": True, "seconds": 0.12, "lines": [], "unticked": reasons},
                  save={"path": PATH})
     ticked = {name: page.get_by_role("checkbox", name=name, exact=True).is_checked()
               for name in ("Route", "Order of nodes", "Answer", "Prompts", "Outputs", "Endpoints")}
@@ -55,6 +56,9 @@ def test_a_test_is_made_run_downloaded_and_saved(page: Page, scripted: ScriptedS
     # What fails by itself is no longer expected, and says why.
     expect(page.get_by_role("checkbox", name="Answer", exact=True)).not_to_be_checked()
     expect(page.get_by_text("left out: the time of day is in it")).to_be_visible()
+    # What is left out of a kind leaves the rest of it.
+    expect(page.get_by_text("left out: prompts['Answer'].system, the date is in it")).to_be_visible()
+    expect(page.get_by_role("checkbox", name="Prompts")).to_be_checked()
 
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
@@ -63,7 +67,7 @@ def test_a_test_is_made_run_downloaded_and_saved(page: Page, scripted: ScriptedS
 
     page.get_by_role("button", name="Save beside the workflow").click()
     expect(result).to_have_text(f"saved in {PATH}")
-    assert api.sent("POST", f"{BASE}/save") == [wish]
+    assert api.sent("POST", f"{BASE}/save") == [{**wish, "without": [one["expectation"] for one in reasons]}]
     page.get_by_role("button", name="Run the test").click()
     expect(result).to_have_text("passed in 0.1 s")
 

@@ -274,6 +274,18 @@ def test_expectations_that_cannot_hold_are_unticked_with_the_reason(lab: Console
             "another one at another time"} in made["unticked"]
 
 
+def test_a_date_in_the_system_prompt_leaves_the_messages_expected(lab: ConsoleLab) -> None:
+    lab.workflow("_DefaultWorkflow", [llm("Notes.", title="Think"),
+                                      llm("<{agent1Output}>", title="Answer", systemPrompt="On {todays_date_pretty}.")])
+    run_id = lab.chat(said("hello"))["run"]["id"]
+    wish = {"name": "it answers", "expect": ["prompts"]}
+    made = lab.call("POST", f"runs/{run_id}/test", wish)
+    assert list(made["test"]["expect"]["prompts"]["Answer"]) == ["prompt"]
+    assert [one["expectation"] for one in made["unticked"]] == ["expect.prompts['Answer'].system"]
+    result = lab.call("POST", f"runs/{run_id}/test/run", wish)
+    assert result["passed"] and result["unticked"] == made["unticked"]
+
+
 def test_a_made_test_is_saved_behind_the_others_by_an_operator(lab: ConsoleLab) -> None:
     lab.workflow("_DefaultWorkflow", [llm("", title="Answer")])
     run_id = lab.chat(said("hello"))["run"]["id"]

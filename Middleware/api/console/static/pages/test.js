@@ -39,7 +39,9 @@ function Bench({ run, session }) {
   const [running, setRunning] = useState(false);
   const asking = useAction(async (path, take) => {
     setRunning(path === "test/run");
-    take(await api("POST", `${url`runs/${run.id}`}/${path}`, wish));
+    // What has failed by itself is not saved either.
+    const without = path === "test/save" && result?.unticked.map(({ expectation }) => expectation);
+    take(await api("POST", `${url`runs/${run.id}`}/${path}`, { ...wish, ...(without?.length && { without }) }));
   });
   useEffect(() => {
     setResult(null);
@@ -47,14 +49,14 @@ function Bench({ run, session }) {
     const timer = setTimeout(() => asking.run("test", setMade), made ? PAUSE_MS : 0);
     return () => clearTimeout(timer);
   }, [wish]);
-  const text = made?.file ?? "";
+  const text = result?.file ?? made?.file ?? "";
   const idle = made && !asking.busy;
   const whyNot = session.role !== "operator" ? "A file can be saved only after signing in with the link of this machine."
     : session.mode !== "edit" ? "Saving is off: start with --console edit." : made && !made.writable ? made.why : "";
   return html`
     <p class="note">Everything that <a href=${url`#/runs/${run.id}`}>run ${shortId(run.id)}</a> got from outside is in the test, so it needs no LLM and no network.</p>
     <div class="fields wide"><${Field} label="Test name" value=${wish.name} onChange=${(typed) => setWish({ ...wish, name: typed })} /></div>
-    <${Expectations} wish=${wish} unticked=${[...made?.unticked ?? [], ...result?.unticked ?? []]} change=${(expect) => setWish({ ...wish, expect })} />
+    <${Expectations} wish=${wish} unticked=${(result ?? made)?.unticked ?? []} change=${(expect) => setWish({ ...wish, expect })} />
     ${made && html`
       <p class="note">Belongs into <code>${made.path}</code></p>
       <${Editor} label="Test file" text=${text} readOnly=${true} language="json" />`}
@@ -81,11 +83,15 @@ function Expectations({ wish, unticked, change }) {
   return html`
     <fieldset><legend>The test expects that</legend>
       ${EXPECTATIONS.map(([name, label, meaning]) => {
-        const reasons = unticked.filter(({ expectation }) => expectation === name).map(({ reason }) => reason);
+        // All of it, such as expect.answer; or a part, such as expect.prompts['Answer'].system, and the others stay.
+        const reasons = unticked.filter(({ expectation }) => expectation === `expect.${name}`).map(({ reason }) => reason);
+        const parts = unticked.filter(({ expectation }) => expectation.startsWith(`expect.${name}[`))
+          .map(({ expectation, reason }) => `${expectation.replace("expect.", "")}, ${reason}`);
         return html`<div key=${name} class="line">
           <label><input type="checkbox" aria-label=${label} aria-describedby=${`about-${name}`} checked=${wish.expect.includes(name) && !reasons.length}
             onChange=${(event) => set(name, event.target.checked)} /> ${label}</label>
-          <span class="note" id=${`about-${name}`}>${meaning}${reasons.length > 0 && html`; <strong>left out: ${reasons.join("; ")}</strong>`}</span>
+          <span class="note" id=${`about-${name}`}>${meaning}${(reasons.length || parts.length) > 0
+            && html`; <strong>left out: ${[...reasons, ...parts].join("; ")}</strong>`}</span>
         </div>`;
       })}
     </fieldset>`;

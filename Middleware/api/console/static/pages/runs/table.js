@@ -68,7 +68,8 @@ function Row({ run, index, tokens, now, checked, select, stop, current, setCurre
     Time: duration(since(started, answered ?? ended ?? now), "-"),
     "First token": duration(since(started, first), "-"),
     Tokens: read == null && written == null ? "-" : `${run.estimated ? "≈" : ""}${count(read, "-")}/${count(written, "-")}`,
-    Speed: speed(written, since(first, answered ?? now ?? ended), "-"),
+    // Of several calls, the tokens are a sum: the run's own page has the speed of each.
+    Speed: run.calls > 1 ? "-" : speed(written, since(first, answered ?? now ?? ended), "-"),
     Endpoint: html`<span>${run.endpoints.join(", ") || "-"}</span>${now
       && html`<button class="stop" aria-label=${`Stop run ${name}`} onClick=${() => stop(run.id)}>Stop</button>`}`,
   };
