@@ -184,11 +184,11 @@ def test_a_save_keeps_the_old_text_which_can_be_restored(tab: Page, console: Con
     assert console.read(GENERAL) == changed
     tab.get_by_role("button", name="History").click()
     dialog = tab.get_by_role("dialog", name="History")
-    dialog.get_by_role("button", name="Show the difference").first.click()
+    dialog.get_by_role("radio").first.check()
     difference = dialog.get_by_role("group", name="Difference")
     expect(difference).to_contain_text("Think")
     expect(difference).to_contain_text("Ponder")
-    dialog.get_by_role("button", name="Restore").first.click()
+    dialog.get_by_role("button", name="Restore").click()
     expect(dialog).to_be_hidden()
     said(tab, "unsaved changes")
     expect(box).to_contain_text('"Think"')
@@ -277,9 +277,9 @@ def test_secrets_stay_on_the_server_and_survive(tab: Page, console: Console) -> 
         assert console.read(file) == before.replace(line, f"{line}\n  {more}") and SECRET in before
         tab.get_by_role("button", name="History").click()
         dialog = tab.get_by_role("dialog", name="History")
-        dialog.get_by_role("button", name="Show the difference").first.click()
+        dialog.get_by_role("radio").first.check()
         expect(dialog.get_by_role("group", name="Difference")).to_contain_text("<kept secret")
-        dialog.get_by_role("button", name="Close").click()
+        dialog.get_by_role("button", name="Cancel").click()
     assert len(received) > 8 and not [body for body in received if SECRET.encode() in body]
 
 

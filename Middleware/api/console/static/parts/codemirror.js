@@ -7,7 +7,7 @@ import { lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
 import { MergeView, unifiedMergeView } from "@codemirror/merge";
 import { highlightSelectionMatches, searchKeymap } from "@codemirror/search";
 import { EditorState } from "@codemirror/state";
-import { drawSelection, EditorView, highlightActiveLine, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
+import { drawSelection, EditorView, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 
 // The styles below are added by script, which the policy allows to whoever knows the page's nonce.
@@ -20,32 +20,29 @@ const COLOURS = HighlightStyle.define([
   { tag: [tags.number, tags.bool, tags.null], fontWeight: "600" },
   { tag: tags.punctuation, color: "var(--quiet)" },
 ]);
+const SUNKEN = { background: "var(--sunken)", color: "var(--quiet)", border: "0" };
+const SURFACE = { background: "var(--surface)", color: "var(--text)", border: "1px solid var(--edge)", borderRadius: "4px" };
+const CHOSEN = { background: "var(--accent-soft)", color: "inherit" };
+const GONE = { background: "var(--bad-soft)" };
+const underlined = (colour) => ({ background: "none", textDecoration: `underline var(${colour})` });
 const THEME = EditorView.theme({
-  "&": { backgroundColor: "var(--surface)", color: "var(--text)", border: "1px solid var(--edge)", borderRadius: "4px" },
+  "&, .cm-tooltip, .cm-panels, .cm-button, .cm-textfield": SURFACE,
   "&.cm-focused": { outline: "2px solid var(--accent)", outlineOffset: "1px" },
   ".cm-scroller": { fontFamily: "var(--mono)", fontSize: ".92em", lineHeight: "1.45" },
-  ".cm-gutters": { backgroundColor: "var(--sunken)", color: "var(--quiet)", border: "0" },
+  ".cm-gutters, .cm-foldPlaceholder, .cm-collapsedLines": SUNKEN,
   ".cm-cursor": { borderLeftColor: "var(--text)" },
-  ".cm-activeLine": { backgroundColor: "var(--line-soft, transparent)" },
-  "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": { background: "var(--accent-soft)" },
-  ".cm-selectionMatch, &.cm-focused .cm-matchingBracket": { backgroundColor: "var(--accent-soft)" },
-  ".cm-searchMatch": { backgroundColor: "transparent", outline: "1px solid var(--accent)" },
-  ".cm-searchMatch-selected": { backgroundColor: "var(--accent-soft)" },
-  ".cm-tooltip, .cm-panels": { backgroundColor: "var(--surface)", color: "var(--text)", borderColor: "var(--edge)" },
-  ".cm-tooltip": { borderRadius: "4px", maxWidth: "min(32rem, 90vw)" },
+  "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": CHOSEN,
+  ".cm-selectionMatch, .cm-searchMatch, &.cm-focused .cm-matchingBracket, .cm-tooltip-autocomplete ul li[aria-selected]": CHOSEN,
+  ".cm-searchMatch-selected": { outline: "1px solid var(--accent)" },
+  ".cm-tooltip": { maxWidth: "min(32rem, 90vw)" },
   ".cm-explained": { padding: ".3rem .6rem" },
-  ".cm-tooltip-autocomplete ul li[aria-selected]": { backgroundColor: "var(--accent-soft)", color: "var(--text)" },
   ".cm-completionDetail": { color: "var(--quiet)", fontStyle: "normal" },
-  ".cm-diagnostic": { borderLeft: "3px solid var(--edge)" },
-  ".cm-diagnostic-error": { borderLeftColor: "var(--bad)" },
-  ".cm-button": { backgroundImage: "none", backgroundColor: "var(--surface)", color: "inherit", border: "1px solid var(--edge)", borderRadius: "4px" },
-  ".cm-textfield": { backgroundColor: "var(--surface)", color: "inherit", border: "1px solid var(--edge)" },
-  ".cm-foldPlaceholder": { backgroundColor: "var(--sunken)", color: "var(--quiet)", border: "1px solid var(--line)" },
-  ".cm-changedLine, &.cm-merge-b .cm-changedLine": { backgroundColor: "var(--accent-soft)" },
-  "&.cm-merge-a .cm-changedLine, .cm-deletedChunk": { backgroundColor: "var(--bad-soft)" },
-  "& .cm-changedText, &.cm-merge-b .cm-changedText": { background: "none", textDecoration: "underline", textDecorationColor: "var(--accent)" },
-  "&.cm-merge-a .cm-changedText, .cm-deletedChunk .cm-deletedText": { background: "none", textDecoration: "underline", textDecorationColor: "var(--bad)" },
-  ".cm-collapsedLines": { background: "var(--sunken)", color: "var(--quiet)", padding: ".15rem .6rem" },
+  ".cm-changedLine, &.cm-merge-b .cm-changedLine": CHOSEN,
+  "&.cm-merge-a .cm-changedLine, .cm-deletedChunk": GONE,
+  "& .cm-changedText, &.cm-merge-b .cm-changedText": underlined("--accent"),
+  "&.cm-merge-a .cm-changedText, .cm-deletedChunk .cm-deletedText": underlined("--bad"),
+  // Its own sign is in few fonts.
+  ".cm-collapsedLines:before, .cm-collapsedLines:after": { content: '"⋯"' },
 });
 
 /** What every text has. */
@@ -64,7 +61,7 @@ export function editor(parent, { label, text, readOnly, language, onChange, assi
   let known = text;
   const view = new EditorView({ parent, state: EditorState.create({ doc: text, extensions: [
     ...common(label, language), foldGutter(), lintGutter(), history(), drawSelection(), bracketMatching(), highlightSelectionMatches(),
-    indentUnit.of(/^(?: +|\t)/m.exec(text)?.[0] ?? "  "), ...(readOnly ? READ_ONLY : [highlightActiveLine(), closeBrackets()]), ...(assist ? assistance(assist) : []),
+    indentUnit.of(/^(?: +|\t)/m.exec(text)?.[0] ?? "  "), ...(readOnly ? READ_ONLY : [closeBrackets()]), ...(assist ? assistance(assist) : []),
     keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...searchKeymap, ...historyKeymap, ...foldKeymap, ...completionKeymap,
       ...lintKeymap, ...(readOnly ? [] : [indentWithTab])]),
     EditorView.updateListener.of((update) => {

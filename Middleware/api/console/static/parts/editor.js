@@ -39,7 +39,7 @@ export function Editor({ label, text, version = text, onChange, readOnly = false
  * @param {{before: string, after: string, labels: [string, string], language?: "json" | "text"}} props
  */
 export function Difference({ before, after, labels, language = "text" }) {
-  const wide = useMedia(WIDE);
+  const wide = matchMedia(WIDE).matches;
   const { parent, error } = useMade((tools, element) => tools.difference(element, { before, after, labels, wide, language }),
     [before, after, wide, language]);
   return html`<div role="group" aria-label="Difference" class="difference">
@@ -69,15 +69,4 @@ function useMade(make, what) {
     };
   }, what);
   return { parent, made, error };
-}
-
-function useMedia(query) {
-  const [matches, setMatches] = useState(() => matchMedia(query).matches);
-  useEffect(() => {
-    const list = matchMedia(query);
-    const listen = () => setMatches(list.matches);
-    list.addEventListener("change", listen);
-    return () => list.removeEventListener("change", listen);
-  }, [query]);
-  return matches;
 }

@@ -1,6 +1,6 @@
 /** What the parts of the page Configuration know together: unsaved texts, and the findings of all files. */
-import { api } from "../../api.js";
-import { useEffect, useState } from "../../html.js";
+import { api, url, useAction } from "../../api.js";
+import { useState } from "../../html.js";
 import { counted } from "../../parts/format.js";
 
 /**
@@ -10,33 +10,27 @@ import { counted } from "../../parts/format.js";
  */
 export const drafts = new Map();
 
-window.addEventListener("beforeunload", (event) => {
-  if (drafts.size) event.preventDefault();
-});
+window.addEventListener("beforeunload", (event) => drafts.size && event.preventDefault());
+
+/** @param {string} file @param {number | null} [line] */
+export const fileAddress = (file, line) => url`#/config?file=${file}` + (line ? `&line=${line}` : "");
 
 /**
  * @typedef {{severity: "error" | "warning" | "note", file: string, line: number | null, column: number | null,
  *   message: string, expected: string, suggestion: string, text: string}} Finding `text`: in words, added here
+ * @param {Finding} finding
  */
-
-/** @param {string} file @param {number | null} [line] */
-export function fileAddress(file, line) {
-  return `#/config?${new URLSearchParams(line ? { file, line: String(line) } : { file })}`;
-}
-
-/** @param {Finding} finding */
 function inWords(finding) {
   const { message, expected, suggestion } = finding;
-  const end = (expected || suggestion) && !/[.?]$/.test(message) ? "." : "";
-  return { ...finding, text: `${message}${end}${expected ? ` Expected: ${expected}.` : ""}${suggestion ? ` Did you mean '${suggestion}'?` : ""}` };
+  const hints = [expected && ` Expected: ${expected}.`, suggestion && ` Did you mean '${suggestion}'?`].filter(Boolean).join("");
+  return { ...finding, text: (hints && !/[.?]$/.test(message) ? `${message}.` : message) + hints };
 }
 
-/** @param {Finding[]} findings @returns {{errors: number, warnings: number, notes: number, words: string}} */
+/** @param {Finding[]} findings @returns {{all: number, errors: number, words: string}} */
 export function countsOf(findings) {
   const of = (severity) => findings.filter((one) => one.severity === severity).length;
-  const [errors, warnings, notes] = [of("error"), of("warning"), of("note")];
-  const words = [[errors, "error"], [warnings, "warning"], [notes, "note"]].filter(([n]) => n).map(([n, word]) => counted(n, word)).join(", ");
-  return { errors, warnings, notes, words };
+  const words = ["error", "warning", "note"].map((one) => of(one) && counted(of(one), one)).filter(Boolean).join(", ");
+  return { all: findings.length, errors: of("error"), words };
 }
 
 const NONE = [];
@@ -45,34 +39,23 @@ const NONE = [];
 const known = new Map();
 
 /** The findings of all files that were checked, the newest of each. */
-export function useEveryFinding() {
+export function useFindings() {
   const [, redraw] = useState(0);
-  const [busy, setBusy] = useState(false);
   const [said, setSaid] = useState("");
-  const [error, setError] = useState(null);
-  useEffect(() => setSaid(""), []);
-  const check = async () => {
-    setBusy(true);
-    setError(null);
-    setSaid("checking all files …");
-    try {
-      const { findings, files, seconds } = await api("POST", "config/check-all", {});
-      // What is not saved was not in this check.
-      for (const file of known.keys()) if (!drafts.has(file)) known.delete(file);
-      for (const one of findings) if (!drafts.has(one.file)) known.set(one.file, [...known.get(one.file) ?? [], inWords(one)]);
-      setSaid(`${counted(files, "file")} in ${seconds.toFixed(1)} s: ${countsOf(findings).words || "nothing wrong"}`);
-    } catch (problem) {
-      setSaid("");
-      setError(problem);
-    }
-    setBusy(false);
-  };
+  const checking = useAction(async () => {
+    setSaid("");
+    const { findings, files, seconds } = await api("POST", "config/check-all", {});
+    // What is not saved was not in this check.
+    for (const file of known.keys()) if (!drafts.has(file)) known.delete(file);
+    for (const one of findings) if (!drafts.has(one.file)) known.set(one.file, [...known.get(one.file) ?? [], inWords(one)]);
+    setSaid(`${counted(files, "file")} in ${seconds.toFixed(1)} s: ${countsOf(findings).words || "nothing wrong"}`);
+  });
   return {
-    busy, said, error, check,
-    close: () => setError(null),
-    findings: [...known.values()].flat(),
+    checking,
+    said: checking.busy ? "checking all files …" : said,
+    all: [...known.values()].flat(),
     counts: new Map([...known].map(([file, findings]) => [file, countsOf(findings)])),
-    /** @param {string} file @returns {Finding[]} */
+    /** @param {string} file */
     of: (file) => known.get(file) ?? NONE,
     /** @param {string} file @param {Finding[]} findings */
     know(file, findings) {

@@ -7,9 +7,9 @@ import { drafts, fileAddress } from "./data.js";
 
 const ROW = 24;
 
-/** @typedef {{path: string, kind: string, title: string}} File */
-
-/** @param {{files: File[], open: string | null, counts: Map<string, ReturnType<typeof import("./data.js").countsOf>>}} props */
+/**
+ * @param {{files: {path: string, title: string}[], open: string | null, counts: Map<string, {errors: number, all: number, words: string}>}} props
+ */
 export function Files({ files, open, counts }) {
   const [expanded, setExpanded] = useState(() => new Set(open ? above(open) : []));
   const [chosen, setChosen] = useState(open);
@@ -34,16 +34,11 @@ export function Files({ files, open, counts }) {
       const unsaved = drafts.has(file.path);
       rows.push({ key: file.path, level, label: [name, count?.words, unsaved && "unsaved"].filter(Boolean).join(", "),
         content: html`<span class="name" title=${file.title}>${name}</span>${unsaved && html`<span aria-hidden="true">●</span>`}
-          ${count?.words && html`<span class=${count.errors ? "wrong num" : "quiet-text num"}>(${count.errors + count.warnings + count.notes})</span>`}` });
+          ${count?.words && html`<span class=${count.errors ? "wrong num" : "quiet-text num"}>(${count.all})</span>`}` });
     }
   };
   add(folders, 1);
-  const toggle = (key, on) => setExpanded((old) => {
-    const next = new Set(old);
-    if (on) next.add(key);
-    else next.delete(key);
-    return next;
-  });
+  const toggle = (key, on) => setExpanded((old) => new Set(on ? [...old, key] : [...old].filter((one) => one !== key)));
   const choose = (key, clicked) => {
     setChosen(key);
     // Arrow keys pass many files: the way back leads past them.
