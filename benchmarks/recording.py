@@ -3,8 +3,9 @@
     python benchmarks/recording.py                       five alternating pairs of 3,000 requests for each row
     python benchmarks/recording.py --pairs 2 --requests 300 --only nonstream,flat
 
-Each pair starts a server with ``--console off`` and one that records, and sends both the same requests. The rows are
-those of ``benchmarks/budget.py``; those with answers of two lengths say what a token costs. Linux only.
+Each pair starts a server with ``--console off`` and one that records, and sends both the same requests, some to one and
+some to the other in turns, so that a change of the machine's speed concerns both. The rows are those of
+``benchmarks/budget.py``; those with answers of two lengths say what a token costs. Linux only.
 """
 from __future__ import annotations
 
@@ -28,6 +29,8 @@ MODES = {"facts": ("--record", "facts"), "texts": ("--record", "texts")}
 WARM_UPS = 50
 # The writer gathers what comes within half a second; its work belongs to the requests before it.
 WRITER_SECONDS = 1.0
+# So many requests to one server, then to the other.
+IN_TURN = 25
 # A request of 2,000 messages takes fifty times as long as a short one.
 LONG_ROWS = {"history2000": 20, "items2000": 20, "chain20": 4}
 MICROSECONDS = 1_000_000
@@ -58,28 +61,35 @@ class Server:
         fields = Path(f"/proc/{self._launcher.process.pid}/stat").read_text("ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def seconds_for(self, workload: Workload, requests: int) -> float:
-        """Return the CPU time of so many requests, with what is written because of them."""
-        for _ in range(min(WARM_UPS, requests)):
-            ask(self._launcher.port, self._backend, workload)
-        time.sleep(WRITER_SECONDS)
-        before = self.cpu_seconds()
+    def ask(self, workload: Workload, requests: int) -> None:
         for _ in range(requests):
             ask(self._launcher.port, self._backend, workload)
-        time.sleep(WRITER_SECONDS)
-        return self.cpu_seconds() - before
 
 
-def measure(words: Sequence[str], row: str, requests: int) -> float:
-    """Return the microseconds of a request, or of a token, of one row."""
+def seconds_for(servers: Sequence[Server], workload: Workload, requests: int) -> list[float]:
+    """Return the CPU time of so many requests to each server, with what is written because of them."""
+    for server in servers:
+        server.ask(workload, min(WARM_UPS, requests))
+    time.sleep(WRITER_SECONDS)
+    before = [server.cpu_seconds() for server in servers]
+    for done in range(0, requests, IN_TURN):
+        for server in servers:
+            server.ask(workload, min(IN_TURN, requests - done))
+    time.sleep(WRITER_SECONDS)
+    return [server.cpu_seconds() - earlier for server, earlier in zip(servers, before, strict=True)]
+
+
+def measure(words: Sequence[str], row: str, requests: int) -> list[float]:
+    """Return the microseconds of a request, or of a token, of one row: without the console, and with it."""
     with tempfile.TemporaryDirectory(prefix="recording-", ignore_cleanup_errors=True) as folder, \
-            Server(Path(folder), words) as server:
+            Server(Path(folder, "off"), OFF) as off, Server(Path(folder, "on"), words) as on:
         short, *longer = ROWS[row]
-        seconds = server.seconds_for(short, requests)
+        seconds = seconds_for((off, on), short, requests)
         if not longer:
-            return seconds / requests * MICROSECONDS
-        more = server.seconds_for(longer[0], requests) - seconds
-        return more / requests / (longer[0].tokens - short.tokens) * MICROSECONDS
+            return [one / requests * MICROSECONDS for one in seconds]
+        tokens = requests * (longer[0].tokens - short.tokens)
+        return [(more - one) / tokens * MICROSECONDS
+                for one, more in zip(seconds, seconds_for((off, on), longer[0], requests), strict=True)]
 
 
 def main() -> None:
@@ -93,8 +103,7 @@ def main() -> None:
     for row in options.only.split(","):
         requests = max(options.requests // LONG_ROWS.get(row, 1), 1)
         for mode, words in MODES.items():
-            # In turns, so that a change of the machine's speed concerns both.
-            pairs = [(measure(OFF, row, requests), measure(words, row, requests)) for _ in range(options.pairs)]
+            pairs = [measure(words, row, requests) for _ in range(options.pairs)]
             off, on = (statistics.median(column) for column in zip(*pairs, strict=True))
             more = statistics.median(with_it - without for without, with_it in pairs)
             print(f"{row:<12} {mode:<6} {off:>10.1f} {on:>10.1f} {more:>+10.1f}   {more / off:+.1%}", flush=True)

@@ -49,7 +49,7 @@ class AnswerParts:
         return sum(map(len, self.texts))
 
 
-@dataclass
+@dataclass(slots=True)
 class LlmCallRecord:
     """One LLM call for listeners; ``answer`` alone contains text of the conversation.
 
@@ -132,7 +132,7 @@ class Attempt:
     traceparent: str = ""
 
 
-@dataclass
+@dataclass(slots=True)
 class LlmOutcome:
     """The metadata of an answer.
 

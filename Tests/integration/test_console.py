@@ -9,8 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from Tests.integration.console_server import Console, Stream, found_in_time
-from Tests.integration.launcher import USER, Backend, Launcher, run_launcher, standard_tree, streamed_text, stuck
+from Middleware.services.run_records.writer import WRITER
+from Tests.integration.console_server import API, Console, Stream, found_in_time
+from Tests.integration.launcher import (
+    PROJECT,
+    USER,
+    Backend,
+    Launcher,
+    run_launcher,
+    standard_tree,
+    streamed_text,
+    stuck,
+)
 from Tests.workflows.engine_lab import until
 
 SCRIPT = "run_waitress.py"
@@ -166,11 +176,54 @@ def test_without_a_server_there_is_no_link(tmp_path: Path) -> None:
     assert done.returncode == 1 and "No server of this configuration is running" in done.stderr
 
 
-def test_off_leaves_no_trace(tmp_path: Path, shared_backend: Backend) -> None:
+# A server that says what it has imported, and which threads it has, when a file appears.
+WATCHED = """
+import json, os, sys, threading, time
+
+PROJECT, QUESTION = {places}
+
+def watch(question):
+    while not os.path.exists(question):
+        time.sleep(0.02)
+    found = dict(modules=sorted(sys.modules), threads=[thread.name for thread in threading.enumerate()])
+    with open(question + ".part", "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    os.replace(question + ".part", question + ".answer")
+
+sys.path.insert(0, PROJECT)
+threading.Thread(target=watch, args=[QUESTION], daemon=True).start()
+import run_waitress
+sys.exit(run_waitress.main())
+"""
+ROOMS = ("Middleware.api.console", "Middleware.services.run_records", "Middleware.cli.atlas", "Middleware.cli.editing")
+
+
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_off_leaves_no_trace(tmp_path: Path, shared_backend: Backend, mode: str) -> None:
     tree = standard_tree(tmp_path / "Public", shared_backend.url)
-    with Launcher(SCRIPT, "--PublicDirectory", tree.public, "--User", USER, "--console", "off",
-                  backend=shared_backend) as server:
+    script, question = tmp_path / "watched.py", tmp_path / "question"
+    script.write_text(WATCHED.format(places=[str(PROJECT), str(question)]), "utf-8")
+    before = set(tmp_path.rglob("*"))
+    with Launcher(str(script), "--PublicDirectory", tree.public, "--User", USER,
+                  "--console", mode, backend=shared_backend) as server:
         assert server.ask("Single").status == 200
-        assert server.request("GET", "/console/").status == 404
-        assert "Console" not in server.output()
-    assert not (tree.public / "Console").exists()
+        paths = ["/console/", "/console", "/console/static/app.js", "/metrics",
+                 *{f"{API}{one}" for one in ("session", "runs", "runs/1", "events", "settings", "config/files")}]
+        statuses = {path: server.request("GET", path).status for path in paths}
+        unknown = server.request("GET", "/no-such-path").status
+        if mode == "on":
+            assert until(lambda: (tree.public / "Console").exists(), 20)
+        question.touch()
+        answer = question.with_name("question.answer")
+        assert until(answer.exists, 20)
+        found = json.loads(answer.read_text("utf-8"))
+        output = server.output()
+    rooms = [name for name in found["modules"] if name.startswith(ROOMS)]
+    threads = [name for name in found["threads"] if name == WRITER]
+    files = {path for path in tmp_path.rglob("*") if path not in before and "Console" in path.parts}
+    if mode == "off":
+        assert set(statuses.values()) == {unknown} == {404}
+        assert (rooms, threads, files) == ([], [], set()) and "Console" not in output
+    # What this test looks for is what there would be.
+    else:
+        assert statuses["/console/"] == 200 and rooms and threads and files and "Console" in output

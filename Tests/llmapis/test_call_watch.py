@@ -1,6 +1,7 @@
 """What listeners are told about LLM calls, over real sockets."""
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ class Ear:
         self.events.append(event)
         if event == "llm_call_started":
             self.calls.append(arguments[0])
-            self.at_start.append(dict(vars(arguments[0])))
+            self.at_start.append(
+                {one.name: getattr(arguments[0], one.name) for one in dataclasses.fields(arguments[0])})
         else:
             assert arguments[0] is self.calls[-1]
         self.errors += arguments[1:]

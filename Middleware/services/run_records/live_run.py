@@ -193,9 +193,9 @@ class LiveRun(RunDocument):
                 self.end(span, left)
         # Now, though the writer could: what they are made of is still in the processor's caches.
         self.facts, self.trace = self._facts(request), request.trace
-        self._request = None
-        for table in (self.nodes, self.workflows, self.calls, self.waits, self.steps):
-            table.clear()
+        self._request = self.last_call = None
+        # The run stays in memory for hours; the collector would look at each of these again and again.
+        self.nodes, self.workflows, self.calls, self.waits, self.steps, self._answered = {}, {}, {}, {}, {}, []
         self.touch()
 
     def refresh(self) -> None:

@@ -12,10 +12,18 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
-from Middleware.services.run_records.model import ConfigVersion, RunDocument, RunFacts, Span
+from Middleware.services.run_records.completion import TIMES, USAGE
+from Middleware.services.run_records.model import Attribute, ConfigVersion, RunDocument, RunFacts, Span, SpanKind
 from Middleware.services.run_records.repeated_lists import LEAST_MESSAGES, KnownList, KnownLists, Stretch
 
 VERSION = 1
+_REQUEST = dict.fromkeys((
+    "dropped_messages", "request.model", "request.max_tokens", "response.model", "response.finish_reasons",
+    "http.status", "stands_in_for", *USAGE, *TIMES))
+UNSAID: Mapping[str, Mapping[str, None]] = {
+    "attempt": _REQUEST, "embedding": _REQUEST, "llm": {"chunks": None}}
+"""The attributes that each span of a kind has, and that are None for most. In a tree, None is left out: it would take a
+third of the space."""
 PLAIN, ZIPPED, SEALED = 0, 1, 2
 """The bits of ``coding``: in clear, zlib, Fernet."""
 # What is shorter costs more as a row of its own.
@@ -156,23 +164,33 @@ def _packed_item(item: Mapping[str, object], keep: Keep) -> int:
     return keep((bytes, data), lambda: data)
 
 
-def tree(document: RunDocument, keep: Keep | None, sealed: int | None = None, config: str = "[]") -> bytes:
+def tree(document: RunDocument, keep: Keep | None, sealed: int | None = None, config: int | None = None) -> bytes:
     """Return the tree of a run, with references to its texts. Without ``keep`` it has none of them.
 
     Args:
         sealed: the number of the text with all texts of a private run.
-        config: the JSON of the versions of configuration files, which many runs share.
+        config: that of the versions of configuration files, which many runs share.
     """
-    spans = [(span.id, span.parent, span.kind, span.name, span.start, span.duration, span.status, span.attributes,
-              {} if keep is None else {name: packed(text, keep) for name, text in span.texts.items()})
-             for span in document.spans]
-    rest: dict[str, object] = {}
+    body: dict[str, object] = {"v": VERSION, "spans": [
+        (span.id, span.parent, span.kind, span.name, span.start, span.duration, span.status,
+         _said(span.kind, span.attributes),
+         {} if keep is None else {name: packed(text, keep) for name, text in span.texts.items()})
+        for span in document.spans]}
+    if config is not None:
+        body["config"] = config
     if document.spans_left_out or document.text_bytes_left_out:
-        rest["left_out"] = [document.spans_left_out, document.text_bytes_left_out]
+        body["left_out"] = [document.spans_left_out, document.text_bytes_left_out]
     if sealed is not None:
-        rest["sealed"] = sealed
-    more = f",{json_of(rest)[1:-1]}" if rest else ""
-    return f'{{"v":{VERSION},"spans":{json_of(spans)},"config":{config}{more}}}'.encode("utf-8", "surrogatepass")
+        body["sealed"] = sealed
+    return to_json(body)
+
+
+def _said(kind: SpanKind, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
+    """Return the attributes without those that nobody has said; ``document_of`` adds them again."""
+    names = UNSAID.get(kind)
+    if names is None or None not in attributes.values():
+        return attributes
+    return {name: value for name, value in attributes.items() if value is not None or name not in names}
 
 
 def texts_by_span(document: RunDocument) -> bytes:
@@ -182,22 +200,23 @@ def texts_by_span(document: RunDocument) -> bytes:
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
-def document_of(facts: RunFacts, body: bytes, load: Load | None, unseal: Callable[[bytes], bytes | None]
-                ) -> RunDocument:
-    """Return a run out of its tree, without ``load`` without its texts.
+def document_of(facts: RunFacts, body: bytes, load: Load, unseal: Callable[[bytes], bytes | None],
+                with_texts: bool = True) -> RunDocument:
+    """Return a run out of its tree.
 
     ``unseal`` returns None for what its reader cannot decrypt. Raises ValueError.
     """
     stored = cast("dict[str, Any]", from_json(body))
-    sealed = unseal(load(stored["sealed"])) if "sealed" in stored and load is not None else None
+    sealed = unseal(load(stored["sealed"])) if "sealed" in stored and with_texts else None
     texts = cast("dict[str, dict[str, object]]", from_json(unzipped(ZIPPED, sealed))) if sealed is not None else {}
     spans = [Span(*row[:8]) for row in stored["spans"]]
-    if load is not None:
-        for span, row in zip(spans, stored["spans"], strict=True):
+    for span, row in zip(spans, stored["spans"], strict=True):
+        span.attributes = {**UNSAID.get(span.kind, {}), **span.attributes}
+        if with_texts:
             span.texts = {name: unpacked(reference, load) for name, reference in row[8].items()}
             span.texts |= texts.get(str(span.id), {})
     left_out: Sequence[int] = stored.get("left_out", (0, 0))
-    config: list[ConfigVersion] = stored.get("config", [])
+    config = cast("list[ConfigVersion]", from_json(load(stored["config"])) if "config" in stored else [])
     return RunDocument(cast(RunFacts, {**facts, "config": config}), spans, spans_left_out=left_out[0],
                        text_bytes_left_out=left_out[1], settled=True)
 
@@ -216,10 +235,16 @@ def unpacked(reference: Reference, load: Load) -> object:
     return value
 
 
-def text_ids(body: bytes) -> set[int]:
-    """Return the numbers of all texts that a tree refers to."""
+def kept_ids(body: bytes) -> set[int]:
+    """Return the numbers of all texts that a tree refers to, and of what is stored like one."""
     stored = cast("dict[str, Any]", from_json(body))
-    found = {stored["sealed"]} if "sealed" in stored else set()
+    return text_ids(body) | {stored[name] for name in ("sealed", "config") if name in stored}
+
+
+def text_ids(body: bytes) -> set[int]:
+    """Return the numbers of all texts in clear that a tree refers to."""
+    stored = cast("dict[str, Any]", from_json(body))
+    found: set[int] = set()
     for row in stored["spans"]:
         for reference in row[8].values():
             found |= _ids(reference)
@@ -240,8 +265,9 @@ def _ids(reference: Reference) -> set[int]:
 def with_numbers(body: bytes, numbers: Mapping[int, int]) -> bytes:
     """Return a tree that refers to the same texts by the numbers that they have in another file."""
     stored = cast("dict[str, Any]", from_json(body))
-    if "sealed" in stored:
-        stored["sealed"] = numbers[stored["sealed"]]
+    for name in ("sealed", "config"):
+        if name in stored:
+            stored[name] = numbers[stored[name]]
     for row in stored["spans"]:
         row[8] = {name: _renumbered(reference, numbers) for name, reference in row[8].items()}
     return to_json(stored)

@@ -127,8 +127,8 @@ class Reader:
         try:
             with index.reading(os.path.join(self._folder, name)) as database:
                 document = document_of(run.facts, segments.load_tree(database, run.n),
-                                       partial(segments.load_text, database) if with_texts else None,
-                                       partial(_unsealed, run.facts, viewer))
+                                       partial(segments.load_text, database), partial(_unsealed, run.facts, viewer),
+                                       with_texts)
         except segments.UNREADABLE as error:
             self._report(name, error)
             return RunDocument(run.facts, [], settled=True)

@@ -179,13 +179,14 @@ class RunRecorder:
 
     def node_finished(self, record: RunRecord, info: NodeExecutionInfo) -> None:
         run = self._runs.get(record.run.request.request_id)
-        span = run.nodes.pop((record.run.workflow_id, info.node_index), None) if run is not None else None
-        if run is None or span is None:
+        if run is None:
             return
-        if info.endpoint_name:
-            span.attributes["endpoint"] = info.endpoint_name
-        if info.stood_in:
-            span.status = "stand-in"
+        span = run.nodes.pop((record.run.workflow_id, info.node_index), None)
+        if span is not None:
+            if info.endpoint_name:
+                span.attributes["endpoint"] = info.endpoint_name
+            if info.stood_in:
+                span.status = "stand-in"
 
     def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: BaseException) -> None:
         run = self._runs.get(record.run.request.request_id)

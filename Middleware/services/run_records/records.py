@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from Middleware.models.atlas import MakeAtlas
-from Middleware.models.config_editor import MakeEditor
 from Middleware.models.process import process
 from Middleware.services.run_records.archive import RunArchive
 from Middleware.services.run_records.completion import ConfigVersions
@@ -23,6 +21,8 @@ from Middleware.services.run_records.writer import RunStore
 from Middleware.utilities.config.paths import console_directory
 
 if TYPE_CHECKING:
+    from Middleware.models.atlas import MakeAtlas
+    from Middleware.models.config_editor import MakeEditor
     from Middleware.services.run_records.metrics import RunMetrics
     from Middleware.services.run_records.traces import RunTraces
 

@@ -17,9 +17,9 @@ from Middleware.services.run_records.packing import (
     THOROUGH,
     ZIPPED,
     Numbers,
-    json_of,
-    text_ids,
+    kept_ids,
     texts_by_span,
+    to_json,
     tree,
     unzipped,
     with_numbers,
@@ -121,9 +121,8 @@ class SegmentWriter:
         self._known: dict[object, int] = {}
         self.lists, self.characters = KnownLists[Numbers](), 0
         self._known_bytes = self._new_bytes = 0
-        # The versions of configuration files of the run before, which runs of one second share, and their JSON.
-        self._config: list[ConfigVersion] = []
-        self._config_json = "[]"
+        # The versions of configuration files of the run before, which runs of one second share, and their number.
+        self._config: tuple[list[ConfigVersion], int] | None = None
 
     def is_there(self) -> bool:
         """Return whether the file still has its name: users may delete the folder while the server runs."""
@@ -139,13 +138,19 @@ class SegmentWriter:
         sealed = None
         if with_texts and document.facts["private"]:
             sealed = self._seal(document)
-        config = document.facts["config"]
-        if config is not self._config:
-            self._config, self._config_json = config, json_of(config)
-        body = tree(document, self if with_texts and sealed is None else None, sealed, self._config_json)
+        body = tree(document, self if with_texts and sealed is None else None, sealed,
+                    self._config_number(document.facts["config"]))
         coding, data = zipped(body, TREE_ZIP_ABOVE)
         self.database.execute("INSERT OR REPLACE INTO tree (n, coding, body) VALUES (?, ?, ?)", (n, coding, data))
         self._count(len(data))
+
+    def _config_number(self, config: list[ConfigVersion]) -> int | None:
+        if not config:
+            return None
+        if self._config is None or self._config[0] is not config:
+            data = to_json(config)
+            self._config = config, self((bytes, data), lambda: data)
+        return self._config[1]
 
     def _seal(self, document: RunDocument) -> int:
         """Write all texts of a private run as one, encrypted."""
@@ -211,6 +216,7 @@ class SegmentWriter:
         self._known.clear()
         self._known_bytes = 0
         self.lists.clear()
+        self._config = None
 
     def compress_trees(self, after: int) -> int | None:
         """Compress some trees with numbers above ``after``; return the last one, None when there are no more."""
@@ -259,11 +265,11 @@ def forget_runs(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
         unused: set[int] = set()
         for n in numbers:
             with contextlib.suppress(DamagedError):
-                unused |= text_ids(load_tree(database, n))
+                unused |= kept_ids(load_tree(database, n))
             database.execute("DELETE FROM tree WHERE n = ?", (n,))
         if unused:
             for coding, body in database.execute("SELECT coding, body FROM tree"):
-                unused -= text_ids(unzipped(coding, body))
+                unused -= kept_ids(unzipped(coding, body))
         database.executemany("DELETE FROM text WHERE id = ?", [(number,) for number in unused])
     # The log still has the pages as they were.
     with contextlib.suppress(sqlite3.Error):
@@ -274,7 +280,7 @@ def copy_run(source: str, n: int, target: sqlite3.Connection) -> None:
     """Copy a run with its texts, as they are, to another file. Raises sqlite3.Error, DamagedError."""
     with reading(source) as database, sqlite.transaction(target):
         body = load_tree(database, n)
-        numbers = {number: _copied(database, target, number) for number in text_ids(body)}
+        numbers = {number: _copied(database, target, number) for number in kept_ids(body)}
         coding, data = zipped(with_numbers(body, numbers), IDLE_ZIP_ABOVE, THOROUGH)
         target.execute("INSERT OR REPLACE INTO tree (n, coding, body) VALUES (?, ?, ?)", (n, coding, data))
 

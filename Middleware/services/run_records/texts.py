@@ -189,15 +189,18 @@ class _Texts:
         """Return a value as JSON within the limits; the same object where nothing has to change."""
         if isinstance(value, str):
             return self._text(value, key in IMAGE_KEYS)
+        # Asked before the questions for abstract classes, which take longer.
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
         if depth > MAX_DEPTH:
             return None
-        if isinstance(value, Mapping):
+        if isinstance(value, (dict, Mapping)):
             image = _image_block(value)
             if image is not None:
                 return image
             fitted = {str(name): self._fit(item, str(name), depth + 1) for name, item in value.items()}
             return value if type(value) is dict and all(map(operator.is_, fitted.values(), value.values())) else fitted
-        if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        if isinstance(value, (list, tuple, Sequence)) and not isinstance(value, (bytes, bytearray)):
             if key == "messages" and len(value) >= LEAST_MESSAGES:
                 return self._messages(value, depth)
             if key == "messages":
@@ -205,8 +208,6 @@ class _Texts:
             else:
                 items = [self._fit(item, key, depth + 1) for item in value]
             return value if type(value) is list and all(map(operator.is_, items, value)) else items
-        if value is None or isinstance(value, (bool, int, float)):
-            return value
         return self._text(str(value), False)
 
     def _messages(self, messages: Sequence[object], depth: int) -> list[object]:

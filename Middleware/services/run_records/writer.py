@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+WRITER = "run-writer"
+"""The name of the thread."""
 # What finishes within this time is written in one transaction.
 GATHER_SECONDS = 0.3
 # A run that takes longer than the first is written before its end, and again after the second.
@@ -127,7 +129,7 @@ class RunStore:
             self._started = True
             self._ended.acquire()
             try:
-                start_native(self._run, "run-writer")
+                start_native(self._run, WRITER)
             # The system has no thread left. The next run may find one.
             except RuntimeError as error:
                 self._started = False

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from Middleware.services.run_records.archive import strings_in
 from Middleware.services.run_records.model import RunDocument, Span
+from Middleware.services.run_records.packing import UNSAID
 
 _numbers = itertools.count(1)
 
@@ -42,8 +43,8 @@ def spans(messages=None, answer="Late."):
         Span(1, None, "workflow", "Chat", 0, 1_000_000, "ok", {"workflow.name": "Chat"}),
         Span(2, 1, "node", "Answer", 10, 999_000, "ok", {"node.index": 1, "node.type": "Standard"},
              {"output": answer}),
-        Span(3, 2, "llm", "Main", 20, 998_000, "ok", {"endpoint": "Main"}, {"answer": answer}),
-        Span(4, 3, "attempt", "Main", 30, 997_000, "ok", {"server.port": 8080, "usage.input_tokens": None},
+        Span(3, 2, "llm", "Main", 20, 998_000, "ok", {"endpoint": "Main", "chunks": None}, {"answer": answer}),
+        Span(4, 3, "attempt", "Main", 30, 997_000, "ok", {**UNSAID["attempt"], "server.port": 8080},
              {"payload": payload}),
     ]
 
