@@ -1,18 +1,15 @@
 /** The page Backends: the queue, and what recorded calls say of each endpoint. Servers are asked only on request. */
 import { api, useAction, useApi } from "../api.js";
 import { html, useEffect, useState } from "../html.js";
-import { Check, Empty, Facts, Loaded, Problem, Table, Title } from "../parts/elements.js";
+import { Check, Empty, Facts, Loaded, Problem, State, Table, Title } from "../parts/elements.js";
 import { count, counted, duration, NOT_REPORTED, percent, rate } from "../parts/format.js";
 
 const EVERY_MS = 5000;
-// Shown before the word, so that the states differ without colours.
-const SHAPES = { healthy: "●", slow: "◐", loading: "◌", stopped: "✕", "not asked": "○" };
 
 const COLUMNS = {
   Endpoint: (one) => one.name,
   Server: (one) => html`<span class="mono">${one.server}</span> <span class="note">${one.type}</span>`,
-  Status: ({ status }) => html`<span class=${`health ${status.replace(" ", "-")}`}><span class="shape" aria-hidden="true">${
-    SHAPES[status] ?? "?"}</span> ${status}</span>`,
+  Status: (one) => html`<${State} status=${one.status} />`,
   Model: (one) => one.model ?? NOT_REPORTED,
   Slots: (one) => one.slots ?? NOT_REPORTED,
   "Calls (24 h)": (one) => html`${count(one.calls)} <${Strip} hours=${one.hours} />`,

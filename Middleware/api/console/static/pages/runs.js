@@ -47,11 +47,11 @@ export default function Runs({ query }) {
       <${RunTable} runs=${runs} total=${list.total} live=${list.live} selected=${selected} select=${select} stop=${stopping.run}
         current=${current} setCurrent=${setCurrent} />
       <div class="list-end">
-        <span class="quiet-text">${count(runs.length)} of ${count(list.total)}</span>
+        <span class="note">${count(runs.length)} of ${count(list.total)}</span>
         ${list.next && html`<button disabled=${older.busy} onClick=${older.run}>Older runs</button>`}
         <${Problem} error=${older.error} retry=${older.run} />
         <button class="push" disabled=${selected.length !== 2} onClick=${() => navigate(url`#/compare/${selected[0]}/${selected[1]}`)}>Compare selected</button>
-        <span class="quiet-text">${selected.map(shortId).join(", ")}</span>
+        <span class="note">${selected.map(shortId).join(", ")}</span>
       </div>
     </div>`}`;
 }

@@ -30,7 +30,7 @@ export default function Settings({ session, signOut }) {
       </section>
       <${Browsers} />
       ${data && html`<${Changes} changes=${data.changes ?? []} />`}
-      <p class="quiet-text">WilmerAI ${data?.version ?? session.version}</p>
+      <p class="note">WilmerAI ${data?.version ?? session.version}</p>
     </div>
     ${asking && html`<${Confirm} title="Delete all runs?" confirm="Delete all runs" onClose=${() => setAsking(false)}
       action=${() => api("DELETE", "runs").then(settings.reload)}>
@@ -88,6 +88,6 @@ function Changes({ changes }) {
   return html`<section><h2>Changes</h2>
     ${changes.length ? html`<${Table} label="Changes" rows=${changes} columns=${{
       When: (one) => html`<${Moment} us=${one.at} />`, File: (one) => html`<code>${one.path}</code>`, What: (one) => one.what,
-    }} />` : html`<p class="quiet-text">Configuration files that are saved from the console are listed here. Saving is on if the
+    }} />` : html`<p class="note">Configuration files that are saved from the console are listed here. Saving is on if the
       server was started with <code>--console edit</code>.</p>`}</section>`;
 }

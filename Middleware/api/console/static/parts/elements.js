@@ -66,7 +66,7 @@ export function Title({ children }) {
 
 export const SHAPES = {
   ok: "✓", running: "▶", answered: "▶", queued: "…", failed: "✕", error: "✕", refused: "⊘", cancelled: "◼", interrupted: "◼",
-  "stand-in": "◇",
+  "stand-in": "◇", healthy: "●", slow: "◐", loading: "◌", stopped: "✕", "not asked": "○",
 };
 
 /** @param {{status: string, title?: string}} props */

@@ -43,7 +43,7 @@ export function Tree({ label, rows, chosen, rowHeight, headHeight = 0, onChoose,
         aria-posinset=${places[from + n].at} aria-setsize=${places[from + n].group.size}
         aria-label=${row.label} aria-expanded=${row.expanded === undefined ? undefined : String(row.expanded)}
         aria-selected=${row.disabled ? undefined : String(row.key === chosen)} aria-disabled=${row.disabled ? "true" : undefined}
-        class=${`row ${row.class ?? ""}`} style=${{ height: `${rowHeight}px` }}
+        class=${`row ${row.class ?? ""}`} style=${{ height: `${rowHeight}px`, "--level": row.level - 1 }}
         onClick=${() => !row.disabled && onChoose(row.key, true)}>
       <span class="twist" aria-hidden="true" onClick=${(event) => {
         if (row.expanded === undefined) return;

@@ -1,7 +1,7 @@
 /** Windowing: of a list with more rows than this, only those near the visible part of the page are drawn. */
 import { useLayoutEffect, useRef, useState } from "../html.js";
 
-export const WINDOWED_ABOVE = 200;
+const WINDOWED_ABOVE = 200;
 // Rows drawn above and below the visible ones, so that slow scrolling never shows an empty place.
 const MARGIN = 20;
 

@@ -26,10 +26,10 @@ export function Memory({ entry, part, base, where, replace, reload }) {
     <header>
       <h2 id=${id}>${name}</h2>
       <span class="about">${entry.title}</span>
-      ${/* A workflow may have written a date in words. */ date > 0 && html`<span class="quiet-text"><${Moment} us=${date * 1000} /></span>`}
-      ${entry.summarized && html`<span class="quiet-text">in the summary</span>`}
+      ${/* A workflow may have written a date in words. */ date > 0 && html`<span class="note"><${Moment} us=${date * 1000} /></span>`}
+      ${entry.summarized && html`<span class="note">in the summary</span>`}
       <span class="push"></span>
-      ${origin ? html`<span class="quiet-text" role="status">${origin}</span>`
+      ${origin ? html`<span class="note" role="status">${origin}</span>`
         : html`<a href="#/memory" onClick=${instead(looking.run)}>Where it came from</a>`}
       ${open !== "edit" && html`<button class="quiet" onClick=${() => setOpen("edit")}>Edit</button>`}
       ${!SINGLE[part] && html`<button class="quiet" onClick=${() => setOpen("delete")}>Delete</button>`}
@@ -38,7 +38,7 @@ export function Memory({ entry, part, base, where, replace, reload }) {
     ${open === "edit" ? html`<${Edit} name=${name} text=${entry.text} path=${path} onClose=${close}
         onSaved=${(changed) => { replace(entry.number, changed); close(); }} />`
       : entry.text ? html`<${Folded} text=${entry.text} />`
-      : html`<p class="quiet-text">Deleted. The only memory keeps its place, so that its messages are not remembered again.</p>`}
+      : html`<p class="note">Deleted. The only memory keeps its place, so that its messages are not remembered again.</p>`}
     ${open === "delete" && html`<${Confirm} title=${`Delete ${name.toLowerCase()}?`} confirm="Delete" onClose=${close}
       action=${() => api("DELETE", path).then(reload)}>
       <p>${entry.text.slice(0, 200)}${entry.text.length > 200 ? " …" : ""}</p>

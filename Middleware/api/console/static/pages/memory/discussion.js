@@ -46,7 +46,7 @@ export default function Discussion({ path: [id], query }) {
     <p class="crumbs"><a href="#/memory">Memory</a></p>
     <div class="head">
       <${Title}>${id}<//>
-      ${discussion && html`<span class="quiet-text">${[discussion.user, bytes(discussion.bytes),
+      ${discussion && html`<span class="note">${[discussion.user, bytes(discussion.bytes),
           discussion.keyFolder && `key ${discussion.keyFolder.slice(0, 8)}`, discussion.encrypted && "encrypted"].filter(Boolean).join(" · ")}</span>
         <span class="push"></span>
         <${Toolbar} label="Discussion actions">
@@ -60,14 +60,14 @@ export default function Discussion({ path: [id], query }) {
     <${Tabs} label="Memories of this discussion" chosen=${chosen.name} onChoose=${choose}
       tabs=${TABS.map(({ name, part }) => ({ name, count: { memories: discussion?.memories, searchable: discussion?.searchableMemories }[part] }))}>
       <${Loaded} from=${entries}>${(data) => html`
-        ${data.problem && html`<p class="quiet-text">${data.locked
+        ${data.problem && html`<p class="note">${data.locked
           ? "This is encrypted with the key of its client. Sign in with that key to read it." : data.problem}</p>`}
-        ${search && !entries.loading && html`<p class="quiet-text" role="status">${
+        ${search && !entries.loading && html`<p class="note" role="status">${
           data.entries.length ? `${count(data.entries.length)} found` : "None found"}, ${chosen.found}</p>`}
-        ${!data.problem && !data.entries.length && !search && html`<p class="quiet-text">${chosen.none}</p>`}
+        ${!data.problem && !data.entries.length && !search && html`<p class="note">${chosen.none}</p>`}
         ${data.entries.map((entry) => html`<${Memory} key=${entry.number} entry=${entry} part=${chosen.part} base=${base} where=${where}
           replace=${entries.replace} reload=${entries.reload} />`)}
-        ${data.next != null && html`<p class="list-end"><span class="quiet-text">${count(data.entries.length)} of ${count(data.total)}</span>
+        ${data.next != null && html`<p class="list-end"><span class="note">${count(data.entries.length)} of ${count(data.total)}</span>
           <button onClick=${entries.more}>Older memories</button></p>`}`}<//>
     <//>
     ${dialog === "anew" && html`<${WriteAnew} base=${base} where=${where} onClose=${close}

@@ -11,7 +11,7 @@ const MOST_ROWS = 200;
 const hashOf = (row) => url`#/memory/${row.discussionId}?folder=${row.keyFolder ?? "none"}&user=${row.user}`;
 
 const COLUMNS = {
-  Discussion: (row) => html`<a href=${hashOf(row)}>${row.discussionId}</a> <span class="quiet-text">${
+  Discussion: (row) => html`<a href=${hashOf(row)}>${row.discussionId}</a> <span class="note">${
     [row.encrypted && "encrypted", row.damaged && "damaged"].filter(Boolean).join(", ")}</span>`,
   "Key folder": ({ keyFolder }) => (keyFolder ? html`<span class="mono" title=${keyFolder}>${keyFolder.slice(0, 8)}</span>` : "-"),
   Memories: (row) => count(row.memories, row.encrypted ? "encrypted" : "damaged"),
@@ -37,7 +37,7 @@ export default function Discussions({ session }) {
     </div>
     <${Loaded} from=${discussions}>${() => (all.length ? html`
       <${Table} label="Discussions" rows=${found.slice(0, most)} columns=${columns} numbers=${["Memories", "Searchable", "Size"]} keyOf=${hashOf} />
-      <p class="list-end"><span class="quiet-text">${found.length < all.length && `${count(found.length)} of `}${counted(all.length, "discussion")}, ${size}</span>
+      <p class="list-end"><span class="note">${found.length < all.length && `${count(found.length)} of `}${counted(all.length, "discussion")}, ${size}</span>
         ${found.length > most && html`<button onClick=${() => setMost(most + MOST_ROWS)}>More discussions</button>`}</p>`
       : html`<${Empty} title="No discussions yet">
         <p>A discussion is a conversation that has a discussion id. What its workflows remember is listed here: summaries,

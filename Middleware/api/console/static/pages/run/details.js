@@ -77,7 +77,7 @@ export function Details({ run, span, prefix, live, session }) {
 /** The texts of a node or of any other span, each under its name. */
 function Texts({ texts, span }) {
   const named = Object.entries(texts).filter(([, value]) => value != null && value !== "");
-  if (!named.length) return html`<p class="quiet-text">${span.status === "running" ? "It is still at work." : "It has no text of its own."}</p>`;
+  if (!named.length) return html`<p class="note">${span.status === "running" ? "It is still at work." : "It has no text of its own."}</p>`;
   return named.map(([name, value]) => html`<div key=${name}>
     ${(named.length > 1 || name !== "output") && html`<h3>${name.replaceAll("_", " ")}</h3>`}
     <${Folded} text=${asText(value)} label=${`${span.id} ${name}`} /></div>`);

@@ -20,7 +20,7 @@ export function Summary({ run, tree, session }) {
   const running = isUnfinished(run.status);
   const now = useNow(running && run.answered == null);
   const rows = [
-    ["Status", html`<${State} status=${run.status} /> <span class="quiet-text">${run["error.type"]}</span>`],
+    ["Status", html`<${State} status=${run.status} /> <span class="note">${run["error.type"]}</span>`],
     ["Route", run.route || run.workflow || "-"],
     ["Because", run["route.reason"] || "-", "wide"],
     ["Workflow", workflowLink(run, tree, session)],
@@ -103,7 +103,7 @@ export function Why({ run, explanation }) {
     ${whole > 0 && html`<div class="share" aria-hidden="true">${parts.map((part) => html`<i class=${look(part)} title=${`${part.what}, ${
         duration(part.us)}`} style=${{ flexGrow: part.us }}></i>`)}</div>
       <ul class="parts">${parts.map((part) => html`<li><i class=${look(part)} aria-hidden="true"></i> <span class="num">${
-        duration(part.us)}</span> ${part.what} <span class="quiet-text num">${percent(part.us, whole)}</span></li>`)}</ul>`}
+        duration(part.us)}</span> ${part.what} <span class="note num">${percent(part.us, whole)}</span></li>`)}</ul>`}
     ${explanation?.odd?.map((sentence) => html`<${Odd}>${sentence}<//>`)}
   </section>`;
 }

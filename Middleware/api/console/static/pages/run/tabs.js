@@ -16,7 +16,7 @@ const SHOWN = 60;
 export function Prompt({ payload, prefix }) {
   const [all, setAll] = useState(false);
   const list = messages(payload).map((message, index) => ({ ...message, number: index + 1 }));
-  if (!list.length) return html`<p class="quiet-text">Nothing was sent.</p>`;
+  if (!list.length) return html`<p class="note">Nothing was sent.</p>`;
   const hidden = all ? 0 : Math.max(0, list.length - SHOWN);
   // The system prompt is what one looks for, so it is never among the hidden ones.
   const shown = list.filter(({ number }) => number === 1 || number > hidden + 1);
@@ -27,7 +27,7 @@ export function Prompt({ payload, prefix }) {
       ${shown.map(({ role, text, number }) => html`<li key=${number} class=${prefix?.message === number ? "differs" : ""}>
         <div class="message-head"><b class="role">${role}</b>
           ${prefix?.message === number && html`<span class="differs-word">first difference to the call before</span>`}
-          <span class="num quiet-text">${counted(text.length, "character")}</span></div>
+          <span class="num note">${counted(text.length, "character")}</span></div>
         <${Folded} text=${text} label=${number} /></li>`)}
     </ol>`;
 }
@@ -44,7 +44,7 @@ export function Answer({ texts: { answer, reasoning, tool_calls: calls }, error,
   return html`
     ${parts.map(([name, text]) => html`${(parts.length > 1 || name !== "answer") && html`<h3>${name}</h3>`}
       <div class=${name === "reasoning" ? "reasoning" : ""}><${Folded} text=${asText(text)} label=${name} /></div>`)}
-    ${(running || !parts.length) && html`<p class="quiet-text">${!running ? "Nothing came back."
+    ${(running || !parts.length) && html`<p class="note">${!running ? "Nothing came back."
       : parts.length ? "It is still being written." : "Nothing has come yet."}</p>`}`;
 }
 
@@ -65,7 +65,7 @@ export function Settings({ span, call, attempt, payload, node }) {
     ]} />
     <h3>sent with the prompt</h3>
     ${asked.length ? html`<${Facts} look="facts mono" rows=${asked.map(([name, value]) => [name, typeof value === "string" ? value : json(value)])} />`
-      : html`<p class="quiet-text">Nothing but the prompt.</p>`}`;
+      : html`<p class="note">Nothing but the prompt.</p>`}`;
 }
 
 export function Raw({ payload, answer, error }) {
@@ -90,7 +90,7 @@ export function NodeConfiguration({ run, span, session }) {
     return html`${line && html`<p><a href=${line}>Line ${node.line}</a></p>`}
       ${then && hash !== then && html`<${Odd}>The file has changed since this run; below is what it says today.<//>`}
       ${node ? html`<${Folded} text=${asText(node.json)} label=${`${folder} ${name} ${index}`} />`
-        : html`<p class="quiet-text">The workflow no longer has a node at this place.</p>`}`;
+        : html`<p class="note">The workflow no longer has a node at this place.</p>`}`;
   };
   return html`<${Facts} rows=${[["Workflow", name], ["Folder", folder], ["Node", index], ["Type", attributes["node.type"]],
     ["Endpoint", attributes.endpoint], ["Preset", attributes.preset]]} />

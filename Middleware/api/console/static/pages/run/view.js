@@ -44,7 +44,7 @@ export function RunView({ run, spans, explanation, prefix = {}, live, leftOut, s
       <div class="run-timeline" ref=${timeline} onClick=${tapped}>
         <h2>Timeline</h2>
         ${tree.all.length ? html`<${Timeline} run=${run} tree=${tree} selected=${selected} onSelect=${choose} live=${live} />`
-          : html`<p class="quiet-text">${isUnfinished(run.status) ? "Nothing has begun yet." : "The run ended before anything began."}</p>`}
+          : html`<p class="note">${isUnfinished(run.status) ? "Nothing has begun yet." : "The run ended before anything began."}</p>`}
       </div>
       <div class="run-details" ref=${details}>
         ${span && html`<button class="quiet back" onClick=${back}>Back to timeline</button>

@@ -64,7 +64,7 @@ function Row({ run, index, tokens, now, checked, select, stop, current, setCurre
     Status: html`<${State} status=${run.status} title=${run["error.type"]} />`,
     Route: run.route || run.workflow || "-",
     Question: html`${run.kind !== "chat" && html`<span class="kind">${run.kind} </span>`}${run.error ? html`<span class="bad">${run.error}</span>`
-      : run.question ?? html`<span class="quiet-text">${run.private ? "private" : "-"}</span>`}`,
+      : run.question ?? html`<span class="note">${run.private ? "private" : "-"}</span>`}`,
     Time: duration(since(started, answered ?? ended ?? now), "-"),
     "First token": duration(since(started, first), "-"),
     Tokens: read == null && written == null ? "-" : `${run.estimated ? "≈" : ""}${count(read, "-")}/${count(written, "-")}`,

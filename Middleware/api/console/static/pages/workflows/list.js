@@ -19,14 +19,14 @@ export default function WorkflowList({ query, session }) {
   const shown = user ? all.filter((one) => one.users.includes(user)) : all;
   return html`
     <div class="head"><${Title}>Workflows<//>
-      ${all.length > 0 && html`<span class="quiet-text">${counted(shown.length, "workflow")}</span>`}
+      ${all.length > 0 && html`<span class="note">${counted(shown.length, "workflow")}</span>`}
       ${users.length > 1 && html`<span class="push"><${Choice} label="User" value=${user} options=${[["", "all"], ...users]}
         onChange=${(name) => navigate(name ? url`#/workflows?user=${name}` : "#/workflows", { replace: true })} /></span>`}</div>
     <${Loaded} from=${workflows}>${() => (all.length ? html`
       <ul class="workflow-list" role="list" aria-label="Workflows">${byFolder(shown).map(([folder, some]) => html`
         <li key=${folder}><h2>${folder || "Workflows"}</h2><ul role="list" aria-label=${`Workflows in ${folder}`}>${some.map((one) => html`
           <li key=${one.path}><a href=${workflowHash(one.path)}>${one.name}</a>
-            <span class="quiet-text">${one.problem ? "" : counted(one.nodes, "node")}</span>
+            <span class="note">${one.problem ? "" : counted(one.nodes, "node")}</span>
             <span>${one.problem || uses(one)}</span></li>`)}</ul></li>`)}</ul>
       <section aria-labelledby="map-title"><h2 id="map-title">Map</h2>
         <${Loaded} from=${map}>${(data) => html`<${WorkflowMap} ...${data} session=${session} />`}<//></section>`
@@ -37,7 +37,7 @@ export default function WorkflowList({ query, session }) {
 
 function uses({ used_by: all }) {
   const more = all.length - MOST_USES;
-  return html`<span class="quiet-text">used by${all.length ? "" : " nothing"}</span> ${
+  return html`<span class="note">used by${all.length ? "" : " nothing"}</span> ${
     all.slice(0, MOST_USES).map(useText).join(", ")}${more > 0 && ` and ${more} more`}`;
 }
 

@@ -13,7 +13,7 @@ export function WorkflowMap({ boxes, arrows, session, here }) {
   const { placed, error } = usePlaces(boxes, arrows);
   const end = (which) => (arrow) => {
     const box = boxes.find(({ id }) => id === arrow[which]);
-    return html`<span class="quiet-text">${box.kind}</span> ${link(hashOf(box, session), box.label)}`;
+    return html`<span class="note">${box.kind}</span> ${link(hashOf(box, session), box.label)}`;
   };
   return html`
     <${Problem} error=${error} />

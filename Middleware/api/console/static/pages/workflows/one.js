@@ -16,7 +16,7 @@ export default function Workflow({ path, query, session }) {
   return html`
     <p class="crumbs"><a href="#/workflows">Workflows</a>${folder && ` › ${folder}`}</p>
     <div class="head"><${Title}>${path.at(-1)}<//>
-      <span class="quiet-text">${data && (data.users.join(", ") || "no user runs it")}</span>
+      <span class="note">${data && (data.users.join(", ") || "no user runs it")}</span>
       <span class="push">${edit && html`<a href=${edit}>Open in the editor</a>`}</span></div>
     ${error?.status === 404 ? html`<${Empty} title="This workflow is not here"><p>${error.message}</p><//>`
       : html`<${Loaded} from=${workflow}>${() => html`<${Shown} data=${data} ran=${ran} run=${run} session=${session} />`}<//>`}`;
@@ -25,7 +25,7 @@ export default function Workflow({ path, query, session }) {
 function Shown({ data, ran, run, session }) {
   const lit = ran.data && spansOf(ran.data.spans, data.path);
   return html`
-    <p><span class="quiet-text">Used by</span> ${data.used_by.length ? html`<ul class="uses" role="list" aria-label="Used by">${data.used_by.map((use) => html`
+    <p><span class="note">Used by</span> ${data.used_by.length ? html`<ul class="uses" role="list" aria-label="Used by">${data.used_by.map((use) => html`
       <li>${link(use.kind === "workflow" ? workflowHash(use.path, run) : configHash(session, use.path), useText(use))}</li>`)}</ul>` : "nothing"}</p>
     <p class="bad">${data.problem}</p>
     <${Findings} findings=${data.findings} path=${data.path} session=${session} />
@@ -34,7 +34,7 @@ function Shown({ data, ran, run, session }) {
     ${data.nodes.length > 0 && html`<ol class="nodes" role="list" aria-label="Nodes">
         ${data.nodes.map((node) => html`<${Node} key=${node.index} node=${node} data=${data} lit=${lit} run=${run} session=${session} />`)}
       </ol>
-      <p class="quiet-text">Times are medians. ${data.runs ? `Of the last 100 runs, ${data.runs} came here.` : "None of the last 100 runs came here."}</p>`}
+      <p class="note">Times are medians. ${data.runs ? `Of the last 100 runs, ${data.runs} came here.` : "None of the last 100 runs came here."}</p>`}
     <section aria-labelledby="map-title"><h2 id="map-title">Map</h2>
       <${WorkflowMap} ...${neighbours(data)} session=${session} here=${`workflow:${data.path}`} /></section>`;
 }
@@ -49,7 +49,7 @@ function Node({ node, data, lit, run, session }) {
   ];
   const details = [
     ...node.endpoints.map((name) => link(!name.includes("{") && "#/backends", name)),
-    node.preset && html`<span class="quiet-text">preset</span> ${node.preset}`,
+    node.preset && html`<span class="note">preset</span> ${node.preset}`,
     ...node.children.map((child) => html`→ ${link(child.path && workflowHash(child.path, run), child.name)}`),
     node.uses.length > 0 && `uses ${node.uses.join(", ")}`,
   ];
@@ -58,11 +58,11 @@ function Node({ node, data, lit, run, session }) {
     <li class=${lit ? (times ? "lit" : "unlit") : ""}>
       <div class="node">
         <span class="number">${node.index}</span>
-        <span class="title">${node.title || node.type}${node.responder && html` <span class="quiet-text">answers</span>`}</span>
+        <span class="title">${node.title || node.type}${node.responder && html` <span class="note">answers</span>`}</span>
         <span>${node.type}</span>
-        <span>${details.filter(Boolean).map((part, index) => [index > 0 && html`<span class="quiet-text"> · </span>`, part])}</span>
+        <span>${details.filter(Boolean).map((part, index) => [index > 0 && html`<span class="note"> · </span>`, part])}</span>
         <span class="figures">${figures.filter(Boolean).join(" · ")}</span>
-        <span class="line">${node.line && (line ? html`<a href=${line}>Line ${node.line}</a>` : html`<span class="quiet-text">Line ${node.line}</span>`)}</span>
+        <span class="line">${node.line && (line ? html`<a href=${line}>Line ${node.line}</a>` : html`<span class="note">Line ${node.line}</span>`)}</span>
       </div>
       <${Findings} findings=${node.findings} path=${data.path} session=${session} />
     </li>`;
