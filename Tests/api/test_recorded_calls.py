@@ -74,6 +74,7 @@ def test_the_payload_is_what_the_server_received(lab: RecordLab, api_type: str, 
     if api_type not in ("openAIV1Completion", "koboldCppGenerate"):
         assert call.texts["reasoning"] == "Let me think"
     assert attempt.attributes["http.status"] == 200 and attempt.attributes["server.address"] == "127.0.0.1"
+    assert attempt.attributes["url.full"] == lab.backend.url + lab.backend.requests[0].path
     assert attempt.attributes["operation.name"] == (
         "chat" if takes_tools else "text_completion")
 

@@ -33,8 +33,9 @@ _NOT_KEPT = "Run {} is not on disk, so it cannot be {}: what is kept there is a 
 
 
 class ShownRun(RunFacts):
-    """The facts of a run as they are shown to a viewer."""
+    """The facts of a run as they are shown to a viewer. ``changeable``: the viewer may pin, annotate and delete it."""
 
+    changeable: bool
     pinned: bool
     note: str | None
     texts: TextsState
@@ -381,12 +382,13 @@ class RunArchive:
         facts = document.facts
         kept = self._store is not None and self._store.keeps_texts(document)
         state: TextsState = "private" if not viewer.reads(facts) else "kept" if kept else "ring"
-        return _shown(facts, Mark(), state)
+        return _shown(facts, viewer, Mark(), state)
 
     def _shown_of_store(self, run: StoredRun, viewer: Viewer) -> ShownRun:
         if not viewer.reads(run.facts):
-            return _shown(run.facts, run.mark, "private")
-        shown = _shown(run.facts, run.mark, "kept" if run.texts_kept else "private" if run.facts["private"] else "none")
+            return _shown(run.facts, viewer, run.mark, "private")
+        state: TextsState = "kept" if run.texts_kept else "private" if run.facts["private"] else "none"
+        shown = _shown(run.facts, viewer, run.mark, state)
         if run.sealed is not None and self._store is not None:
             shown["question"], shown["answer"], shown["error"] = self._store.unsealed(run, viewer)
         return shown
@@ -413,8 +415,9 @@ def strings_in(value: object) -> Iterator[str]:
             left.extend(one)
 
 
-def _shown(facts: RunFacts, mark: Mark, state: TextsState) -> ShownRun:
-    shown = cast(ShownRun, {**facts, "pinned": mark.pinned, "note": mark.note, "texts": state})
+def _shown(facts: RunFacts, viewer: Viewer, mark: Mark, state: TextsState) -> ShownRun:
+    shown = cast(ShownRun, {**facts, "changeable": viewer.changes(facts), "pinned": mark.pinned, "note": mark.note,
+                            "texts": state})
     if state in ("none", "private"):
         shown["question"] = shown["answer"] = shown["error"] = None
     return shown

@@ -73,7 +73,7 @@ def describe_attempt(span: Span, attempt: Attempt) -> None:
     found = span.attributes
     found["operation.name"] = attempt.operation
     found["provider.name"] = PROVIDERS.get(attempt.api_type, attempt.api_type)
-    found["server.address"], found["server.port"] = target.host, target.port
+    found["server.address"], found["server.port"], found["url.full"] = target.host, target.port, target.display
     model, inputs = payload.get("model"), payload.get("input")
     found["request.model"] = model if isinstance(model, str) else None
     _add_samplers(found, payload)

@@ -29,7 +29,7 @@ _GEN_AI = frozenset({
     "usage.output_tokens", "usage.reasoning.output_tokens", "workflow.name"})
 _OTHERS: Mapping[str, str] = {
     "server.address": "server.address", "server.port": "server.port", "http.status": "http.response.status_code",
-    "error.type": ERROR_TYPE}
+    "url.full": "url.full", "error.type": ERROR_TYPE}
 # What these kinds have of their own stands below their name.
 _OWN: Mapping[SpanKind, str] = {"node": "wilmer.node.", "workflow": "wilmer.workflow.", "tool": "wilmer.tool."}
 # It is the id of the span itself.

@@ -79,6 +79,7 @@ def test_each_role_sees_and_changes_what_the_table_says(archive, role):
         has_texts = sees == "texts"
         assert document.facts["workflow"] == "Chat" and len(document.spans) == 4, kind
         assert document.encryption_key is None
+        assert document.facts["changeable"] == listed[run_id]["changeable"] == changes, kind
         assert document.facts["answer"] == ("Late." if has_texts else None), kind
         assert listed[run_id]["answer"] == ("Late." if has_texts else None), kind
         assert listed[run_id]["texts"] == document.facts["texts"], kind

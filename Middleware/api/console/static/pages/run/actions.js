@@ -18,8 +18,8 @@ export function RunActions({ run, reload }) {
     ${run.origin && html`<button onClick=${() => navigate(url`#/compare/${run.origin.run}/${run.id}`)}>Compare with the original</button>`}
     ${opener("Compare with...", Compare, false)}
     ${opener("Export", Export, false)}
-    <button disabled=${running} onClick=${() => changing.run("PUT", path, { pinned: !run.pinned })}>${run.pinned ? "Unpin" : "Pin"}</button>
-    ${opener("Delete", Delete)}
+    ${run.changeable !== false && html`<button disabled=${running} onClick=${() => changing.run("PUT", path, { pinned: !run.pinned })}>${run.pinned ? "Unpin" : "Pin"}</button>
+      ${opener("Delete", Delete)}`}
     ${open && html`<${open.dialog} run=${run} path=${path} onClose=${() => setOpen(null)} />`}
   <//>
   <${Problem} ...${changing} />`;

@@ -53,23 +53,11 @@ function imageText(image) {
   return known ? `[image, ${known.image}, ${bytes(known.bytes)}]` : "[image]";
 }
 
-const PATHS = [
-  [/claude|anthropic/i, () => "/v1/messages"],
-  [/ollama/i, (payload) => (payload.messages ? "/api/chat" : "/api/generate")],
-  [/kobold/i, () => "/api/v1/generate"],
-  [/./, (payload) => (payload.messages ? "/v1/chat/completions" : "/v1/completions")],
-];
-
 /**
  * The request as a command. A key is never recorded, so the reader fills in theirs.
  * @param {import("../../parts/spans.js").Span} attempt @param {object} payload
  */
 export function curl({ attributes }, payload) {
-  const host = attributes["server.address"] ?? "localhost";
-  const port = attributes["server.port"];
-  const scheme = port === 443 ? "https" : "http";
-  const path = PATHS.find(([kind]) => kind.test(attributes["provider.name"] || "openai"))[1](payload);
-  const address = attributes.url ?? `${scheme}://${host}${port && port !== 443 ? `:${port}` : ""}${path}`;
   const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  return [`curl ${quote(address)}`, `-H ${quote("Content-Type: application/json")}`, `-d ${quote(JSON.stringify(payload))}`].join(" \\\n  ");
+  return [`curl ${quote(attributes["url.full"] ?? "")}`, `-H ${quote("Content-Type: application/json")}`, `-d ${quote(JSON.stringify(payload))}`].join(" \\\n  ");
 }
