@@ -69,6 +69,12 @@ def _fixed(answers: Mapping[tuple[str, str], object]) -> Callable[[ScriptedServe
     return lambda _: answers
 
 
+def _compare_versions(page: Page) -> None:
+    page.get_by_role("button", name="History").click()
+    page.get_by_role("dialog", name="History").get_by_role("radio").first.check()
+    page.get_by_role("group", name="Difference").wait_for()
+
+
 def _press(*names: str) -> Callable[[Page], None]:
     def press(page: Page) -> None:
         for name in names:
@@ -176,5 +182,8 @@ VIEWS = {
     "configuration, a file": View("#/config?file=Workflows/demo/Coding.json",
                                   lambda page: page.get_by_role("list", name="Findings").get_by_role("listitem"),
                                   _fixed(test_config.SCRIPT)),
+    "configuration, history": View("#/config?file=Workflows/demo/Coding.json",
+                                   named("textbox", "Configuration file"), _fixed(test_config.SCRIPT),
+                                   _compare_versions),
     "settings": View("#/settings", named("table", "Changes")),
 }

@@ -329,7 +329,9 @@ FILE = {"path": "Workflows/demo/Coding.json", "text": '{\n  "nodes": [\n    {"en
             {"severity": "error", "file": "Workflows/demo/Coding.json", "line": 3, "column": 6, "jsonPath": "nodes[0]",
              "message": "unknown key 'endpointNam'", "expected": "", "suggestion": "endpointName", "users": ["demo"]}]}
 SCRIPT = {("GET", "config/files"): FILES, ("GET", "config/file"): FILE,
-          ("POST", "config/check"): {"findings": FILE["findings"]}}
+          ("POST", "config/check"): {"findings": FILE["findings"]},
+          ("GET", "config/history"): {"path": FILE["path"], "text": '{\n  "nodes": []\n}\n', "versions": [
+              {"at": 1_700_000_000_000_000, "size": 18}]}}
 
 
 def test_without_the_flag_a_file_can_be_written_and_checked_but_not_saved(page: Page, scripted: ScriptedServer) -> None:
