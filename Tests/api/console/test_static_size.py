@@ -11,7 +11,7 @@ STATIC = Path(static_files.__file__).parent / "static"
 VENDOR = STATIC / "vendor"
 
 # The goal is 120 KB of scripts. The limit is what was reached: it may only become smaller.
-SCRIPT_BYTES = 235_000
+SCRIPT_BYTES = 230_000
 STYLE_BYTES = 30 * 1024
 LINES = 300
 

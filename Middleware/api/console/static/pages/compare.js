@@ -1,6 +1,6 @@
 /** The page Compare runs: the steps of two runs beside each other, and what changed in the configuration between them. */
-import { api, url, useApi } from "../api.js";
-import { html, useEffect, useState } from "../html.js";
+import { url, useApi } from "../api.js";
+import { html, useState } from "../html.js";
 import { Difference } from "../parts/editor.js";
 import { Loaded, Problem, State, Table, Title } from "../parts/elements.js";
 import { asText, count, duration, Moment, NOT_REPORTED, shortId } from "../parts/format.js";
@@ -47,19 +47,11 @@ const columns = (chosen, choose) => ({
 
 /** The texts of the chosen step in both runs. @param {{runs: string[], step: Step}} props */
 function Texts({ runs, step }) {
-  const [{ texts, error }, setState] = useState({ texts: null, error: null });
-  const load = () => {
-    let left = false;
-    setState({ texts: null, error: null });
-    const ask = (side, run) => side ? api("GET", url`runs/${run}/texts/${side.span}`) : {};
-    Promise.all([ask(step.a, runs[0]), ask(step.b, runs[1])])
-      .then((both) => left || setState({ texts: both, error: null }), (failure) => left || setState({ texts: null, error: failure }));
-    return () => {
-      left = true;
-    };
-  };
-  useEffect(load, [step]);
-  if (!texts) return html`<${Problem} error=${error} retry=${load} />`;
+  const asked = [step.a, step.b].map((side, n) => useApi(side ? url`runs/${runs[n]}/texts/${side.span}` : null));
+  const failed = asked.find(({ error }) => error);
+  // A run that has no such step has no texts of it.
+  const texts = asked.map(({ data }, n) => data ?? (step[n ? "b" : "a"] ? null : {}));
+  if (failed || texts.includes(null)) return html`<${Problem} error=${failed?.error} retry=${failed?.reload} />`;
   const name = `${step.node} ${step.title}`;
   const kinds = [...new Set(texts.flatMap(Object.keys))];
   return html`
