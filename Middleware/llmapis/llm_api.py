@@ -133,13 +133,14 @@ class LlmApiService:
         return self._stream
 
     def stream_verbatim(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] | None = None,
-                        tool_choice: object = None) -> Generator[Chunk, None, None]:
+                        tool_choice: object = None, schema: Mapping[str, object] | None = None,
+                        answer_choices: Sequence[str] = ()) -> Generator[Chunk, None, None]:
         """Send messages that contain the endpoint's texts already, so that none are added; return a stream.
 
         A single message of the role ``prompt`` is the whole text for a back-end of completions.
         """
-        call = Prompt(messages, tools=tools or None, tool_choice=tool_choice, verbatim=True,
-                      watch=CallWatch.of(self.endpoint_name, True, None))
+        call = Prompt(messages, tools=tools or None, tool_choice=tool_choice, schema=schema, choices=answer_choices,
+                      verbatim=True, watch=CallWatch.of(self.endpoint_name, True, None))
         if len(messages) == 1 and messages[0]["role"] == api_types.WHOLE_PROMPT:
             call = dataclasses.replace(call, conversation=None, prompt=messages[0]["content"])
         elif not self.takes_message_collection:

@@ -217,6 +217,25 @@ def test_again_sends_exactly_the_edited_messages_and_streams(lab: ConsoleLab) ->
     assert choices["endpoints"] == ["Main", "Other"] and choices["presets_of"]["Other"] == ["Hot"]
 
 
+@pytest.mark.parametrize(("api_type", "name", "keys"), [
+    ("LlamaCppServer", "grammar", {"answerChoices": ["CODING", 'A "B" | C']}),
+    ("LlamaCppServer", "response_format", {"structuredOutputFile": "Shape"}),
+    ("Open-AI-API", "response_format", {"answerChoices": ["CODING", "CHAT"]})])
+def test_again_holds_the_answer_to_the_same_shape(lab: ConsoleLab, api_type: str, name: str,
+                                                  keys: dict[str, Any]) -> None:
+    shipped = Path(__file__).parents[2] / "Public" / "Configs" / "ApiTypes" / f"{api_type}.json"
+    lab.write(f"ApiTypes/{api_type}", json.loads(shipped.read_text(encoding="utf-8")))
+    lab.endpoint("Main", {"apiTypeConfigFileName": api_type}, lab.backend.url)
+    lab.write("StructuredOutputs/Shape", {"type": "object", "title": "x"})
+    lab.workflow("_DefaultWorkflow", [llm("Which?", title="Answer", **keys)])
+    recorded = lab.chat(said("hello"))
+    # A free answer that names no choice is followed by a call that must.
+    call = [row[0] for row in recorded["spans"] if row[2] == "llm"][-1]
+    lab.events(f"runs/{recorded['run']['id']}/again/{call}", {"messages": [said("x")], "endpoint": "Main"})
+    first, second = (request.json for request in lab.backend.requests[-2:])
+    assert first[name] and second[name] == first[name]
+
+
 def test_an_again_that_fails_says_why(lab: ConsoleLab) -> None:
     lab.workflow("_DefaultWorkflow", [llm("x", title="Answer")])
     recorded = lab.chat(said("hello"))

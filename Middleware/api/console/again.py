@@ -3,14 +3,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from Middleware.api.console.calls import Call, Event
 from Middleware.api.console.replays import repeating_request
 from Middleware.api.running.running_requests import running_requests
 from Middleware.exceptions import EarlyTerminationException
+from Middleware.llmapis.handlers.base.base_llm_api_handler import choices_in
 from Middleware.llmapis.llm_api import LlmApiService
-from Middleware.models.messages import Message
+from Middleware.models.messages import Chunk, Message
 from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.services.run_records.critical_path import SpanTree
 from Middleware.services.run_records.model import RunDocument, Span
@@ -32,19 +35,25 @@ def again_events(call: Call, document: RunDocument, span: Span, messages: Sequen
     services = [LlmApiService(endpoint, preset, max_tokens or _limit(document, span), True,
                               scope=request.cancel_scope) for _ in range(times)]
     tools, choice = _tools(document, span)
+    shape = _shape(document, span)
     request.endpoint = endpoint
     request.report("request_arrived", request)
     request.report("request_read", request, SentRequest(messages, tools))
-    return _Events(request, services, messages, tools, choice)
+    return _Events(request, services, partial(_stream, messages, tools, choice, *shape))
+
+
+def _stream(messages: Sequence[Message], tools: list[Mapping[str, object]] | None, choice: object,
+            schema: Mapping[str, object] | None, answers: Sequence[str], service: LlmApiService
+            ) -> Generator[Chunk, None, None]:
+    return service.stream_verbatim(messages, tools, choice, schema, answers)
 
 
 class _Events:
     """The events of a request; closing them ends it as a run, also if nobody has asked for the first of them."""
 
-    def __init__(self, request: RequestContext, services: Sequence[LlmApiService], messages: Sequence[Message],
-                 tools: list[Mapping[str, object]] | None, choice: object) -> None:
-        self._request = request
-        self._messages, self._tools, self._choice = messages, tools, choice
+    def __init__(self, request: RequestContext, services: Sequence[LlmApiService],
+                 send: Callable[[LlmApiService], Generator[Chunk, None, None]]) -> None:
+        self._request, self._send = request, send
         self._events = self._all(services)
         self._ended = False
 
@@ -77,7 +86,7 @@ class _Events:
 
     def _one(self, service: LlmApiService, number: int) -> Iterator[Event | None]:
         request = self._request
-        with contextlib.closing(service.stream_verbatim(self._messages, self._tools, self._choice)) as chunks:
+        with contextlib.closing(self._send(service)) as chunks:
             for chunk in chunks:
                 value: dict[str, object] = {
                     name: chunk[name] for name in ("reasoning", "tool_calls") if chunk.get(name)}
@@ -99,10 +108,29 @@ def _limit(document: RunDocument, span: Span) -> int:
     return MOST_TOKENS
 
 
+def _payload(document: RunDocument, span: Span) -> Mapping[str, Any]:
+    payload = span.texts.get("payload") if span.kind == "attempt" else payload_of(SpanTree(document.spans), span)
+    return payload if isinstance(payload, Mapping) else {}
+
+
+def _shape(document: RunDocument, span: Span) -> tuple[Mapping[str, object] | None, Sequence[str]]:
+    """Return the JSON schema to which the recorded answer was held, and the texts to which a grammar held it."""
+    for name, value in _payload(document, span).items():
+        if isinstance(value, str) and (answers := choices_in(value)):
+            return None, answers
+        if isinstance(value, Mapping):
+            # As OpenAI has it, or as Ollama.
+            inner = value.get("json_schema")
+            schema = inner.get("schema") if isinstance(inner, Mapping) else value if name == "format" else None
+            if isinstance(schema, Mapping):
+                return schema, ()
+    return None, ()
+
+
 def _tools(document: RunDocument, span: Span) -> tuple[list[Mapping[str, object]] | None, object]:
     """Return the tools of the recorded call in OpenAI's form, and which of them it was to call."""
-    payload = span.texts.get("payload") if span.kind == "attempt" else payload_of(SpanTree(document.spans), span)
-    if not isinstance(payload, Mapping) or not isinstance(payload.get("tools"), list):
+    payload = _payload(document, span)
+    if not isinstance(payload.get("tools"), list):
         return None, None
     tools = [_openai_tool(tool) for tool in payload["tools"] if isinstance(tool, Mapping)]
     choice = payload.get("tool_choice")

@@ -469,13 +469,26 @@ def grammar_field(api_type: Mapping[str, object]) -> str:
 CHOICE_FIELD = "answer"
 # A model of 0.5B filled up to 15 tokens with this object, its line breaks and indentation.
 TOKENS_AROUND_CHOICE = 20
+# The first token of many models begins with a space.
+_GRAMMAR = 'root ::= " "? '
 
 
 def choices_grammar(choices: Sequence[str]) -> str:
     """Return the grammar, in llama.cpp's format, of an answer that is one of the texts."""
     texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    # The first token of many models begins with a space.
-    return f'root ::= " "? ({texts})'
+    return f"{_GRAMMAR}({texts})"
+
+
+def choices_in(grammar: str) -> list[str]:
+    """Return the texts of a grammar that ``choices_grammar`` has made; none of any other."""
+    found = list[str]()
+    if grammar.startswith(f"{_GRAMMAR}(") and grammar.endswith(")"):
+        position, end = len(_GRAMMAR) + 1, len(grammar) - 1
+        while position < end:
+            choice, position = json.JSONDecoder().raw_decode(grammar, position)
+            found.append(choice)
+            position += len(" | ")
+    return found
 
 
 def choices_schema(choices: Sequence[str]) -> dict[str, object]:
