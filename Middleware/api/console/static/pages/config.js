@@ -24,7 +24,7 @@ export default function Configuration({ query, session }) {
       <aside>
         <${Loaded} from=${files}>${(all) => html`<${Files} files=${all.files} open=${path} counts=${findings.counts} />`}<//>
         <p class="actions"><button disabled=${findings.checking.busy} onClick=${findings.checking.run}>Check everything</button>
-          <span class="quiet-text" role="status">${findings.said}</span></p>
+          <span class="note" role="status">${findings.said}</span></p>
       </aside>
       <div>${path ? html`<${File} key=${path} path=${path} line=${Number(query.get("line"))} whyNot=${whyNot} findings=${findings} />` : html`
         <p class="note">Choose a file. Each is checked while you write, with the other files as they are on the disk. ${whyNot}</p>
@@ -108,7 +108,7 @@ function Bench({ path, data, change, line, whyNot, findings }) {
       <button class="primary" disabled=${!changed || saving.busy || !!whyNot} onClick=${() => saving.run()}>Save</button>
       <button disabled=${!changed} onClick=${() => put(data.text)}>Revert</button>
       <button onClick=${() => setDialog({ status: 0 })}>History</button>
-      <span role="status" aria-label="Editor" class="quiet-text">${[changed && "unsaved changes", checking.busy ? "checking" : said, whyNot].filter(Boolean).join(" · ")}</span>
+      <span role="status" aria-label="Editor" class="note">${[changed && "unsaved changes", checking.busy ? "checking" : said, whyNot].filter(Boolean).join(" · ")}</span>
     </div>
     <${Problem} ...${checking} />
     <${Problem} ...${saving} retry=${null} />
@@ -139,6 +139,6 @@ function Findings({ findings, open, goTo }) {
     ${!findings.length && html`<p class="note">${open ? "Nothing wrong was found in this file." : "Check everything lists what is wrong in any file."}</p>`}
     <ul aria-label="Findings">${sorted.map((one) => html`<li class=${one.severity}>
       <a class="mono" href=${fileAddress(one.file, one.line)} onClick=${(event) => go(event, one)}>${one.file}${one.line && `:${one.line}:${one.column ?? 1}`}</a> <span class="severity">${one.severity}</span> ${one.text}</li>`)}</ul>
-    <p class="quiet-text">${countsOf(findings).words}</p>
+    <p class="note">${countsOf(findings).words}</p>
   </section>`;
 }

@@ -30,7 +30,7 @@ export function Editor({ label, text, version = text, onChange, readOnly = false
   useEffect(() => made?.setText(text), [made, version]);
   useEffect(() => { if (findings) made?.mark(findings); }, [made, findings]);
   useEffect(() => { if (at) made?.goTo(at.line); }, [made, at]);
-  return html`<div class="editor"><${Problem} error=${error} />${!made && !error && html`<pre class="quiet-text">${text.slice(0, 4000)}</pre>`}
+  return html`<div class="editor"><${Problem} error=${error} />${!made && !error && html`<pre class="note">${text.slice(0, 4000)}</pre>`}
     <div ref=${parent}></div></div>`;
 }
 
@@ -43,7 +43,7 @@ export function Difference({ before, after, labels, language = "text" }) {
   const { parent, error } = useMade((tools, element) => tools.difference(element, { before, after, labels, wide, language }),
     [before, after, wide, language]);
   return html`<div role="group" aria-label="Difference" class="difference">
-    ${before === after && html`<p class="quiet-text">There is no difference.</p>`}
+    ${before === after && html`<p class="note">There is no difference.</p>`}
     <${Problem} error=${error} />
     <div class="sides"><h3>${labels[0]}</h3><h3>${labels[1]}</h3></div>
     <div ref=${parent}></div></div>`;

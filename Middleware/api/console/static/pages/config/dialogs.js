@@ -17,7 +17,7 @@ export function History({ path, mine, restore, onClose }) {
     <${Loaded} from=${versions}>${(all) => html`<div class="versions">
       ${!all.versions.length && html`<p class="note">The console has not saved this file yet. Each save keeps what it replaces.</p>`}
       ${all.versions.map((one) => html`<${Check} type="radio" name="version" onChange=${() => setAt(one.at)}
-        label=${html`until <${Moment} us=${one.at} /> <span class="quiet-text num">${bytes(one.size)}</span>`} />`)}</div>`}<//>
+        label=${html`until <${Moment} us=${one.at} /> <span class="note num">${bytes(one.size)}</span>`} />`)}</div>`}<//>
     <${Problem} error=${error} />
     ${data && differs("Older version", data.text, mine)}
     <p class="note">Restore puts the older text into the editor, where it can be looked at and saved.</p>
@@ -28,7 +28,7 @@ export function History({ path, mine, restore, onClose }) {
 export function MorePowers({ powers, save, onClose }) {
   return html`<${Confirm} title="This change lets the server do more" confirm="Save anyway" action=${save} onClose=${onClose}>
     <p>With the new text, and not with the old one:</p>
-    <ul class="powers">${powers.map(({ text, line }) => html`<li>${text} ${line && html`<span class="quiet-text">(line ${line})</span>`}</li>`)}</ul>
+    <ul class="powers">${powers.map(({ text, line }) => html`<li>${text} ${line && html`<span class="note">(line ${line})</span>`}</li>`)}</ul>
     <p class="note">Save only what you wrote yourself, or have read and understood.</p>
   <//>`;
 }

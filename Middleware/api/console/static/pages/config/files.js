@@ -25,7 +25,7 @@ export function Files({ files, open, counts }) {
       const isOpen = expanded.has(inside.path);
       const wrong = [...counts].some(([file, { errors }]) => errors && file.startsWith(`${inside.path}/`));
       rows.push({ key: inside.path, level, expanded: isOpen, label: `${name}, ${counted(inside.count, "file")}${wrong && !isOpen ? ", with errors" : ""}`,
-        content: html`<span>${name}</span><span class="quiet-text num">${inside.count}</span>${wrong && !isOpen && html`<span class="wrong" aria-hidden="true">✕</span>`}` });
+        content: html`<span>${name}</span><span class="note num">${inside.count}</span>${wrong && !isOpen && html`<span class="wrong" aria-hidden="true">✕</span>`}` });
       if (isOpen) add(inside, level + 1);
     }
     for (const file of folder.files) {
@@ -34,7 +34,7 @@ export function Files({ files, open, counts }) {
       const unsaved = drafts.has(file.path);
       rows.push({ key: file.path, level, label: [name, count?.words, unsaved && "unsaved"].filter(Boolean).join(", "),
         content: html`<span class="name" title=${file.title}>${name}</span>${unsaved && html`<span aria-hidden="true">●</span>`}
-          ${count?.words && html`<span class=${count.errors ? "wrong num" : "quiet-text num"}>(${count.all})</span>`}` });
+          ${count?.words && html`<span class=${count.errors ? "wrong num" : "note num"}>(${count.all})</span>`}` });
     }
   };
   add(folders, 1);
