@@ -62,9 +62,11 @@ def test_a_deleted_folder_a_damaged_file_and_a_full_disk_harm_no_request(console
     # As on a full disk, no file grows any more.
     assert console.server.process is not None
     _, hard = resource.prlimit(console.server.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(console.server.process.pid, resource.RLIMIT_FSIZE, (32_768, hard))
-    for _ in range(3):
+    resource.prlimit(console.server.process.pid, resource.RLIMIT_FSIZE, (131_072, hard))
+    for _ in range(40):
         last = ask(console)
+        if "Runs are not written" in console.server.output():
+            break
     assert console.call("GET", f"runs/{last}")["run"]["status"] == "ok"
     output = console.server.wait_output("Runs are not written", timeout=20)
     assert output.count("Runs are not written") == 1 and "Traceback" not in output

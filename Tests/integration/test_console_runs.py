@@ -63,9 +63,9 @@ def test_every_end_of_a_request_has_its_status(console: Console, front: Front) -
         at_work = newest(console, "running")
         # The only slot is taken: another request waits, and is turned away when its time is up.
         with console.server.open_front(front, "Single", stream=False) as waiting:
-            newest(console, "queued")
             assert b" 503 " in read_to_end(waiting)
         ends.append(newest(console, "refused"))
+        assert ends[-1]["queued"] is not None
         assert console.call("GET", f"runs/{at_work['id']}")["run"]["status"] == "running"
     # The client has gone.
     ends.append(found_in_time(lambda: next((run for run in console.runs("?status=cancelled")
