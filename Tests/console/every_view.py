@@ -58,6 +58,10 @@ def full_world() -> tuple[World, dict[str, str]]:
     }
     ids = {name: str(world.add(number, rows, status, **changes)["id"])
            for number, (name, (rows, status, changes)) in enumerate(spans.items(), 1)}
+    # It began 20 seconds ago, by the clock of the list, and its times are as wide as they get.
+    times = {name: world.now + seconds * made_runs.SECOND
+             for name, seconds in (("first_token", 78), ("answered", 5 * 60 + 28), ("ended", 5 * 60 + 30))}
+    world.add(len(spans) + 1, made_runs.chat_spans(), **times)
     return world, ids
 
 

@@ -32,6 +32,9 @@ LOST = """() => {
       const { left, right, width } = element.getBoundingClientRect();
       return width && !element.matches(".skip") && (left < -1 || right > innerWidth + 1) && !within(element);
     });
+  // A cell may be cut where its title has all of it.
+  lost.push(...[...document.querySelectorAll("td[data-label]")].filter((cell) => cell.scrollWidth > cell.clientWidth + 1
+    && getComputedStyle(cell).overflowX === "hidden" && !cell.title && !within(cell)));
   const wide = document.scrollingElement.scrollWidth - innerWidth;
   return [...(wide > 0 ? [`scrolls sideways by ${wide}`] : []),
     ...lost.map((element) => `lost: ${element.outerHTML.slice(0, 120)}`)];
