@@ -34,7 +34,7 @@ export default function Backends() {
     </p>
     <${Loaded} from=${backends}>${({ queue, endpoints }) => html`
       <section aria-label="Queue" class="queue"><h2>Queue</h2>
-        <${Facts} rows=${[["Running", `${count(queue.running)} of ${count(queue.limit, "any number")}`], ["Waiting", count(queue.waiting)], ["Level", queue.level]]} />
+        <${Facts} look="" rows=${[["Running", `${count(queue.running)} of ${count(queue.limit, "any number")}`], ["Waiting", count(queue.waiting)], ["Level", queue.level]]} />
       </section>
       ${endpoints.length ? html`<${Table} label="Endpoints" look="endpoints" rows=${endpoints} columns=${COLUMNS} keyOf=${(one) => one.name} />`
         : html`<${Empty} title="No endpoints">
