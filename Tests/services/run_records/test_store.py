@@ -518,6 +518,17 @@ def test_what_waits_for_the_disk_is_limited(tmp_path, monkeypatch, caplog):
     lab.close()
 
 
+def test_what_waits_for_the_disk_without_its_texts_does_not_keep_them_in_memory(tmp_path, monkeypatch):
+    (tmp_path / "Console").write_text("in the way", "utf-8")
+    lab = Lab(tmp_path / "Console", mode="facts")
+    taken = []
+    monkeypatch.setattr(lab.store, "_limit", lambda limit=lab.store._limit: (limit(), taken.append(
+        [span.texts for document in lab.store._waiting for span in document.spans])))
+    lab.record(run(messages=[message("user", "z" * 6000)]))
+    assert taken and taken[-1] == [{}] * 4 and lab.archive.dropped() == {"texts": 0, "runs": 0}
+    lab.close()
+
+
 FULL_DISK = """
 import resource, signal, sys, time
 from Middleware.services.run_records import writer
