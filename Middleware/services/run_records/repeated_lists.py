@@ -58,9 +58,13 @@ class KnownLists(Generic[V]):
     def find(self, items: Sequence[object]) -> tuple[KnownList[V], list[Stretch]] | None:
         """Return the newest list that has most of these items, and which; None without one."""
         for known in self._lists:
-            shift = _shift(items, known.items)
-            if shift is not None:
-                return known, _stretches(items, known.items, shift)
+            try:
+                shift = _shift(items, known.items)
+                if shift is not None:
+                    return known, _stretches(items, known.items, shift)
+            # Messages that are nested too deeply to be compared are looked at one by one.
+            except RecursionError:
+                return None
         return None
 
     def add(self, known: KnownList[V], instead: KnownList[V] | None = None) -> None:

@@ -66,3 +66,13 @@ def test_few_lists_and_few_characters_are_remembered() -> None:
     assert [lists.find(one) is not None for one in conversations] == [False] * 12 + [True] * 8
     lists.add(KnownList(conversations[0], 0, 100_000_000))
     assert [lists.find(one) is not None for one in conversations] == [True] + [False] * 19
+
+
+def test_messages_that_are_nested_deeply_are_not_compared() -> None:
+    def nested() -> dict[str, object]:
+        found: dict[str, object] = {}
+        for _ in range(50_000):
+            found = {"": found}
+        return found
+    before, now = ([nested()] * 40 for _ in range(2))
+    assert repeated(now, before) is None
