@@ -17,7 +17,7 @@ from Middleware.cli.check.lookups import ConfigFile, Lookups
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
 from Middleware.cli.check.node_checks import NodeView, child_folder, child_names, texts_in
 from Middleware.cli.check.text_checks import variables_in
-from Middleware.cli.check.tree import SETTINGS_WORKFLOWS, reached_workflows, read_tree
+from Middleware.cli.check.tree import SETTINGS_WORKFLOWS, reached_workflows, read_tree, settings_like
 from Middleware.cli.check.tree_check import FileOnlyLookups
 from Middleware.cli.check.user_checks import MEMORY_KEYS, UserCheck
 from Middleware.cli.check.workflow_checks import check_workflow, views_of
@@ -124,7 +124,9 @@ class Atlas:
             folder, _, name = display.removeprefix(FOLDER).removesuffix(".json").rpartition("/")
             self._listed[display] = Listed(display, folder, name, problem=str(error))
             return
-        self._add(loaded, FileOnlyLookups())
+        # Settings that only a user names who is not served.
+        if loaded.nodes or not settings_like(loaded.variables):
+            self._add(loaded, FileOnlyLookups())
 
     def _use(self, display: str, use: Use) -> None:
         listed = self._listed.get(display)

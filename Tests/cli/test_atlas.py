@@ -61,6 +61,19 @@ def test_users_see_their_own(shipped: dict[str, Listed]) -> None:
     assert Atlas().workflow("demo/Nothing") is None
 
 
+def test_settings_of_a_user_who_is_not_served_are_no_workflow(tmp_path: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = json.loads((CONFIGS / "Workflows" / "_example_game_bot_with_file_memory"
+                           / "_DiscussionId-MemoryFile-Workflow-Settings.json").read_text("utf-8"))
+    for path, content in {"Users/ann": {}, "Users/bob": {"discussionIdMemoryFileWorkflowSettings": "_Memory"},
+                          "Workflows/bob/_Memory": settings, "Workflows/bob/Empty": {"nodes": []}}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{path}.json").write_text(json.dumps(content), "utf-8")
+    monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(instance, "USERS", ["ann"])
+    assert [one.path for one in Atlas().workflows()] == ["Workflows/bob/Empty.json"]
+
+
 def test_a_small_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(tmp_path, monkeypatch)
     lab.write("Endpoints/lab/Main", {})
