@@ -12,6 +12,7 @@ from Middleware.services.run_records.explanation import number
 from Middleware.services.run_records.model import ConfigVersion, RunDocument, Span
 from Middleware.services.run_records.payloads import prompt_parts
 from Middleware.services.run_records.prefix import last_attempt, payload_of
+from Middleware.utilities.config.users import CURRENT_USER_FILE
 
 Sameness: TypeAlias = Literal["same", "changed"]
 
@@ -228,5 +229,7 @@ def _sameness(a: object, b: object) -> Sameness | None:
 def config_changes(a: Sequence[ConfigVersion], b: Sequence[ConfigVersion]) -> list[ConfigChange]:
     """Return the files whose text differs between two runs, and those that only one of them used, by path."""
     before, after = ({version["path"]: version["hash"] for version in side} for side in (a, b))
-    return [{"path": path, "a": before.get(path), "b": after.get(path)} for path in sorted({*before, *after})
+    # It names the user of requests that name none, and a replay names its own.
+    paths = {*before, *after} - {f"Users/{CURRENT_USER_FILE}.json"}
+    return [{"path": path, "a": before.get(path), "b": after.get(path)} for path in sorted(paths)
             if before.get(path) != after.get(path)]

@@ -65,7 +65,8 @@ def test_a_changed_output_a_renamed_node_and_a_repeated_one() -> None:
 
 def test_configuration_changes() -> None:
     a, b = ([{"path": path, "hash": value} for path, value in files] for files in (
-        (("Users/me.json", "1"), ("Endpoints/Old.json", "2")), (("Users/me.json", "3"), ("Endpoints/New.json", "4"))))
+        (("Users/me.json", "1"), ("Endpoints/Old.json", "2"), ("Users/_current-user.json", "5")),
+        (("Users/me.json", "3"), ("Endpoints/New.json", "4"))))
     assert config_changes(a, b) == [  # type: ignore[arg-type]
         {"path": "Endpoints/New.json", "a": None, "b": "4"}, {"path": "Endpoints/Old.json", "a": "2", "b": None},
         {"path": "Users/me.json", "a": "1", "b": "3"}]
