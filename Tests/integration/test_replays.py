@@ -278,10 +278,10 @@ def test_a_made_test_passes_in_a_process_of_its_own(lab: ConsoleLab, acting: tup
     assert (made["path"], made["writable"]) == ("Workflows/tester/_DefaultWorkflow.test.json", False)
     assert set(made["test"]["stubs"]) == {"Search", "Fetch", "Script", "Summary", "Keep", "Remember"}
     result = lab.call("POST", f"runs/{run_id}/test/run", {"name": "it answers"})
-    assert result["passed"] and result["unticked"] == [] and result["lines"] == []
+    assert result["passed"] and result["unticked"] == [] and result["lines"] == [], result
     lab.workflow("Inner", [static("other", title="Think")])
     broken = lab.call("POST", f"runs/{run_id}/test/run", {"name": "it answers", "expect": ["answer"]})
-    assert not broken["passed"] and any("Keep" in line for line in broken["lines"])
+    assert not broken["passed"] and any("Keep" in line for line in broken["lines"]), broken
 
 
 def test_expectations_that_cannot_hold_are_unticked_with_the_reason(lab: ConsoleLab) -> None:
