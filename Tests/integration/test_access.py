@@ -50,7 +50,7 @@ class Door:
             fields["Authorization"] = f"Bearer {key}"
         if body is not None:
             fields.setdefault("Content-Type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), fields)
             response = connection.getresponse()
@@ -60,7 +60,7 @@ class Door:
         finally:
             connection.close()
 
-    def raw(self, *lines: str, wait_for: bytes = b"}", timeout: float = 5.0) -> bytes:
+    def raw(self, *lines: str, wait_for: bytes = b"}", timeout: float = 30.0) -> bytes:
         """Send a request's head and nothing else, and read on until ``wait_for`` comes."""
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=timeout) as sock:
             sock.sendall("\r\n".join([*lines, "Host: 127.0.0.1", "", ""]).encode())
@@ -131,7 +131,7 @@ def test_what_follows_a_refused_body_is_no_request(door: Door, backend: Backend)
     body = json.dumps(chat(backend))
     head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: "
     hidden = f"{head}{len(body)}\r\nAuthorization: Bearer {KEY}\r\n\r\n{body}"
-    with socket.create_connection(("127.0.0.1", door.server.port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", door.server.port), timeout=60) as sock:
         sock.sendall(f"{head}{len(hidden)}\r\n\r\n{hidden}{hidden}".encode())
         answer = b""
         while piece := sock.recv(65536):
@@ -332,7 +332,7 @@ def test_a_key_of_a_user_who_is_not_served(tmp_path: Path, backend: Backend) -> 
                   keys) as server:
         server.wait_output("so this key lets nobody in. Did you mean 'ann'?")
         for method, path in (("GET", "/v1/models"), ("GET", "/health"), ("DELETE", "/v1/chat/completions/x")):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
             connection.request(method, path, headers={"Authorization": f"Bearer {KEY}"})
             assert connection.getresponse().status == 401
             connection.close()
