@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
 from Middleware.api.console.sign_in import make_code
 from Middleware.services.run_records.folder import ConsoleFolder
@@ -178,6 +178,20 @@ def test_keys_and_names_are_completed_and_explained(tab: Page, console: Console)
     stands_in(tab, '      "endpointName": "Spare",')
     box.get_by_text('"returnToUser"').first.hover()
     expect(tab.get_by_text("true or false").first).to_be_visible()
+
+
+def test_an_explanation_that_comes_after_the_mouse_has_left_is_not_shown(tab: Page, console: Console) -> None:
+    box = opened(tab, console, GENERAL)
+    held: list[Route] = []
+    tab.route("**/api/config/assist", lambda route: held.append(route))
+    with tab.expect_request("**/api/config/assist"):
+        box.get_by_text('"returnToUser"').first.hover()
+    tab.mouse.move(0, 0)
+    with tab.expect_response("**/api/config/assist"):
+        for route in held:
+            route.continue_()
+    tab.wait_for_timeout(300)
+    expect(tab.get_by_text("true or false")).to_have_count(0)
 
 
 def test_a_save_keeps_the_old_text_which_can_be_restored(tab: Page, console: Console) -> None:

@@ -113,7 +113,8 @@ function assistance(assist) {
   };
   const hover = hoverTooltip(async (view, pos) => {
     const answer = await assist(view.state.doc.toString(), pos).catch(() => null);
-    if (!answer?.hover) return null;
+    // A tooltip that appears after the mouse has left stays, and may cover a button.
+    if (!answer?.hover || !view.dom.matches(":hover")) return null;
     return { pos: answer.hover.from, end: answer.hover.to, above: true, create() {
       const dom = document.createElement("div");
       dom.className = "cm-explained";
