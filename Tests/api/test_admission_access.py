@@ -31,7 +31,8 @@ ANN = "the-key-of-ann-alone"
 PAGE = "https://chat.example.com"
 LOCAL_PAGE = "http://localhost:3000"
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-ROUTES = [("GET", "/"), ("GET", "/health"), ("GET", "/v1/models"), ("GET", "/v1/models/ann"), ("GET", "/models"),
+ROUTES = [("GET", "/"), ("POST", "/health"), ("GET", "/health/x"), ("GET", "/v1/models"), ("GET", "/v1/models/ann"),
+          ("GET", "/models"),
           ("POST", CHAT), ("POST", "/v1/completions"), ("POST", "/nowhere"), ("GET", "/nowhere"), ("PUT", CHAT),
           ("HEAD", "/v1/models"), ("OPTIONS", CHAT), ("GET", "/api/tags"), ("GET", "/api/version"), ("GET", "/api/ps"),
           ("POST", "/api/show"), ("POST", "/api/chat"), ("POST", "/api/generate"), ("DELETE", "/api/chat"),
@@ -98,6 +99,21 @@ def test_every_route_wants_a_key(app: Any, method: str, path: str, key: str) -> 
     ("POST", "/v1/completions", 200), ("POST", "/api/chat", 200), ("POST", "/api/generate", 200)])
 def test_a_key_opens_every_route(app: Any, method: str, path: str, status: int) -> None:
     assert ask(app, path, method, KEY, json=chat() if method == "POST" else None).status_code == status
+
+
+@table("key", ["", "wrong"], ids=["none", "wrong"])
+@table(("method", "path"), [("GET", "/health"), ("HEAD", "/health"), ("GET", "/health/")])
+def test_a_health_check_needs_no_key_and_leaves_no_trace(app: Any, method: str, path: str, key: str,
+                                                         caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    response = ask(app, path, method, key)
+    assert response.status_code == 200 and response.headers["Content-Type"] == "application/json"
+    assert response.get_data() == (b"" if method == "HEAD" else b'{"status":"ok"}')
+    assert not [record for record in caplog.records if record.levelname != "DEBUG"]
+
+
+def test_a_health_check_with_a_body_is_none(app: Any) -> None:
+    assert ask(app, "/health", "GET", data="x").status_code == 401
 
 
 class Unread:

@@ -126,9 +126,10 @@ def server() -> Iterator[http.server.ThreadingHTTPServer]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(("status", "problem"), [(200, None), (401, None), (500, "status 500"), (404, "status 404")])
-def test_health_counts_a_question_for_a_key_as_life(server: http.server.ThreadingHTTPServer, status: int,
-                                                    problem: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("status", "problem"), [
+    (200, None), (401, "status 401"), (500, "status 500"), (404, "status 404")])
+def test_health_is_the_status_of_the_server(server: http.server.ThreadingHTTPServer, status: int,
+                                            problem: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     server.RequestHandlerClass.status = status  # type: ignore[attr-defined]
     assert health.problem_at(f"http://127.0.0.1:{server.server_port}/health", 5) == problem

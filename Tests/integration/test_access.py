@@ -92,7 +92,7 @@ def chat(backend: Backend, model: str = f"{USER}:Single", **fields: Any) -> dict
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("method", "path"), [
-    ("GET", "/"), ("GET", "/health"), ("GET", "/v1/models"), ("GET", "/nowhere"), ("POST", CHAT), ("OPTIONS", CHAT),
+    ("GET", "/"), ("POST", "/health"), ("GET", "/v1/models"), ("GET", "/nowhere"), ("POST", CHAT), ("OPTIONS", CHAT),
     ("GET", "/api/tags"), ("POST", "/api/chat"), ("DELETE", "/api/chat"), ("HEAD", "/v1/models"),
     ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("POST", "/v1/responses"),
     ("GET", "/v1/responses/resp_1"), ("POST", "/v1/embeddings")])
@@ -105,6 +105,16 @@ def test_every_route_wants_a_key(door: Door, method: str, path: str) -> None:
             assert answer.body == b""
         else:
             assert message_at(path, answer.json, 401)
+
+
+def test_a_health_check_needs_no_key(door: Door) -> None:
+    """A load balancer has none. A body is not read for it."""
+    printed = door.server.output_size()
+    for method, body in (("GET", b'{"status":"ok"}'), ("HEAD", b"")):
+        answer = door.ask(method, "/health")
+        assert (answer.status, answer.body) == (200, body)
+    assert door.server.output(printed) == ""
+    assert b" 401 " in door.raw("GET /health HTTP/1.1", f"Content-Length: {BIG}")
 
 
 @pytest.mark.parametrize("framing", [f"Content-Length: {BIG}", "Transfer-Encoding: chunked",
@@ -217,8 +227,8 @@ def test_the_list_of_keys_is_read_again(door: Door) -> None:
         for text, status in ((f"{before}a-key-of-tomorrow\n", 200), (f"{before}sha256:oops\n", 200), (before, 401)):
             door.keys.write_text(text, "utf-8")
             time.sleep(1.1)
-            assert door.ask("GET", "/health", key="a-key-of-tomorrow").status == status
-            assert door.ask("GET", "/health", key=KEY).status == 200
+            assert door.ask("GET", "/v1/models", key="a-key-of-tomorrow").status == status
+            assert door.ask("GET", "/v1/models", key=KEY).status == 200
         assert "line 4" in door.server.output() and KEY not in door.server.output()
     finally:
         door.keys.write_text(before, "utf-8")
@@ -331,7 +341,7 @@ def test_a_key_of_a_user_who_is_not_served(tmp_path: Path, backend: Backend) -> 
     with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--accepted-keys-file",
                   keys) as server:
         server.wait_output("so this key lets nobody in. Did you mean 'ann'?")
-        for method, path in (("GET", "/v1/models"), ("GET", "/health"), ("DELETE", "/v1/chat/completions/x")):
+        for method, path in (("GET", "/v1/models"), ("GET", "/"), ("DELETE", "/v1/chat/completions/x")):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
             connection.request(method, path, headers={"Authorization": f"Bearer {KEY}"})
             assert connection.getresponse().status == 401

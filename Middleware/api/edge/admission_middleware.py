@@ -58,6 +58,7 @@ NO_KEY = Refusal("401 Unauthorized", "This server requires a key, and the reques
 IDEMPOTENT_APIS = frozenset((OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES, ANTHROPIC_MESSAGES))
 """The API types in which a retry with the same idempotency key replaces the earlier attempt."""
 
+HEALTH_PATH = "/health"
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
@@ -154,7 +155,7 @@ class AdmissionMiddleware:
         return _refuse(environ, start_response, refusal)
 
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
-        if self._keys is None:
+        if self._keys is None or _is_health_check(environ):
             return None
         grant = self._keys.grant(authorization_of(environ))
         if grant is None:
@@ -214,6 +215,15 @@ def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment)
     earlier = get_idempotency_service().register(key, request.request_id)
     if earlier:
         running_requests().cancel(earlier, f"displaced by request {request.request_id}")
+
+
+def _is_health_check(environ: WSGIEnvironment) -> bool:
+    """Return whether a request is one of a load balancer or monitor, which need no key.
+
+    One with a body is none: nothing is read for a client without a key.
+    """
+    return (environ.get("PATH_INFO", "").rstrip("/") == HEALTH_PATH and environ.get("REQUEST_METHOD") in ("GET", "HEAD")
+            and not has_body(environ))
 
 
 def _log_refusal(environ: WSGIEnvironment, refusal: Refusal) -> None:
