@@ -9,7 +9,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.encryption_utils import Cipher
 
 if TYPE_CHECKING:
-    from Middleware.utilities.conversations.vector_memory.store import VectorMemories
+    from Middleware.utilities.conversations.vector_memory.searchable import SearchableMemories
 
 SHORT = ".lock"
 MEMORIES = ".memories.lock"
@@ -72,5 +72,5 @@ class DiscussionState(Protocol):
         Raises EarlyTerminationException, and TimeoutError after ``timeout`` seconds (0: one attempt).
         """
 
-    def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> VectorMemories:
+    def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> SearchableMemories:
         """Open the searchable memories for one pass; ``write`` creates them. Also raises sqlite3.Error."""

@@ -1,8 +1,8 @@
 """Single operations on the searchable memories of a conversation.
 
-Each opens the database, runs one operation and closes it; several operations together use ``VectorMemories``. Reading
-creates nothing. Errors are logged, and the result is empty or None. Two errors are raised, because the caller must not
-continue: DataKeyError (the data belongs to another API key) and EarlyTerminationException.
+Each opens the database, runs one operation and closes it; several operations together use ``SearchableMemories``.
+Reading creates nothing. Errors are logged, and the result is empty or None. Two errors are raised, because the caller
+must not continue: DataKeyError (the data belongs to another API key) and EarlyTerminationException.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from Middleware.exceptions import DataKeyError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import schema
-from Middleware.utilities.conversations.vector_memory.store import MemoryRow, VectorMemories
+from Middleware.utilities.conversations.vector_memory.searchable import MemoryRow, SearchableMemories
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def _folder(discussion_id: str, key_hash: str | None, encryption_key: bytes | No
         return None
 
 
-def _do(what: str, folder: DiscussionFolder | None, action: Callable[[VectorMemories], T], otherwise: T, *,
+def _do(what: str, folder: DiscussionFolder | None, action: Callable[[SearchableMemories], T], otherwise: T, *,
         write: bool = False, scope: CancelScope | None = None) -> T:
     """Return the result of ``action``; ``otherwise``, with an error in the log, if it failed."""
     # The message of other errors may quote the text of a memory, which must not be logged.

@@ -13,7 +13,7 @@ from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE,
 from Middleware.services.memory_service import valid_position
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.vector_memory.store import MemoryRow
+from Middleware.utilities.conversations.vector_memory import MemoryRow
 from Middleware.utilities.text_utils import restore_braces
 
 Part: TypeAlias = Literal["summary", "memories", "searchable", "state"]

@@ -16,7 +16,7 @@ from Middleware.services.discussions.reading import Reader
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, MemoryStore
 from Middleware.services.memory_service import valid_position
 from Middleware.utilities.conversations.discussion_files import Pair, read_pairs, write_content
-from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.conversations.vector_memory import SearchableMemories
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.text_utils import restore_braces
 
@@ -135,7 +135,7 @@ class DiscussionEditor:
         return pairs
 
     @contextlib.contextmanager
-    def _database(self, key: MemoryKey) -> Iterator[VectorMemories]:
+    def _database(self, key: MemoryKey) -> Iterator[SearchableMemories]:
         if not self._has_database:
             _require(key, None)
         with self._state.memories(write=True) as memories:

@@ -11,8 +11,7 @@ from Middleware.llmapis.backend_errors import log_text
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.utilities.conversations.vector_memory import VectorMemories
-from Middleware.utilities.conversations.vector_memory.store import MemoryRow
+from Middleware.utilities.conversations.vector_memory import MemoryRow, SearchableMemories
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import vector_to_blob
@@ -28,7 +27,7 @@ PASSING_STATUSES = (401, 403, 404, 408, 429, 502, 503, 504)
 _REFUSED = (BackendStatusError, BackendResponseError)
 
 
-def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_name: str, backfill: int = 20,
+def embed_new_rows(memories: SearchableMemories, row_ids: Sequence[int], endpoint_name: str, backfill: int = 20,
                    scope: CancelScope | None = None) -> int:
     """Store vectors for new memories and for some of the oldest without one, in one call; return how many.
 
@@ -53,7 +52,7 @@ def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_na
 class _Batch:
     """One call's rows of a database, and the endpoint that makes their vectors."""
 
-    def __init__(self, memories: VectorMemories, service: EmbeddingService) -> None:
+    def __init__(self, memories: SearchableMemories, service: EmbeddingService) -> None:
         self._memories, self._service = memories, service
 
     def embed(self, row_ids: Sequence[int], backfill: int) -> int:
@@ -89,7 +88,7 @@ class _Batch:
             return self._in_parts(rows[:middle]) + self._in_parts(rows[middle:])
         logger.warning("Discussion %s: endpoint '%s' cannot embed memory %d, which is found by keywords only: %s",
                        self._memories.discussion_id, self._service.endpoint_name, rows[0]["id"], log_text(error))
-        process().one(_rejected).first((self._memories.path, self._service.model_name, *_identity(rows[0])))
+        process().one(_rejected).first((self._memories.place, self._service.model_name, *_identity(rows[0])))
         return 0
 
     def _store(self, rows: list[MemoryRow]) -> int:
@@ -105,7 +104,7 @@ class _Batch:
         """Return the oldest rows without a vector, except those that the endpoint rejected."""
         if not count:
             return []
-        rejected = _rejected_rows(self._memories.path, self._service.model_name)
+        rejected = _rejected_rows(self._memories.place, self._service.model_name)
         # Rows that are left out below must not use up the count.
         rows = self._memories.without_embeddings(self._service.model_name, count + len(new) + len(rejected))
         return [row for row in rows if row["id"] not in new and _identity(row) not in rejected][:count]
@@ -117,10 +116,10 @@ def _identity(row: MemoryRow) -> tuple[int, str]:
 
 
 def _rejected() -> Once[tuple[str, str, int, str]]:
-    """The rows that an endpoint rejected: path, model, row and a digest of its text."""
+    """The rows that an endpoint rejected: place, model, row and a digest of its text."""
     return Once(10_000)
 
 
-def _rejected_rows(path: str, model: str) -> set[tuple[int, str]]:
+def _rejected_rows(place: str, model: str) -> set[tuple[int, str]]:
     known = process().one(_rejected).keys()
-    return {(row, digest) for where, name, row, digest in known if (where, name) == (path, model)}
+    return {(row, digest) for where, name, row, digest in known if (where, name) == (place, model)}

@@ -16,9 +16,8 @@ from Middleware.models.run_step import reading
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
-from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.conversations.vector_memory import MemoryRow, SearchableMemories
 from Middleware.utilities.conversations.vector_memory.keyword_search import split_query
-from Middleware.utilities.conversations.vector_memory.store import MemoryRow
 from Middleware.utilities.discussion_state import VECTOR_DATABASE, DiscussionState
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
@@ -87,7 +86,7 @@ def search_memories_fully(state: DiscussionState, search: VectorSearch) -> str:
     return SEPARATOR.join(_text(row, search.include_dates) for row in rows) or NOTHING_FOUND
 
 
-def search_memories(memories: VectorMemories, search: VectorSearch, scope: CancelScope | None = None
+def search_memories(memories: SearchableMemories, search: VectorSearch, scope: CancelScope | None = None
                     ) -> list[MemoryRow]:
     """Return the best matches, best first. Also raises sqlite3.Error."""
     return _Search(search, memories, scope).rows() if search.limit > 0 else []
@@ -96,7 +95,7 @@ def search_memories(memories: VectorMemories, search: VectorSearch, scope: Cance
 class _Search:
     """One search on an open database."""
 
-    def __init__(self, search: VectorSearch, memories: VectorMemories, scope: CancelScope | None) -> None:
+    def __init__(self, search: VectorSearch, memories: SearchableMemories, scope: CancelScope | None) -> None:
         self._search, self._memories, self._scope = search, memories, scope
 
     def rows(self) -> list[MemoryRow]:
@@ -150,10 +149,10 @@ class _Search:
         return self._memories.nearest(vectors[0], service.model_name, self._search.limit)
 
     def _warn_of_missing_vectors(self, model: str) -> None:
-        if self._memories.path in process().one(fallback_notices):
+        if self._memories.place in process().one(fallback_notices):
             return
         missing = self._memories.count_without_embeddings(model)
-        if missing and process().one(fallback_notices).first(self._memories.path):
+        if missing and process().one(fallback_notices).first(self._memories.place):
             logger.warning("Discussion %s: %d memories have no vector of model '%s' and are found by keywords only",
                            self._memories.discussion_id, missing, model)
 

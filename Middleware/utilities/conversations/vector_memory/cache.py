@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from Middleware.exceptions import EarlyTerminationException
@@ -25,6 +26,20 @@ _TICK = 0.05
 
 # Seconds between two looks whether the request that waits is still wanted.
 _LOOK = 0.1
+
+
+@dataclass(frozen=True)
+class RowsState:
+    """How the rows of a database stand.
+
+    Attributes:
+        version: differs after each change.
+        generation: as long as it stays equal, rows were only added, with higher ids than those before. None: the rows
+            may have been changed in any way.
+    """
+
+    version: Hashable
+    generation: int | None = None
 
 
 def file_state(path: str) -> Hashable:
@@ -126,23 +141,25 @@ MOST_SETS = 8
 
 
 class CachedVectors:
-    """The vectors of one model in one file, of length 1, so that each costs a search one multiplication."""
+    """The vectors of one model in one database, of length 1, so that each costs a search one multiplication."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._state: Hashable = None
+        self._state: RowsState | None = None
         self._vectors: NormalisedVectors | None = None
 
-    def nearest(self, query: Sequence[float], limit: int, state: Hashable,
+    def nearest(self, query: Sequence[float], limit: int, state: Callable[[], RowsState],
                 load: Callable[[], list[tuple[int, bytes]]], scope: CancelScope | None = None) -> list[int]:
-        """Return the ids of the vectors most like ``query``; load the vectors only if ``state`` has changed.
+        """Return the ids of the vectors most like ``query``; load the vectors only if their state has changed.
 
         Raises EarlyTerminationException when ``scope`` is cancelled while another thread loads them.
         """
         with turn(self._lock, scope):
-            if self._vectors is None or state != self._state:
+            # Taken before the vectors are read, so that what is written meanwhile is noticed next time.
+            found = state()
+            if self._vectors is None or found != self._state:
                 self._vectors = NormalisedVectors(load())
-                self._state = state
+                self._state = found
             vectors = self._vectors
         return vectors.nearest(query, limit)
 
@@ -151,5 +168,5 @@ def _sets() -> LatestUsed[CachedVectors]:
     return LatestUsed(MOST_SETS)
 
 
-def vectors_of(path: str, model: str, cipher: Cipher) -> CachedVectors:
-    return process().one(_sets).get((os.path.realpath(path), model, cipher.mark), CachedVectors)
+def vectors_of(place: str, model: str, cipher: Cipher) -> CachedVectors:
+    return process().one(_sets).get((place, model, cipher.mark), CachedVectors)

@@ -20,14 +20,12 @@ from Middleware.exceptions import (
     StoredDataError,
 )
 from Middleware.llmapis.backend_errors import public_text
-from Middleware.models.process import process
 from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.message_places import LoggedMessage
-from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.conversations.vector_memory import SearchableMemories
 from Middleware.utilities.discussion_state import DiscussionState
-from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -115,7 +113,7 @@ class VectorMemoryPass:
                 if ours:
                     self._work(memories)
 
-    def _work(self, memories: VectorMemories) -> None:
+    def _work(self, memories: SearchableMemories) -> None:
         # Another request may have stored some of them while this one waited.
         new = self._due(memories, warn=True)
         if new:
@@ -123,7 +121,7 @@ class VectorMemoryPass:
             after = self._known.hashes[new.start - 1] if new.start else ""
             ChunkWriter(self._context, self._settings, self._state, memories).write(chunks, after)
 
-    def _due(self, memories: VectorMemories, warn: bool = False) -> range:
+    def _due(self, memories: SearchableMemories, warn: bool = False) -> range:
         if len(self._messages) <= self._settings.lookback:
             return range(0)
         logged = memories.logged_messages(KNOWN_HASHES)
@@ -180,7 +178,7 @@ def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context:
 
 # -- database ----------------------------------------------------------------------------------------------------------
 
-def _opened(context: ExecutionContext, state: DiscussionState) -> VectorMemories:
+def _opened(context: ExecutionContext, state: DiscussionState) -> SearchableMemories:
     return state.memories(write=True, scope=context.request.cancel_scope)
 
 
@@ -195,11 +193,6 @@ def _database_problems_logged(state: DiscussionState) -> Iterator[None]:
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
 
-def _failures() -> Once[Pair]:
-    """The number of failures in a row for each chunk, by place and name of the chunk."""
-    return Once()
-
-
 class ChunkWriter:
     """Makes and stores memories. The caller holds the lock on the conversation's memories.
 
@@ -208,7 +201,7 @@ class ChunkWriter:
     """
 
     def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState,
-                 memories: VectorMemories) -> None:
+                 memories: SearchableMemories) -> None:
         self._context, self._settings, self._state, self._memories = context, settings, state, memories
         self._call = MemoryCall(context, settings.raw, settings.vector_endpoint, settings.vector_preset,
                                 settings.vector_max_response_tokens)
@@ -266,7 +259,7 @@ class ChunkWriter:
         # The memories and the hash come first, together: the steps after that may fail.
         texts = [(item["summary"], json.dumps(item, ensure_ascii=False)) for item in items]
         rows = self._memories.store_chunk(texts, chunk.hash, self._settings.index_topics, place=chunk.place)
-        process().one(_failures).over(self._failing(chunk))
+        self._memories.end_failures(self._failing(chunk))
         self.stored += len(rows)
         self._done += 1
         if self._after is not None:
@@ -292,18 +285,18 @@ class ChunkWriter:
                          public_text(error))
 
     def _note_failure(self, chunk: Chunk, cause: str, counts: bool) -> None:
-        count = process().one(_failures).count(self._failing(chunk)) if counts else 0
+        count = self._memories.count_failure(self._failing(chunk)) if counts else 0
         if count < MOST_FAILURES:
             logger.warning("Discussion %s: no memories were made of %s; it is tried again: %s",
                            self._state.discussion_id, _short(chunk.hash), cause)
             return
         self._memories.log_hash(chunk.hash, chunk.place)
-        process().one(_failures).over(self._failing(chunk))
+        self._memories.end_failures(self._failing(chunk))
         logger.error("Discussion %s: %s failed %d times and is left without memories: %s",
                      self._state.discussion_id, _short(chunk.hash), count, cause)
 
-    def _failing(self, chunk: Chunk) -> Pair:
-        return self._state.place, chunk.hash if self._after is None else f"after {self._after}"
+    def _failing(self, chunk: Chunk) -> str:
+        return chunk.hash if self._after is None else f"after {self._after}"
 
 
 def _short(message_hash: str) -> str:

@@ -35,6 +35,7 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities.conversations.message_places import LoggedMessage, place_of
 from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.conversations.vector_memory.store import chunk_failures
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -531,7 +532,7 @@ def test_a_held_lock_in_the_workflow_of_memories_is_a_failure_that_does_not_coun
     for _ in range(4):
         run_pass(chat, numbered(13))
     assert chat.logged == [] == chat.texts and "it is tried again" in caplog.text
-    assert process().one(vector_memories._failures).keys() == []
+    assert process().one(chunk_failures).keys() == []
 
 
 def test_a_held_lock_in_the_workflow_of_the_state_document_costs_that_alone(
@@ -582,7 +583,7 @@ def test_a_cancelled_request_stores_nothing_more(chat: MemoryChat, moment: str) 
     with pytest.raises(EarlyTerminationException):
         run_pass(chat, numbered(13), request)
     assert chat.logged == hashes(1) and chat.texts == ["about m0\nm1"]
-    assert process().one(vector_memories._failures).keys() == []
+    assert process().one(chunk_failures).keys() == []
     chat.raw["useStateDocument"] = False
     run_pass(chat, numbered(13))
     assert chat.logged == hashes(1, 5, 9) and len(chat.texts) == 3
