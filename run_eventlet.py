@@ -38,6 +38,7 @@ from typing import Any
 
 from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MAX_DIGITS
 from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
+from Middleware.api.running.running_requests import running_requests
 from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.console import say
 from Middleware.cli.serving import limits
@@ -248,13 +249,25 @@ def serve(launch: Launch) -> None:
         launch.announce()
         while not signals.requested and not acceptor.dead:
             eventlet.sleep(0.2)
-        helper = eventlet.spawn(shut_down, limits.SHUTDOWN_SECONDS)
         acceptor.kill()
         launch.sock.close()
+        if launch.drain_seconds:
+            _drain(signals, launch.drain_seconds)
+        if signals.impatient:
+            return
+        helper = eventlet.spawn(shut_down, limits.SHUTDOWN_SECONDS)
         while not helper.dead and not signals.impatient:
             eventlet.sleep(0.05)
         for _ in range(FLUSH_TURNS):
             eventlet.sleep(0.01)
+
+
+def _drain(signals: StopSignals, seconds: float) -> None:
+    """Let requests go on for at most ``seconds``. No connection here carries a second one."""
+    requests, deadline = running_requests(), time.monotonic() + seconds
+    requests.begin_drain(seconds)
+    while requests.at_work and time.monotonic() < deadline and not signals.impatient:
+        eventlet.sleep(0.05)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -40,6 +40,7 @@ class Launch:
         load_check: the application's check of each workflow that it runs.
         demo: the demo back-end runs, and the printed lines say how to try it.
         records: the recorded runs; None where none are.
+        drain_seconds: how long requests may go on after a signal to stop; 0: they are cancelled.
     """
 
     application: WSGIApplication
@@ -50,6 +51,7 @@ class Launch:
     load_check: BackgroundCheck
     demo: bool = False
     records: RunRecords | None = None
+    drain_seconds: float = 0
 
     def announce(self) -> None:
         """Print where the server is, once it accepts connections, and begin to check the configuration."""
@@ -147,4 +149,4 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     if records is not None:
         records.begin()
     announcement.log_access(address)
-    return Launch(application, sock, host, port, address, load_check, demo_mode, records)
+    return Launch(application, sock, host, port, address, load_check, demo_mode, records, arguments.drain_seconds)

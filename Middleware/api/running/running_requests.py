@@ -53,7 +53,7 @@ class RunningRequests:
         self._in_engine: set[str] = set()
         # Requests whose background nodes have a thread.
         self._in_background: set[str] = set()
-        self._stopping = False
+        self._stopping = self._draining = False
         self._lock = threading.Lock()
         self.watcher = DisconnectWatcher()
 
@@ -136,7 +136,12 @@ class RunningRequests:
     @property
     def stopping(self) -> bool:
         """Whether the server is about to end, so that what only waits for news ends too."""
-        return self._stopping
+        return self._stopping or self._draining
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a request or a background node runs."""
+        return bool(self._requests or self._in_background)
 
     def knows(self, request_id: str) -> bool:
         return request_id in self._requests
@@ -156,6 +161,13 @@ class RunningRequests:
         finally:
             with self._lock:
                 self._in_background.discard(request.request_id)
+
+    def begin_drain(self, timeout: float) -> None:
+        """Note that the server will end when all requests have, but after ``timeout`` seconds at the latest."""
+        self._draining = True
+        if running := self.count():
+            logger.info("stopping: requests that may go on for up to %g s: %d; Ctrl-C again ends at once", timeout,
+                        running, extra={"terminal": True})
 
     def shut_down(self, timeout: float) -> None:
         """Refuse new requests, cancel those without an answer, and give the others up to ``timeout`` seconds."""
@@ -191,7 +203,7 @@ class RunningRequests:
     def _wait_for_end(self, seconds: float) -> bool:
         """Wait until all work has ended and been logged; return False if the time was not enough."""
         deadline = time.monotonic() + seconds
-        while self._requests or self._in_background:
+        while self.at_work:
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL_SECONDS)

@@ -18,6 +18,10 @@ EVENTLET_SECONDS = 60.0
 # How long a client whose body was refused may go on sending before the connection is closed.
 LINGER_SECONDS = 10.0
 
+# With --drain-seconds, a connection that has just been made when the server stops gets this time to send its first
+# request. One that has been used is closed when it is idle: its client, or the proxy, opens another one elsewhere.
+FIRST_REQUEST_SECONDS = 1.0
+
 # After a stop, cancelled and background work gets this time to end.
 SHUTDOWN_SECONDS = 10.0
 

@@ -24,6 +24,7 @@ from waitress.utilities import logger as waitress_logger
 from waitress.utilities import queue_logger
 
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
+from Middleware.api.running.running_requests import running_requests
 from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.console import StartError
 from Middleware.cli.serving import limits
@@ -231,6 +232,8 @@ class Server(TcpWSGIServer):
     channel_class = Channel
     # Judges requests by their heads.
     is_unwelcome: Callable[[dict[str, object]], bool] | None = None
+    # Requests go on until they end, and connections are closed when they are idle.
+    draining = False
 
     def __init__(self, *arguments: object, **options: object) -> None:
         self._exhaustion = DescriptorExhaustion()
@@ -290,13 +293,24 @@ def serve(launch: Launch) -> None:
         while not signals.requested:
             turn(channels)
             slow_clients.sweep(channels.values())
-        _stop(server, channels, signals)
+        _stop(server, channels, signals, launch.drain_seconds)
 
 
-def _stop(server: Server, channels: dict[int, Any], signals: StopSignals) -> None:
-    """Stop listening, end the requests on a helper thread, and keep writing answers meanwhile."""
+def _stop(server: Server, channels: dict[int, Any], signals: StopSignals, drain_seconds: float) -> None:
+    """Stop listening, end the requests on a helper thread, and keep writing answers meanwhile.
+
+    With ``drain_seconds``, the requests get so long to come to their end before.
+    """
+    if drain_seconds:
+        # The system would end the connections that it has made already together with the socket.
+        server.handle_accept()
     # Only the listening socket: the server's own close() would also end the trigger that wakes the loop.
     wasyncore.dispatcher.close(server)
+    if drain_seconds:
+        drain(server, channels, signals, drain_seconds)
+    # The operator has asked again.
+    if signals.impatient:
+        return
     helper = threading.Thread(target=shut_down, args=(limits.SHUTDOWN_SECONDS,), name="shutdown", daemon=True)
     helper.start()
     while helper.is_alive() and not signals.impatient:
@@ -305,6 +319,23 @@ def _stop(server: Server, channels: dict[int, Any], signals: StopSignals) -> Non
     while _busy(channels) and time.monotonic() < deadline and not signals.impatient:
         turn(channels, STOPPING_TURN_SECONDS)
     wasyncore.close_all(channels)
+
+
+def drain(server: Server, channels: dict[int, Any], signals: StopSignals, seconds: float) -> None:
+    """Let requests go on for at most ``seconds``, and close each connection that is idle."""
+    requests, slow_clients = running_requests(), SlowClients()
+    requests.begin_drain(seconds)
+    server.draining = True
+    deadline = time.monotonic() + seconds
+    is_over = False
+    while not is_over and time.monotonic() < deadline and not signals.impatient:
+        # First of all, what has already arrived.
+        turn(channels, STOPPING_TURN_SECONDS)
+        slow_clients.sweep(channels.values())
+        connections = [channel for channel in list(channels.values()) if isinstance(channel, Channel)]
+        for connection in connections:
+            connection.close_if_idle()
+        is_over = not connections and not requests.at_work
 
 
 def turn(channels: dict[int, Any], timeout: float = 1.0) -> None:

@@ -105,6 +105,13 @@ class Task(WSGITask):
     # Declared by Waitress without a type.
     wrote_header: bool
 
+    def build_response_header(self) -> bytes:
+        # While the server drains, the connection ends with the answer, and the answer says so.
+        if self.channel.server.draining:
+            self.request.headers["CONNECTION"] = "close"
+        head: bytes = super().build_response_header()
+        return head
+
     def write(self, data: bytes) -> None:
         length = self.content_length
         # Waitress knows what to do with a body that is not wanted, or is longer than announced.
@@ -211,6 +218,14 @@ class Channel(HTTPChannel):
         sent: bool = super()._flush_some(do_close)
         self.sends += sent
         return sent
+
+    def close_if_idle(self) -> None:
+        """Close the connection if no request is under way on it, and none is to be expected on a new one."""
+        if self.requests or self.request is not None or self.total_outbufs_len or self._discards_input:
+            return
+        is_new = self.last_activity == self.creation_time
+        if not is_new or time.time() - self.creation_time >= limits.FIRST_REQUEST_SECONDS:
+            self.handle_close()
 
     def handle_read(self) -> None:
         super().handle_read()

@@ -40,6 +40,10 @@ class Running:
     def _run(self) -> None:
         while not self._stopping:
             serve_waitress.turn(self.channels, 0.05)
+            if self.server.draining:
+                for channel in list(self.channels.values()):
+                    if isinstance(channel, Channel):
+                        channel.close_if_idle()
             self.slow_clients.sweep(self.channels.values())
             self.turns += 1
 
@@ -328,3 +332,37 @@ def test_a_connection_that_ends_just_before_a_piece_is_sent(
     client = server.client(GET)
     assert b"".join(iter(lambda: client.recv(65536), b"")).endswith(b"1\r\na\r\n")
     assert until(lambda: bool(served)) and "Exception while serving" not in caplog.text
+
+
+def test_a_connection_that_is_new_when_the_server_drains_may_send_its_request(
+        run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer says that the connection ends, and so it does. One that stays silent is closed, too."""
+    def whole(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "2")])
+        return [b"ok"]
+
+    monkeypatch.setattr(limits, "FIRST_REQUEST_SECONDS", 600)
+    server = run(whole)
+    new, silent, kept, old = server.client(), server.client(), server.client(GET), server.client(GET)
+    for sock in (kept, old):
+        assert b"connection" not in sock.recv(4096).lower()
+    assert until(lambda: len(server.channels) == 6, 60)
+    old.sendall(GET[:10])
+    assert until(lambda: any(getattr(channel, "request", None) for channel in list(server.channels.values())), 60)
+    server.server.draining = True
+    assert kept.recv(4096) == b""
+    new.sendall(GET.replace(b"1.1", b"1.0").replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n"))
+    old.sendall(GET[10:])
+    for sock in (new, old):
+        answer = read_whole(sock)
+        assert answer.endswith(b"ok") and answer.lower().count(b"connection: ") == 1
+        assert b"connection: close" in answer.lower()
+    monkeypatch.setattr(limits, "FIRST_REQUEST_SECONDS", 0)
+    assert silent.recv(4096) == b""
+
+
+def read_whole(sock: socket.socket) -> bytes:
+    data = b""
+    while piece := sock.recv(4096):
+        data += piece
+    return data
