@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from Middleware.utilities.http.pool import ConnectionPool
+from Tests.postgres_lab import database as database
+from Tests.postgres_lab import database_url as database_url
+from Tests.postgres_lab import own_postgres as own_postgres
+from Tests.postgres_lab import postgres as postgres
 
 TESTS = Path(__file__).parent
 

@@ -16,6 +16,8 @@
     |-- StoredDataError                 a file of a conversation cannot be used; it is left as it is
     |   |-- UnreadableDataError         (also ValueError) it does not hold what it should
     |   `-- DataKeyError                it is encrypted for another API key or user
+    |-- StateUnavailableError           (also OSError) the state database does not answer
+    |   `-- StateConflictError          another worker has changed what was to be written
     `-- EarlyTerminationException       a run ended on purpose: cancellation or a held lock
 
 ``str(error)`` of every class is fit for a client: one line, config files named relative to the config root, no
@@ -23,6 +25,7 @@ absolute paths, no keys. What only the operator may see goes to the log where th
 """
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping, Sequence
 
@@ -179,3 +182,20 @@ class DataKeyError(StoredDataError):
 
     # For the log only, as the names of stored files are not the client's business.
     file = ""
+
+
+class StateUnavailableError(WilmerError, OSError):
+    """The state database does not answer. It is an OSError, as code that stores something lives with a full disk."""
+
+    def __init__(self, message: str = "the state database does not answer") -> None:
+        super().__init__(errno.EIO, message)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class StateConflictError(StateUnavailableError):
+    """Another worker has changed what was to be replaced since it was read. Nothing was written."""
+
+    def __init__(self, message: str = "another worker has changed it meanwhile") -> None:
+        super().__init__(message)

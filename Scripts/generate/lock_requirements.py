@@ -1,7 +1,8 @@
 """Writes the lock files: every package that is installed, direct or not, with its version and the hashes of its files.
 
-``requirements.lock`` is what the start scripts install, ``requirements-test.lock`` what the tests run with, and
-``requirements-agents.lock`` has the coding agent that the client tests start. They hold for all supported systems and
+``requirements.lock`` is what the start scripts install, ``requirements-database.lock`` what ``--database`` needs beside
+it, ``requirements-test.lock`` what the tests run with, and ``requirements-agents.lock`` has the coding agent that the
+client tests start. They hold for all supported systems and
 versions of Python (the agent does not take all of them). Run it after a change of a file that they are made from, with
 the network and the package uv (``pip install uv``)::
 
@@ -20,9 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_PYTHON = "3.11"
 LOCKS = (("requirements.txt", "requirements.lock"), ("requirements-test.txt", "requirements-test.lock"),
-         ("requirements-agents.txt", "requirements-agents.lock"))
-TEST_LOCK = "requirements-test.lock"
-"""It comes after the first and takes its versions, so that the tests run what users install."""
+         ("requirements-agents.txt", "requirements-agents.lock"),
+         ("requirements-database.txt", "requirements-database.lock"))
+WITH_VERSIONS_OF_USERS = ("requirements-test.lock", "requirements-database.lock")
+"""They come after the first and take its versions: the tests run what users install, and one environment has both."""
 
 
 def command(source: str, lock: str, constraint: str | None, more: Sequence[str]) -> list[str]:
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status of the first call of uv that fails, 1 if there is no uv, else 0."""
     more = list(sys.argv[1:] if argv is None else argv)
     for source, lock in LOCKS:
-        constraint = LOCKS[0][1] if lock == TEST_LOCK else None
+        constraint = LOCKS[0][1] if lock in WITH_VERSIONS_OF_USERS else None
         try:
             status = subprocess.run(command(source, lock, constraint, more), cwd=ROOT).returncode
         except FileNotFoundError:

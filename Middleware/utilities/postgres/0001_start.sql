@@ -1,0 +1,113 @@
+-- oldest program: 1
+CREATE SCHEMA wilmer;
+
+CREATE TABLE wilmer.schema_version (
+    version        int PRIMARY KEY,
+    applied_at     timestamptz NOT NULL DEFAULT now(),
+    oldest_program int NOT NULL
+);
+
+-- What is stored of conversations. The names are compared byte by byte, as those of files are.
+CREATE TABLE wilmer.discussions (
+    id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    space            text COLLATE "C" NOT NULL,
+    key_hash         text COLLATE "C" NOT NULL,  -- '' without a key
+    discussion_id    text COLLATE "C" NOT NULL,
+    memory_version   bigint NOT NULL DEFAULT 0,
+    index_generation int NOT NULL DEFAULT 0,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    UNIQUE (space, key_hash, discussion_id)
+);
+
+CREATE TABLE wilmer.documents (
+    discussion bigint NOT NULL REFERENCES wilmer.discussions ON DELETE CASCADE,
+    name       text COLLATE "C" NOT NULL,
+    content    bytea NOT NULL,
+    version    bigint NOT NULL,
+    changed_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (discussion, name)
+);
+
+CREATE TABLE wilmer.memories (
+    discussion    bigint NOT NULL REFERENCES wilmer.discussions ON DELETE CASCADE,
+    id            bigint NOT NULL,
+    memory_text   text NOT NULL,
+    date_added    text NOT NULL,
+    metadata_json text,
+    with_topics   boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (discussion, id)
+);
+
+CREATE TABLE wilmer.memory_embeddings (
+    discussion bigint NOT NULL,
+    memory_id  bigint NOT NULL,
+    model      text NOT NULL,
+    dim        int NOT NULL,
+    vector     bytea NOT NULL,  -- a token when encrypted
+    PRIMARY KEY (discussion, memory_id, model),
+    FOREIGN KEY (discussion) REFERENCES wilmer.discussions ON DELETE CASCADE
+);
+
+CREATE TABLE wilmer.memory_hash_log (
+    discussion   bigint NOT NULL REFERENCES wilmer.discussions ON DELETE CASCADE,
+    id           bigint NOT NULL,
+    message_hash text NOT NULL,
+    timestamp    text NOT NULL,
+    place        text,
+    PRIMARY KEY (discussion, id)
+);
+
+CREATE TABLE wilmer.chunk_failures (
+    discussion bigint NOT NULL REFERENCES wilmer.discussions ON DELETE CASCADE,
+    place      text NOT NULL,
+    count      int NOT NULL,
+    changed_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (discussion, place)
+);
+
+-- WorkflowLock nodes.
+CREATE TABLE wilmer.workflow_locks (
+    user_name   text COLLATE "C" NOT NULL,
+    lock_id     text COLLATE "C" NOT NULL,
+    session_id  text NOT NULL,
+    workflow_id text NOT NULL,
+    expires_at  timestamptz NOT NULL,
+    PRIMARY KEY (user_name, lock_id)
+);
+
+CREATE TABLE wilmer.sessions (
+    session_id text PRIMARY KEY,
+    last_seen  timestamptz NOT NULL
+);
+
+-- What is worth nothing after a crash of the database, and so costs no disk flush. These tables stay small, and their
+-- rows come and go with each request: they are vacuumed by number, not by share.
+CREATE UNLOGGED TABLE wilmer.workers (
+    number      int PRIMARY KEY,
+    instance_id text NOT NULL,
+    host        text NOT NULL,
+    pid         int NOT NULL,
+    version     text NOT NULL,
+    config_hash text NOT NULL,
+    started_at  timestamptz NOT NULL,
+    last_seen   timestamptz NOT NULL,
+    draining    boolean NOT NULL DEFAULT false
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE UNLOGGED TABLE wilmer.gate (
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    worker int NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE UNLOGGED TABLE wilmer.idempotency (
+    key_hash      bytea PRIMARY KEY,
+    request_id    text NOT NULL,
+    worker        int NOT NULL,
+    registered_at timestamptz NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE UNLOGGED TABLE wilmer.cancellations (
+    request_id text NOT NULL,
+    reason     text NOT NULL,
+    at         timestamptz NOT NULL DEFAULT now()
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
