@@ -16,6 +16,8 @@ from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import MemoryService
 from Middleware.services.run_records import live_run, texts
 from Middleware.services.run_records.model import Span
+from Middleware.services.run_records.repeated_lists import LEAST_MESSAGES
+from Middleware.services.run_records.texts import settled
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.files.file_access import process_lock
 from Middleware.workflows.events import Listeners
@@ -77,6 +79,24 @@ def test_the_payload_is_what_the_server_received(lab: RecordLab, api_type: str, 
     assert attempt.attributes["url.full"] == lab.backend.url + lab.backend.requests[0].path
     assert attempt.attributes["operation.name"] == (
         "chat" if takes_tools else "text_completion")
+
+
+def test_the_runs_of_a_long_conversation_keep_each_message_once(lab: RecordLab) -> None:
+    speak(lab, "openAIChatCompletion")
+    said = [{"role": ("user", "assistant")[turn % 2], "content": f"message {turn}"}
+            for turn in range(2 * LEAST_MESSAGES)]
+    for turns in (len(said) - 2, len(said)):
+        lab.ask(messages=said[:turns])
+    lab.run()
+    kept = []
+    for run, turns, request in zip(lab.runs, (len(said) - 2, len(said)), lab.backend.requests, strict=True):
+        run = settled(run)
+        [request_text] = [span.texts["request"] for span in run.spans if "request" in span.texts]
+        [payload] = [span.texts["payload"] for span in named(run, "attempt")]
+        assert request_text["messages"] == said[:turns] and payload == request.json  # type: ignore[index]
+        kept += [request_text["messages"], payload["messages"]]  # type: ignore[index]
+    assert len({id(message) for messages in kept for message in messages if message["content"] == "message 5"}) == 1
+
 
 
 @pytest.mark.parametrize(("api_type", "stream", "usage", "times"), [

@@ -4,10 +4,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import TypedDict, TypeVar, cast
 
 from Middleware.models.cancel_scope import SERVER_STOPS
 from Middleware.models.llm_call import Attempt, LlmCallRecord
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.services.run_records.model import (
     RUN_KINDS,
@@ -22,9 +23,12 @@ from Middleware.services.run_records.model import (
     SpanKind,
     SpanStatus,
 )
+from Middleware.services.run_records.repeated_lists import LEAST_MESSAGES, SharedLists
 from Middleware.utilities.conversations.discussion_id import OPEN_TAG, without_discussion_id_tags
 from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.utilities.text_utils import SENTINEL_CHARACTER, restore_braces
+
+T = TypeVar("T")
 
 # Five thousand rows are more than anybody reads; only workflows that run each other in loops make more.
 MAX_SPANS = 5_000
@@ -33,6 +37,14 @@ GATE = "gate"
 """What a request waits for before it runs, as ``wait_started`` names it."""
 # What a message takes in memory besides its text, which it shares with the conversation of the client.
 MESSAGE_BYTES = 64
+
+
+class RequestText(TypedDict):
+    """What a client has sent, as a text of its run."""
+
+    messages: Sequence[Mapping[str, object]]
+    tools: Sequence[Mapping[str, object]] | None
+    tool_choice: object
 
 
 class LiveRun(RunDocument):
@@ -57,6 +69,7 @@ class LiveRun(RunDocument):
     _status: RunStatus = "running"
     _ended: int | None = None
     _sent: SentRequest | None = None
+    _request_text: RequestText | None = None
     _messages: Sequence[Mapping[str, object]] | None = None
     routing: Span | None = None
     chosen: str | None = None
@@ -157,9 +170,11 @@ class LiveRun(RunDocument):
     def read(self, request: RequestContext, sent: SentRequest, user: str, key_hash: str | None) -> None:
         """Note whose request it is and what it says."""
         self.user, self.key_hash, self.private = user, key_hash, self.private or request.redact
-        self._sent, self._messages = sent, sent.messages
-        if not self.keeps_texts:
-            # The messages are not kept until somebody asks.
+        self._messages = sent.messages
+        if self.keeps_texts:
+            self._sent = sent
+        else:
+            # Not kept until somebody asks: what the engine lets go of, it can use again.
             self._look_into_messages()
         self.touch()
 
@@ -173,8 +188,8 @@ class LiveRun(RunDocument):
         """Keep what the client has sent as a text of the first span after it was read."""
         sent, self._sent = self._sent, None
         if sent is not None:
-            self.text(span, "request", {
-                "messages": sent.messages, "tools": sent.tools, "tool_choice": sent.tool_choice})
+            self._request_text = {"messages": sent.messages, "tools": sent.tools, "tool_choice": sent.tool_choice}
+            self.text(span, "request", self._request_text)
 
     def answered(self, call: LlmCallRecord) -> None:
         """Note an LLM call that was answered."""
@@ -194,9 +209,22 @@ class LiveRun(RunDocument):
         # Now, though the writer could: what they are made of is still in the processor's caches.
         self.facts, self.trace = self._facts(request), request.trace
         self._request = self.last_call = None
+        self._share_messages()
         # The run stays in memory for hours; the collector would look at each of these again and again.
         self.nodes, self.workflows, self.calls, self.waits, self.steps, self._answered = {}, {}, {}, {}, {}, []
         self.touch()
+
+    def _share_messages(self) -> None:
+        """Take the messages of a long conversation from the run before, and leave none to a run without texts."""
+        sent, self._request_text = self._request_text, None
+        if sent is not None and len(sent["messages"]) >= LEAST_MESSAGES:
+            sent["messages"] = _shared(sent["messages"], self.size)
+        for span, attempt in self.attempts:
+            messages = attempt.payload.get("messages")
+            if isinstance(messages, list) and len(messages) >= LEAST_MESSAGES:
+                attempt.payload = {
+                    **attempt.payload, "messages": _shared(messages, self.size) if self.keeps_texts else []}
+                self.text(span, "payload", attempt.payload)
 
     def refresh(self) -> None:
         """Bring the facts up to date."""
@@ -297,6 +325,10 @@ class LiveRun(RunDocument):
         if monotonic is None:
             return None
         return self._started + max(int((monotonic - self._monotonic) * MICROSECONDS), 0)
+
+
+def _shared(messages: Sequence[T], characters: int) -> list[T]:
+    return process().one(SharedLists).shared(messages, characters)
 
 
 def _text_of(message: Mapping[str, object] | None) -> str:

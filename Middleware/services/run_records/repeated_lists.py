@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
 V = TypeVar("V")
 
@@ -50,7 +50,10 @@ class KnownList(Generic[V]):
 
 
 class KnownLists(Generic[V]):
-    """The long lists that were seen last. Not thread-safe. Nobody may change them."""
+    """The long lists that were seen last, which nobody may change.
+
+    Of two threads that add a list at the same time, one may add nothing.
+    """
 
     def __init__(self) -> None:
         self._lists: list[KnownList[V]] = []
@@ -69,12 +72,39 @@ class KnownLists(Generic[V]):
 
     def add(self, known: KnownList[V], instead: KnownList[V] | None = None) -> None:
         """Remember a list, in the place of the one that it goes on from."""
-        self._lists = [known, *(other for other in self._lists if other is not instead)][:MOST_LISTS]
-        while len(self._lists) > 1 and sum(other.characters for other in self._lists) > MOST_CHARACTERS:
-            self._lists.pop()
+        lists = [known, *(other for other in self._lists if other is not instead)][:MOST_LISTS]
+        while len(lists) > 1 and sum(other.characters for other in lists) > MOST_CHARACTERS:
+            lists.pop()
+        self._lists = lists
 
     def clear(self) -> None:
         self._lists = []
+
+
+class SharedLists:
+    """The objects of long lists, for the runs that repeat them: of a conversation, each message is kept once.
+
+    What a run leaves in memory is memory that the next request cannot use again while the processor still has it in its
+    caches, and more for the garbage collector to look at. Thread-safe without a lock: of two runs that end at the same
+    time, one may find nothing.
+    """
+
+    def __init__(self) -> None:
+        self._known = KnownLists[None]()
+
+    def shared(self, items: Sequence[V], characters: int) -> list[V]:
+        """Return the list with the objects of an earlier one where they are equal. Nobody may change them any more.
+
+        ``characters``: an estimate of what the list takes in memory.
+        """
+        result = list(items)
+        known, stretches = self._known.find(items) or (None, [])
+        for start, end, place in stretches:
+            assert known is not None
+            # Equal to those that they replace, so of the same kind.
+            result[start:end] = cast("Sequence[V]", known.items[place:place + end - start])
+        self._known.add(KnownList(result, None, characters), known)
+        return result
 
 
 def _shift(items: Sequence[object], known: Sequence[object]) -> int | None:

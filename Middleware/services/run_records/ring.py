@@ -15,9 +15,9 @@ MAX_RUNS = 200
 # Of texts, by the estimate in each run: what a browser shows of the last evening, and no more than a server spares.
 MAX_BYTES = 32 * 1024 * 1024
 # Adding up the sizes takes longer than all else that is done here, so it is done once for as many runs.
-RUNS_BETWEEN_SUMS = 8
+RUNS_BETWEEN_SUMS = 32
 # A larger run is counted at once.
-LARGE_RUN = 1024 * 1024
+LARGE_RUN = 256 * 1024
 # A reader that has not asked for so long begins anew.
 MAX_REMOVED = 1_000
 

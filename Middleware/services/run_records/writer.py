@@ -219,7 +219,10 @@ class RunStore:
                 logger.exception("%s failed", type(observer).__name__)
         self._written_at.pop(document.facts["id"], None)
         mode = self.settings.mode()
-        if mode != "off":
+        if mode == "off":
+            # After that, nothing holds the payloads of its requests to servers any more.
+            completed(document)
+        else:
             # What is not kept need not be looked at: who writes the run leaves its texts out.
             self._waiting.append(settled(document) if _keeps_texts(mode, document) else completed(document))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import random
 
-from Middleware.services.run_records.repeated_lists import KnownList, KnownLists
+from Middleware.services.run_records.repeated_lists import KnownList, KnownLists, SharedLists
 
 
 def message(number: object) -> dict[str, object]:
@@ -56,6 +56,16 @@ def test_stretches_are_what_is_equal_and_in_order() -> None:
         for start, end, place in repeated(items, known) or []:
             assert done <= start < end and items[start:end] == known[place:place + end - start]
             done = end
+
+
+def test_a_message_that_was_said_before_is_kept_once() -> None:
+    lists, before = SharedLists(), [message(number) for number in range(100)]
+    first = lists.shared(before, 1)
+    assert first == before and first is not before
+    now = [message("Tuesday"), *copies(before[1:]), message("new")]
+    second = lists.shared(now, 1)
+    assert second == now
+    assert [one is other for one, other in zip(second, first, strict=False)] == [False, *[True] * 99]
 
 
 def test_few_lists_and_few_characters_are_remembered() -> None:
