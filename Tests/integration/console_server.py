@@ -45,7 +45,7 @@ class Console:
 
     def send(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
         """Send a call on a connection of its own and return the beginning of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         data = None if body is None else json.dumps(body)
         headers |= {"Content-Type": "application/json", "Connection": "close"}
@@ -63,7 +63,7 @@ class Console:
 T = TypeVar("T")
 
 
-def found_in_time(look: Callable[[], T | None], seconds: float = 10.0) -> T:
+def found_in_time(look: Callable[[], T | None], seconds: float = 60.0) -> T:
     """Return what is looked for, once it is there. Raises AssertionError."""
     found: list[T] = []
 

@@ -62,14 +62,16 @@ def test_a_request_is_listed_with_what_was_sent_and_answered(console: Console) -
 
 
 def test_a_stream_tells_of_a_run_from_its_beginning_to_its_end(console: Console) -> None:
-    gate = stuck()
-    console.backend.replies["single"] = gate
+    console.backend.replies["single"] = stuck("Once ")
     stream = Stream(console.send("GET", "events"))
     sock = console.server.open("Single", stream=True)
     begun = stream.wait_for(lambda name, value: name == "run" and value["run"]["status"] == "running")["run"]
     console.backend.wait_call("single")
     one = Stream(console.send("GET", f"events?run={begun['id']}&after=0"))
-    assert one.wait_for(lambda name, value: name == "span" and value["span"][2] == "llm")["run"] == begun["id"]
+    # While the model writes, and not only at the end.
+    reading = one.wait_for(lambda name, value: name == "span" and value["span"][2] == "llm"
+                           and value["span"][7].get("time_to_first_token"))
+    assert reading["run"] == begun["id"] and reading["span"][6] == "running"
     one.close()
     assert console.call("POST", f"runs/{begun['id']}/stop")["stopping"]
     ended = stream.wait_for(lambda name, value: name == "run" and value["run"]["id"] == begun["id"]
@@ -99,8 +101,9 @@ def test_stop_reaches_the_back_end(console: Console) -> None:
     run = found_in_time(lambda: next((run for run in console.runs("?status=running")), None))
     began = time.monotonic()
     console.call("POST", f"runs/{run['id']}/stop")
-    until(lambda: console.call("GET", f"runs/{run['id']}")["run"]["ended"])
-    assert time.monotonic() - began < 2
+    assert until(lambda: console.call("GET", f"runs/{run['id']}")["run"]["ended"], 60)
+    # A stop that does not reach the server ends with the silence that it may keep: minutes.
+    assert time.monotonic() - began < 20
     sock.close()
     assert console.call("POST", f"runs/{run['id']}/stop", status=409)["error"]["message"]
 

@@ -235,10 +235,19 @@ class LiveRun(RunDocument):
         if status != self._status:
             self._status = status
             self.touch()
+        self._note_first_tokens()
         facts = self._facts(request)
         # The run may have ended meanwhile.
         if self._request is not None:
             self.facts = facts
+
+    def _note_first_tokens(self) -> None:
+        """Note which of the calls at work have begun to write, of which no event tells."""
+        for span, call in list(self.calls.values()):
+            first = call.answer.first_at
+            if first is not None and "time_to_first_token" not in span.attributes:
+                span.attributes["time_to_first_token"] = int((first - self._clock) * MICROSECONDS) - span.start
+                span.touched = self.touched = next(self._changes)
 
     def live(self) -> list[LiveText]:
         return [
