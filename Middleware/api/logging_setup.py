@@ -169,6 +169,12 @@ class LineHandler(logging.StreamHandler[TextIO]):
             self.handleError(record)
 
 
+def file_name() -> str:
+    """Return the name of this process's log files. No two processes may rotate one file."""
+    name, ending = os.path.splitext(FILE_NAME)
+    return f"{name}-{instance.WORKER_NUMBER}{ending}" if instance.WORKER_NUMBER else FILE_NAME
+
+
 class LogFile(RotatingFileHandler):
     """The rotating log file of a folder, which is created if needed.
 
@@ -178,7 +184,7 @@ class LogFile(RotatingFileHandler):
 
     def __init__(self, directory: str, delay: bool = False) -> None:
         self._directory = directory
-        super().__init__(os.path.join(directory, FILE_NAME), maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT,
+        super().__init__(os.path.join(directory, file_name()), maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT,
                          encoding="utf-8", delay=delay, errors="backslashreplace")
         self._is_failing = self._failed_now = False
 

@@ -84,6 +84,11 @@ class StopSignals:
             for number, handler in self._previous.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]
 
+    def request(self) -> None:
+        """Ask for a clean end, on any thread. It is never a second request."""
+        self.requested = True
+        self._wake()
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.requested:
             self.requested = True

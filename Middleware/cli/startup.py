@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import socket
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +22,11 @@ from Middleware.cli.running_server import announced
 from Middleware.cli.serving.listening import bind_socket, url_of
 from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
 from Middleware.common import instance_global_variables as instance
+from Middleware.common.constants import CHILD_VARIABLE
 from Middleware.utilities.http.addresses import is_loopback
 
 if TYPE_CHECKING:
+    from Middleware.cli.worker_processes import Seat
     from Middleware.services.run_records.records import RunRecords
 
 logger = logging.getLogger(__name__)
@@ -41,6 +44,7 @@ class Launch:
         demo: the demo back-end runs, and the printed lines say how to try it.
         records: the recorded runs; None where none are.
         drain_seconds: how long requests may go on after a signal to stop; 0: they are cancelled.
+        seat: the connection to the process that has started this one and others; None if there is none.
     """
 
     application: WSGIApplication
@@ -52,6 +56,7 @@ class Launch:
     demo: bool = False
     records: RunRecords | None = None
     drain_seconds: float = 0
+    seat: Seat | None = None
 
     def announce(self) -> None:
         """Print where the server is, once it accepts connections, and begin to check the configuration."""
@@ -120,6 +125,7 @@ def _collector_off() -> Iterator[None]:
 
 def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> Launch:
     """Bind the socket and build the application. Raises StartError, or SystemExit for bad arguments."""
+    seat = _seat()
     arguments = parse_arguments(argv, program_name(), command_list())
     apply_arguments(arguments)
     require_optional_packages(arguments)
@@ -135,7 +141,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
     configure(arguments)
     host = instance.LISTEN_ADDRESS
-    sock = bind_socket(host, users.resolve_port())
+    sock = bind_socket(host, users.resolve_port()) if seat is None else seat.sock
     address, port = sock.getsockname()[:2]
     instance.PORT = port
     instance.PRIVATE_CLIENTS_ONLY = \
@@ -149,4 +155,15 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     if records is not None:
         records.begin()
     announcement.log_access(address)
-    return Launch(application, sock, host, port, address, load_check, demo_mode, records, arguments.drain_seconds)
+    return Launch(application, sock, host, port, address, load_check, demo_mode, records, arguments.drain_seconds, seat)
+
+
+def _seat() -> Seat | None:
+    """Return what this process has from a parent that starts several; None if there is none."""
+    # Imported here: only a parent and its children need it.
+    if CHILD_VARIABLE not in os.environ:
+        return None
+    from Middleware.cli.worker_processes import take_seat
+    seat = take_seat()
+    instance.WORKER_NUMBER = seat.number
+    return seat

@@ -29,3 +29,7 @@ if not TYPE_CHECKING:
         if name == "VALID_NODE_TYPES":
             return [*importlib.import_module("Middleware.workflows.handlers.registry").node_types()]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+# In the environment of a process that another one has started beside others: it reads its sockets from its standard
+# input.
+CHILD_VARIABLE = "WILMER_WORKER_PROCESS"

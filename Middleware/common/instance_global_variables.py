@@ -35,6 +35,8 @@ ACCESS_KEYS: Any = None
 ALLOWED_ORIGINS: tuple[str, ...] = ()
 # Clients with public addresses are refused: the server listens on the network, without keys.
 PRIVATE_CLIENTS_ONLY: bool = False
+# The number of this process among those that one launcher has started, from 1; 0 if there is only this one.
+WORKER_NUMBER: int = 0
 
 
 class Gate:

@@ -20,7 +20,7 @@ LINGER_SECONDS = 10.0
 
 # With --drain-seconds, a connection that has just been made when the server stops gets this time to send its first
 # request. One that has been used is closed when it is idle: its client, or the proxy, opens another one elsewhere.
-FIRST_REQUEST_SECONDS = 1.0
+FIRST_REQUEST_SECONDS = 5.0
 
 # After a stop, cancelled and background work gets this time to end.
 SHUTDOWN_SECONDS = 10.0
