@@ -250,18 +250,22 @@ class PathLocks:
     def __len__(self) -> int:
         return len(self._locks)
 
-    @contextlib.contextmanager
-    def held(self, path: str, scope: CancelScope | None = None, timeout: float | None = None) -> Iterator[None]:
-        """Hold the lock of a file.
+    def held(self, path: str, scope: CancelScope | None = None,
+             timeout: float | None = None) -> contextlib.AbstractContextManager[None]:
+        """Return the lock of a file.
 
         Raises EarlyTerminationException if ``scope`` is cancelled first, TimeoutError after ``timeout`` seconds.
         """
         # On a file system that respects case, two different files may share a lock, which does no harm.
-        key = os.path.realpath(path).casefold()
+        return self.named(os.path.realpath(path).casefold(), scope, timeout)
+
+    @contextlib.contextmanager
+    def named(self, key: str, scope: CancelScope | None = None, timeout: float | None = None) -> Iterator[None]:
+        """Hold the lock of something that is no file. Raises like ``held``."""
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         pause = _SLICE if timeout is None else max(0.0, min(_SLICE, timeout))
-        _wait_until(lambda: lock.acquire(timeout=pause), scope, timeout)
+        wait_until(lambda: lock.acquire(timeout=pause), scope, timeout)
         try:
             yield
         finally:
@@ -287,7 +291,7 @@ def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: floa
         descriptor = os.open(lock_file, flags, mode)
         try:
             rest = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))
-            _wait_until(lambda: _try_lock(descriptor), scope, rest, pause=_PAUSE)
+            wait_until(lambda: _try_lock(descriptor), scope, rest, pause=_PAUSE)
             try:
                 yield
             finally:
@@ -307,8 +311,12 @@ def folder_lock(folder: str, scope: CancelScope | None = None) -> contextlib.Abs
     return process_lock(folder, scope, flags=os.O_RDONLY)
 
 
-def _wait_until(attempt: Callable[[], bool], scope: CancelScope | None, timeout: float | None = None,
+def wait_until(attempt: Callable[[], bool], scope: CancelScope | None, timeout: float | None = None,
                 pause: float = 0.0) -> None:
+    """Call ``attempt`` until it returns True, and report the wait for a lock, if there is any.
+
+    Raises EarlyTerminationException if ``scope`` is cancelled first, TimeoutError after ``timeout`` seconds.
+    """
     end, outcome = None if timeout is None else time.monotonic() + timeout, ""
     try:
         while not attempt():

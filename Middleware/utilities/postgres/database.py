@@ -92,7 +92,9 @@ class StateConnection(psycopg.Connection[TupleRow]):
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = _SLICE_SECONDS, timeout: float | None = None) -> T:
         # With a timeout it is not a statement that waits, but a listener.
-        return super().wait(self._watched(gen) if timeout is None else gen, _SLICE_SECONDS, timeout)
+        if timeout is not None:
+            return super().wait(gen, max(timeout, _SLICE_SECONDS), timeout)
+        return super().wait(self._watched(gen), _SLICE_SECONDS)
 
     def _watched(self, waiting: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         """Pass on what ``waiting`` waits for, until it is to be given up."""
@@ -188,7 +190,9 @@ class Database:
 
     def connect(self) -> StateConnection:
         """Return a new connection outside the pool, in autocommit mode. Raises psycopg.Error."""
-        return StateConnection.connect(self._url, **self._settings())
+        connection = StateConnection.connect(self._url, **self._settings())
+        connection.seconds = self.statement_seconds
+        return connection
 
     def on_return(self, function: Callable[[], object]) -> None:
         """Call ``function`` on a thread of the database's own whenever it was down and is up again."""

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +13,7 @@ from Middleware.exceptions import EarlyTerminationException, StateConflictError,
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.config import paths
 from Middleware.utilities.postgres.database import Database, StateConnection
-from Tests.postgres_lab import Server, impatient, name_in, open_database
+from Tests.postgres_lab import Server, eventually, impatient, name_in, open_database
 
 pytestmark = pytest.mark.slow
 # Ends all connections to this database but the one that says it.
@@ -25,13 +24,6 @@ END_OTHERS = ("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
 def end_connections(database: Database) -> None:
     with database.connect() as connection:
         connection.execute(END_OTHERS)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
