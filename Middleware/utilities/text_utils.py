@@ -325,6 +325,11 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def storable(text: str) -> str:
+    """Return ``text`` as ``without_surrogates`` does, with NUL replaced too, which no text of PostgreSQL can hold."""
+    return without_surrogates(text).replace("\0", "\ufffd")
+
+
 def encode_text(text: str) -> bytes:
     """Return UTF-8, with surrogates as ``without_surrogates`` leaves them; line ends stay as they are."""
     try:

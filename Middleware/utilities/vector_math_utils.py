@@ -79,12 +79,36 @@ class NormalisedVectors:
 
     def __init__(self, candidates: Iterable[tuple[int, bytes]]) -> None:
         self._ids: list[int] = []
+        # Of each vector: its place among vectors of equal scores. None: that in which it was given.
+        self._places: list[int] | None = None
         by_size: dict[int, list[tuple[int, bytes]]] = {}
         for index, (number, blob) in enumerate(candidates):
             self._ids.append(number)
             by_size.setdefault(len(blob), []).append((index, blob))
         self._rows = {size // FLOAT_BYTES: ([index for index, _ in rows], _matrix([blob for _, blob in rows], size))
                       for size, rows in by_size.items() if size and size % FLOAT_BYTES == 0}
+
+    @property
+    def ids(self) -> frozenset[int]:
+        return frozenset(self._ids)
+
+    def extended(self, candidates: Iterable[tuple[int, bytes]]) -> NormalisedVectors:
+        """Return these vectors and others, as if all had been given in the order of their ids."""
+        more = NormalisedVectors(candidates)
+        if not more._ids:
+            return self
+        count = len(self._ids)
+        both = NormalisedVectors(())
+        both._ids = self._ids + more._ids
+        both._rows = dict(self._rows)
+        for size, (indexes, matrix) in more._rows.items():
+            moved = [index + count for index in indexes]
+            known = self._rows.get(size)
+            both._rows[size] = (known[0] + moved, _joined(known[1], matrix)) if known else (moved, matrix)
+        both._places = [0] * len(both._ids)
+        for place, index in enumerate(sorted(range(len(both._ids)), key=both._ids.__getitem__)):
+            both._places[index] = place
+        return both
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -101,8 +125,8 @@ class NormalisedVectors:
         scores = dict.fromkeys(indexes, 0.0)
         if direction and matrix is not None:
             scores.update(zip(indexes, _products(matrix, direction), strict=True))
-        # Equal scores stay in the given order.
-        best = heapq.nlargest(limit, scores, key=lambda index: (scores[index], -index))
+        places = self._places or range(len(self._ids))
+        best = heapq.nlargest(limit, scores, key=lambda index: (scores[index], -places[index]))
         return [self._ids[index] for index in best]
 
 
@@ -118,6 +142,11 @@ def _matrix(blobs: list[bytes], size: int) -> Any:
     lengths = numpy.linalg.norm(rows, axis=1, keepdims=True)
     rows /= numpy.where(lengths > 0.0, lengths, 1.0)
     return rows
+
+
+def _joined(first: Any, second: Any) -> Any:
+    numpy = numpy_or_none()
+    return first + second if numpy is None or isinstance(first, list) else numpy.concatenate((first, second))
 
 
 def _products(matrix: Any, direction: list[float]) -> list[float]:

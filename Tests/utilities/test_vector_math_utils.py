@@ -65,6 +65,19 @@ def test_ranking(engine: str) -> None:
     assert vectors.rank_by_cosine([0, 0], candidates, 2) == [7, 8]
 
 
+@pytest.mark.parametrize("cut", range(7))
+def test_vectors_that_come_later_rank_as_if_all_had_come_at_once(engine: str, cut: int) -> None:
+    rows = {7: [0, 1], 8: [5, 0.1], 9: [-1, 0], 10: [5, 0.1], 11: [1, 2, 3], 12: [5, 0.1], 13: [3, 2, 1]}
+    candidates = [(number, vectors.vector_to_blob(row)) for number, row in rows.items()]
+    # Every third first, so that neither part has all of the lower numbers.
+    mixed = candidates[::3] + candidates[1::3] + candidates[2::3]
+    together = vectors.NormalisedVectors(candidates)
+    parts = vectors.NormalisedVectors(mixed[:cut]).extended(mixed[cut:cut + 2]).extended(mixed[cut + 2:])
+    assert parts.ids == set(rows) and len(parts) == 7
+    for query in ([1, 0], [0, 1], [1, 1, 1]):
+        assert [parts.nearest(query, limit) for limit in (1, 9)] == [together.nearest(query, limit) for limit in (1, 9)]
+
+
 def test_ranking_says_what_cannot_be_compared(caplog: pytest.LogCaptureFixture, engine: str) -> None:
     with caplog.at_level(logging.WARNING):
         assert vectors.rank_by_cosine([1, 0], [(1, vectors.vector_to_blob([1, 2, 3])), (2, b"abc")], 1) == []

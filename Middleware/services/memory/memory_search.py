@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from Middleware.exceptions import BackendError, ConfigurationError
+from Middleware.exceptions import BackendError, ConfigurationError, StateUnavailableError
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
@@ -80,6 +80,9 @@ def search_memories_fully(state: DiscussionState, search: VectorSearch) -> str:
     except sqlite3.Error as error:
         logger.error("%s cannot be searched: %s. Run the command 'memory check' for details.",
                      state.display(VECTOR_DATABASE), error)
+    # The conversation goes on without its memories until the database is back.
+    except StateUnavailableError as error:
+        logger.warning("%s cannot be searched: %s", state.display(VECTOR_DATABASE), error)
     else:
         logger.info("Discussion %s: %d memories found for %d search terms", state.discussion_id, len(rows),
                     len(split_query(search.keywords)))

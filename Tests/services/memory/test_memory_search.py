@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import DataKeyError, EarlyTerminationException
+from Middleware.exceptions import DataKeyError, EarlyTerminationException, StateUnavailableError
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory import memory_search
@@ -381,3 +381,15 @@ def test_a_broken_database_is_named(folder: DiscussionFolder, caplog: pytest.Log
     Path(folder.vector_database()).write_bytes(b"no database" * 500)
     search("owl")
     assert "d1/vector_memory.db cannot be searched: file is not a database" in caplog.text
+
+
+def test_a_chat_goes_on_without_its_memories_while_the_state_database_is_down(
+        folder: DiscussionFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise StateUnavailableError
+
+    remember(folder, "the owl sleeps")
+    monkeypatch.setattr(VectorMemories, "keyword_search", fail)
+    assert search("owl") == []
+    assert [record.message for record in caplog.records if record.levelno > logging.INFO] == [
+        "d1/vector_memory.db cannot be searched: the state database does not answer"]

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -34,12 +34,12 @@ class RowsState:
 
     Attributes:
         version: differs after each change.
-        generation: as long as it stays equal, rows were only added, with higher ids than those before. None: the rows
-            may have been changed in any way.
+        generation: as long as it stays equal, memories were only added, with higher ids than those before, and vectors
+            only added. None: anything may have changed.
     """
 
     version: Hashable
-    generation: int | None = None
+    generation: Hashable | None = None
 
 
 def file_state(path: str) -> Hashable:
@@ -149,8 +149,12 @@ class CachedVectors:
         self._vectors: NormalisedVectors | None = None
 
     def nearest(self, query: Sequence[float], limit: int, state: Callable[[], RowsState],
-                load: Callable[[], list[tuple[int, bytes]]], scope: CancelScope | None = None) -> list[int]:
-        """Return the ids of the vectors most like ``query``; load the vectors only if their state has changed.
+                load: Callable[[Collection[int]], list[tuple[int, bytes]]], scope: CancelScope | None = None
+                ) -> list[int]:
+        """Return the ids of the vectors most like ``query``.
+
+        Args:
+            load: returns all vectors but those of the rows that it is given; called if their state has changed.
 
         Raises EarlyTerminationException when ``scope`` is cancelled while another thread loads them.
         """
@@ -158,7 +162,10 @@ class CachedVectors:
             # Taken before the vectors are read, so that what is written meanwhile is noticed next time.
             found = state()
             if self._vectors is None or found != self._state:
-                self._vectors = NormalisedVectors(load())
+                if self._vectors and self._state and found.generation == self._state.generation is not None:
+                    self._vectors = self._vectors.extended(load(self._vectors.ids))
+                else:
+                    self._vectors = NormalisedVectors(load(()))
                 self._state = found
             vectors = self._vectors
         return vectors.nearest(query, limit)

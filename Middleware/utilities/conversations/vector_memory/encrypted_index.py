@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from Middleware.models.cancel_scope import CancelScope
@@ -50,7 +50,7 @@ class EncryptedIndex:
         self._known: dict[int, int] = {}
         # Of rows that are only added: the last that is indexed, and their generation.
         self._newest = _START
-        self._generation: int | None = None
+        self._generation: Hashable | None = None
 
     def __del__(self) -> None:
         # Nobody searches any more.
@@ -69,7 +69,7 @@ class EncryptedIndex:
             assert self._database is not None
             return search_ids(self._database, search, scope)
 
-    def _refresh(self, generation: int | None, rows: ReadRows, codec: Codec, scope: CancelScope | None) -> None:
+    def _refresh(self, generation: Hashable | None, rows: ReadRows, codec: Codec, scope: CancelScope | None) -> None:
         if self._database is None or generation != self._generation:
             self._start_anew(generation)
         if not self._catch_up(rows, codec, scope):
@@ -109,7 +109,7 @@ class EncryptedIndex:
             self._known[number] = mark
         self._newest = number
 
-    def _start_anew(self, generation: int | None) -> None:
+    def _start_anew(self, generation: Hashable | None) -> None:
         if self._database is not None:
             self._database.close()
         self._known, self._newest, self._generation, self._state = {}, _START, generation, None

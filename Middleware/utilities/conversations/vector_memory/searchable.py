@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -143,7 +143,8 @@ class SearchableMemories(ABC):
             return numbers
 
         with writing("vector", [text for text, _ in items], len(items), message_hash):
-            return self._transact(store)
+            # The hash says that the messages of the chunk were in none that was stored before.
+            return self._transact(store, compare=message_hash is not None)
 
     # -- changing memories by hand -------------------------------------------------------------------------------
     # The log of processed messages stays as it is, so that nothing is written twice.
@@ -186,7 +187,8 @@ class SearchableMemories(ABC):
         if not self.exists:
             return []
         return vectors_of(self.place, model, self._cipher).nearest(
-            vector, row_limit(limit), self._rows_state, lambda: self.embeddings(model, False), self._scope)
+            vector, row_limit(limit), self._rows_state, lambda known: self.embeddings(model, False, known),
+            self._scope)
 
     def by_ids(self, numbers: Sequence[int]) -> list[MemoryRow]:
         """Return the memories with these ids, in their order; missing ones are left out."""
@@ -211,9 +213,15 @@ class SearchableMemories(ABC):
         self._transact(lambda: self._insert_vectors(vectors))
         return len(vectors)
 
-    def embeddings(self, model: str, strays: bool = True) -> list[tuple[int, bytes]]:
-        """Return row ids and vectors of one model; ``strays`` includes those of deleted memories."""
-        return [(number, self._codec.decode_vector(vector)) for number, vector in self._vector_rows(model, strays)]
+    def embeddings(self, model: str, strays: bool = True, known: Collection[int] = ()) -> list[tuple[int, bytes]]:
+        """Return row ids and vectors of one model.
+
+        Args:
+            strays: include those of deleted memories.
+            known: leave out the vectors of these rows.
+        """
+        return [(number, self._codec.decode_vector(vector))
+                for number, vector in self._vector_rows(model, strays, known)]
 
     def without_embeddings(self, model: str, limit: int = 20) -> list[MemoryRow]:
         """Return the oldest memories that have no vector of this model."""
@@ -252,8 +260,13 @@ class SearchableMemories(ABC):
         """End the use of the database. May be called twice."""
 
     @abstractmethod
-    def _transact(self, action: Callable[[], T]) -> T:
-        """Return the result of ``action``, a transaction that adds rows; it may be tried more than once."""
+    def _transact(self, action: Callable[[], T], compare: bool = False) -> T:
+        """Return the result of ``action``, a transaction that adds rows; it may be tried more than once.
+
+        Args:
+            compare: raise StateConflictError if others have written since the log was read. A database whose writers
+                cannot lose the lock on the discussion need not look.
+        """
 
     @abstractmethod
     def _rewrite(self, action: Callable[[], None]) -> None:
@@ -293,8 +306,8 @@ class SearchableMemories(ABC):
         """Return the memories without a vector of this model, by id."""
 
     @abstractmethod
-    def _vector_rows(self, model: str, strays: bool) -> Iterable[tuple[int, object]]:
-        """Return row ids and vectors of one model, by id; ``strays`` includes those of deleted memories."""
+    def _vector_rows(self, model: str, strays: bool, known: Collection[int]) -> Iterable[tuple[int, object]]:
+        """Return row ids and vectors of one model, by id; the arguments are those of ``embeddings``."""
 
     # -- statements: searching -----------------------------------------------------------------------------------
     @abstractmethod

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar, cast
 
 from Middleware.models.cancel_scope import CancelScope
@@ -98,7 +98,8 @@ class VectorMemories(SearchableMemories):
             raise sqlite3.ProgrammingError("the database is not open for writing")
         return self._database
 
-    def _transact(self, action: Callable[[], T]) -> T:
+    def _transact(self, action: Callable[[], T], compare: bool = False) -> T:
+        # The lock on the discussion is a file of this machine, which its holder cannot lose.
         with sqlite.transaction(self._db, self._scope):
             return action()
 
@@ -160,11 +161,11 @@ class VectorMemories(SearchableMemories):
         return ("FROM memories m WHERE NOT EXISTS "
                 "(SELECT 1 FROM memory_embeddings e WHERE e.memory_id = m.id AND e.model = ?)")
 
-    def _vector_rows(self, model: str, strays: bool) -> list[tuple[int, object]]:
+    def _vector_rows(self, model: str, strays: bool, known: Collection[int]) -> list[tuple[int, object]]:
         kept = "" if strays else "AND memory_id IN (SELECT id FROM memories) "
         rows = self._all("memory_embeddings", "SELECT memory_id, vector FROM memory_embeddings WHERE model = ? "
                          f"{kept}ORDER BY memory_id", (model,))
-        return [(row[0], row[1]) for row in rows]
+        return [(row[0], row[1]) for row in rows if row[0] not in known]
 
     def _memories(self, statement: str, values: tuple[object, ...]) -> Iterator[MemoryRow]:
         return (cast(MemoryRow, dict(row)) for row in self._all("memories", statement, values))

@@ -17,6 +17,7 @@ from Middleware.exceptions import (
     EarlyTerminationException,
     FailoverError,
     GateTimeoutError,
+    StateConflictError,
     StoredDataError,
 )
 from Middleware.llmapis.backend_errors import public_text
@@ -186,6 +187,8 @@ def _opened(context: ExecutionContext, state: DiscussionState) -> SearchableMemo
 def _database_problems_logged(state: DiscussionState) -> Iterator[None]:
     try:
         yield
+    except StateConflictError as error:
+        logger.warning("Discussion %s: no more memories are stored in this turn: %s", state.discussion_id, error)
     except (sqlite3.Error, OSError) as error:
         reason = getattr(error, "strerror", None) or error
         logger.error("Discussion %s: the searchable memories could not be stored: %s", state.discussion_id, reason)

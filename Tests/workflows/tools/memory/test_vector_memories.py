@@ -27,6 +27,7 @@ from Middleware.exceptions import (
     EarlyTerminationException,
     FailoverError,
     GateTimeoutError,
+    StateConflictError,
     UnreadableDataError,
 )
 from Middleware.exceptions.early_termination_exception import CANCELLED, LOCKED
@@ -610,6 +611,20 @@ def test_a_crash_costs_nothing_and_doubles_nothing(chat: MemoryChat, monkeypatch
     assert chat.logged == (hashes(1, 5) if after else hashes(1))
     run_pass(chat, numbered(18))
     assert "\n".join(text.removeprefix("about ") for text in chat.texts) == "\n".join(f"m{n}" for n in range(15))
+
+
+def test_what_another_worker_has_written_ends_the_pass_with_one_warning(
+        chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def conflict(*_: object, **more: object) -> None:
+        raise StateConflictError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VectorMemories, "store_chunk", conflict)
+        run_pass(chat, numbered(13))
+    told = [(record.levelname, record.message) for record in caplog.records if record.levelno > logging.INFO]
+    assert [level for level, _ in told] == ["WARNING"] and "another worker has changed it meanwhile" in told[0][1]
+    run_pass(chat, numbered(13))
+    assert len(chat.texts) == 3
 
 
 def test_a_database_that_is_none_costs_only_memories(chat: MemoryChat, caplog: pytest.LogCaptureFixture) -> None:
