@@ -20,6 +20,7 @@ from Middleware.exceptions import (
     DataKeyError,
     GateTimeoutError,
     ServerStoppingError,
+    StateUnavailableError,
     WilmerError,
 )
 from Middleware.llmapis.backend_errors import log_text, says_no_quota, says_too_long
@@ -36,6 +37,8 @@ RETRY_AFTER = ("Retry-After", "5")
 NO_RETRY = ("x-should-retry", "false")
 # With these, a back-end would answer the same request again.
 _LASTING = frozenset((400, 401, 403, 404, 413, 422))
+# The same request may succeed in a moment.
+_UNAVAILABLE = (GateTimeoutError, StateUnavailableError)
 _QUOTED = re.compile(r"'.*'", re.DOTALL)
 _PAYMENT_REQUIRED = 402
 _TOO_MANY_REQUESTS = 429
@@ -99,7 +102,7 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
     # Werkzeug raises these when the body cannot be read.
     if isinstance(error, HTTPException):
         return PublicError(error.code or 500, f"{error.code or 500} {error.name}")
-    status = 502 if isinstance(error, BackendError) else 503 if isinstance(error, GateTimeoutError) else 500
+    status = 502 if isinstance(error, BackendError) else 503 if isinstance(error, _UNAVAILABLE) else 500
     if isinstance(error, WilmerError):
         message = str(error)
     else:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from Middleware.exceptions import StateUnavailableError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 
@@ -32,7 +33,13 @@ class CancellationService:
     """Registry of cancel scopes by request id. Thread-safe; callbacks run outside its lock.
 
     ``clock`` is monotonic, in seconds.
+
+    Attributes:
+        relay: passes the cancellation of an unknown request on to other processes, with its id and a reason; None if
+            there are none. It may raise StateUnavailableError.
     """
+
+    relay: Callable[[str, str], object] | None = None
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -90,7 +97,10 @@ class CancellationService:
             scope.add_callback(lambda: before.cancel(scope.reason))
 
     def request_cancellation(self, request_id: str, reason: str = "") -> None:
-        """Cancel a request, known or not; a second call does nothing."""
+        """Cancel a request, known or not; a second call does nothing.
+
+        Raises StateUnavailableError if other processes may have it and cannot be reached.
+        """
         if not request_id:
             logger.warning("A cancellation without a request id was ignored")
             return
@@ -98,8 +108,24 @@ class CancellationService:
             entry = self._entry(request_id)
             if not entry.adopted:
                 self._unknown.setdefault(request_id, self._clock())
+            is_here = entry.adopted or entry.watchers
             self._drop_old()
         entry.scope.cancel(reason)
+        if not is_here and self.relay is not None:
+            self.relay(request_id, reason)
+
+    def cancel_elsewhere(self, request_id: str, reason: str = "") -> None:
+        """Cancel a request that another process may have; without effect if none can be reached."""
+        if self.relay is not None:
+            with contextlib.suppress(StateUnavailableError):
+                self.relay(request_id, reason)
+
+    def cancel_here(self, request_id: str, reason: str = "") -> None:
+        """Cancel a request if this process has it."""
+        with self._lock:
+            entry = self._entries.get(request_id)
+        if entry is not None:
+            entry.scope.cancel(reason)
 
     def is_cancelled(self, request_id: str) -> bool:
         with self._lock:

@@ -4,9 +4,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
@@ -15,10 +15,6 @@ from Middleware.models.process import process
 from Middleware.utilities import config_utils
 from Middleware.utilities.daemon_threads import start_daemon
 from Middleware.utilities.files.path_utils import safe_join
-
-# Imported with the first database: SQLite takes a megabyte, and few workflows have locks.
-if TYPE_CHECKING:
-    from Middleware.services.lock_database import LockDatabase
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +29,33 @@ def _failures() -> tuple[type[Exception], type[Exception], type[Exception]]:
 
     from Middleware.services.lock_database import CannotOpenDatabaseError, DatabaseBusyError
     return sqlite3.Error, DatabaseBusyError, CannotOpenDatabaseError
+
+
+class LockStore(Protocol):
+    """Where the locks of one user are. Raises the errors of ``lock_database``."""
+
+    path: str
+
+    @property
+    def exists(self) -> bool:
+        """Whether there may be locks."""
+
+    def acquire(self, lock_id: str, session_id: str, workflow_id: str, scope: CancelScope | None = None,
+                ended: Iterable[str] = ()) -> bool:
+        """Take a lock, unless a live session holds it, and delete this session's locks of the runs ``ended``."""
+
+    def is_locked(self, lock_id: str) -> bool:
+        """Return whether there is an unexpired lock."""
+
+    def renew(self, session_id: str, workflow_ids: Iterable[str], ended: Iterable[str] = ()) -> None:
+        """Mark the session as alive, renew the locks of these runs, and delete those of the runs ``ended``."""
+
+    def delete(self, session_id: str | None = None, workflow_id: str | None = None,
+               lock_id: str | None = None) -> None:
+        """Delete the locks that match all given arguments."""
+
+    def delete_dead(self, own_session_id: str) -> None:
+        """Delete the locks of other sessions that have ended."""
 
 
 class LockingService:
@@ -132,7 +155,7 @@ class LockingService:
         """Delete the locks of processes that have ended, at the start of a server. Errors are logged."""
         try:
             path = self._path(user)
-            if os.path.exists(path):
+            if self._exists(path):
                 self._open(path).delete_dead(self.session_id)
         # The folder is not known without the user's file; the check of the start reports what is wrong in it.
         except ConfigurationError:
@@ -142,12 +165,16 @@ class LockingService:
             logger.warning("Old locks of %s cannot be deleted: %s", whose, error)
 
     # -- which file ----------------------------------------------------------------------------------------------
-    def _database(self, user: str | None) -> LockDatabase:
+    def _database(self, user: str | None) -> LockStore:
         return self._open(self._path(user))
 
-    def _open(self, path: str) -> LockDatabase:
+    def _open(self, path: str) -> LockStore:
+        # Imported with the first database: SQLite takes a megabyte, and few workflows have locks.
         from Middleware.services.lock_database import LockDatabase
         return LockDatabase(path, self._now)
+
+    def _exists(self, path: str) -> bool:
+        return os.path.exists(path)
 
     def _path(self, user: str | None) -> str:
         name = f"WilmerDb.{user or config_utils.get_current_username()}.sqlite"
@@ -191,7 +218,7 @@ class LockingService:
             for path, runs in runs_of.items():
                 self._renew_in(self._open(path), runs if beats % RENEW_EVERY == 0 else [])
 
-    def _renew_in(self, database: LockDatabase, runs: list[str]) -> None:
+    def _renew_in(self, database: LockStore, runs: list[str]) -> None:
         ended = self._ended_in(database.path)
         try:
             database.renew(self.session_id, runs, ended)
@@ -202,7 +229,7 @@ class LockingService:
             self._deleted(database.path, ended)
 
     # -- giving back ---------------------------------------------------------------------------------------------
-    def _delete(self, database: LockDatabase, **criteria: str | None) -> bool:
+    def _delete(self, database: LockStore, **criteria: str | None) -> bool:
         """Delete locks; return whether that succeeded."""
         try:
             if database.exists:

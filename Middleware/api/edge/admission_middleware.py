@@ -35,6 +35,7 @@ from Middleware.common.constants import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_
 from Middleware.exceptions import ServerStoppingError
 from Middleware.models.llm_call import Observer
 from Middleware.models.request_context import RequestContext, new_request_id
+from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.services.response_builder_service import to_json
 from Middleware.utilities.once import Once
@@ -214,7 +215,11 @@ def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment)
                 hashlib.sha256(sent.encode("utf-8")).hexdigest()[:8])
     earlier = get_idempotency_service().register(key, request.request_id)
     if earlier:
-        running_requests().cancel(earlier, f"displaced by request {request.request_id}")
+        reason = f"displaced by request {request.request_id}"
+        if running_requests().knows(earlier):
+            running_requests().cancel(earlier, reason)
+        else:
+            get_cancellation_service().cancel_elsewhere(earlier, reason)
 
 
 def _is_health_check(environ: WSGIEnvironment) -> bool:

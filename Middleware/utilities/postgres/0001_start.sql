@@ -111,3 +111,29 @@ CREATE UNLOGGED TABLE wilmer.cancellations (
     reason     text NOT NULL,
     at         timestamptz NOT NULL DEFAULT now()
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- The numbers of the workers that are alive: each holds the lock of its number, in the class 0x57494C4D.
+CREATE FUNCTION wilmer.live_workers() RETURNS SETOF int LANGUAGE sql VOLATILE AS $$
+    SELECT objid::int FROM pg_locks
+    WHERE locktype = 'advisory' AND classid = 1464421453 AND objsubid = 2 AND granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+$$;
+
+-- Binds an idempotency key to a request and returns the other one that had it, unless that has certainly ended.
+CREATE FUNCTION wilmer.register_idempotency(new_key bytea, new_request text, new_worker int) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    earlier wilmer.idempotency;
+BEGIN
+    -- One after the other: of several that come at once, each displaces the one before it.
+    PERFORM pg_advisory_xact_lock(('x' || encode(substr(new_key, 1, 8), 'hex'))::bit(64)::bigint);
+    SELECT * INTO earlier FROM wilmer.idempotency WHERE key_hash = new_key;
+    INSERT INTO wilmer.idempotency VALUES (new_key, new_request, new_worker, now())
+    ON CONFLICT (key_hash) DO UPDATE
+        SET request_id = new_request, worker = new_worker, registered_at = now();
+    IF earlier.request_id = new_request OR earlier.registered_at < now() - interval '900 seconds'
+       AND earlier.worker NOT IN (SELECT wilmer.live_workers()) THEN
+        RETURN NULL;
+    END IF;
+    RETURN earlier.request_id;
+END $$;
