@@ -74,3 +74,18 @@ class DiscussionState(Protocol):
 
     def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> SearchableMemories:
         """Open the searchable memories for one pass; ``write`` creates them. Also raises sqlite3.Error."""
+
+
+class Discussions(Protocol):
+    """All stored conversations, wherever they are stored."""
+
+    def state(self, discussion_id: str, key_hash: str | None = None,
+              encryption_key: bytes | None = None) -> DiscussionState:
+        """Return what is stored of a conversation; nothing is looked up yet.
+
+        ``key_hash`` and ``encryption_key`` belong to the client's API key. Raises ValueError for an id or hash that is
+        not usable as the name of a folder.
+        """
+
+    def hold_data_of_a_key(self, discussion_id: str) -> bool:
+        """Return whether this id, without a key, is the hash of a client's key that has conversations."""

@@ -15,7 +15,12 @@ from Middleware.models.request_context import current_request, current_trial
 from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, ConfigKey
 from Middleware.utilities.config.keys.user import CURRENT_USER, USER
 from Middleware.utilities.config.lookup import Candidate, candidate, find_file, forbidden_folder, require_file
-from Middleware.utilities.config.paths import choose_directory, get_root_config_directory, get_root_public_directory
+from Middleware.utilities.config.paths import (
+    choose_directory,
+    clean_directory,
+    get_root_config_directory,
+    get_root_public_directory,
+)
 from Middleware.utilities.config.store import ConfigStore, FoundFile, config_store, read_object
 from Middleware.utilities.once import Once
 
@@ -312,6 +317,14 @@ def get_discussions_root_directory() -> str:
         return trial.discussions
     return choose_directory(instance.DISCUSSION_DIRECTORY, user_setting("discussionDirectory"),
                             os.path.join(get_root_public_directory(), "DiscussionIds"), "discussionDirectory")
+
+
+def get_discussions_space() -> str:
+    """Return the name that the state database has for the folder of discussions: users who share it share these."""
+    configured = user_setting("discussionDirectory")
+    if clean_directory(instance.DISCUSSION_DIRECTORY) or not isinstance(configured, str):
+        return ""
+    return configured.strip().rstrip("/\\")
 
 
 def get_lock_database_directory(user: str | None = None) -> str:

@@ -22,7 +22,7 @@ from Middleware.utilities.conversations.stored_files import (
     read_stored,
     write_stored,
 )
-from Middleware.utilities.discussion_state import SHORT, VECTOR_DATABASE, DiscussionState
+from Middleware.utilities.discussion_state import SHORT, VECTOR_DATABASE, Discussions, DiscussionState
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
@@ -39,18 +39,6 @@ KEY_FOLDER = re.compile("[0-9a-f]{16}")
 _TICK = 2.0
 # One for each user with a folder of discussions; beyond that the folders are listed again.
 _MOST_ROOTS = 16
-
-
-def holds_data_of_a_key(discussion_id: str) -> bool:
-    """Return whether the folder of this id, without a key, is the folder of a client's key with its discussions."""
-    # Other spellings of the name count too: file systems may ignore case and invisible characters.
-    if not KEY_FOLDER.fullmatch(folded_name(discussion_id)):
-        return False
-    try:
-        with os.scandir(DiscussionFolder(discussion_id).folder) as entries:
-            return any(map(os.path.isdir, entries))
-    except (OSError, ValueError):
-        return False
 
 
 class FlatFiles:
@@ -226,10 +214,39 @@ class DiscussionFolder:
         return process_lock(os.path.join(self.create(), name), scope, timeout, PRIVATE_FILE)
 
 
+class DiscussionFolders:
+    """All conversations in files."""
+
+    def state(self, discussion_id: str, key_hash: str | None = None,
+              encryption_key: bytes | None = None) -> DiscussionState:
+        return DiscussionFolder(discussion_id, key_hash, encryption_key)
+
+    def hold_data_of_a_key(self, discussion_id: str) -> bool:
+        # Other spellings of the name count too: file systems may ignore case and invisible characters.
+        if not KEY_FOLDER.fullmatch(folded_name(discussion_id)):
+            return False
+        try:
+            with os.scandir(DiscussionFolder(discussion_id).folder) as entries:
+                return any(map(os.path.isdir, entries))
+        except (OSError, ValueError):
+            return False
+
+
+def discussions() -> Discussions:
+    """Make what ``process().one(discussions)`` returns, unless the launcher has put another object there: the only one
+    that knows whether conversations are in files or in a database."""
+    return DiscussionFolders()
+
+
 def stored_discussion(discussion_id: str, key_hash: str | None = None,
                       encryption_key: bytes | None = None) -> DiscussionState:
-    """Return what is stored of a conversation; the arguments are those of ``DiscussionFolder``. Raises ValueError."""
-    return DiscussionFolder(discussion_id, key_hash, encryption_key)
+    """Return what is stored of a conversation; the arguments are those of ``Discussions.state``. Raises ValueError."""
+    return process().one(discussions).state(discussion_id, key_hash, encryption_key)
+
+
+def holds_data_of_a_key(discussion_id: str) -> bool:
+    """Return whether this id, without a key, is the name of a client's key with its discussions."""
+    return process().one(discussions).hold_data_of_a_key(discussion_id)
 
 
 # -- for users' scripts ------------------------------------------------------------------------------------------------

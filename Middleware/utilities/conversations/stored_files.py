@@ -41,8 +41,13 @@ def write_stored(path: str, content: bytes, cipher: Cipher = NO_CIPHER, mode: in
     gets a space before it. ``mode`` is for a new file.
     """
     found = existing_file(path)
-    stored = cipher_of_file(found, cipher).encrypt(content)
-    atomic_write(found, b" " + stored if is_cut_off(stored) else stored, mode)
+    atomic_write(found, encoded(content, cipher_of_file(found, cipher)), mode)
+
+
+def encoded(content: bytes, cipher: Cipher) -> bytes:
+    """Return ``content`` as it is stored."""
+    stored = cipher.encrypt(content)
+    return b" " + stored if is_cut_off(stored) else stored
 
 
 def cipher_of_file(path: str, cipher: Cipher) -> Cipher:
@@ -58,7 +63,15 @@ def cipher_of_file(path: str, cipher: Cipher) -> Cipher:
         if data != TOKEN_START:
             return cipher
         data += file.read()
-    with file_named(file_in_folder(path)):
+    return cipher_of(data, cipher, file_in_folder(path))
+
+
+def cipher_of(data: bytes, cipher: Cipher, name: str) -> Cipher:
+    """Return the cipher for the next write of what is stored as ``data``. Raises DataKeyError, which has ``name``."""
+    # Data in clear may look like anything, and is encrypted if the cipher is active.
+    if not data.startswith(TOKEN_START):
+        return cipher
+    with file_named(name):
         refuse_cut_off(data)
         return cipher.like(data)
 
