@@ -136,11 +136,19 @@ def database_folders() -> list[str]:
 
 def all_discussions() -> list[StoredDiscussion]:
     """Return all stored discussions of the current user, by key folder and id. Raises ConfigurationError."""
-    roots = discussion_roots()
+    return _scan(discussion_roots(), database_folders())
+
+
+def discussions_in(root: str) -> list[StoredDiscussion]:
+    """Return the discussions in one folder, as a server has them that is given this folder."""
+    return _scan([root], [])
+
+
+def _scan(roots: list[str], folders_of_databases: list[str]) -> list[StoredDiscussion]:
     found: dict[Place, _Found] = {}
     for root in roots:
         _scan_root(root, found)
-    for folder in database_folders():
+    for folder in folders_of_databases:
         _scan_databases(folder, found)
     _share_flat_files(found, roots)
     return [StoredDiscussion(place[1], place[0], _root_of(found[place].folders, place[0], roots),

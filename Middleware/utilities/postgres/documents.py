@@ -44,7 +44,7 @@ _CHANGES, _LONGEST_PAUSE = 20, 0.02
 _NEVER_READ = -1
 
 # Documents that are removed and made again have other versions than before.
-_FIRST_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+FIRST_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _READ = """\
 SELECT d.id, c.version, CASE WHEN c.version <> %s THEN c.content END
 FROM wilmer.discussions d LEFT JOIN wilmer.documents c ON c.discussion = d.id AND c.name = %s
@@ -53,17 +53,17 @@ _REPLACE = """\
 UPDATE wilmer.documents SET content = %s, version = version + 1, changed_at = now()
 WHERE discussion = %s AND name = %s AND version = %s RETURNING discussion, version"""
 _ADD = f"""\
-INSERT INTO wilmer.documents (discussion, name, content, version) VALUES (%s, %s, %s, {_FIRST_VERSION})
+INSERT INTO wilmer.documents (discussion, name, content, version) VALUES (%s, %s, %s, {FIRST_VERSION})
 ON CONFLICT DO NOTHING RETURNING discussion, version"""
 _ADD_FIRST = f"""\
 WITH one AS (
     INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES (%s, %s, %s)
     ON CONFLICT (space, key_hash, discussion_id) DO UPDATE SET created_at = wilmer.discussions.created_at RETURNING id)
-INSERT INTO wilmer.documents (discussion, name, content, version) SELECT id, %s, %s, {_FIRST_VERSION} FROM one
+INSERT INTO wilmer.documents (discussion, name, content, version) SELECT id, %s, %s, {FIRST_VERSION} FROM one
 ON CONFLICT DO NOTHING RETURNING discussion, version"""
 _COPY = f"""\
 INSERT INTO wilmer.documents (discussion, name, content, version)
-SELECT discussion, %s, content, {_FIRST_VERSION} FROM wilmer.documents WHERE discussion = %s AND name = %s
+SELECT discussion, %s, content, {FIRST_VERSION} FROM wilmer.documents WHERE discussion = %s AND name = %s
 ON CONFLICT (discussion, name) DO UPDATE
 SET content = excluded.content, version = wilmer.documents.version + 1, changed_at = now()"""
 _HOLDS_KEY = "SELECT EXISTS (SELECT FROM wilmer.discussions WHERE space = %s AND key_hash IN (%s, %s))"

@@ -1,0 +1,266 @@
+"""``python server.py state``: moves stored conversations into the state database and back, and prepares its schema."""
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+
+import psycopg
+
+from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
+from Middleware.cli.discussions.output import complain, make_utf8, say
+from Middleware.exceptions import ConfigurationError, WilmerError
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
+from Middleware.services.discussions.moving import Outcome, move_in, move_out
+from Middleware.utilities import config_utils
+from Middleware.utilities.config.users import existing_users, get_discussions_space
+from Middleware.utilities.postgres.addresses import SCHEMES
+from Middleware.utilities.postgres.database import Database, StateConnection, first_line
+from Middleware.utilities.postgres.migrations import SchemaError, migrate
+from Middleware.utilities.postgres.stored_discussions import DiscussionName, discussion_names
+
+DESCRIPTION = """Looks after the state database, which several workers share:
+
+  upgrade                                         bring its schema up to date
+  import [--from FOLDER] [--dry-run] [--replace]  store the conversations of all users' folders, or of one folder
+  export [--to FOLDER] [--replace] [ID ...]       write conversations as files, into users' own folders or one other
+
+Conversations stay as they are stored: encrypted ones stay encrypted, without any key. What is there already and is
+different is named and left alone, unless --replace is given. Exit status: 0 if all is done, 1 if something differs or
+failed, 2 for wrong arguments."""
+DATABASE_VARIABLE = "WILMER_DATABASE_URL"
+# A document may be large, and nobody waits for an answer.
+STATEMENT_SECONDS = 60.0
+Options = argparse.Namespace
+
+
+class NotDoneError(Exception):
+    """The command could not be carried out; the text says why."""
+
+
+@dataclass
+class Tally:
+    """What was done, and whether anything failed."""
+
+    counts: dict[Outcome, int] = field(default_factory=lambda: {"moved": 0, "known": 0, "differs": 0})
+    failed: bool = False
+
+    def count(self, name: str, act: Callable[[], Outcome | None], there: str) -> None:
+        """Do something with one discussion and count the result; ``there``: where it may be already."""
+        try:
+            outcome = act()
+        except TimeoutError:
+            self._fail(name, "a server is writing it just now; try again")
+        except OSError as error:
+            self._fail(name, error.strerror or str(error))
+        except (sqlite3.Error, ValueError) as error:
+            self._fail(name, str(error))
+        else:
+            if outcome == "differs":
+                complain(f"{name}: what is {there} is different. It stays as it is, unless you give --replace.")
+            if outcome is not None:
+                self.counts[outcome] += 1
+
+    def _fail(self, name: str, problem: str) -> None:
+        self.failed = True
+        complain(f"{name}: {problem}")
+
+    def status(self, done: str) -> int:
+        """Print the last line; return the exit status."""
+        say(f"{self.counts['moved']} discussions {done}, {self.counts['known']} known, {self.counts['differs']} differ")
+        return 1 if self.failed or self.counts["differs"] else 0
+
+
+def main(words: Sequence[str], program: str = "state") -> int:
+    """Run the command; return the exit status. Wrong arguments end with SystemExit 2."""
+    make_utf8()
+    parser = _parser(program)
+    options = parser.parse_args(words)
+    url = (options.database or os.environ.get(DATABASE_VARIABLE, "")).strip()
+    if not url.startswith(SCHEMES):
+        parser.error(f"which database? Give --database postgresql://..., or set {DATABASE_VARIABLE}")
+    try:
+        _use_configuration(options)
+        with closing(_connect(url)) as connection:
+            return COMMANDS[options.command](connection, options)
+    except (NotDoneError, SchemaError, WilmerError) as error:
+        complain(str(error))
+    except psycopg.Error as error:
+        complain(f"The state database: {first_line(error)}")
+    except KeyboardInterrupt:
+        complain("Stopped. What was printed as done is done.")
+    return 1
+
+
+def _connect(url: str) -> StateConnection:
+    connection = Database(url, "wilmer-state").connect()
+    connection.seconds = STATEMENT_SECONDS
+    connection.execute("SELECT set_config('statement_timeout', '0', false)")
+    return connection
+
+
+def _use_configuration(options: Options) -> None:
+    clean = config_utils.clean_directory
+    apply_arguments(LaunchArguments(
+        config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
+        discussion_directory=clean(options.DiscussionDirectory), users=[]))
+
+
+# -- commands: each returns the exit status ----------------------------------------------------------------------------
+
+def upgrade(connection: StateConnection, options: Options) -> int:
+    done = migrate(connection)
+    say(f"The schema is up to date; applied: {', '.join(done) or 'nothing'}.")
+    return 0
+
+
+def import_all(connection: StateConnection, options: Options) -> int:
+    migrate(connection)
+    tally = Tally()
+    for space, discussion in _discussions(options.source):
+        def act(space: str = space, discussion: StoredDiscussion = discussion) -> Outcome | None:
+            return move_in(connection, space, discussion, replace=options.replace, dry_run=options.dry_run)
+
+        tally.count(_display(discussion.key_hash, discussion.discussion_id), act, "in the database")
+    return tally.status("would be imported" if options.dry_run else "imported")
+
+
+def export_all(connection: StateConnection, options: Options) -> int:
+    migrate(connection)
+    names = [name for name in discussion_names(connection) if not options.ids or name.discussion_id in options.ids]
+    if missing := sorted(set(options.ids) - {name.discussion_id for name in names}):
+        raise NotDoneError(f"There is no discussion '{missing[0]}' in the database.")
+    tally = Tally()
+    targets = _Targets(options.target)
+    for name in names:
+        def act(name: DiscussionName = name) -> Outcome | None:
+            root, present = targets.of(name)
+            return move_out(connection, name, root, present, replace=options.replace)
+
+        tally.count(_display(name.key_hash, name.discussion_id), act, "in the folder")
+    return tally.status("exported")
+
+
+COMMANDS: dict[str, Callable[[StateConnection, Options], int]] = {
+    "upgrade": upgrade, "import": import_all, "export": export_all}
+
+
+def _display(key_hash: str | None, discussion_id: str) -> str:
+    return f"{key_hash}/{discussion_id}" if key_hash else discussion_id
+
+
+# -- where conversations are -------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class _Space:
+    """The folder of some users' discussions, and one of these users."""
+
+    name: str
+    root: str
+    user: str
+
+
+def _spaces() -> list[_Space]:
+    """Return the folders of all users, each once, the default one first."""
+    spaces: dict[str, _Space] = {}
+    for user in existing_users():
+        try:
+            with _as_user(user):
+                name = get_discussions_space()
+                spaces.setdefault(name, _Space(name, config_utils.get_discussions_root_directory(), user))
+        # A user whom no server can serve; 'check' reports the file.
+        except ConfigurationError:
+            continue
+    return [spaces[name] for name in sorted(spaces)]
+
+
+def _as_user(user: str) -> AbstractContextManager[RequestContext]:
+    return request_scope(RequestContext(request_id=f"state {user}", user=user))
+
+
+def _discussions(folder: str | None) -> Iterator[tuple[str, StoredDiscussion]]:
+    """Yield the discussions in a folder, or those of all users, each with its space. Raises NotDoneError."""
+    spaces = _spaces()
+    if folder is not None:
+        if not os.path.isdir(folder):
+            raise NotDoneError(f"There is no folder {folder}.")
+        name = next((space.name for space in spaces if os.path.realpath(space.root) == os.path.realpath(folder)), "")
+        yield from ((name, discussion) for discussion in discussions_in(folder))
+        return
+    # Folders of old installations are below those of all users, but belong to the users whose own folder they are.
+    roots = {os.path.realpath(space.root) for space in spaces}
+    taken: set[tuple[str, str | None, str]] = set()
+    for space in spaces:
+        with _as_user(space.user):
+            found = all_discussions()
+        for discussion in found:
+            root = os.path.realpath(os.path.dirname(discussion.root) if discussion.key_hash else discussion.root)
+            place = root, discussion.key_hash, discussion.discussion_id
+            if place not in taken and (root == os.path.realpath(space.root) or root not in roots):
+                taken.add(place)
+                yield space.name, discussion
+
+
+class _Targets:
+    """Where discussions are exported to: one folder, or the users' own."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._spaces = {space.name: space for space in _spaces()}
+        # By folder or space, and in it by key and id.
+        self._present: dict[str, dict[tuple[str | None, str], StoredDiscussion]] = {}
+        self._given: set[tuple[str, str]] = set()
+
+    def of(self, name: DiscussionName) -> tuple[str, StoredDiscussion | None]:
+        """Return the folder of discussions for this one, and what is there of it. Raises ValueError."""
+        place = name.key_hash or None, name.discussion_id
+        if self._folder is not None:
+            if name[1:] in self._given:
+                raise ValueError("other users have one with this name, which is in the folder now; leave --to out")
+            self._given.add(name[1:])
+            return self._folder, self._found(self._folder, lambda: discussions_in(str(self._folder))).get(place)
+        space = self._spaces.get(name.space)
+        if space is None:
+            raise ValueError(f"it belongs to '{name.space}', which is the discussionDirectory of no user; give --to")
+        with _as_user(space.user):
+            return space.root, self._found(space.name, all_discussions).get(place)
+
+    def _found(self, where: str, scan: Callable[[], list[StoredDiscussion]]
+               ) -> dict[tuple[str | None, str], StoredDiscussion]:
+        if where not in self._present:
+            self._present[where] = {(one.key_hash, one.discussion_id): one for one in scan()}
+        return self._present[where]
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+def _parser(program: str) -> Parser:
+    parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(database=None, ConfigDirectory=None, PublicDirectory=None, DiscussionDirectory=None)
+    _add_common(parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        command = commands.add_parser(name)
+        _add_common(command)
+        if name == "import":
+            command.add_argument("--from", dest="source", metavar="FOLDER", help="only those in this folder")
+            command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        if name == "export":
+            command.add_argument("--to", dest="target", metavar="FOLDER", help="write all of them into this folder")
+            command.add_argument("ids", nargs="*", metavar="ID", help="only these conversations")
+        if name != "upgrade":
+            command.add_argument("--replace", action="store_true", help="replace what is there and different")
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Flags that may stand before and behind the command."""
+    for name, mark, meaning in (
+            ("--database", "URL", f"the state database (better: {DATABASE_VARIABLE})"),
+            ("--ConfigDirectory", "P", "the Configs folder"), ("--PublicDirectory", "P", "parent of Configs"),
+            ("--DiscussionDirectory", "P", "folder of the stored conversations")):
+        parser.add_argument(name, metavar=mark, default=argparse.SUPPRESS, help=meaning)
