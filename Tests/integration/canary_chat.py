@@ -81,11 +81,14 @@ def hits(*places: Path) -> list[str]:
 
 def _first(file: Path) -> bytes:
     data = os.fsencode(file.name).lower() + b"\n"
-    if file.is_file():
-        content = file.read_bytes()
-        if vector_bytes() in content:
-            return b"vector"
-        data += content.lower()
+    try:
+        content = file.read_bytes() if file.is_file() else b""
+    except FileNotFoundError:
+        # A server at work has removed it meanwhile, as it does with the journal of a database.
+        content = b""
+    if vector_bytes() in content:
+        return b"vector"
+    data += content.lower()
     return next((needle for needle in needles() if needle in data), b"")
 
 
@@ -93,7 +96,7 @@ def console_hits(console: Path) -> list[str]:
     """As ``hits``, in a folder of the run console: what is compressed in its databases is looked at, too."""
     found = hits(console)
     for file in sorted(console.glob("*.db")):
-        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=60)) as database:
             tables = [name for name, in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             rows = [row for table in tables for row in database.execute(f"SELECT * FROM {table}")]
         for value in (value for row in rows for value in row if isinstance(value, bytes)):
@@ -105,7 +108,7 @@ def console_hits(console: Path) -> list[str]:
 
 def recorded(console: Path) -> int:
     """Return how many runs are on disk; -1 while one is at work."""
-    with closing(sqlite3.connect(f"{(console / 'index.db').as_uri()}?mode=ro", uri=True)) as database:
+    with closing(sqlite3.connect(f"{(console / 'index.db').as_uri()}?mode=ro", uri=True, timeout=60)) as database:
         rows = database.execute("SELECT ended FROM run").fetchall()
     return len(rows) if all(ended for ended, in rows) else -1
 

@@ -14,7 +14,7 @@ from Tests.integration.gate_cases import CHAT
 MEGABYTE = 1024 * 1024
 LINGER = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
 PIECE = 65536
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
 
 START = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n".encode()
 Pieces = Callable[[], Iterable[bytes]]

@@ -3,12 +3,11 @@
     with HealthPoller(port) as poller:
         with poller.watching() as seen:
             ...
-        assert seen.worst < 0.1
+        assert not seen.failed and seen.worst < MOST_SECONDS
 """
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -20,7 +19,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 PAUSE_SECONDS = 0.01
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60.0
+# Far more than an answer takes on a busy machine, far less than a fault whose end is waited for.
+MOST_SECONDS = 5.0
 REQUEST = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 
@@ -30,31 +31,12 @@ class Seen:
 
     Attributes:
         worst: seconds from the attempt to connect to the end of the slowest answer.
-        noise: the same of a server that has nothing to do, asked in turn: what the machine's other work costs.
         failed: the first thing that was no 200, empty if there was none.
     """
 
     count: int = 0
     worst: float = 0.0
-    noise: float = 0.0
     failed: str = ""
-
-
-ONE_THREAD = 2.0  # everything has its turn on one thread there, large bodies included
-
-
-def overbooked() -> float:
-    """How many times more work the machine has than it can do, as far as it says; 1 if it can do it all.
-
-    Tests that run side by side count: each has a server, clients and a back-end of its own.
-    """
-    load = os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else 1.0
-    return max(1.0, load, float(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-
-
-def patience_with(script: str) -> float:
-    """By what a limit for a launcher's answers is multiplied."""
-    return overbooked() * (ONE_THREAD if script == "run_eventlet.py" else 1.0)
 
 
 def ask(port: int) -> str:
@@ -99,41 +81,24 @@ class HealthPoller:
         return self._process.stdout.readline()
 
 
-def _serve_idly(listener: socket.socket) -> None:
-    while True:
-        sock, _ = listener.accept()
-        with sock:
-            sock.recv(65536)
-            sock.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-
-
-def _timed(port: int) -> tuple[float, str]:
-    started = time.monotonic()
-    wrong = ask(port)
-    return time.monotonic() - started, wrong
-
-
-def _poll(port: int, idle_port: int, wanted: threading.Event, seen: Seen) -> None:
+def _poll(port: int, wanted: threading.Event, seen: Seen) -> None:
     while wanted.is_set():
-        seconds, wrong = _timed(port)
-        seen.worst = max(seen.worst, seconds)
+        started = time.monotonic()
+        wrong = ask(port)
+        seen.worst = max(seen.worst, time.monotonic() - started)
         seen.failed = seen.failed or wrong
-        seen.noise = max(seen.noise, _timed(idle_port)[0])
         seen.count += 1
         time.sleep(PAUSE_SECONDS)
 
 
 def main(port: int) -> None:
     seen, wanted = Seen(), threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=_serve_idly, args=(listener,), daemon=True).start()
-    idle_port = listener.getsockname()[1]
     thread: threading.Thread | None = None
     for line in sys.stdin:
         if line.strip() == "begin":
             seen = Seen()
             wanted.set()
-            thread = threading.Thread(target=_poll, args=(port, idle_port, wanted, seen))
+            thread = threading.Thread(target=_poll, args=(port, wanted, seen))
             thread.start()
         elif thread is not None:
             wanted.clear()

@@ -206,7 +206,7 @@ class Launcher:
         """Bytes that the process has printed so far."""
         return self._log.stat().st_size
 
-    def wait_output(self, text: str, timeout: float = 5.0, since: int = 0) -> str:
+    def wait_output(self, text: str, timeout: float = 60.0, since: int = 0) -> str:
         """The output once it has ``text``. Raises AssertionError."""
         deadline = time.monotonic() + timeout
         while text not in (output := self.output(since)):
@@ -223,9 +223,9 @@ class Launcher:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(5)
+            self.process.wait(60)
 
-    def request(self, method: str, path: str, body: Any = None, timeout: float = 20.0) -> Response:
+    def request(self, method: str, path: str, body: Any = None, timeout: float = 60.0) -> Response:
         """One request on a connection of its own, answered completely."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         started = time.monotonic()
@@ -247,11 +247,11 @@ class Launcher:
         body = json.dumps(self._chat(model, stream)).encode("utf-8")
         head = (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n")
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         sock.sendall(head.encode("ascii") + body)
         return sock
 
-    def open_front(self, front: Front, model: str, stream: bool, timeout: float = 30.0) -> socket.socket:
+    def open_front(self, front: Front, model: str, stream: bool, timeout: float = 60.0) -> socket.socket:
         """Send a request in a dialect and leave the answer unread."""
         assert self._backend is not None
         body = json.dumps(front.body(self._backend.hello, model=model, stream=stream)).encode()
@@ -281,7 +281,7 @@ class Launcher:
         raise AssertionError(f"{self.script} did not start (exit status {self.process.poll()}):\n{self.output()}")
 
 
-def run_launcher(script: str, *arguments: str | os.PathLike[str], timeout: float = 30.0) \
+def run_launcher(script: str, *arguments: str | os.PathLike[str], timeout: float = 120.0) \
         -> subprocess.CompletedProcess[str]:
     """Run a launcher that is expected to end by itself."""
     return subprocess.run(
@@ -302,7 +302,7 @@ def home_environment(home: Path) -> dict[str, str]:
     return {"HOME": str(home), "USERPROFILE": str(home)}
 
 
-def read_until(sock: socket.socket, wanted: bytes, timeout: float = 10.0) -> bytes:
+def read_until(sock: socket.socket, wanted: bytes, timeout: float = 60.0) -> bytes:
     """Read until ``wanted`` has arrived. Raises AssertionError if the peer closes first or takes too long."""
     data = b""
     sock.settimeout(timeout)
@@ -313,7 +313,7 @@ def read_until(sock: socket.socket, wanted: bytes, timeout: float = 10.0) -> byt
     return data
 
 
-def read_to_end(sock: socket.socket, timeout: float = 10.0) -> bytes:
+def read_to_end(sock: socket.socket, timeout: float = 60.0) -> bytes:
     """Read until the peer closes."""
     data = b""
     sock.settimeout(timeout)

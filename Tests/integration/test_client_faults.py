@@ -25,14 +25,14 @@ from Tests.integration.client_faults import (
     send,
 )
 from Tests.integration.conftest import Servers
-from Tests.integration.health_poller import HealthPoller, Seen, patience_with
+from Tests.integration.health_poller import MOST_SECONDS, HealthPoller, Seen, ask
 from Tests.integration.launcher import Backend, Launcher, read_until
 from Tests.stub_backend import Reply, chat_stream_reply
 from Tests.tables import check_all
 
-HEALTH_SECONDS = 0.1
 HOLD_SECONDS = 0.3  # for faults that keep the server waiting
-LEFT_SECONDS = 1.0
+# A client that leaves unnoticed is noticed when the back-end ends, which it never does here.
+LEFT_SECONDS = 60.0
 TOKEN = "word " * 2000
 TOKENS = 4000  # 40 MB, more than the buffers of any system take
 
@@ -56,6 +56,8 @@ def commit(port: int, poller: HealthPoller, fault: Fault) -> tuple[Heard, Seen]:
             heard = listen(connections[0])
         else:
             time.sleep(HOLD_SECONDS)
+            # While the server still waits for the rest.
+            assert not ask(port)
             connections[0].setblocking(False)
             with pytest.raises(BlockingIOError):
                 connections[0].recv(1)
@@ -72,14 +74,11 @@ def check_answer(fault: Fault, heard: Heard) -> None:
 def test_fault(watched: tuple[Launcher, HealthPoller], fault: Fault) -> None:
     server, poller = watched
     traces = server.output().count("Traceback")
-    bound = HEALTH_SECONDS * patience_with(server.script)
     heard, seen = commit(server.port, poller, fault)
-    if seen.worst - seen.noise >= bound:  # once more: the machine has other work too
-        heard, seen = commit(server.port, poller, fault)
     if fault.statuses:
         check_answer(fault, heard)
     assert not seen.failed
-    assert seen.count > 0 and seen.worst - seen.noise < bound, seen
+    assert seen.count > 0 and seen.worst < MOST_SECONDS, seen
     assert server.ask("Single").text == "single says hello."
     assert server.output().count("Traceback") == traces
 

@@ -47,7 +47,7 @@ def last_text(request: RecordedRequest) -> str:
     return str(request.json["messages"][-1]["content"])
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Wait for ``condition``, far longer than even a busy machine needs; return whether it came true."""
     end = time.monotonic() + seconds
     while not condition():
