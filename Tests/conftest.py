@@ -85,9 +85,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: at the end, one worker would have them while the others have nothing to do."""
+    """Files that wait most come first, so that others compute meanwhile: integration tests, then slow unit tests. Last,
+    they would keep one worker busy while the others have nothing to do."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.get_closest_marker("integration") is None, item.path not in slow))
     if config.getoption("--quick"):
         left_out = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=left_out)

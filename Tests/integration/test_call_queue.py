@@ -30,6 +30,8 @@ from Tests.integration.launcher import (
 from Tests.stub_backend import RecordedRequest, Reply
 from Tests.workflows.engine_lab import until
 
+pytestmark = pytest.mark.slow
+
 AT_ONCE = 10.0
 QUIET_SECONDS = 0.3
 

@@ -21,6 +21,8 @@ from Tests.integration.process_figures import held_at_rest
 from Tests.stub_backend import StubBackend
 from Tests.tables import check_all
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 16
 LARGE, LARGE_WORKERS = "long-line", 4
 """Megabytes in one token are work that a thread does in one piece, so that many of them delay everybody."""

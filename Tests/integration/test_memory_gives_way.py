@@ -13,6 +13,8 @@ from Tests.integration.memory_chat import ANSWER, Exchange, MemoryBackend, conve
 from Tests.integration.test_memory_crash import LOOKBACK, read
 from Tests.workflows.engine_lab import until
 
+pytestmark = pytest.mark.slow
+
 PASS_SECONDS = 90.0
 # Far below the pass, far above an answer on a busy machine.
 PROMPT = 30.0

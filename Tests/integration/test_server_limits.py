@@ -18,6 +18,8 @@ from Tests.integration.test_client_faults import open_with_small_window
 from Tests.stub_backend import chat_reply
 from Tests.workflows.engine_lab import until
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 1.0
 SLACK = 4.0  # buffers that grow take something now and then, and Waitress looks after a while only
 FILES = 64

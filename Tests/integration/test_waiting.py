@@ -28,6 +28,8 @@ from Tests.integration.launcher import (
 from Tests.stub_backend import RecordedRequest, Reply
 from Tests.workflows.engine_lab import until
 
+pytestmark = pytest.mark.slow
+
 BUSY = "Server busy, concurrency limit reached"
 TIMEOUT = 9.0  # seconds; more than the time after which a stream gets its headers
 TITLE = ('### Task:\nGenerate a title. {}\n### Output:\nJSON format: {{ "title": "x" }}\n### Chat History:\n'
