@@ -3,10 +3,13 @@ from __future__ import annotations
 
 import re
 
+from Middleware.utilities.http.addresses import is_loopback
+
 SCHEMES = ("postgresql://", "postgres://")
 
 # Everything to the last @ of the part before the path: a password may contain an @ that should have been escaped.
 _USER_AND_PASSWORD = re.compile(r"(?<=://)([^/?#]*)@")
+_AUTHORITY = re.compile(r"([^/?#]*)(.*)", re.DOTALL)
 _SECRET_SETTING = re.compile(r"((?:^|[?&\s])(?:ssl)?password=)[^&\s]*", re.IGNORECASE)
 
 
@@ -17,3 +20,23 @@ def masked(url: str) -> str:
         return f"{user}{colon and ':***'}@"
 
     return _SECRET_SETTING.sub(r"\1***", _USER_AND_PASSWORD.sub(without_password, url, count=1))
+
+
+def problem_of(url: str) -> str:
+    """Return why ``url`` cannot be an address of PostgreSQL; empty if it can. Quotes nothing of it."""
+    if not url.startswith(SCHEMES):
+        return "it takes postgresql://..."
+    authority, rest = _AUTHORITY.match(url.partition("://")[2]).groups()  # type: ignore[union-attr]
+    if "@" in rest and "@" not in authority:
+        return "special characters in user and password must be percent-encoded: / is %2F, ? is %3F, # is %23"
+    return ""
+
+
+def is_encrypted_or_local(sslmode: str, hosts: str) -> bool:
+    """Return whether nobody on the way can read what is sent: TLS is required, or nothing leaves this machine."""
+    return sslmode in ("require", "verify-ca", "verify-full") or all(map(_is_here, hosts.split(",")))
+
+
+def _is_here(host: str) -> bool:
+    # An empty host, and a folder, mean a socket of this machine; @ begins the name of an abstract one.
+    return not host or host.startswith(("/", "@")) or host == "localhost" or is_loopback(host)

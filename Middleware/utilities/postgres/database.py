@@ -163,11 +163,11 @@ class Database:
     @property
     def place(self) -> str:
         """The database in messages: its name, host and port as far as the address has them."""
-        name = self._part("dbname", "service", "user") or "the default"
-        return f"{name} at {self._part('hostaddr', 'host') or 'localhost'}:{self._part('port') or 5432}"
+        name = self.setting("dbname", "service", "user") or "the default"
+        return f"{name} at {self.setting('hostaddr', 'host') or 'localhost'}:{self.setting('port') or 5432}"
 
-    def _part(self, *names: str) -> str:
-        """Return the first of these parts of the address that it has; empty if it has none of them."""
+    def setting(self, *names: str) -> str:
+        """Return the first of these settings that the address has; empty if it has none of them."""
         return next((str(self._given[name]) for name in names if self._given.get(name)), "")
 
     # -- its life ------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class Listener:
         if self._thread is not None:
             self._thread.join(10 * _BEAT_SECONDS)
 
-    def hears(self, seconds: float = 2.0) -> bool:
+    def hears(self, seconds: float) -> bool:
         """Return whether a notification that the pool sends arrives here. Raises StateUnavailableError."""
         self._test, self._test_arrived = uuid.uuid4().hex, threading.Event()
         self._database.write(NOTIFY, [f"{_TEST} {self._test}"])
