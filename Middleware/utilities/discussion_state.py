@@ -9,6 +9,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.encryption_utils import Cipher
 
 if TYPE_CHECKING:
+    from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
     from Middleware.utilities.conversations.vector_memory.searchable import SearchableMemories
 
 SHORT = ".lock"
@@ -86,6 +87,10 @@ class Discussions(Protocol):
         ``key_hash`` and ``encryption_key`` belong to the client's API key. Raises ValueError for an id or hash that is
         not usable as the name of a folder.
         """
+
+    def folder(self, discussion_id: str, key_hash: str | None = None,
+               encryption_key: bytes | None = None) -> DiscussionFolder | None:
+        """Return the folder of a conversation, for scripts that open its files; None if no files are used."""
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
         """Return whether this id, without a key, is the hash of a client's key that has conversations."""

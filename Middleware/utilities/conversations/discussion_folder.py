@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from Middleware.exceptions import WilmerError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities.config import paths, users
@@ -221,6 +222,10 @@ class DiscussionFolders:
               encryption_key: bytes | None = None) -> DiscussionState:
         return DiscussionFolder(discussion_id, key_hash, encryption_key)
 
+    def folder(self, discussion_id: str, key_hash: str | None = None,
+               encryption_key: bytes | None = None) -> DiscussionFolder | None:
+        return DiscussionFolder(discussion_id, key_hash, encryption_key)
+
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
         # Other spellings of the name count too: file systems may ignore case and invisible characters.
         if not KEY_FOLDER.fullmatch(folded_name(discussion_id)):
@@ -251,14 +256,24 @@ def holds_data_of_a_key(discussion_id: str) -> bool:
 
 # -- for users' scripts ------------------------------------------------------------------------------------------------
 # Each takes a discussion id and, for the conversation of a client with an API key, the hash of that key. It returns the
-# path of the existing file, which may be an older one beside the folder, else the path of a new one.
+# path of the existing file, which may be an older one beside the folder, else the path of a new one. Raises WilmerError
+# if conversations are not in files.
 
 def _json_file(name: str, discussion_id: str, api_key_hash: str | None = None) -> str:
-    return DiscussionFolder(discussion_id, api_key_hash).file(name)
+    return _folder(discussion_id, api_key_hash).file(name)
 
 
 def get_discussion_state_document_file_path(discussion_id: str, api_key_hash: str | None = None) -> str:
-    return DiscussionFolder(discussion_id, api_key_hash).plain_file("state_document.md")
+    return _folder(discussion_id, api_key_hash).plain_file("state_document.md")
+
+
+def _folder(discussion_id: str, key_hash: str | None) -> DiscussionFolder:
+    folder = process().one(discussions).folder(discussion_id, key_hash)
+    # The path of a file that nobody reads or writes would mislead the script.
+    if folder is None:
+        raise WilmerError("This server stores conversations in a database, so they have no files. Scripts can use "
+                          "MemoryStore of Middleware.services.memory.memory_store.")
+    return folder
 
 
 get_discussion_memory_file_path = partial(_json_file, "memories.json")

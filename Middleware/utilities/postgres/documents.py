@@ -101,6 +101,10 @@ class DatabaseDiscussions:
             return DiscussionFolder(discussion_id, key_hash, encryption_key)
         return DatabaseDiscussion(self, discussion_id, key_hash, encryption_key)
 
+    def folder(self, discussion_id: str, key_hash: str | None = None,
+               encryption_key: bytes | None = None) -> DiscussionFolder | None:
+        return DiscussionFolder(discussion_id, key_hash, encryption_key) if current_trial() is not None else None
+
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
         folded = folded_name(discussion_id)
         if not KEY_FOLDER.fullmatch(folded):
