@@ -14,8 +14,9 @@ from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.api.handlers.base.base_api_handler import LISTENERS_KEY
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
-from Middleware.models.process import Process, install
+from Middleware.models.process import Process, install, process
 from Middleware.services.idempotency_service import get_idempotency_service
+from Middleware.utilities.conversations.discussion_folder import discussions
 from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.registry import node_types
 
@@ -64,8 +65,10 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
         gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
     browsers = BrowserSafety(globals_.ALLOWED_ORIGINS)
     console = None if records is None or not records.has_console else _console(records, browsers, gated, observer)
+    stored = process().one(discussions)
     return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB, globals_.ACCESS_KEYS, browsers,
-                               globals_.PRIVATE_CLIENTS_ONLY, console, observer)
+                               globals_.PRIVATE_CLIENTS_ONLY, console, observer,
+                               (lambda: stored.worker) if stored.worker else None)
 
 
 def _console(records: RunRecords, browsers: BrowserSafety, gated: WSGIApplication, observer: Listeners) -> Door:

@@ -21,6 +21,7 @@ from Middleware.utilities.http.addresses import is_loopback
 
 if TYPE_CHECKING:
     from Middleware.services.run_records.records import RunRecords
+    from Middleware.utilities.postgres.worker import StateWorker
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +31,13 @@ PRIVATE_ONLY = ("  Clients:        everyone with a private address (your own net
 
 
 def describe(host: str, port: int, address: str, is_demo: bool = False,
-             records: RunRecords | None = None) -> list[str]:
+             records: RunRecords | None = None, state: StateWorker | None = None) -> list[str]:
     """Return the lines printed at start: resolved directories, users, address, and notes for the operator.
 
     Args:
         address: the numeric address of ``host``, which decides who can connect.
         records: the recorded runs; None where none are.
+        state: the connections to the state database; None with files.
     """
     public = config_utils.get_root_public_directory()
     conversations = _data_directory(config_utils.get_discussions_root_directory, instance.DISCUSSION_DIRECTORY,
@@ -46,8 +48,8 @@ def describe(host: str, port: int, address: str, is_demo: bool = False,
     base = url_of(host, port)
     lines = [f"WilmerAI {VERSION}",
              f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",
-             f"  Conversations:  {conversations}",
-             f"  Lock databases: {locks}",
+             *([f"  Conversations:  {conversations}", f"  Lock databases: {locks}"] if state is None else
+               [f"  Database:       {state.description}, this is worker {state.session.number}"]),
              f"  Log files:      {log_folder}",
              f"  Users:          {served_users()}",
              f"  Listening on:   {host}, port {port}: {base}"]

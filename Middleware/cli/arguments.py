@@ -40,6 +40,7 @@ class LaunchArguments:
         console: ``off``, ``on``, or ``edit``: files of the configuration may be saved from it.
         record: what is kept of runs on the disk: ``off``, ``facts`` or ``texts``; None: as the settings say.
         metrics: ``/metrics`` is served.
+        database: the address of the state database that several processes share; None for files.
         otel: each request is sent as a trace, as OpenTelemetry's environment variables say.
     """
 
@@ -67,6 +68,7 @@ class LaunchArguments:
     record: str | None = None
     metrics: bool = False
     otel: bool = False
+    database: str | None = None
 
 
 class Parser(argparse.ArgumentParser):

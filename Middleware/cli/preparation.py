@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from Middleware.models.atlas import Atlas
     from Middleware.models.config_editor import ConfigEditor
     from Middleware.services.run_records.records import RunRecords
+    from Middleware.utilities.postgres.worker import StateWorker
 
 logger = logging.getLogger(__name__)
 
 
-def configure(arguments: LaunchArguments) -> None:
-    """Set up logging, delete the locks that earlier processes left, and make the concurrency gate."""
+def configure(arguments: LaunchArguments) -> StateWorker | None:
+    """Set up logging, connect to the state database, delete the locks of dead processes, and make the gate.
+
+    Returns the connection to the state database; None without one. Raises StartError.
+    """
     instance.LOGGING_DIRECTORY = users.resolve_logging_directory(arguments.logging_directory)
     instance.FILE_LOGGING = users.resolve_file_logging()
     directory = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else None
@@ -46,10 +50,20 @@ def configure(arguments: LaunchArguments) -> None:
                 platform.python_version(), announcement.served_users(),
                 "LLM calls" if instance.CONCURRENCY_LEVEL == "endpoint" else "requests",
                 instance.CONCURRENCY_LIMIT or "any number", instance.CONCURRENCY_TIMEOUT)
+    state = _state_worker(arguments)
     names: list[str | None] = [*config_utils.configured_users()]
     for user in names or [None]:
         get_locking_service().delete_dead_locks(user)
     instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)
+    return state
+
+
+def _state_worker(arguments: LaunchArguments) -> StateWorker | None:
+    if not arguments.database:
+        return None
+    # Imported here: most servers have files, and need nothing of it.
+    from Middleware.cli.state_database import start_worker
+    return start_worker(arguments.database)
 
 
 def _terminal_log(verbose: bool) -> TerminalFormatter | None:
@@ -87,6 +101,8 @@ def require_optional_packages(arguments: LaunchArguments) -> None:
     if arguments.otel:
         _require("--otel", "requirements-otel.txt", "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
                  "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+    if arguments.database:
+        _require("--database", "requirements-database.txt", "psycopg[binary] psycopg_pool", "psycopg", "psycopg_pool")
 
 
 def _require(flag: str, file: str, packages: str, *modules: str) -> None:

@@ -28,6 +28,7 @@ from Middleware.utilities.http.addresses import is_loopback
 if TYPE_CHECKING:
     from Middleware.cli.worker_processes import Seat
     from Middleware.services.run_records.records import RunRecords
+    from Middleware.utilities.postgres.worker import StateWorker
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Launch:
         records: the recorded runs; None where none are.
         drain_seconds: how long requests may go on after a signal to stop; 0: they are cancelled.
         seat: the connection to the process that has started this one and others; None if there is none.
+        state: the connections to the state database; None with files.
     """
 
     application: WSGIApplication
@@ -57,10 +59,12 @@ class Launch:
     records: RunRecords | None = None
     drain_seconds: float = 0
     seat: Seat | None = None
+    state: StateWorker | None = None
 
     def announce(self) -> None:
         """Print where the server is, once it accepts connections, and begin to check the configuration."""
-        for line in announcement.describe(self.host, self.port, self.address, self.demo, self.records):
+        for line in announcement.describe(self.host, self.port, self.address, self.demo, self.records,
+                                          self.state):
             say(line)
         self.load_check.begin()
 
@@ -87,6 +91,8 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
             serve(launch)
         if launch.records is not None:
             launch.records.close()
+        if launch.state is not None:
+            launch.state.stop()
         end_orderly()
     except KeyboardInterrupt:
         return 0
@@ -139,7 +145,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
         from Middleware.cli.init.command import offer
         offer()
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
-    configure(arguments)
+    state = configure(arguments)
     host = instance.LISTEN_ADDRESS
     sock = bind_socket(host, users.resolve_port()) if seat is None else seat.sock
     address, port = sock.getsockname()[:2]
@@ -155,7 +161,8 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     if records is not None:
         records.begin()
     announcement.log_access(address)
-    return Launch(application, sock, host, port, address, load_check, demo_mode, records, arguments.drain_seconds, seat)
+    return Launch(application, sock, host, port, address, load_check, demo_mode, records, arguments.drain_seconds, seat,
+                  state)
 
 
 def _seat() -> Seat | None:

@@ -78,7 +78,15 @@ class DiscussionState(Protocol):
 
 
 class Discussions(Protocol):
-    """All stored conversations, wherever they are stored."""
+    """All stored conversations, wherever they are stored: the one object that knows."""
+
+    @property
+    def worker(self) -> int:
+        """The number of this process among those that share the conversations in a database; 0 with files."""
+
+    @property
+    def health(self) -> str:
+        """Whether the database answers: ``ok`` or ``unreachable``; empty with files."""
 
     def state(self, discussion_id: str, key_hash: str | None = None,
               encryption_key: bytes | None = None) -> DiscussionState:

@@ -34,12 +34,13 @@ NOT_WHILE_IDLE = (
     "Middleware.api.metrics", "Middleware.cli.demo_backend", "Middleware.cli.init", "Middleware.cli.talk",
     "Middleware.services.lock_database", "Middleware.services.memory.embedding_service",
     "Middleware.services.memory.memory_search", "Middleware.services.memory_service",
-    "Middleware.services.run_records.metrics",
-    "Middleware.utilities.conversations.vector_memory",
+    "Middleware.services.run_records.metrics", "Middleware.services.shared",
+    "Middleware.utilities.conversations.vector_memory", "Middleware.utilities.postgres",
     "Middleware.workflows.tools.mcp.sessions", "Middleware.workflows.tools.mcp.transports",
     "Middleware.workflows.tools.memory", "Middleware.workflows.tools.offline_researcher_api_tool",
     "Middleware.workflows.tools.offline_wikipedia_api_tool", "Middleware.workflows.tools.slow_but_quality_rag_tool",
-    "Middleware.workflows.tools.web", "opentelemetry", "prometheus_client")
+    "Middleware.workflows.tools.web", "opentelemetry", "prometheus_client", "psycopg",
+    "psycopg_pool")
 # Eventlet loads some of these itself, as Flask and urllib3 load what is not listed here.
 NOT_WITH_WAITRESS = ("anyio", "asyncio", "concurrent.futures", "cryptography", "eventlet", "graphlib", "html.parser",
                      "httpx", "httpx2", "jsonschema", "mcp", "multiprocessing", "psutil", "pydantic", "requests",

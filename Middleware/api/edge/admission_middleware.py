@@ -60,6 +60,7 @@ IDEMPOTENT_APIS = frozenset((OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES, A
 """The API types in which a retry with the same idempotency key replaces the earlier attempt."""
 
 HEALTH_PATH = "/health"
+WORKER_HEADER = "X-Wilmer-Worker"
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
@@ -87,12 +88,15 @@ class AdmissionMiddleware:
         private_only: refuse clients with public addresses.
         listeners: get the events of each request.
         console: the door of the console; None without one.
+        worker: returns the number of this process among several, which answers to POST name; None without others.
     """
 
     def __init__(self, app: WSGIApplication, max_request_mb: int = 0, keys: AccessKeys | None = None,
                  browsers: BrowserSafety | None = None, private_only: bool = False,
-                 console: OwnDoor | None = None, listeners: Observer | None = None) -> None:
+                 console: OwnDoor | None = None, listeners: Observer | None = None,
+                 worker: Callable[[], int] | None = None) -> None:
         self.app = app
+        self._worker = worker
         self._listeners = listeners
         self._limit = max_request_mb * MEGABYTE or None
         self._keys = keys
@@ -115,7 +119,10 @@ class AdmissionMiddleware:
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
         judgement = self._browsers.judge(environ)
-        start_response = _with_headers(start_response, [*id_headers(environ), *judgement.headers], is_post)
+        headers = [*id_headers(environ), *judgement.headers]
+        if self._worker is not None and is_post:
+            headers.append((WORKER_HEADER, str(self._worker())))
+        start_response = _with_headers(start_response, headers, is_post)
         # A preflight never carries the key, so it is answered before the key is checked.
         if judgement.preflight:
             start_response("200 OK", [("Content-Length", "0")])

@@ -218,6 +218,8 @@ class DiscussionFolder:
 class DiscussionFolders:
     """All conversations in files."""
 
+    worker, health = 0, ""
+
     def state(self, discussion_id: str, key_hash: str | None = None,
               encryption_key: bytes | None = None) -> DiscussionState:
         return DiscussionFolder(discussion_id, key_hash, encryption_key)

@@ -94,6 +94,14 @@ class DatabaseDiscussions:
         self.database, self.session = database, session
         self.cache: BoundedCache[tuple[str, ...], _Document] = BoundedCache(_CACHED_DOCUMENTS, _weight, _CACHED_BYTES)
 
+    @property
+    def worker(self) -> int:
+        return self.session.number
+
+    @property
+    def health(self) -> str:
+        return "unreachable" if self.database.down else "ok"
+
     def state(self, discussion_id: str, key_hash: str | None = None,
               encryption_key: bytes | None = None) -> DiscussionState:
         # A trial run has a folder of its own, which is removed at its end.

@@ -65,9 +65,10 @@ class WorkerSession:
         database.on_return(self.look)
 
     def open(self) -> int:
-        """Take the smallest free number and return it. Raises psycopg.Error."""
+        """Take the smallest free number and return it; the pool connects under it. Raises psycopg.Error."""
         with self._mutex:
             self._connect()
+        self._database.open()
         self._tell_number()
         return self.number
 

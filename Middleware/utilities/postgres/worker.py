@@ -68,7 +68,6 @@ class StateWorker:
                 self._check(connection)
                 migrate(connection)
             self.session.open()
-            self.database.open()
             self.listener.start()
             if not self.listener.hears(self.database.checkout_seconds):
                 raise StateStartError(_POOLER)

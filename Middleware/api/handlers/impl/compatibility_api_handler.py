@@ -11,7 +11,9 @@ from Middleware.api.errors import describe_error, log_error
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.utilities.conversations.discussion_folder import discussions
 from Middleware.utilities.http.addresses import is_loopback
 
 # Ollama's clients look for the second line.
@@ -44,7 +46,9 @@ class CompatibilityApiHandler(BaseApiHandler):
 
     @staticmethod
     def health() -> Response:
-        return json_response({"status": "ok"})
+        # A database that does not answer is no reason to take the server out: it chats on without stored memories.
+        database = process().one(discussions).health
+        return json_response({"status": "ok", "database": database} if database else {"status": "ok"})
 
 
 def _front_page() -> FrontPage:

@@ -1,0 +1,101 @@
+"""What workers know of each other: a row for each, and whether all have the same configuration."""
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.common.constants import VERSION
+from Middleware.exceptions import StateUnavailableError
+from Middleware.utilities import config_utils
+from Middleware.utilities.text_utils import storable
+
+if TYPE_CHECKING:
+    from Middleware.utilities.postgres.database import Database
+
+logger = logging.getLogger(__name__)
+
+# How often a worker says that it is there, for people who look; whether it is alive, the lock on its number says.
+_BEAT_SECONDS = 20.0
+
+_ENTER = """\
+INSERT INTO wilmer.workers (number, instance_id, host, pid, version, config_hash, started_at, last_seen)
+VALUES (%s, %s, %s, %s, %s, %s, now() - make_interval(secs => %s), now())
+ON CONFLICT (number) DO UPDATE SET instance_id = excluded.instance_id, host = excluded.host, pid = excluded.pid,
+    version = excluded.version, config_hash = excluded.config_hash, started_at = excluded.started_at,
+    last_seen = excluded.last_seen, draining = false"""
+_SEEN = "UPDATE wilmer.workers SET last_seen = now() WHERE number = %s AND instance_id = %s"
+_LEAVE = "DELETE FROM wilmer.workers WHERE number = %s AND instance_id = %s"
+
+
+class Presence:
+    """The row of this worker.
+
+    Args:
+        number: returns the number of this worker.
+        alive: a query for the numbers of the workers that are alive, as its column ``number``.
+        settings: what must be the same on all workers beside the configuration, as text.
+    """
+
+    def __init__(self, database: Database, number: Callable[[], int], alive: str, settings: str = "") -> None:
+        self._database, self._number = database, number
+        self._others = (f"SELECT number, config_hash FROM wilmer.workers WHERE number IN ({alive}) AND number <> %s "
+                        "AND config_hash <> %s ORDER BY number")
+        self._began = self._seen = time.monotonic()
+        self._mark = f"{configuration_hash()} {settings}".strip()
+        # The number under which the row is, and the workers that were warned of.
+        self._entered = 0
+        self._warned: set[tuple[int, str]] = set()
+
+    def enter(self) -> None:
+        """Write the row, also when the database has lost it or the number is another one."""
+        self._entered, self._seen = self._number(), time.monotonic()
+        values = (self._entered, instance.INSTANCE_ID, storable(socket.gethostname()), os.getpid(), VERSION, self._mark,
+                  time.monotonic() - self._began)
+        try:
+            self._database.run(lambda connection: connection.execute(_ENTER, values), again=True)
+        except StateUnavailableError:
+            self._entered = 0
+            return
+        self.compare()
+
+    def beat(self) -> None:
+        """Renew the row now and then; call it as often as you like."""
+        if self._entered != self._number():
+            self.enter()
+        elif time.monotonic() - self._seen >= _BEAT_SECONDS:
+            self._seen = time.monotonic()
+            self._database.write(_SEEN, [self._entered, instance.INSTANCE_ID])
+            self.compare()
+
+    def compare(self) -> None:
+        """Warn of each living worker that has another configuration, once."""
+        for number, mark in self._database.read(self._others, [self._entered, self._mark]):
+            if (number, mark) not in self._warned:
+                self._warned.add((number, mark))
+                logger.warning("Worker %d has another configuration than this one, worker %d: their files below "
+                               "Configs or their --concurrency differ", number, self._entered)
+
+    def leave(self) -> None:
+        """Remove the row. Raises StateUnavailableError."""
+        self._database.write(_LEAVE, [self._entered, instance.INSTANCE_ID])
+
+
+def configuration_hash() -> str:
+    """Return the SHA-256 of names and bytes of all JSON files of the configuration."""
+    root, digest = Path(config_utils.get_root_config_directory()), hashlib.sha256()
+    for path in sorted(root.rglob("*.json"), key=lambda found: found.relative_to(root).as_posix()):
+        try:
+            content = path.read_bytes()
+        # Nobody may read it, or it was removed a moment ago.
+        except OSError:
+            content = b""
+        name = path.relative_to(root).as_posix().encode("utf-8", "surrogateescape")
+        digest.update(b"%d %d " % (len(name), len(content)) + name + content)
+    return digest.hexdigest()

@@ -1,0 +1,68 @@
+"""The rows by which workers know of each other."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from Middleware.services.shared.presence import Presence, configuration_hash
+from Middleware.utilities.postgres.database import Database
+
+pytestmark = pytest.mark.slow
+ALIVE = "SELECT number FROM generate_series(1, 3) AS number"
+
+
+@pytest.fixture
+def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "Configs"
+    (folder / "Users").mkdir(parents=True)
+    (folder / "Users" / "ann.json").write_text("{}", "utf-8")
+    monkeypatch.setattr("Middleware.common.instance_global_variables.CONFIG_DIRECTORY", str(folder))
+    return folder
+
+
+def rows(database: Database) -> list[int]:
+    return [number for (number,) in database.read("SELECT number FROM wilmer.workers ORDER BY number")]
+
+
+def test_the_hash_knows_names_and_bytes_of_json_files_only(configs: Path) -> None:
+    first = configuration_hash()
+    (configs / "notes.txt").write_text("x", "utf-8")
+    assert configuration_hash() == first and len(first) == 64
+    (configs / "Users" / "bob.json").write_text("", "utf-8")
+    second = configuration_hash()
+    (configs / "Users" / "bob.json").rename(configs / "Users" / "bot.json")
+    assert len({first, second, configuration_hash()}) == 3
+
+
+def test_a_row_for_each_worker_and_one_warning_of_a_difference(database: Database, configs: Path,
+                                                               caplog: pytest.LogCaptureFixture) -> None:
+    presences = [Presence(database, lambda number=number: number, ALIVE) for number in (1, 2)]
+    for presence in presences:
+        presence.enter()
+    assert rows(database) == [1, 2] and caplog.text == ""
+    (configs / "Users" / "ann.json").write_text('{"port": 1}', "utf-8")
+    third = Presence(database, lambda: 3, ALIVE, "concurrency=2/wilmer")
+    third.enter()
+    third.compare()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        f"Worker {number} has another configuration than this one, worker 3" for number in (1, 2)]
+    # A dead worker's row is nobody's configuration.
+    caplog.clear()
+    Presence(database, lambda: 1, "SELECT 1 AS number").enter()
+    assert caplog.text == ""
+
+
+def test_a_row_that_was_lost_or_has_another_number_is_written_anew(database: Database, configs: Path) -> None:
+    number = [1]
+    presence = Presence(database, lambda: number[0], ALIVE)
+    presence.beat()
+    assert rows(database) == [1]
+    database.write("DELETE FROM wilmer.workers")
+    presence.beat()
+    assert rows(database) == []
+    number[0] = 2
+    presence.beat()
+    assert rows(database) == [2]
+    presence.leave()
+    assert rows(database) == []
