@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page
 
-from Tests.console.conftest import PHONE, WIDE, watched
+from Tests.console.conftest import PHONE, WIDE, Contexts
 from Tests.console.every_view import VIEWS, View, full_world
 from Tests.console.scripted_server import STATIC, ScriptedServer
 
@@ -53,36 +53,11 @@ def full() -> Iterator[tuple[ScriptedServer, dict[str, str]]]:
         yield server, ids
 
 
-def show(context: BrowserContext, server: ScriptedServer, view: View, ids: dict[str, str]) -> Page:
+def show(page: Page, server: ScriptedServer, view: View, ids: dict[str, str]) -> None:
     server.world.script(view.answers(server))
-    page = context.new_page()
     page.goto(server.url + re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], view.address))
     view.ready(page).wait_for()
     view.act(page)
-    return page
-
-
-class Contexts:
-    """One context for all views: what it has loaded is in its cache, which halves the time of all of them."""
-
-    def __init__(self, browser: Browser) -> None:
-        self.reports: list[str] = []
-        self._open = {signed_in: watched(browser, self.reports, signed_in) for signed_in in (True, False)}
-
-    def get(self, signed_in: bool) -> BrowserContext:
-        self.reports.clear()
-        return self._open[signed_in]
-
-    def close(self) -> None:
-        for context in self._open.values():
-            context.close()
-
-
-@pytest.fixture(scope="module")
-def contexts(browser: Browser) -> Iterator[Contexts]:
-    shared = Contexts(browser)
-    yield shared
-    shared.close()
 
 
 def findings(page: Page, options: dict[str, Any]) -> list[str]:
@@ -98,19 +73,18 @@ def test_a_view_in_both_themes_and_all_sizes(
 ) -> None:
     server, ids = full
     view = VIEWS[name]
-    page = show(contexts.get(view.signed_in), server, view, ids)
-    page.evaluate(AXE_SCRIPT)
     problems = []
-    for size, viewport in SIZES.items():
-        page.set_viewport_size(viewport)
-        page.evaluate(SETTLE)
-        problems += [f"{size}: {one}" for one in page.evaluate(LOST)]
-        for theme, options in (("light", {}), ("dark", COLOURS)) if size != "200 % zoom" else ():
-            page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-            problems += [f"{size}, {theme}: {one}" for one in findings(page, options)]
-    problems += [f"moves: {one}" for one in page.evaluate(MOVING)]
-    page.close()
-    problems += contexts.reports
+    with contexts.tab(view.signed_in) as page:
+        show(page, server, view, ids)
+        page.evaluate(AXE_SCRIPT)
+        for size, viewport in SIZES.items():
+            page.set_viewport_size(viewport)
+            page.evaluate(SETTLE)
+            problems += [f"{size}: {one}" for one in page.evaluate(LOST)]
+            for theme, options in (("light", {}), ("dark", COLOURS)) if size != "200 % zoom" else ():
+                page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+                problems += [f"{size}, {theme}: {one}" for one in findings(page, options)]
+        problems += [f"moves: {one}" for one in page.evaluate(MOVING)]
     assert not problems, "\n".join(problems)
 
 
@@ -118,7 +92,8 @@ def test_something_moves_for_those_who_have_not_asked_for_rest(
     full: tuple[ScriptedServer, dict[str, str]], open_context: Callable[..., BrowserContext]
 ) -> None:
     server, ids = full
-    page = show(open_context(reduced_motion="no-preference"), server, VIEWS["run, running"], ids)
+    page = open_context(reduced_motion="no-preference").new_page()
+    show(page, server, VIEWS["run, running"], ids)
     assert page.evaluate(MOVING)
 
 
