@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from Middleware.models.cancel_scope import CancelScope
@@ -77,6 +78,47 @@ class DiscussionState(Protocol):
         """Open the searchable memories for one pass; ``write`` creates them. Also raises sqlite3.Error."""
 
 
+@dataclass(frozen=True)
+class ListedDocument:
+    """A document in a list; ``modified`` in seconds since 1970."""
+
+    name: str
+    size: int
+    modified: float
+
+
+@dataclass(frozen=True)
+class Searchable:
+    """The searchable memories of a conversation, as far as they can be counted without a key.
+
+    Attributes:
+        vectors: for each embedding model, the number of memories with a vector.
+        encrypted: the newest memory is encrypted.
+    """
+
+    memories: int = 0
+    vectors: dict[str, int] = field(default_factory=dict)
+    encrypted: bool = False
+
+
+@dataclass(frozen=True)
+class ListedDiscussion:
+    """A conversation in a list.
+
+    Attributes:
+        place: the same for conversations with the same owner.
+        remove: deletes the conversation and returns how many documents it had; all its searchable memories count as
+            one.
+    """
+
+    place: str
+    key_hash: str | None
+    discussion_id: str
+    documents: tuple[ListedDocument, ...]
+    searchable: Searchable
+    remove: Callable[[], int] = field(repr=False, compare=False)
+
+
 class Discussions(Protocol):
     """All stored conversations, wherever they are stored: the one object that knows."""
 
@@ -87,6 +129,9 @@ class Discussions(Protocol):
     @property
     def health(self) -> str:
         """Whether the database answers: ``ok`` or ``unreachable``; empty with files."""
+
+    def listed(self) -> list[ListedDiscussion] | None:
+        """Return all conversations of the current user; None if they are files, which are found in folders."""
 
     def state(self, discussion_id: str, key_hash: str | None = None,
               encryption_key: bytes | None = None) -> DiscussionState:

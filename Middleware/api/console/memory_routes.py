@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from Middleware.api.console.calls import Call, ConsoleError, Download, Role, Routes
-from Middleware.exceptions import DataKeyError, UnreadableDataError
+from Middleware.exceptions import DataKeyError, StateUnavailableError, UnreadableDataError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.discussions import catalog, removal
 from Middleware.services.discussions.contents import PARTS, page
@@ -188,6 +188,8 @@ def _one(call: Call) -> Iterator[_Found]:
                            where="ID") from None
     except UnreadableDataError as error:
         raise ConsoleError(409, str(error)) from None
+    except StateUnavailableError as error:
+        raise ConsoleError(503, f"Nothing was changed: {error}.") from None
     except (OSError, sqlite3.Error) as error:
         raise ConsoleError(500, f"The discussion's files cannot be used: {error}") from None
 
@@ -198,8 +200,11 @@ def _visible(viewer: Viewer) -> Iterator[_Found]:
     users = viewer.users if viewer.users is not None else _users()
     keys = _keys(viewer, users)
     for user in users:
-        with _as_user(user):
-            found = catalog.all_discussions()
+        try:
+            with _as_user(user):
+                found = catalog.all_discussions()
+        except StateUnavailableError as error:
+            raise ConsoleError(503, f"Conversations cannot be shown now: {error}.") from None
         for one in found:
             place = (os.path.realpath(one.root), one.key_hash, one.discussion_id)
             if place not in known and (viewer.role == "operator" or one.key_hash == viewer.key_hash):

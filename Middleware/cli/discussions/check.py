@@ -10,7 +10,7 @@ from typing import Any
 
 from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataError
 from Middleware.services.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
-from Middleware.services.discussions.reading import Reader, hash_log, metadata_of, opened, survey
+from Middleware.services.discussions.reading import Reader, metadata_of, opened, survey
 from Middleware.services.memory.memory_store import (
     CONDENSED_UP_TO,
     MEMORIES_FILE,
@@ -119,13 +119,18 @@ def _database(reader: Reader) -> Iterator[Finding]:
         yield from (Finding(f"{display}: {text}") for text in _faults(path))
         yield from (Finding(f"{display}: {text}") for text in _metadata_faults(reader, path))
         found = survey(path)
-        if found.memories and not hash_log(path):
+        if found.memories and not _is_logged(reader, path):
             yield Finding(f"{display}: no processed message is logged, so the whole conversation is processed again",
                           False)
     except DataKeyError:
         yield _locked(reader, VECTOR_DATABASE)
     except (sqlite3.Error, OSError, UnreadableDataError) as error:
         yield _cannot_read(reader, VECTOR_DATABASE, error)
+
+
+def _is_logged(reader: Reader, path: str) -> bool:
+    with VectorMemories(path, cipher=reader.cipher) as memories:
+        return bool(memories.counts()["hashes"])
 
 
 def _metadata_faults(reader: Reader, path: str) -> Iterator[str]:

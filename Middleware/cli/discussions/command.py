@@ -132,7 +132,7 @@ def rebuild_index(session: Session) -> int:
     path = reader.discussion.database()
     if path is None:
         raise NotDoneError(f"Discussion '{reader.discussion.discussion_id}' has no searchable memories.")
-    with reader.folder.memories(write=True) as memories:
+    with reader.state.memories(write=True) as memories:
         count = memories.rebuild_index()
     output.say(f"The index was made anew from {count} memories.")
     return 0

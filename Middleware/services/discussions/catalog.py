@@ -1,23 +1,35 @@
 """The stored conversations, and the files that belong to each.
 
-Conversations are stored in folders below the discussions root, those of clients with an API key one level deeper. Old
-installations have further locations: ``Public/DiscussionIds`` in the install directory, files named after the
-conversation beside the folders, and databases in ``Public``. Scanning creates and changes nothing.
+In a state database, documents stand for files. Otherwise, conversations are stored in folders below the discussions
+root, those of clients with an API key one level deeper. Old installations have further locations:
+``Public/DiscussionIds`` in the install directory, files named after the conversation beside the folders, and databases
+in ``Public``. Scanning creates and changes nothing.
 """
 from __future__ import annotations
 
+import errno
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from Middleware.models.process import process
 from Middleware.services.memory.compactor_store import FOLDED_FILE, OLD_FILE, OLDEST_FILE
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, STATE_FILE, SUMMARY_FILE, TRACKER_FILE
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_folder import KEY_FOLDER
-from Middleware.utilities.discussion_state import BACKUP, COMPACTOR, MEMORIES, SHORT, VECTOR_DATABASE
+from Middleware.utilities.conversations.discussion_folder import KEY_FOLDER, discussions, stored_discussion
+from Middleware.utilities.discussion_state import (
+    BACKUP,
+    COMPACTOR,
+    MEMORIES,
+    SHORT,
+    VECTOR_DATABASE,
+    ListedDiscussion,
+    Searchable,
+)
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.text_utils import nearest
 
@@ -73,6 +85,11 @@ class StoredDiscussion:
     files: tuple[StoredFile, ...] = ()
 
     @property
+    def has_memories(self) -> bool:
+        """Whether there may be searchable memories."""
+        return self.database() is not None
+
+    @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
@@ -93,8 +110,17 @@ class StoredDiscussion:
                 return found
         return None if self.key_hash else self._file_in(self.root, f"{self.discussion_id}_{name}")
 
+    def read(self, path: str) -> bytes:
+        """Return the content of one of its files as it is stored. Raises OSError."""
+        return Path(path).read_bytes()
+
+    def name_of(self, file: StoredFile) -> str:
+        """Return the name of a file without that of the discussion."""
+        outside = os.path.dirname(file.path) not in self.folders
+        return file.name[len(self.discussion_id) + 1:] if outside else file.name
+
     def database(self) -> str | None:
-        """Return the database of its searchable memories; None if there is none."""
+        """Return the file of its searchable memories; None if there is none."""
         inside = self.data(VECTOR_DATABASE)
         # Elsewhere there are only databases of conversations without an API key.
         if inside or self.key_hash:
@@ -111,6 +137,43 @@ class StoredDiscussion:
         if name in alike:
             return os.path.join(folder, name)
         return os.path.join(folder, alike[0]) if alike and name.endswith(".json") else None
+
+
+@dataclass(frozen=True)
+class DiscussionWithoutFiles(StoredDiscussion):
+    """A conversation in the state database: each of its files is a document, whose path is its name.
+
+    Attributes:
+        remove: deletes it and returns how many documents it had.
+    """
+
+    searchable: Searchable = field(default_factory=Searchable)
+    remove: Callable[[], int] = field(default=int, repr=False, compare=False)
+
+    @property
+    def has_memories(self) -> bool:
+        return bool(self.searchable.memories)
+
+    def data(self, name: str) -> str | None:
+        return name if any(file.path == name for file in self.files) else None
+
+    def read(self, path: str) -> bytes:
+        content = stored_discussion(self.discussion_id, self.key_hash).read(path)
+        if content is None:
+            raise FileNotFoundError(errno.ENOENT, "it is not stored any more", path)
+        return content
+
+    def name_of(self, file: StoredFile) -> str:
+        return file.name
+
+    def database(self) -> str | None:
+        return None
+
+    @staticmethod
+    def of(listed: ListedDiscussion) -> DiscussionWithoutFiles:
+        files = tuple(StoredFile(document.name, document.size, document.modified) for document in listed.documents)
+        return DiscussionWithoutFiles(listed.discussion_id, listed.key_hash, listed.place, (), files,
+                                      listed.searchable, listed.remove)
 
 
 @dataclass
@@ -135,7 +198,10 @@ def database_folders() -> list[str]:
 
 
 def all_discussions() -> list[StoredDiscussion]:
-    """Return all stored discussions of the current user, by key folder and id. Raises ConfigurationError."""
+    """Return all stored discussions of the current user, by key folder and id. Raises ConfigurationError, OSError."""
+    listed = process().one(discussions).listed()
+    if listed is not None:
+        return [DiscussionWithoutFiles.of(one) for one in listed]
     return _scan(discussion_roots(), database_folders())
 
 
@@ -251,7 +317,7 @@ def _different(paths: Iterable[str]) -> list[str]:
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
 
-def choose(discussions: Iterable[StoredDiscussion], discussion_id: str, key_folder: str | None = None
+def choose(stored: Iterable[StoredDiscussion], discussion_id: str, key_folder: str | None = None
            ) -> StoredDiscussion:
     """Return the discussion with this id.
 
@@ -260,7 +326,7 @@ def choose(discussions: Iterable[StoredDiscussion], discussion_id: str, key_fold
 
     Raises NoSuchDiscussionError if there is none, or more than one.
     """
-    known = list(discussions)
+    known = list(stored)
     same_id = [one for one in known if one.discussion_id == discussion_id]
     found = [one for one in same_id if key_folder is None or (one.key_hash or NO_KEY) == key_folder]
     if len(found) == 1:

@@ -91,7 +91,7 @@ def _summary(reader: Reader) -> Entry | None:
 
 def _state(reader: Reader) -> Entry | None:
     # Through the reader for its errors; the store reads the text as the editor does.
-    text = MemoryStore(reader.folder).state_document() if reader.state_document() else ""
+    text = MemoryStore(reader.state).state_document() if reader.state_document() else ""
     return _entry("state", 0, text) if text.strip() else None
 
 
@@ -113,7 +113,7 @@ def _has(text: str, wanted: Sequence[str]) -> bool:
 
 def _covered(reader: Reader, pairs: Sequence[Pair]) -> int:
     """Return how many memories the summary covers."""
-    store, summary = MemoryStore(reader.folder), next(iter(reader.pairs(SUMMARY_FILE)), None)
+    store, summary = MemoryStore(reader.state), next(iter(reader.pairs(SUMMARY_FILE)), None)
     if summary is None:
         return 0
     place = valid_position(pairs, summary, store.summary_position())
@@ -131,9 +131,9 @@ def _times(reader: Reader) -> dict[str, str]:
 
 
 def _searchable(reader: Reader, limit: int, before: int | None, words: str) -> tuple[list[Entry], int]:
-    if reader.discussion.database() is None:
+    if not reader.discussion.has_memories:
         return [], 0
-    with reader.folder.memories() as memories:
+    with reader.state.memories() as memories:
         total = memories.counts()["memories"]
         rows: Iterable[MemoryRow]
         if words.strip():

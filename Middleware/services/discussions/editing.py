@@ -71,9 +71,9 @@ class DiscussionEditor:
     """
 
     def __init__(self, reader: Reader) -> None:
-        self._state = reader.folder
-        self._store = MemoryStore(reader.folder)
-        self._has_database = reader.discussion.database() is not None
+        self._state = reader.state
+        self._store = MemoryStore(self._state)
+        self._has_database = reader.discussion.has_memories
 
     def change(self, key: MemoryKey, text: str) -> MemoryKey:
         """Replace a text and return its new key. Raises ValueError for a blank one."""

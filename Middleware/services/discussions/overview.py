@@ -2,17 +2,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.services.discussions.catalog import StoredDiscussion
-from Middleware.services.discussions.reading import Reader, Searchable, survey
+from Middleware.services.discussions.reading import Reader
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import MEMORIES_FILE, STATE_FILE, SUMMARY_FILE
 from Middleware.utilities.encryption_utils import is_token
@@ -51,12 +49,11 @@ def overview(discussion: StoredDiscussion, keys: DiscussionKeys = NO_KEYS) -> Ov
         row.summary = bool(reader.pairs(SUMMARY_FILE))
     with _faults_in(row):
         path = discussion.data(STATE_FILE)
-        row.state_document = path is not None and os.path.getsize(path) > 0
+        row.state_document = any(file.size > 0 for file in discussion.files if file.path == path)
         # Decrypting every document would be too slow for a list.
-        row.encrypted |= path is not None and locked and is_token(Path(path).read_bytes())
+        row.encrypted |= path is not None and locked and is_token(discussion.read(path))
     with _faults_in(row):
-        path = discussion.database()
-        found = survey(path) if path else Searchable()
+        found = reader.searchable()
         row.searchable, row.vectors = found.memories, found.vectors
         row.encrypted |= found.encrypted and locked
     return row

@@ -10,21 +10,26 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
-from Middleware.services.discussions.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredDiscussion, StoredFile
+from Middleware.services.discussions.catalog import (
+    LOCK_FILES,
+    SQLITE_SUFFIXES,
+    DiscussionWithoutFiles,
+    StoredDiscussion,
+    StoredFile,
+)
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import STATE_FILE
 from Middleware.utilities import sqlite
 from Middleware.utilities.config.json_source import decode_text, parse_json
 from Middleware.utilities.conversations.discussion_files import Pair, pairs_in, texts_in
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
-from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE
+from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE, DiscussionState, Searchable
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, is_token
 
 ENCRYPTED = "encrypted (needs --api-key)"
@@ -66,8 +71,8 @@ class Reader:
         return cipher_for(self.encryption_key)
 
     @property
-    def folder(self) -> DiscussionFolder:
-        return DiscussionFolder(self.discussion.discussion_id, self.discussion.key_hash, self.encryption_key)
+    def state(self) -> DiscussionState:
+        return stored_discussion(self.discussion.discussion_id, self.discussion.key_hash, self.encryption_key)
 
     def pairs(self, name: str) -> list[Pair]:
         """Return the texts and hashes in the file ``name``; none if there is no such file."""
@@ -96,26 +101,20 @@ class Reader:
 
     def bytes(self, path: str) -> bytes:
         """Return the content of a file, decrypted if it is encrypted."""
-        data = Path(path).read_bytes()
+        data = self.discussion.read(path)
         # Files written while encryption was off are in clear.
         return self.cipher.decrypt(data) if is_token(data) else data
 
 
+    def searchable(self) -> Searchable:
+        """Return how many searchable memories there are. Raises sqlite3.Error."""
+        if isinstance(self.discussion, DiscussionWithoutFiles):
+            return self.discussion.searchable
+        path = self.discussion.database()
+        return survey(path) if path else Searchable()
+
+
 # -- database ----------------------------------------------------------------------------------------------------------
-
-@dataclass(frozen=True)
-class Searchable:
-    """The contents of a database, as far as they can be counted without a key.
-
-    Attributes:
-        vectors: for each embedding model, the number of memories with a vector.
-        encrypted: the newest memory is encrypted.
-    """
-
-    memories: int = 0
-    vectors: dict[str, int] = field(default_factory=dict)
-    encrypted: bool = False
-
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[sqlite3.Connection, frozenset[str]]]:
@@ -136,15 +135,6 @@ def survey(path: str) -> Searchable:
             vectors = dict(database.execute("SELECT model, count(*) FROM memory_embeddings WHERE memory_id IN "
                                             "(SELECT id FROM memories) GROUP BY model ORDER BY model").fetchall())
     return Searchable(count, vectors, newest is not None and schema.is_token(newest[0]))
-
-
-def hash_log(path: str) -> list[dict[str, object]]:
-    """Return the hashes of processed messages with their times, oldest first. Raises sqlite3.Error."""
-    with opened(path) as (database, tables):
-        if "vector_memory_hash_log" not in tables:
-            return []
-        rows = database.execute("SELECT message_hash, timestamp FROM vector_memory_hash_log ORDER BY id")
-        return [{"hash": row["message_hash"], "timestamp": row["timestamp"]} for row in rows]
 
 
 def metadata_of(text: Any) -> dict[str, object] | None:
@@ -173,7 +163,7 @@ def export(reader: Reader) -> dict[str, Any]:
             files[name], problem = _content(reader, file)
             unreadable += [problem] if problem else []
     try:
-        database = _database(reader, discussion.database())
+        database = _database(reader)
     except sqlite3.Error as error:
         database, unreadable = None, [*unreadable, f"{discussion.display(VECTOR_DATABASE)}: {error}"]
     return {"format": FORMAT, "version": VERSION, "discussionId": discussion.discussion_id,
@@ -183,9 +173,7 @@ def export(reader: Reader) -> dict[str, Any]:
 
 def _name_in_export(reader: Reader, file: StoredFile) -> str:
     """Return the name without that of the discussion; "" for locks, databases and temporary files."""
-    discussion = reader.discussion
-    outside = os.path.dirname(file.path) not in discussion.folders
-    name = file.name[len(discussion.discussion_id) + 1:] if outside else file.name
+    name = reader.discussion.name_of(file)
     databases = {f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES}
     return "" if name in LOCK_FILES or name in databases or name.endswith(".tmp") else name
 
@@ -200,11 +188,13 @@ def _content(reader: Reader, file: StoredFile) -> tuple[Any, str]:
     return reader.text(file.path), ""
 
 
-def _database(reader: Reader, path: str | None) -> dict[str, object] | None:
-    if path is None:
+def _database(reader: Reader) -> dict[str, object] | None:
+    if not reader.discussion.has_memories:
         return None
-    with VectorMemories(path, cipher=reader.cipher) as memories:
+    path = reader.discussion.database()
+    with VectorMemories(path, cipher=reader.cipher) if path else reader.state.memories() as memories:
         rows = [{**row, "metadata": metadata_of(row["metadata_json"])} for row in memories.all_memories()]
         vectors = [{"memoryId": number, "model": model, "float32": base64.b64encode(blob).decode("ascii")}
-                   for model in survey(path).vectors for number, blob in memories.embeddings(model)]
-    return {"memories": rows, "vectors": vectors, "processedMessages": hash_log(path)}
+                   for model in reader.searchable().vectors for number, blob in memories.embeddings(model)]
+        processed = [{"hash": message, "timestamp": time} for message, time in memories.processed_messages()]
+    return {"memories": rows, "vectors": vectors, "processedMessages": processed}

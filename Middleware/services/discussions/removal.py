@@ -4,11 +4,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from Middleware.services.discussions.catalog import LOCK_FILES, StoredDiscussion, is_key_folder_name
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.services.discussions.catalog import (
+    LOCK_FILES,
+    DiscussionWithoutFiles,
+    StoredDiscussion,
+    is_key_folder_name,
+)
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, stored_discussion
 from Middleware.utilities.discussion_state import COMPACTOR, MEMORIES, SHORT
 
 # Seconds. The server holds this lock for milliseconds only.
@@ -32,12 +37,15 @@ def remove(discussion: StoredDiscussion) -> Removal:
 
     Raises RemovalRefusedError without having changed anything.
     """
+    if isinstance(discussion, DiscussionWithoutFiles):
+        with _all_locks(discussion, (MEMORIES, COMPACTOR)):
+            return Removal(discussion.remove())
     # Deleting through a link could remove files outside the data folder.
     linked = next((folder for folder in discussion.folders if os.path.islink(folder)), None)
     if linked:
         raise RemovalRefusedError(f"{linked} is a link to {os.path.realpath(linked)}. Delete that by hand.")
     removal = Removal()
-    with _all_locks(discussion):
+    with _all_locks(discussion, (MEMORIES, COMPACTOR, SHORT)):
         for file in discussion.files:
             if file.name not in LOCK_FILES:
                 _try(removal, file.path, os.unlink, counts=True)
@@ -54,12 +62,12 @@ def remove(discussion: StoredDiscussion) -> Removal:
 
 
 @contextlib.contextmanager
-def _all_locks(discussion: StoredDiscussion) -> Iterator[None]:
-    folder = DiscussionFolder(discussion.discussion_id, discussion.key_hash)
+def _all_locks(discussion: StoredDiscussion, names: Sequence[str]) -> Iterator[None]:
+    state = stored_discussion(discussion.discussion_id, discussion.key_hash)
     with contextlib.ExitStack() as held:
         try:
-            for name, timeout in ((MEMORIES, 0.0), (COMPACTOR, 0.0), (SHORT, SHORT_WAIT)):
-                held.enter_context(folder.lock(name, timeout=timeout))
+            for name in names:
+                held.enter_context(state.lock(name, timeout=SHORT_WAIT if name == SHORT else 0.0))
         except TimeoutError:
             raise RemovalRefusedError("A running server works on this discussion right now. Nothing was deleted; try "
                                       "again later, or stop the server.") from None

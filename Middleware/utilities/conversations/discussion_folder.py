@@ -23,7 +23,13 @@ from Middleware.utilities.conversations.stored_files import (
     read_stored,
     write_stored,
 )
-from Middleware.utilities.discussion_state import SHORT, VECTOR_DATABASE, Discussions, DiscussionState
+from Middleware.utilities.discussion_state import (
+    SHORT,
+    VECTOR_DATABASE,
+    Discussions,
+    DiscussionState,
+    ListedDiscussion,
+)
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
@@ -219,6 +225,9 @@ class DiscussionFolders:
     """All conversations in files."""
 
     worker, health = 0, ""
+
+    def listed(self) -> list[ListedDiscussion] | None:
+        return None
 
     def state(self, discussion_id: str, key_hash: str | None = None,
               encryption_key: bytes | None = None) -> DiscussionState:

@@ -23,12 +23,13 @@ from Middleware.models.request_context import current_trial
 from Middleware.utilities.config.users import get_discussions_space
 from Middleware.utilities.conversations.discussion_folder import KEY_FOLDER, DiscussionFolder
 from Middleware.utilities.conversations.stored_files import cipher_of, encoded
-from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussion_state import DiscussionState, ListedDiscussion
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, file_named, is_token
 from Middleware.utilities.files.file_access import PathLocks
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.postgres.database import Database, StateConnection
+from Middleware.utilities.postgres.listing import list_discussions
 from Middleware.utilities.postgres.session import WorkerSession
 from Middleware.utilities.text_utils import storable
 
@@ -108,6 +109,11 @@ class DatabaseDiscussions:
         if current_trial() is not None:
             return DiscussionFolder(discussion_id, key_hash, encryption_key)
         return DatabaseDiscussion(self, discussion_id, key_hash, encryption_key)
+
+    def listed(self) -> list[ListedDiscussion] | None:
+        if current_trial() is not None:
+            return None
+        return list_discussions(self.database, storable(get_discussions_space()))
 
     def folder(self, discussion_id: str, key_hash: str | None = None,
                encryption_key: bytes | None = None) -> DiscussionFolder | None:

@@ -235,6 +235,10 @@ class PostgresMemories(SearchableMemories):
     def count_without_embeddings(self, model: str) -> int:
         return next((row[0] for row in self._read(f"SELECT count(*) {_WITHOUT_VECTOR}", (), storable(model))), 0)
 
+    def processed_messages(self) -> list[tuple[str, str]]:
+        return [(row[0], row[1]) for row in self._read(
+            "SELECT message_hash, timestamp FROM wilmer.memory_hash_log WHERE discussion = %s ORDER BY id", ())]
+
     def _log_rows(self, limit: int) -> list[tuple[str, str | None]]:
         rows = self._read(_LOG, (limit,))
         if rows and self._discussion is not None:

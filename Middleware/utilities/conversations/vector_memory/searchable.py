@@ -282,6 +282,10 @@ class SearchableMemories(ABC):
         """Return the numbers of ``memories``, ``embeddings`` and ``hashes``."""
 
     @abstractmethod
+    def processed_messages(self) -> list[tuple[str, str]]:
+        """Return the log of processed messages, the oldest first: hashes and times."""
+
+    @abstractmethod
     def count_without_embeddings(self, model: str) -> int:
         """Return the number of memories that have no vector of this model."""
 

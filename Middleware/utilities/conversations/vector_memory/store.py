@@ -128,6 +128,10 @@ class VectorMemories(SearchableMemories):
         return {name: (self._one(table, f"SELECT count(*) FROM {table}") or (0,))[0]
                 for name, table in tables.items()}
 
+    def processed_messages(self) -> list[tuple[str, str]]:
+        return [(row[0], row[1]) for row in self._all(
+            "vector_memory_hash_log", "SELECT message_hash, timestamp FROM vector_memory_hash_log ORDER BY id")]
+
     def _log_rows(self, limit: int) -> list[tuple[str, str | None]]:
         place = ("(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
                  if "vector_memory_hash_places" in self._tables else "NULL")

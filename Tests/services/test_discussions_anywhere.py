@@ -1,0 +1,131 @@
+"""What an owner sees and does of stored conversations is the same in folders and in the state database."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import DataKeyError, StateUnavailableError
+from Middleware.models.process import process
+from Middleware.services.discussions import catalog, removal
+from Middleware.services.discussions.contents import PARTS, page
+from Middleware.services.discussions.editing import DiscussionBusyError, DiscussionEditor, MemoryKey, NoSuchMemoryError
+from Middleware.services.discussions.overview import as_json, overview
+from Middleware.services.discussions.reading import Reader, export
+from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
+from Middleware.utilities.conversations.discussion_folder import discussions, stored_discussion
+from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.encryption_utils import derive_encryption_key
+from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
+from Tests.utilities.postgres.test_documents import Worker
+
+KEYS = DiscussionKeys(HASH, derive_encryption_key(KEY, "tester"))
+
+
+@pytest.fixture(params=["files", pytest.param("database", marks=pytest.mark.slow)])
+def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiscussionLab]:
+    """The user's conversations: one without a key, an encrypted one, and one that has nothing but a summary."""
+    with contextlib.ExitStack() as stack:
+        lab = DiscussionLab(tmp_path, monkeypatch)
+        if request.param == "database":
+            stack.enter_context(Worker(request.getfixturevalue("database_url"), stack).at_work())
+            monkeypatch.setattr(lab, "folder", lambda name, api_key=None, encrypt=True: stored_discussion(
+                name, HASH if api_key else None, KEYS.encryption_key if api_key and encrypt else None))
+        lab.store("plain")
+        lab.store("secret", KEY)
+        lab.folder("bare").write("chat_summary.json", b'[{"text_block": "little", "hash": "h"}]')
+        yield lab
+
+
+def reader(name: str, keys: DiscussionKeys = NO_KEYS) -> Reader:
+    return Reader(catalog.choose(catalog.all_discussions(), name), keys)
+
+
+def keys_of(name: str, part: str) -> list[MemoryKey]:
+    shown = page(reader(name), part, 50)  # type: ignore[arg-type]
+    assert shown["problem"] == ""
+    return [MemoryKey.parse(entry["key"]) for entry in shown["entries"]]
+
+
+def test_all_are_listed(lab: DiscussionLab) -> None:
+    rows = [as_json(overview(one)) for one in catalog.all_discussions()]
+    assert [{name: value for name, value in row.items() if name not in ("folders", "lastChange", "bytes")}
+            for row in rows] == [
+        {"discussionId": "bare", "keyFolder": None, "memories": 0, "summary": True, "searchableMemories": 0,
+         "vectors": {}, "stateDocument": False, "encrypted": False, "damaged": False},
+        {"discussionId": "plain", "keyFolder": None, "memories": 2, "summary": True, "searchableMemories": 2,
+         "vectors": {"embedder": {"with": 1, "without": 1}}, "stateDocument": True, "encrypted": False,
+         "damaged": False},
+        {"discussionId": "secret", "keyFolder": HASH, "memories": None, "summary": True, "searchableMemories": 2,
+         "vectors": {"embedder": {"with": 1, "without": 1}}, "stateDocument": True, "encrypted": True,
+         "damaged": False}]
+    assert all(row["lastChange"] and row["bytes"] for row in rows)
+    assert as_json(overview(reader("secret").discussion, KEYS))["memories"] == 2
+
+
+@pytest.mark.parametrize(("name", "keys"), [("plain", NO_KEYS), ("secret", KEYS)])
+def test_texts_are_shown(lab: DiscussionLab, name: str, keys: DiscussionKeys) -> None:
+    shown = {part: page(reader(name, keys), part, 50) for part in PARTS}
+    assert {part: [entry["text"] for entry in shown[part]["entries"]] for part in PARTS} == {
+        "summary": ["All that happened."], "memories": ["The inspector came.", "Mara hid the ledger."],
+        "searchable": ["The inspector came.", "Mara hid the ledger."], "state": ["Mara: at the mill"]}
+    assert [entry["text"] for entry in page(reader(name, keys), "searchable", 9, words="ledger")["entries"]] == [
+        "Mara hid the ledger."]
+
+
+def test_without_the_key_nothing_is_shown(lab: DiscussionLab) -> None:
+    assert all(page(reader("secret"), part, 50)["locked"] for part in PARTS)
+    with pytest.raises(DataKeyError):
+        export(reader("secret"))
+
+
+@pytest.mark.parametrize(("name", "keys"), [("plain", NO_KEYS), ("secret", KEYS)])
+def test_an_export_has_everything_in_clear(lab: DiscussionLab, name: str, keys: DiscussionKeys) -> None:
+    content = export(reader(name, keys))
+    assert sorted(content["files"]) == ["chat_summary.json", "memories.json", "state_document.md"]
+    assert content["files"]["memories.json"][0]["text_block"] == "Mara hid the ledger."
+    assert content["files"]["state_document.md"] == "Mara: at the mill" and content["unreadable"] == []
+    searchable: dict[str, Any] = content["vectorMemory"]
+    assert [row["memory_text"] for row in searchable["memories"]] == ["Mara hid the ledger.", "The inspector came."]
+    assert [(row["memoryId"], row["model"]) for row in searchable["vectors"]] == [(1, "embedder")]
+    assert len(searchable["processedMessages"]) == 2
+    assert export(reader("bare"))["vectorMemory"] is None
+
+
+def test_texts_are_changed_and_deleted(lab: DiscussionLab) -> None:
+    for part, number in (("memories", 0), ("searchable", 0), ("summary", 0), ("state", 0)):
+        key = keys_of("plain", part)[number]
+        DiscussionEditor(reader("plain")).change(key, "The mill burned.")
+        assert page(reader("plain"), part, 50)["entries"][0]["text"] == "The mill burned."  # type: ignore[arg-type]
+        with pytest.raises(NoSuchMemoryError):
+            DiscussionEditor(reader("plain")).change(key, "again")
+    for part in ("memories", "searchable"):
+        DiscussionEditor(reader("plain")).delete(keys_of("plain", part)[0])
+        assert [entry["text"] for entry in page(reader("plain"), part, 50)["entries"]  # type: ignore[arg-type]
+                ] == ["Mara hid the ledger."]
+    DiscussionEditor(reader("plain")).delete_all()
+    assert all(page(reader("plain"), part, 50)["entries"] == [] for part in PARTS)
+
+
+def test_a_discussion_is_deleted(lab: DiscussionLab) -> None:
+    discussion = reader("plain").discussion
+    with lab.folder("plain").lock(MEMORIES), pytest.raises(removal.RemovalRefusedError):
+        removal.remove(discussion)
+    with lab.folder("plain").lock(MEMORIES), pytest.raises(DiscussionBusyError):
+        DiscussionEditor(reader("plain")).delete_all()
+    assert removal.remove(discussion).deleted >= 4
+    assert [one.discussion_id for one in catalog.all_discussions()] == ["bare", "secret"]
+    assert lab.folder("plain").read("memories.json") is None
+    with lab.folder("plain").memories() as memories:
+        assert memories.keyword_search("ledger") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", ["database"], indirect=True)
+def test_a_database_that_is_down_is_no_empty_list(lab: DiscussionLab) -> None:
+    process().one(discussions).database.close()  # type: ignore[attr-defined]
+    with pytest.raises(StateUnavailableError):
+        catalog.all_discussions()
