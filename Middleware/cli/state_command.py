@@ -1,7 +1,8 @@
-"""``python server.py state``: moves stored conversations into the state database and back, and prepares its schema."""
+"""``python server.py state``: shows the state database, and moves stored conversations into it and back."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -11,23 +12,33 @@ from dataclasses import dataclass, field
 import psycopg
 
 from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
-from Middleware.cli.discussions.output import complain, make_utf8, say
+from Middleware.cli.discussions.check import check
+from Middleware.cli.discussions.output import complain, human_size, make_utf8, say
 from Middleware.exceptions import ConfigurationError, WilmerError
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
 from Middleware.services.discussions.moving import Outcome, move_in, move_out
+from Middleware.services.discussions.reading import Reader
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.users import existing_users, get_discussions_space
+from Middleware.utilities.conversations.discussion_folder import discussions
+from Middleware.utilities.discussion_state import Discussions
 from Middleware.utilities.postgres.addresses import SCHEMES
 from Middleware.utilities.postgres.database import Database, StateConnection, first_line
+from Middleware.utilities.postgres.documents import DatabaseDiscussions
 from Middleware.utilities.postgres.migrations import SchemaError, migrate
+from Middleware.utilities.postgres.session import LIVE_WORKERS, WorkerSession
 from Middleware.utilities.postgres.stored_discussions import DiscussionName, discussion_names
+from Middleware.utilities.text_utils import counted
 
 DESCRIPTION = """Looks after the state database, which several workers share:
 
+  status                                          the database, the workers that use it, and what is stored
   upgrade                                         bring its schema up to date
   import [--from FOLDER] [--dry-run] [--replace]  store the conversations of all users' folders, or of one folder
   export [--to FOLDER] [--replace] [ID ...]       write conversations as files, into users' own folders or one other
+  check                                           do all documents parse, can every memory be found?
 
 Conversations stay as they are stored: encrypted ones stay encrypted, without any key. What is there already and is
 different is named and left alone, unless --replace is given. Exit status: 0 if all is done, 1 if something differs or
@@ -35,6 +46,10 @@ failed, 2 for wrong arguments."""
 DATABASE_VARIABLE = "WILMER_DATABASE_URL"
 # A document may be large, and nobody waits for an answer.
 STATEMENT_SECONDS = 60.0
+_WORKERS = f"""\
+SELECT number, host, pid, version, to_char(started_at, 'YYYY-MM-DD HH24:MI'), config_hash, draining,
+       (SELECT count(*) FROM wilmer.gate WHERE worker = number)
+FROM wilmer.workers WHERE number IN ({LIVE_WORKERS}) ORDER BY number"""
 Options = argparse.Namespace
 
 
@@ -80,12 +95,12 @@ def main(words: Sequence[str], program: str = "state") -> int:
     make_utf8()
     parser = _parser(program)
     options = parser.parse_args(words)
-    url = (options.database or os.environ.get(DATABASE_VARIABLE, "")).strip()
-    if not url.startswith(SCHEMES):
+    options.database = (options.database or os.environ.get(DATABASE_VARIABLE, "")).strip()
+    if not options.database.startswith(SCHEMES):
         parser.error(f"which database? Give --database postgresql://..., or set {DATABASE_VARIABLE}")
     try:
         _use_configuration(options)
-        with closing(_connect(url)) as connection:
+        with closing(_connect(options.database)) as connection:
             return COMMANDS[options.command](connection, options)
     except (NotDoneError, SchemaError, WilmerError) as error:
         complain(str(error))
@@ -111,6 +126,26 @@ def _use_configuration(options: Options) -> None:
 
 
 # -- commands: each returns the exit status ----------------------------------------------------------------------------
+
+def status(connection: StateConnection, options: Options) -> int:
+    migrate(connection)
+    [(server, size, schema)] = connection.execute(
+        "SELECT current_setting('server_version'), pg_database_size(current_database()), "
+        "(SELECT max(version) FROM wilmer.schema_version)").fetchall()
+    say(f"PostgreSQL {server.split()[0]}, schema {schema}, {human_size(size)}.")
+    workers = connection.execute(_WORKERS).fetchall()
+    say(f"{counted(len(workers), 'worker')}{':' if workers else ''}")
+    usual = max((worker[5] for worker in workers), key=[worker[5] for worker in workers].count, default="")
+    for number, host, pid, version, since, settings, draining, tickets in workers:
+        notes = [f"{counted(tickets, 'request')} at the gate", *(["draining"] if draining else []),
+                 *(["another configuration"] if settings != usual else [])]
+        say(f"  {number}  {host}  pid {pid}  WilmerAI {version}  since {since}  {', '.join(notes)}")
+    [(documents, memories)] = connection.execute(
+        "SELECT (SELECT count(*) FROM wilmer.documents), (SELECT count(*) FROM wilmer.memories)").fetchall()
+    say(f"{counted(len(discussion_names(connection)), 'discussion')}, {counted(documents, 'document')}, "
+        f"{memories} searchable memories.")
+    return 0
+
 
 def upgrade(connection: StateConnection, options: Options) -> int:
     done = migrate(connection)
@@ -145,8 +180,42 @@ def export_all(connection: StateConnection, options: Options) -> int:
     return tally.status("exported")
 
 
+def check_all(connection: StateConnection, options: Options) -> int:
+    migrate(connection)
+    spaces = _spaces()
+    others = sum(name.space not in {space.name for space in spaces} for name in discussion_names(connection))
+    problems = number = 0
+    with _as_conversations_of(options.database):
+        for space in spaces:
+            with _as_user(space.user):
+                for discussion in all_discussions():
+                    number += 1
+                    place = f" (key folder {discussion.key_hash})" if discussion.key_hash else ""
+                    for finding in check(Reader(discussion)):
+                        problems += finding.problem
+                        say(f"{'PROBLEM' if finding.problem else 'note'}: {finding.text}{place}")
+    if others:
+        say(f"note: {counted(others, 'discussion')} of no user's discussionDirectory, not checked")
+    say(f"{counted(number, 'discussion')} checked, {counted(problems, 'problem') if problems else 'no problems'}.")
+    return 1 if problems else 0
+
+
+@contextlib.contextmanager
+def _as_conversations_of(url: str) -> Iterator[None]:
+    """Let all that reads conversations read those in the database."""
+    before = process().one(discussions)
+    with closing(Database(url, "wilmer-state")) as database:
+        database.open()
+        stored: Discussions = DatabaseDiscussions(database, WorkerSession(database))
+        process().put(discussions, stored)
+        try:
+            yield
+        finally:
+            process().put(discussions, before)
+
+
 COMMANDS: dict[str, Callable[[StateConnection, Options], int]] = {
-    "upgrade": upgrade, "import": import_all, "export": export_all}
+    "status": status, "upgrade": upgrade, "import": import_all, "export": export_all, "check": check_all}
 
 
 def _display(key_hash: str | None, discussion_id: str) -> str:
@@ -252,7 +321,7 @@ def _parser(program: str) -> Parser:
         if name == "export":
             command.add_argument("--to", dest="target", metavar="FOLDER", help="write all of them into this folder")
             command.add_argument("ids", nargs="*", metavar="ID", help="only these conversations")
-        if name != "upgrade":
+        if name in ("import", "export"):
             command.add_argument("--replace", action="store_true", help="replace what is there and different")
     return parser
 

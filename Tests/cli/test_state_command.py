@@ -1,6 +1,7 @@
 """Moving stored conversations into the state database and back: every byte and every row stays."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -12,8 +13,9 @@ import pytest
 
 from Middleware.cli import state_command
 from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import process
 from Middleware.services.discussions import moving
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, discussions
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.encryption_utils import cipher_for
@@ -22,6 +24,7 @@ from Middleware.utilities.postgres.database import Database
 from Middleware.utilities.postgres.memory_rows import PostgresMemories
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 from Tests.utilities.conversations.vector_memory.lab import old_database
+from Tests.utilities.postgres.test_documents import Worker
 
 pytestmark = pytest.mark.slow
 TABLES = ("memories", "memory_embeddings", "memory_indexed_topics", "vector_memory_hash_log",
@@ -268,6 +271,40 @@ def test_only_what_is_asked_for_is_exported(full: StateLab, tmp_path: Path) -> N
 def test_the_schema_is_made_once(lab: StateLab) -> None:
     assert lab.run("upgrade")[:2] == (0, ["The schema is up to date; applied: 0001_start."])
     assert lab.run("upgrade")[:2] == (0, ["The schema is up to date; applied: nothing."])
+
+
+def test_status(full: StateLab, database_url: str) -> None:
+    full.run("import")
+    status, out, err = full.run("status")
+    assert (status, err) == (0, []) and out[0].startswith("PostgreSQL ") and ", schema 1, " in out[0]
+    assert out[1:] == ["0 workers", "4 discussions, 12 documents, 6 searchable memories."]
+    with contextlib.ExitStack() as stack:
+        workers = [Worker(database_url, stack) for _ in range(3)]
+        for worker, settings in zip(workers, "abb", strict=True):
+            worker.database.write(
+                "INSERT INTO wilmer.workers VALUES (%s, 'i', 'host', 17, '2.0', %s, '2026-01-02 03:04', now(), %s)",
+                [worker.session.number, settings, settings == "a"])
+        # A worker that was killed left its row.
+        workers[2].session.close()
+        workers[0].database.write("INSERT INTO wilmer.gate (worker) VALUES (1), (1)")
+        out = full.run("status")[1]
+    assert out[1] == "2 workers:" and len(out) == 5
+    assert out[2] == ("  1  host  pid 17  WilmerAI 2.0  since 2026-01-02 03:04  2 requests at the gate, draining")
+    assert out[3].startswith("  2  host") and out[3].endswith("0 requests at the gate, another configuration")
+
+
+def test_check(full: StateLab, database_url: str) -> None:
+    full.run("import")
+    status, out, _ = full.run("check")
+    assert status == 1 and out[-1] == "4 discussions checked, 1 problem."
+    assert next(line for line in out if line.startswith("PROBLEM")).startswith("PROBLEM: odd/memories.json")
+    with closing(Database(database_url).connect()) as connection:
+        connection.execute("DELETE FROM wilmer.discussions WHERE discussion_id = 'odd'")
+        connection.execute("UPDATE wilmer.discussions SET space = 'other' WHERE discussion_id = 'plain'")
+    status, out, _ = full.run("check")
+    assert (status, out[-2:]) == (0, ["note: 1 discussion of no user's discussionDirectory, not checked",
+                                      "2 discussions checked, no problems."])
+    assert process().one(discussions).listed() is None
 
 
 @pytest.mark.parametrize("url", ["", "mysql://u:Geheim@h/d"])

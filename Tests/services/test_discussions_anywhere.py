@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from Middleware.cli.discussions import command
+from Middleware.cli.discussions.check import check
 from Middleware.exceptions import DataKeyError, StateUnavailableError
 from Middleware.models.process import process
 from Middleware.services.discussions import catalog, removal
@@ -121,6 +123,40 @@ def test_a_discussion_is_deleted(lab: DiscussionLab) -> None:
     assert lab.folder("plain").read("memories.json") is None
     with lab.folder("plain").memories() as memories:
         assert memories.keyword_search("ledger") == []
+
+
+def test_the_command_memory(lab: DiscussionLab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        status = command.main([*words, "--User", "tester", "--ConfigDirectory", str(lab.config.root),
+                               "--DiscussionDirectory", str(lab.root)])
+        return status, capsys.readouterr().out
+
+    status, out = run("list")
+    assert status == 0 and sorted(line.split()[0] for line in out.splitlines()[1:4]) == ["bare", "plain", "secret"]
+    status, out = run("show", "plain")
+    assert status == 0 and out.count("Mara hid the ledger.") == 2 and "Mara: at the mill" in out
+    assert run("search", "plain", "ledger") == (0, "Mara hid the ledger.\n")
+    status, out = run("check")
+    assert status == 0 and out.endswith("3 discussions checked, no problems.\n")
+    assert run("rebuild-index", "plain") == (0, "The index was made anew from 2 memories.\n")
+    assert run("export", "plain", "--output", str(tmp_path / "out.json"))[0] == 0
+    assert b"Mara hid the ledger." in (tmp_path / "out.json").read_bytes()
+    status, out = run("delete", "plain", "--yes")
+    # The folder is named, or each document.
+    assert status == 0 and (str(lab.root / "plain") in out or "  memories.json" in out)
+    assert run("show", "plain")[0] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", ["database"], indirect=True)
+def test_what_is_damaged_is_found(lab: DiscussionLab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.folder("bare").write("memories.json", b"not JSON")
+    database: Any = process().one(discussions)
+    database.database.write("UPDATE wilmer.memories SET metadata_json = '[]' WHERE id = 2 AND discussion = "
+                            "(SELECT id FROM wilmer.discussions WHERE discussion_id = 'plain')")
+    found = [finding.text for one in catalog.all_discussions() for finding in check(Reader(one)) if finding.problem]
+    assert len(found) == 2 and "bare/memories.json" in found[0]
+    assert found[1] == "plain/vector_memory.db: the metadata of memory 2 is not a JSON object"
 
 
 @pytest.mark.slow

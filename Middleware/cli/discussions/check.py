@@ -10,7 +10,7 @@ from typing import Any
 
 from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataError
 from Middleware.services.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
-from Middleware.services.discussions.reading import Reader, metadata_of, opened, survey
+from Middleware.services.discussions.reading import Reader, metadata_of, opened
 from Middleware.services.memory.memory_store import (
     CONDENSED_UP_TO,
     MEMORIES_FILE,
@@ -19,7 +19,7 @@ from Middleware.services.memory.memory_store import (
     TRACKER_FILE,
 )
 from Middleware.utilities.conversations.discussion_files import pairs_in, texts_in
-from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
+from Middleware.utilities.conversations.vector_memory import schema
 from Middleware.utilities.conversations.vector_memory.schema import sql_is_clear
 from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
@@ -111,15 +111,16 @@ def _references(reader: Reader) -> Iterator[Finding]:
 # -- database ----------------------------------------------------------------------------------------------------------
 
 def _database(reader: Reader) -> Iterator[Finding]:
-    path = reader.discussion.database()
-    if path is None:
+    if not reader.discussion.has_memories:
         return
+    path = reader.discussion.database()
     display = reader.discussion.display(VECTOR_DATABASE)
     try:
-        yield from (Finding(f"{display}: {text}") for text in _faults(path))
-        yield from (Finding(f"{display}: {text}") for text in _metadata_faults(reader, path))
-        found = survey(path)
-        if found.memories and not _is_logged(reader, path):
+        # A state database has no file that may be damaged, and its tables hold themselves together.
+        if path is not None:
+            yield from (Finding(f"{display}: {text}") for text in _faults(path))
+        yield from (Finding(f"{display}: {text}") for text in _metadata_faults(reader))
+        if reader.searchable().memories and not _is_logged(reader):
             yield Finding(f"{display}: no processed message is logged, so the whole conversation is processed again",
                           False)
     except DataKeyError:
@@ -128,13 +129,13 @@ def _database(reader: Reader) -> Iterator[Finding]:
         yield _cannot_read(reader, VECTOR_DATABASE, error)
 
 
-def _is_logged(reader: Reader, path: str) -> bool:
-    with VectorMemories(path, cipher=reader.cipher) as memories:
+def _is_logged(reader: Reader) -> bool:
+    with reader.memories() as memories:
         return bool(memories.counts()["hashes"])
 
 
-def _metadata_faults(reader: Reader, path: str) -> Iterator[str]:
-    with VectorMemories(path, cipher=reader.cipher) as memories:
+def _metadata_faults(reader: Reader) -> Iterator[str]:
+    with reader.memories() as memories:
         for row in memories.all_memories():
             if metadata_of(row["metadata_json"]) is None:
                 yield f"the metadata of memory {row['id']} is not a JSON object"

@@ -18,7 +18,7 @@ from Middleware.cli.discussions.check import check
 from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.services.discussions import catalog, removal
 from Middleware.services.discussions.overview import as_json, overview
-from Middleware.services.discussions.reading import ENCRYPTED, Reader, export, survey
+from Middleware.services.discussions.reading import ENCRYPTED, Reader, export
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities import config_utils
@@ -103,12 +103,10 @@ def search(session: Session) -> int:
 
 def _require_sound(reader: Reader) -> None:
     """Raises NotDoneError for a database that cannot be read."""
-    path = reader.discussion.database()
     try:
-        if path is not None:
-            survey(path)
+        reader.searchable()
     except sqlite3.Error as error:
-        raise NotDoneError(f"{path} cannot be searched: {error}") from None
+        raise NotDoneError(f"{reader.discussion.database()} cannot be searched: {error}") from None
 
 
 def check_some(session: Session) -> int:
@@ -129,8 +127,7 @@ def check_some(session: Session) -> int:
 
 def rebuild_index(session: Session) -> int:
     reader = session.reader()
-    path = reader.discussion.database()
-    if path is None:
+    if not reader.discussion.has_memories:
         raise NotDoneError(f"Discussion '{reader.discussion.discussion_id}' has no searchable memories.")
     with reader.state.memories(write=True) as memories:
         count = memories.rebuild_index()

@@ -18,7 +18,6 @@ from Middleware.services.discussions.overview import Overview
 from Middleware.services.discussions.reading import ENCRYPTED, Reader
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.terminal import without_controls
 from Middleware.utilities.text_utils import counted, restore_braces
 
@@ -150,10 +149,9 @@ def _memory(number: int, pair: Pair) -> str:
 
 
 def _searchable(reader: Reader, limit: int | None) -> Iterator[str]:
-    path = reader.discussion.database()
-    if path is None:
+    if not reader.discussion.has_memories:
         return
-    with VectorMemories(path, cipher=reader.cipher) as memories:
+    with reader.memories() as memories:
         count = memories.counts()["memories"]
         start = max(0, count - (limit or count))
         yield from _left_out(start)
@@ -182,6 +180,8 @@ def what_is_deleted(discussion: StoredDiscussion) -> str:
     outside = [file.path for file in discussion.files if os.path.dirname(file.path) not in discussion.folders]
     lines = [f"This deletes for good ({len(discussion.files)} files, {human_size(discussion.size)}):",
              *(f"  {path}" for path in (*discussion.folders, *outside))]
+    if discussion.has_memories and discussion.database() is None:
+        lines.append("  searchable memories")
     copies = list(_copies(discussion))
     return "\n".join(lines + (["A copy that was made before stays:", *(f"  {copy}" for copy in copies)]
                               if copies else []))

@@ -28,7 +28,7 @@ from Middleware.utilities import sqlite
 from Middleware.utilities.config.json_source import decode_text, parse_json
 from Middleware.utilities.conversations.discussion_files import Pair, pairs_in, texts_in
 from Middleware.utilities.conversations.discussion_folder import stored_discussion
-from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
+from Middleware.utilities.conversations.vector_memory import SearchableMemories, VectorMemories, schema
 from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE, DiscussionState, Searchable
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, is_token
 
@@ -105,6 +105,11 @@ class Reader:
         # Files written while encryption was off are in clear.
         return self.cipher.decrypt(data) if is_token(data) else data
 
+
+    def memories(self) -> SearchableMemories:
+        """Open the searchable memories for reading. Raises DataKeyError, sqlite3.Error, OSError."""
+        path = self.discussion.database()
+        return VectorMemories(path, cipher=self.cipher) if path else self.state.memories()
 
     def searchable(self) -> Searchable:
         """Return how many searchable memories there are. Raises sqlite3.Error."""
@@ -191,8 +196,7 @@ def _content(reader: Reader, file: StoredFile) -> tuple[Any, str]:
 def _database(reader: Reader) -> dict[str, object] | None:
     if not reader.discussion.has_memories:
         return None
-    path = reader.discussion.database()
-    with VectorMemories(path, cipher=reader.cipher) if path else reader.state.memories() as memories:
+    with reader.memories() as memories:
         rows = [{**row, "metadata": metadata_of(row["metadata_json"])} for row in memories.all_memories()]
         vectors = [{"memoryId": number, "model": model, "float32": base64.b64encode(blob).decode("ascii")}
                    for model in reader.searchable().vectors for number, blob in memories.embeddings(model)]
