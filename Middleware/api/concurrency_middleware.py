@@ -14,7 +14,7 @@ from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.requests.background_tasks import is_waiting_task
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import request_of
-from Middleware.common.fair_semaphore import FairSemaphore, Waiter
+from Middleware.common.fair_semaphore import Slots, Waiting
 from Middleware.exceptions import ClientError, EarlyTerminationException
 from Middleware.models.request_context import note_wait
 from Middleware.services.response_builder_service import to_json
@@ -44,8 +44,8 @@ class ConcurrencyLimitMiddleware:
 
     Args:
         app: the WSGI application behind the gate.
-        semaphore: its slots; a slot is held until the response body is exhausted, closed or fails. Only a
-            ``FairSemaphore`` keeps the order of arrival.
+        semaphore: its slots; a slot is held until the response body is exhausted, closed or fails. A semaphore of
+            ``threading`` does not keep the order of arrival.
         acquire_timeout: seconds a request may wait before it is answered with 503.
         max_waiting: the number of requests that may wait at the same time, each of which occupies a server thread;
             further ones get a 503 at once.
@@ -54,7 +54,7 @@ class ConcurrencyLimitMiddleware:
         waiting: the number of requests that wait.
     """
 
-    def __init__(self, app: WSGIApplication, semaphore: FairSemaphore | threading.Semaphore,
+    def __init__(self, app: WSGIApplication, semaphore: Slots | threading.Semaphore,
                  acquire_timeout: float = 900, max_waiting: int | None = None) -> None:
         self.app = app
         self.semaphore = semaphore
@@ -139,15 +139,15 @@ class Place:
 
     def _is_free(self) -> bool:
         semaphore = self._gate.semaphore
-        return not isinstance(semaphore, FairSemaphore) or semaphore.free
+        return isinstance(semaphore, threading.Semaphore) or semaphore.free
 
     def _is_task(self, environ: WSGIEnvironment) -> bool:
         # Only the body of an admitted request is in memory.
         return self.request is not None and is_waiting_task(environ)
 
-    def _enqueue(self, behind: bool) -> Waiter | _Poll:
+    def _enqueue(self, behind: bool) -> Waiting:
         semaphore = self._gate.semaphore
-        return semaphore.enqueue(behind) if isinstance(semaphore, FairSemaphore) else _Poll(semaphore)
+        return _Poll(semaphore) if isinstance(semaphore, threading.Semaphore) else semaphore.enqueue(behind)
 
     @property
     def waits(self) -> bool:
@@ -214,7 +214,7 @@ class Place:
         with self._lock:
             if self._ended:
                 return
-            self._gate.semaphore.release()
+            self._waiter.leave()
             self.held = False
             self._waiter = self._enqueue(behind=True)
             self.held = self._waiter.wait(0)
@@ -226,10 +226,7 @@ class Place:
             if self._ended:
                 return
             self._ended = True
-            if self.held:
-                self._gate.semaphore.release()
-            else:
-                self._waiter.leave()
+            self._waiter.leave()
         self._count_no_more()
 
     def _count_no_more(self) -> None:
@@ -275,12 +272,15 @@ class _Poll:
 
     def __init__(self, semaphore: threading.Semaphore) -> None:
         self._semaphore = semaphore
+        self._held = False
 
-    def wait(self, timeout: float) -> bool:
-        return self._semaphore.acquire(timeout=timeout) if timeout else self._semaphore.acquire(blocking=False)
+    def wait(self, timeout: float | None = None) -> bool:
+        self._held = self._semaphore.acquire(timeout=timeout) if timeout else self._semaphore.acquire(blocking=False)
+        return self._held
 
     def leave(self) -> None:
-        """Do nothing, as there is no waiter to give up."""
+        if self._held:
+            self._semaphore.release()
 
 
 class _GatedBody:

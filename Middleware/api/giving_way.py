@@ -9,7 +9,7 @@ from Middleware.api.concurrency_middleware import Place, wait_for_slot
 from Middleware.api.running.disconnect_watcher import Probe
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
-from Middleware.common.fair_semaphore import FairSemaphore
+from Middleware.common.fair_semaphore import Slots
 from Middleware.models.cancel_scope import GAVE_WAY
 from Middleware.models.request_context import RequestContext
 
@@ -51,7 +51,7 @@ def run_task(request: RequestContext, start: Callable[[], Iterator[object]], pla
 
 
 def _first_run(request: RequestContext, start: Callable[[], Iterator[object]],
-               semaphore: FairSemaphore | None) -> Iterator[object] | None:
+               semaphore: Slots | None) -> Iterator[object] | None:
     """Return a run that has come to the end of its answer; None if it gave way."""
     stop, items, answer = request.give_way, None, list[object]()
     assert stop is not None

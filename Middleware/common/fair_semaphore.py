@@ -3,6 +3,55 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
+
+
+class Waiting(Protocol):
+    """A position in the queue, and later a slot."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the slot; return whether it was granted. The position is kept until ``leave``."""
+
+    def leave(self) -> None:
+        """Leave the queue, or release the slot. Call it once."""
+
+
+class Slots(Protocol):
+    """The slots of the concurrency gate: those of this process, or of all workers together.
+
+    Attributes:
+        shared: other processes take slots, too.
+    """
+
+    shared: bool
+
+    @property
+    def size(self) -> int:
+        """The number of slots, free or not."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiters of this process in the queue."""
+
+    @property
+    def taken(self) -> int:
+        """The number of slots that this process holds."""
+
+    @property
+    def free(self) -> bool:
+        """Whether a slot is certainly free at this moment."""
+
+    def enqueue(self, behind: bool = False) -> Waiting:
+        """Return a waiter at the end of the queue, with a slot immediately if one is free.
+
+        ``behind``: it gets its slot only when no other waiter is left, and nobody gives way to it.
+        """
+
+    def offer(self, stop: Callable[[], object]) -> None:
+        """Offer the slot of the caller: ``stop`` is called once, at once or when a waiter comes that needs a slot."""
+
+    def withdraw(self, stop: Callable[[], object]) -> bool:
+        """Take an offer back; return False if there is none because it was taken."""
 
 
 class FairSemaphore:
@@ -13,6 +62,8 @@ class FairSemaphore:
 
     Some waiters stay behind all others, and the holder of a slot can offer to give it up for one of the others.
     """
+
+    shared = False
 
     def __init__(self, value: int = 1) -> None:
         if value < 0:
@@ -127,5 +178,5 @@ class Waiter:
         return self.granted.wait(timeout)
 
     def leave(self) -> None:
-        """Leave the queue. Call it once, and not for a slot in use."""
+        """Leave the queue, or release the slot. Call it once."""
         self._semaphore.remove(self)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from Middleware.common.fair_semaphore import FairSemaphore
+from Middleware.common.fair_semaphore import FairSemaphore, Slots
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, current_request, set_current_request
 
@@ -42,7 +42,7 @@ WORKER_NUMBER: int = 0
 class Gate:
     """The slots of the concurrency gate, one object per process; ``semaphore`` is None without a gate."""
 
-    semaphore: FairSemaphore | None = None
+    semaphore: Slots | None = None
 
 
 def initialize_request_semaphore(limit: int) -> None:
@@ -50,7 +50,7 @@ def initialize_request_semaphore(limit: int) -> None:
     process().one(Gate).semaphore = FairSemaphore(limit) if limit > 0 else None
 
 
-def get_request_semaphore() -> FairSemaphore | None:
+def get_request_semaphore() -> Slots | None:
     return process().one(Gate).semaphore
 
 

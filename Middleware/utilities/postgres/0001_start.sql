@@ -137,3 +137,50 @@ BEGIN
     END IF;
     RETURN earlier.request_id;
 END $$;
+
+-- The gate. A ticket is a place in the queue of all workers, and later a slot; the oldest tickets have the slots. All
+-- changes hold one lock, so that tickets are numbered in the order in which they become visible.
+
+-- Takes a ticket and returns it with the number of those before it; without waits, only if it has a slot at once.
+CREATE FUNCTION wilmer.enter_gate(own_worker int, slots int, waits boolean, OUT ticket bigint, OUT before bigint)
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(1464421454, 0);
+    SELECT count(*) INTO before FROM wilmer.gate;
+    IF waits OR before < slots THEN
+        INSERT INTO wilmer.gate (worker) VALUES (own_worker) RETURNING id INTO ticket;
+    END IF;
+END $$;
+
+-- Takes tickets anew, in order, for a worker that may have lost its own, and returns them.
+CREATE FUNCTION wilmer.enter_gate_again(own_worker int, former_worker int, former_tickets bigint[], wanted int)
+RETURNS SETOF bigint LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(1464421454, 0);
+    -- Under this number there may be tickets of a worker that had it before.
+    DELETE FROM wilmer.gate WHERE worker = own_worker OR worker = former_worker AND id = ANY(former_tickets);
+    RETURN QUERY INSERT INTO wilmer.gate (worker) SELECT own_worker FROM generate_series(1, wanted) RETURNING id;
+    PERFORM pg_notify('wilmer', 'gate');
+END $$;
+
+-- Gives a ticket back, and tells those who wait.
+CREATE FUNCTION wilmer.leave_gate(own_worker int, own_ticket bigint, slots int) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(1464421454, 0);
+    DELETE FROM wilmer.gate WHERE id = own_ticket AND worker = own_worker;
+    IF (SELECT count(*) FROM wilmer.gate) >= slots THEN
+        PERFORM pg_notify('wilmer', 'gate');
+    END IF;
+END $$;
+
+-- Returns the tickets of a worker that are still there, with the number of those before each. With clean, the tickets
+-- of workers that are dead are removed first.
+CREATE FUNCTION wilmer.look_at_gate(own_worker int, own_tickets bigint[], clean boolean)
+RETURNS TABLE (ticket bigint, before bigint) LANGUAGE plpgsql AS $$
+BEGIN
+    IF clean THEN
+        DELETE FROM wilmer.gate WHERE worker <> own_worker AND worker NOT IN (SELECT wilmer.live_workers());
+    END IF;
+    RETURN QUERY SELECT mine.id, (SELECT count(*) FROM wilmer.gate AS other WHERE other.id < mine.id)
+        FROM wilmer.gate AS mine WHERE mine.worker = own_worker AND mine.id = ANY(own_tickets);
+END $$;

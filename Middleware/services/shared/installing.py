@@ -1,0 +1,56 @@
+"""Puts what all workers share in the place of what one process has for itself."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from Middleware.common.instance_global_variables import Gate
+from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import CallCounter
+from Middleware.models.process import process
+from Middleware.services.cancellation_service import get_cancellation_service
+from Middleware.services.idempotency_service import IdempotencyService
+from Middleware.services.locking_service import LockingService, get_locking_service
+from Middleware.services.shared.cancellations import SharedCancellations
+from Middleware.services.shared.gate import SharedGate
+from Middleware.services.shared.idempotency import SharedIdempotency
+from Middleware.services.shared.koboldcpp import SharedCallCounter
+from Middleware.services.shared.workflow_locks import SharedLockingService
+from Middleware.utilities import config_utils
+
+if TYPE_CHECKING:
+    from Middleware.utilities.postgres.database import Database
+    from Middleware.utilities.postgres.listener import Listener
+    from Middleware.utilities.postgres.session import WorkerSession
+
+
+def install(database: Database, session: WorkerSession, listener: Listener, concurrency: int) -> None:
+    """Let the services of this process know those of the other workers, before the application is built.
+
+    ``concurrency``: the number of slots of all workers together; 0 for no gate.
+    """
+    def number() -> int:
+        return session.number
+
+    service = get_cancellation_service()
+    cancellations = SharedCancellations(database, service)
+    service.relay = cancellations.pass_on
+    listener.on("cancel", cancellations.notified)
+    listener.on_gap(cancellations.catch_up)
+    listener.on_beat(cancellations.tidy)
+    idempotency: IdempotencyService = SharedIdempotency(database, number)
+    process().put(IdempotencyService, idempotency)
+    calls = SharedCallCounter(session)
+    counter: CallCounter = calls
+    process().put(CallCounter, counter)
+    session.on_number(calls.renew)
+    if concurrency > 0:
+        gate = SharedGate(database, number, concurrency)
+        process().one(Gate).semaphore = gate
+        session.on_number(gate.renew)
+        database.on_return(gate.renew)
+        listener.on("gate", gate.notified)
+        listener.on_beat(gate.beat)
+    locks: LockingService = SharedLockingService(database)
+    process().put(LockingService, locks)
+    names: list[str | None] = [*config_utils.configured_users()]
+    for user in names or [None]:
+        get_locking_service().delete_dead_locks(user)
