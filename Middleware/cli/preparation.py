@@ -54,7 +54,9 @@ def configure(arguments: LaunchArguments) -> StateWorker | None:
     names: list[str | None] = [*config_utils.configured_users()]
     for user in names or [None]:
         get_locking_service().delete_dead_locks(user)
-    instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)
+    # With a state database, the gate is that of all workers.
+    if state is None:
+        instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)
     return state
 
 

@@ -7,17 +7,11 @@ from __future__ import annotations
 from Middleware.cli.console import StartError, say
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import process
-from Middleware.services.cancellation_service import get_cancellation_service
-from Middleware.services.idempotency_service import IdempotencyService
-from Middleware.services.locking_service import LockingService
-from Middleware.services.shared.cancellations import SharedCancellations
-from Middleware.services.shared.idempotency import SharedIdempotency
+from Middleware.services.shared.installing import install
 from Middleware.services.shared.presence import Presence
-from Middleware.services.shared.workflow_locks import SharedLockingService
 from Middleware.utilities.conversations.discussion_folder import discussions
 from Middleware.utilities.discussion_state import Discussions
 from Middleware.utilities.postgres.documents import DatabaseDiscussions
-from Middleware.utilities.postgres.listener import CANCEL
 from Middleware.utilities.postgres.session import LIVE_WORKERS
 from Middleware.utilities.postgres.worker import StateStartError, StateWorker
 
@@ -41,14 +35,5 @@ def start_worker(url: str) -> StateWorker:
 def _share(worker: StateWorker) -> None:
     """Put what is in the database in the place of what is in files and in the memory of one process."""
     stored: Discussions = DatabaseDiscussions(worker.database, worker.session)
-    locks: LockingService = SharedLockingService(worker.database)
-    idempotency: IdempotencyService = SharedIdempotency(worker.database, lambda: worker.session.number)
     process().put(discussions, stored)
-    process().put(LockingService, locks)
-    process().put(IdempotencyService, idempotency)
-    service = get_cancellation_service()
-    cancellations = SharedCancellations(worker.database, service)
-    service.relay = cancellations.pass_on
-    worker.listener.on(CANCEL, cancellations.notified)
-    worker.listener.on_gap(cancellations.catch_up)
-    worker.listener.on_beat(cancellations.tidy)
+    install(worker.database, worker.session, worker.listener, instance.CONCURRENCY_LIMIT)

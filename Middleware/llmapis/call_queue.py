@@ -17,6 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.common.fair_semaphore import Slots, Waiting
 from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
 from Middleware.models.cancel_scope import GAVE_WAY, CancelScope
 from Middleware.models.request_context import RequestContext, note_pause, note_wait
@@ -24,6 +25,9 @@ from Middleware.models.request_context import RequestContext, note_pause, note_w
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_GATE = ("gate", "")
+"""The key of calls that wait for a slot of the gate."""
 
 # A cancellation takes effect after this time at the latest.
 SLICE_SECONDS = 0.1
@@ -153,6 +157,10 @@ class CallQueue:
         self._groups: dict[str, _Group] = {}
         self._answers: dict[str, _Answer] = {}
         self._looked_at = 0.0
+        # Slots, and places in the queue for slots, of a gate that other processes share; they belong to no certain
+        # call. How many are wanted, and how many are being asked for at this moment.
+        self._slots: list[Waiting] = []
+        self._wanted = self._asked = 0
 
     @property
     def waiting(self) -> int:
@@ -183,17 +191,25 @@ class CallQueue:
                 answer.between = None
             stops = self._start_next()
         _stop(stops)
+        self._adjust_slots()
 
     def leave(self, turn: Turn) -> None:
         """Take out a call that has ended, or that waits no longer."""
+        slot = None
         with self._lock:
             now = self.clock()
             self._waiting.pop(turn, None)
             if turn in self._running:
                 del self._running[turn]
                 self._note_end(turn, now)
+                # The next call of this process has no right to it: others may have waited for longer.
+                if turn.needs.gate and self._slots:
+                    slot = self._slots.pop(next((number for number, one in enumerate(self._slots) if one.wait(0)), 0))
             stops = self._start_next()
+        if slot is not None:
+            slot.leave()
         _stop(stops)
+        self._adjust_slots()
 
     def look(self) -> None:
         """Start what may run now that time has passed. Many threads may ask; a look in each slice is enough."""
@@ -204,42 +220,96 @@ class CallQueue:
             self._looked_at = now
             stops = self._start_next()
         _stop(stops)
+        self._adjust_slots()
+
+    def _adjust_slots(self) -> None:
+        """Have as many slots of a shared gate, or places in its queue, as calls run that need one or could run."""
+        gate = self._shared_gate()
+        # Looked at without the lock: whoever changes the numbers comes here afterwards.
+        if gate is None or self._wanted == len(self._slots) + self._asked:
+            return
+        while True:
+            with self._lock:
+                missing = self._wanted - len(self._slots) - self._asked
+                if missing == 0:
+                    return
+                # Rather a place than a slot, and rather the last one.
+                surplus = self._slots.pop(self._least_wanted()) if missing < 0 and self._slots else None
+                self._asked += missing > 0
+            if missing < 0 and surplus is None:
+                return
+            if surplus is not None:
+                surplus.leave()
+                continue
+            # Without the lock, as the state database is asked.
+            waiter: Waiting | None = None
+            try:
+                waiter = gate.enqueue()
+            finally:
+                with self._lock:
+                    self._asked -= 1
+                    if waiter is not None:
+                        self._slots.append(waiter)
+                    stops = self._start_next()
+                _stop(stops)
+
+    def _least_wanted(self) -> int:
+        places = [number for number, slot in enumerate(self._slots) if not slot.wait(0)]
+        return places[-1] if places else len(self._slots) - 1
 
     # -- the decision, with the lock held ------------------------------------------------------------------------
     def _start_next(self) -> list[Callable[[], object]]:
         """Start every call that may run; return what stops calls that have to make room."""
         if not self._waiting:
+            self._wanted = sum(turn.needs.gate > 0 for turn in self._running)
             return []
         now = self.clock()
         self._answers = {key: answer for key, answer in self._answers.items() if not answer.is_over}
         view = _View(self._waiting, self._running, now)
         stops: list[Callable[[], object]] = []
         claims: Counter[tuple[str, str]] = Counter()
+        slots = self._slots_now()
+        held_up = 0
         for turn in view.in_order:
-            obstacle = self._obstacle(turn, view, now)
+            obstacle = self._obstacle(turn, view, now, slots)
             if obstacle is None:
                 self._start(turn, view, now)
                 continue
+            held_up += obstacle.key == _GATE
             turn.reason = obstacle.reason
             if turn.rank is Rank.ANSWER:
                 claims[obstacle.key] += 1
                 stops += _making_room(obstacle, claims[obstacle.key])
+        self._wanted = len(view.gated) + held_up
         return stops
 
-    def _obstacle(self, turn: Turn, view: _View, now: float) -> _Obstacle | None:
+    def _shared_gate(self) -> Slots | None:
+        """Return the gate of all processes; None if this one has its own, or none."""
+        gate = instance.get_request_semaphore()
+        return gate if gate is not None and gate.shared else None
+
+    def _slots_now(self) -> int | None:
+        """Return the number of slots that this process has of a shared gate; None if there is none."""
+        return sum(slot.wait(0) for slot in self._slots) if self._shared_gate() is not None else None
+
+    def _obstacle(self, turn: Turn, view: _View, now: float, slots: int | None) -> _Obstacle | None:
         if turn.not_before > now:
             return _Obstacle()
         needs = self._needs_now(turn)
         if turn.gives_precedence and turn not in view.overdue and not self._rides_along(turn, now) and any(
                 answer.holds_back(turn, now) for answer in self._answers.values()):
             return _Obstacle("an answer is not complete")
-        if needs.gate and len(view.gated) >= needs.gate:
-            return _Obstacle("all slots are taken", ("gate", ""), view.gated)
+        # The slots of a shared gate are asked for when nothing else is in the way.
+        if needs.gate and slots is None and len(view.gated) >= needs.gate:
+            return _Obstacle("all slots are taken", _GATE, view.gated)
         on_server = view.servers[needs.server]
         if needs.places and len(on_server) >= needs.places:
             return _Obstacle(f"its server has {len(on_server)} of {needs.places} calls to do",
                              ("server", needs.server), on_server)
-        return self._other_model(turn, needs, view, now) if needs.group else None
+        other = self._other_model(turn, needs, view, now) if needs.group else None
+        if other is None and needs.gate and slots is not None and len(view.gated) >= slots:
+            return _Obstacle("all slots are taken", _GATE, view.gated)
+        return other
 
     def _needs_now(self, turn: Turn) -> Needs:
         """Return what a call needs now: that of the endpoint that stands in for its own while its model is loaded."""

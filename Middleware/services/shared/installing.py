@@ -8,13 +8,12 @@ from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import CallCounter
 from Middleware.models.process import process
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.idempotency_service import IdempotencyService
-from Middleware.services.locking_service import LockingService, get_locking_service
+from Middleware.services.locking_service import LockingService
 from Middleware.services.shared.cancellations import SharedCancellations
 from Middleware.services.shared.gate import SharedGate
 from Middleware.services.shared.idempotency import SharedIdempotency
 from Middleware.services.shared.koboldcpp import SharedCallCounter
 from Middleware.services.shared.workflow_locks import SharedLockingService
-from Middleware.utilities import config_utils
 
 if TYPE_CHECKING:
     from Middleware.utilities.postgres.database import Database
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def install(database: Database, session: WorkerSession, listener: Listener, concurrency: int) -> None:
-    """Let the services of this process know those of the other workers, before the application is built.
+    """Let the services of this process know those of the other workers. Call it before anything of a worker is started.
 
     ``concurrency``: the number of slots of all workers together; 0 for no gate.
     """
@@ -51,6 +50,3 @@ def install(database: Database, session: WorkerSession, listener: Listener, conc
         listener.on_beat(gate.beat)
     locks: LockingService = SharedLockingService(database)
     process().put(LockingService, locks)
-    names: list[str | None] = [*config_utils.configured_users()]
-    for user in names or [None]:
-        get_locking_service().delete_dead_locks(user)
