@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -12,23 +11,20 @@ from dataclasses import dataclass, field
 import psycopg
 
 from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
+from Middleware.cli.database_conversations import conversations_of, patient_database
 from Middleware.cli.discussions.check import check
 from Middleware.cli.discussions.output import complain, human_size, make_utf8, say
 from Middleware.exceptions import ConfigurationError, WilmerError
-from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
 from Middleware.services.discussions.moving import Outcome, move_in, move_out
 from Middleware.services.discussions.reading import Reader
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.users import existing_users, get_discussions_space
-from Middleware.utilities.conversations.discussion_folder import discussions
-from Middleware.utilities.discussion_state import Discussions
 from Middleware.utilities.postgres.addresses import SCHEMES
-from Middleware.utilities.postgres.database import Database, StateConnection, first_line
-from Middleware.utilities.postgres.documents import DatabaseDiscussions
+from Middleware.utilities.postgres.database import StateConnection, first_line
 from Middleware.utilities.postgres.migrations import SchemaError, migrate
-from Middleware.utilities.postgres.session import LIVE_WORKERS, WorkerSession
+from Middleware.utilities.postgres.session import LIVE_WORKERS
 from Middleware.utilities.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.utilities.text_utils import counted
 
@@ -44,8 +40,6 @@ Conversations stay as they are stored: encrypted ones stay encrypted, without an
 different is named and left alone, unless --replace is given. Exit status: 0 if all is done, 1 if something differs or
 failed, 2 for wrong arguments."""
 DATABASE_VARIABLE = "WILMER_DATABASE_URL"
-# A document may be large, and nobody waits for an answer.
-STATEMENT_SECONDS = 60.0
 _WORKERS = f"""\
 SELECT number, host, pid, version, to_char(started_at, 'YYYY-MM-DD HH24:MI'), config_hash, draining,
        (SELECT count(*) FROM wilmer.gate WHERE worker = number)
@@ -112,8 +106,7 @@ def main(words: Sequence[str], program: str = "state") -> int:
 
 
 def _connect(url: str) -> StateConnection:
-    connection = Database(url, "wilmer-state").connect()
-    connection.seconds = STATEMENT_SECONDS
+    connection = patient_database(url, "state").connect()
     connection.execute("SELECT set_config('statement_timeout', '0', false)")
     return connection
 
@@ -185,7 +178,7 @@ def check_all(connection: StateConnection, options: Options) -> int:
     spaces = _spaces()
     others = sum(name.space not in {space.name for space in spaces} for name in discussion_names(connection))
     problems = number = 0
-    with _as_conversations_of(options.database):
+    with conversations_of(options.database, "state"):
         for space in spaces:
             with _as_user(space.user):
                 for discussion in all_discussions():
@@ -198,20 +191,6 @@ def check_all(connection: StateConnection, options: Options) -> int:
         say(f"note: {counted(others, 'discussion')} of no user's discussionDirectory, not checked")
     say(f"{counted(number, 'discussion')} checked, {counted(problems, 'problem') if problems else 'no problems'}.")
     return 1 if problems else 0
-
-
-@contextlib.contextmanager
-def _as_conversations_of(url: str) -> Iterator[None]:
-    """Let all that reads conversations read those in the database."""
-    before = process().one(discussions)
-    with closing(Database(url, "wilmer-state")) as database:
-        database.open()
-        stored: Discussions = DatabaseDiscussions(database, WorkerSession(database))
-        process().put(discussions, stored)
-        try:
-            yield
-        finally:
-            process().put(discussions, before)
 
 
 COMMANDS: dict[str, Callable[[StateConnection, Options], int]] = {

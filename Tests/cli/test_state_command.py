@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.cli import state_command
+from Middleware.cli.database_conversations import patient_database
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import process
 from Middleware.services.discussions import moving
@@ -20,8 +21,8 @@ from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.utilities.files.file_access import process_lock
-from Middleware.utilities.postgres.database import Database
 from Middleware.utilities.postgres.memory_rows import PostgresMemories
+from Tests.postgres_lab import open_database
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 from Tests.utilities.conversations.vector_memory.lab import old_database
 from Tests.utilities.postgres.test_documents import Worker
@@ -121,8 +122,7 @@ def test_a_server_in_file_mode_works_on_what_was_exported(full: StateLab, tmp_pa
 
 def test_workers_find_what_was_imported(full: StateLab, database_url: str) -> None:
     full.run("import")
-    with closing(Database(database_url)) as database:
-        database.open()
+    with closing(open_database(database_url)) as database:
         cipher = cipher_for(full.folder("secret", KEY).encryption_key)
         with PostgresMemories(database, "", HASH, "secret", cipher=cipher) as memories:
             assert [row["id"] for row in memories.keyword_search("ledger")] == [1]
@@ -133,7 +133,7 @@ def test_workers_find_what_was_imported(full: StateLab, database_url: str) -> No
 
 
 def versions(url: str) -> dict[str, int]:
-    with closing(Database(url).connect()) as connection:
+    with closing(patient_database(url, "test").connect()) as connection:
         return dict(connection.execute("SELECT name, version FROM wilmer.documents JOIN wilmer.discussions d ON d.id = "
                                        "discussion WHERE discussion_id = 'odd'").fetchall())
 
@@ -159,7 +159,7 @@ def test_what_differs_is_named_and_left_alone(full: StateLab, database_url: str)
     after = versions(database_url)
     assert sorted(after) == ["memories.json", "new.txt", "timestamps.json.bak"]
     assert [name for name in before if after.get(name) == before[name]] == ["timestamps.json.bak"]
-    with closing(Database(database_url).connect()) as connection:
+    with closing(patient_database(database_url, "test").connect()) as connection:
         assert connection.execute("SELECT index_generation FROM wilmer.discussions WHERE discussion_id = 'plain'"
                                   ).fetchone() == (2,)
     (full.root / "odd" / "new.txt").write_bytes(b"newer")
@@ -171,7 +171,7 @@ def test_what_differs_is_named_and_left_alone(full: StateLab, database_url: str)
 def test_a_dry_run_changes_nothing(full: StateLab, database_url: str) -> None:
     before = full.everything()
     assert full.run("import", "--dry-run") == (0, ["4 discussions would be imported, 0 known, 0 differ"], [])
-    with closing(Database(database_url).connect()) as connection:
+    with closing(patient_database(database_url, "test").connect()) as connection:
         assert connection.execute("SELECT count(*) FROM wilmer.discussions").fetchone() == (0,)
     assert full.everything() == before
 
@@ -215,7 +215,7 @@ def test_each_user_has_a_folder_of_discussions(lab: StateLab, tmp_path: Path, mo
         (root / "chat").mkdir(parents=True)
         (root / "chat" / "memories.json").write_bytes(text)
     assert lab.run("import") == (0, ["2 discussions imported, 0 known, 0 differ"], [])
-    with closing(Database(database_url).connect()) as connection:
+    with closing(patient_database(database_url, "test").connect()) as connection:
         rows = connection.execute("SELECT space, content FROM wilmer.documents JOIN wilmer.discussions d ON d.id = "
                                   "discussion ORDER BY space").fetchall()
     assert rows == [("", b"[2]"), (str(team), b"[1]")]
@@ -298,7 +298,7 @@ def test_check(full: StateLab, database_url: str) -> None:
     status, out, _ = full.run("check")
     assert status == 1 and out[-1] == "4 discussions checked, 1 problem."
     assert next(line for line in out if line.startswith("PROBLEM")).startswith("PROBLEM: odd/memories.json")
-    with closing(Database(database_url).connect()) as connection:
+    with closing(patient_database(database_url, "test").connect()) as connection:
         connection.execute("DELETE FROM wilmer.discussions WHERE discussion_id = 'odd'")
         connection.execute("UPDATE wilmer.discussions SET space = 'other' WHERE discussion_id = 'plain'")
     status, out, _ = full.run("check")
