@@ -10,9 +10,9 @@ ENV PYTHONUNBUFFERED=1 \
     WILMER_PORT=5000
 WORKDIR /app
 
-COPY requirements.lock ./
+COPY requirements.lock requirements-database.lock ./
 RUN pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
-        --require-hashes -r requirements.lock
+        --require-hashes -r requirements.lock -r requirements-database.lock
 
 # What nodes may need beyond that: "curl" for CurlCommand, "nodejs npm" for MCP servers that npx starts, packages that
 # Python scripts import.

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.arguments import LaunchArguments, database_of_environment
 from Middleware.cli.preparation import build_load_check, configure
 from Middleware.cli.running_server import announce_until_exit
 from Middleware.cli.startup import run
@@ -41,7 +41,7 @@ def get_application() -> Callable[..., Any]:
 if __name__ == "__main__":
     sys.exit(main())
 
-configure(LaunchArguments())
+configure(LaunchArguments(database=database_of_environment()))
 announce_until_exit()
 
 from Middleware.api.api_server import ApiServer  # noqa: E402  - after the settings are in place

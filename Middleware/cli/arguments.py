@@ -19,6 +19,7 @@ from Middleware.utilities.text_utils import nearest
 ALL_INTERFACES = "0.0.0.0"
 # Most options are known by a part of their long names.
 OPTION_CUTOFF = 0.6
+DATABASE_VARIABLE = "WILMER_DATABASE_URL"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
@@ -219,6 +220,9 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
                                                "Prometheus")
     add("--otel", action="store_true", help="send each request as a trace to an OpenTelemetry collector; the variables "
                                             "OTEL_... say where to (default: http://localhost:4318)")
+    add("--database", metavar="URL",
+        help="postgresql://...: keep conversations in this database, which several servers share (default: environment "
+             f"{DATABASE_VARIABLE}, else files)")
     add("--log-level", type=str.upper, choices=LOG_LEVELS, help="DEBUG writes conversation text to the log "
                                                                "(default: environment WILMER_LOG_LEVEL, else INFO)")
 
@@ -238,7 +242,12 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         accepted_keys_file=_file(raw.accepted_keys_file),
         allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), allow_public=raw.allow_public,
         log_level=raw.log_level, verbose=raw.verbose, console=raw.console, record=raw.record,
-        metrics=raw.metrics, otel=raw.otel)
+        metrics=raw.metrics, otel=raw.otel, database=raw.database or database_of_environment())
+
+
+def database_of_environment() -> str | None:
+    """Return the address of the state database that the environment names."""
+    return os.environ.get(DATABASE_VARIABLE, "").strip() or None
 
 
 def parse_command_arguments(

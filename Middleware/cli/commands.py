@@ -74,6 +74,18 @@ def _rekey(words: Sequence[str]) -> int:
     return run(words, program_name("rekey"))
 
 
+def _state(words: Sequence[str]) -> int:
+    from Middleware.cli.console import StartError, program_name, say
+    from Middleware.cli.preparation import require_database_packages
+    try:
+        require_database_packages("state")
+    except StartError as error:
+        say(f"ERROR: {error}", error_stream=True)
+        return 1
+    from Middleware.cli.state_command import main
+    return main(words, program_name("state"))
+
+
 def _help(words: Sequence[str]) -> int:
     """Print the help of the launcher, or that of the command that is named."""
     from Middleware.cli.arguments import build_parser
@@ -97,6 +109,7 @@ COMMANDS: dict[str, Command] = {
     "console": Command("print a link to the run console of the running server", _console),
     "memory": Command("list, show, search, check, export and delete stored conversations", _memory),
     "rekey": Command("move stored conversations to another API key, or decrypt them", _rekey),
+    "state": Command("move stored conversations into a database that several servers share, and back", _state),
     "help": Command("print this help; 'help COMMAND' prints the help of a command", _help)}
 
 

@@ -104,7 +104,12 @@ def require_optional_packages(arguments: LaunchArguments) -> None:
         _require("--otel", "requirements-otel.txt", "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
                  "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
     if arguments.database:
-        _require("--database", "requirements-database.txt", "psycopg[binary] psycopg_pool", "psycopg", "psycopg_pool")
+        require_database_packages("--database")
+
+
+def require_database_packages(flag: str) -> None:
+    """Raise StartError if the packages for a state database are not installed."""
+    _require(flag, "requirements-database.txt", "psycopg[binary] psycopg_pool", "psycopg", "psycopg_pool")
 
 
 def _require(flag: str, file: str, packages: str, *modules: str) -> None:

@@ -69,12 +69,14 @@ class Launch:
         self.load_check.begin()
 
 
-def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None) -> int:
+def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None,
+        shares: bool = True) -> int:
     """Start and serve until a signal to stop.
 
     Args:
         serve: takes the launch, announces it once it listens, and returns when the process must end.
         threads: how many requests the server works on at a time, if that is limited.
+        shares: whether the server can share conversations with others in a database.
 
     Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 if it cannot start; that of the sub-command if the command
     line begins with one.
@@ -86,7 +88,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
         return _run_command(command)
     try:
         with _collector_off():
-            launch = prepare(argv, threads)
+            launch = prepare(argv, threads, shares)
         with announced(url_of(launch.host, launch.port)):
             serve(launch)
         if launch.records is not None:
@@ -129,10 +131,12 @@ def _collector_off() -> Iterator[None]:
         gc.enable()
 
 
-def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> Launch:
+def prepare(argv: Sequence[str] | None = None, threads: int | None = None, shares: bool = True) -> Launch:
     """Bind the socket and build the application. Raises StartError, or SystemExit for bad arguments."""
     seat = _seat()
     arguments = parse_arguments(argv, program_name(), command_list())
+    if arguments.database and not shares:
+        raise StartError("A state database needs native threads: start run_waitress.py instead, without Eventlet.")
     apply_arguments(arguments)
     require_optional_packages(arguments)
     if not arguments.users and (problem := no_such_command(arguments.config_directory)):

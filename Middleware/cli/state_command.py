@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
+from Middleware.cli.arguments import DATABASE_VARIABLE, LaunchArguments, Parser, apply_arguments
 from Middleware.cli.database_conversations import conversations_of, patient_database
 from Middleware.cli.discussions.check import check
 from Middleware.cli.discussions.output import complain, human_size, make_utf8, say
@@ -39,7 +39,6 @@ DESCRIPTION = """Looks after the state database, which several workers share:
 Conversations stay as they are stored: encrypted ones stay encrypted, without any key. What is there already and is
 different is named and left alone, unless --replace is given. Exit status: 0 if all is done, 1 if something differs or
 failed, 2 for wrong arguments."""
-DATABASE_VARIABLE = "WILMER_DATABASE_URL"
 _WORKERS = f"""\
 SELECT number, host, pid, version, to_char(started_at, 'YYYY-MM-DD HH24:MI'), config_hash, draining,
        (SELECT count(*) FROM wilmer.gate WHERE worker = number)

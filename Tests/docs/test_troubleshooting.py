@@ -32,8 +32,6 @@ NEEDED_RETURNS = {"Middleware/cli/serving/listening.py": ("_explain",),
                   "Middleware/llmapis/backend_errors.py": ("_advice", "_container_hint", "_hint")}
 OTHER_COMMANDS = ("Middleware/cli/init/", "Middleware/cli/workflow_tests/")
 """What they say is told where they are described."""
-NOT_REACHABLE = ("Middleware/utilities/postgres/",)
-"""No flag leads there yet: what it says comes onto the page together with the flag."""
 
 
 def quoted() -> list[str]:
@@ -91,7 +89,7 @@ def test_the_program_says_so(message: str) -> None:
 def needed() -> Iterator[tuple[str, str]]:
     """Where, and the text, of every message that stops a start or a request, and of every error in the log."""
     for name, tree in sources().items():
-        if not name.startswith("Middleware/") or name.startswith(OTHER_COMMANDS + NOT_REACHABLE):
+        if not name.startswith("Middleware/") or name.startswith(OTHER_COMMANDS):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and _is_needed(ast.unparse(node.func)):

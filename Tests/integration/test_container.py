@@ -111,7 +111,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for source, target in re.findall(r"^COPY (\S+) (\S+)$", DOCKERFILE, re.MULTILINE):
         if (PROJECT / source).is_dir():
             shutil.copytree(PROJECT / source, folder / target, ignore=leftovers)
-    for name in ("LICENSE", "run_waitress.py", "server.py", "requirements.lock"):
+    for name in ("LICENSE", "run_waitress.py", "server.py", "requirements.lock", "requirements-database.lock"):
         assert re.search(rf"^COPY .*\b{re.escape(name)}\b", DOCKERFILE, re.MULTILINE)
         shutil.copy(PROJECT / name, folder / name)
     (folder / "Public").mkdir()
@@ -149,7 +149,7 @@ def test_dockerfile_names_what_the_other_files_rely_on() -> None:
     assert f"HOME={HOME} " in DOCKERFILE and f"WILMER_PORT={PORT}\n" in DOCKERFILE
     assert "WILMER_CONTAINER=1" in DOCKERFILE
     assert re.match(r"FROM python:3\.\d+-slim-\w+$", next(line for line in lines if line.startswith("FROM")))
-    assert "--require-hashes -r requirements.lock" in " ".join(DOCKERFILE.split())
+    assert "--require-hashes -r requirements.lock -r requirements-database.lock" in " ".join(DOCKERFILE.split())
 
 
 def test_everything_that_is_copied_reaches_the_build() -> None:

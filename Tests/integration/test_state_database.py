@@ -1,0 +1,243 @@
+"""Servers that share a state database, as processes: what they share, and what a database that fails does to chats."""
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from Tests.integration.launcher import USER, Launcher, Response, run_launcher
+from Tests.integration.memory_chat import Exchange, MemoryBackend, conversation, memory_tree
+from Tests.integration.test_memory_crash import LOOKBACK, TURN, Stored, check
+from Tests.postgres_lab import PASSWORD, Server, name_in
+from Tests.workflows.engine_lab import until
+
+pytestmark = pytest.mark.slow
+# For what must happen in the end, on a machine that is busy.
+PATIENCE = 60.0
+
+
+class Site:
+    """A configuration, a database, and the servers on them."""
+
+    def __init__(self, folder: Path, postgres: Server, backend: MemoryBackend, vector: bool) -> None:
+        self.folder, self.backend, self.vector = folder, backend, vector
+        self.tree = memory_tree(folder / "Public", backend.url, vector=vector)
+        self.url = postgres.new_database()
+        self.stored, self.sent, self.name = Stored(), 0, "shared"
+
+    def server(self, *arguments: str) -> Launcher:
+        return Launcher("run_waitress.py", "--PublicDirectory", self.tree.public, "--User", USER, "--concurrency", "0",
+                        "--database", self.url, *arguments)
+
+    def turn(self, server: Launcher, wait: bool = True) -> Exchange:
+        """A turn more of the conversation."""
+        self.sent += TURN
+        exchange = Exchange(server.port, "Chat", conversation(self.name, self.sent))
+        return exchange.wait(PATIENCE) if wait else exchange
+
+    def export(self) -> Stored:
+        """What a server in file mode would have, which must hold nothing twice and nothing less than before."""
+        target = self.folder / "export"
+        done = run_launcher("run_waitress.py", "state", "export", "--to", target, "--replace", "--PublicDirectory",
+                            self.tree.public, "--database", self.url)
+        assert done.returncode == 0, done.stdout + done.stderr
+        folder = target / self.name
+        if folder.is_dir():
+            self.stored = check(folder, self.folder, self.stored, self.sent)
+        return self.stored
+
+    def done(self) -> list[int]:
+        stored = self.export()
+        return stored.rows if self.vector else stored.remembered
+
+    def catches_up(self, *servers: Launcher) -> None:
+        """Left alone, turn by turn, everything is remembered that is due."""
+        ends = time.monotonic() + 2 * PATIENCE
+        number = 0
+        while True:
+            assert self.turn(servers[number % len(servers)]).answered
+            number += 1
+            while self.backend.wait_calls("", 1, 0.4):
+                pass
+            if self.done() == list(range(self.sent - LOOKBACK)):
+                return
+            assert time.monotonic() < ends, f"not caught up: {self.stored}"
+
+
+@pytest.fixture
+def backend() -> Iterator[MemoryBackend]:
+    with MemoryBackend(seed=1, jitter=0.03) as running:
+        yield running
+
+
+@pytest.fixture
+def site(tmp_path: Path, postgres: Server, backend: MemoryBackend) -> Site:
+    return Site(tmp_path, postgres, backend, vector=False)
+
+
+def health(server: Launcher) -> object:
+    answer = server.request("GET", "/health")
+    assert answer.status == 200
+    return answer.json.get("database")
+
+
+def until_health(server: Launcher, state: str) -> None:
+    until(lambda: health(server) == state, PATIENCE)
+
+
+def test_the_start_and_what_two_servers_share(site: Site) -> None:
+    with site.server() as one, site.server() as two:
+        name = name_in(site.url)
+        for number, server in ((1, one), (2, two)):
+            output = server.output()
+            assert f"Database:       {name} at 127.0.0.1:" in output and f", this is worker {number}" in output
+            assert "Conversations:" not in output and "Lock databases:" not in output and PASSWORD not in output
+            assert health(server) == "ok"
+        answer: Response = two.request("POST", "/v1/chat/completions", {
+            "model": "Chat", "messages": conversation("other", 1)})
+        assert answer.status == 200 and answer.headers["x-wilmer-worker"] == "2"
+        site.catches_up(one, two)
+        # What one has stored the other one shows.
+        call = [None]
+        for server in (one, two):
+            exchange = Exchange(server.port, "Recall", conversation(site.name, site.sent))
+            [request] = site.backend.wait_calls("answer", 1, PATIENCE)
+            exchange.wait(PATIENCE)
+            shown = str(request.json["messages"][0]["content"])
+            assert f"#{site.sent - LOOKBACK - 1}#" in shown
+            call.append(shown)  # type: ignore[arg-type]
+        assert call[1] == call[2]
+    # Commands find running servers by a file there.
+    assert not [path for path in (site.tree.public / "DiscussionIds").iterdir() if path.is_dir()]
+    assert not (site.tree.public / "SqlLiteDBs").exists()
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_memories_survive_kills_of_workers(tmp_path: Path, postgres: Server, backend: MemoryBackend,
+                                           vector: bool) -> None:
+    """Kill -9 in the middle of a pass, and the next turn goes to the other worker at once."""
+    site, chance = Site(tmp_path, postgres, backend, vector), random.Random(f"kill {vector}")
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(site.server()) for _ in range(2)]
+        for number in range(4):
+            server, other = servers[number % 2], servers[1 - number % 2]
+            exchange = site.turn(server, wait=False)
+            site.backend.wait_calls("", chance.randint(1, 7), 2)
+            assert server.process is not None
+            server.process.kill()
+            server.process.wait(PATIENCE)
+            exchange.wait(PATIENCE)
+            assert site.turn(other).answered
+            site.export()
+            servers[number % 2] = stack.enter_context(site.server())
+        site.catches_up(*servers)
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_the_same_turn_elsewhere_when_all_connections_end_in_a_pass(tmp_path: Path, postgres: Server,
+                                                                    backend: MemoryBackend, vector: bool) -> None:
+    site = Site(tmp_path, postgres, backend, vector)
+    node = "facts" if vector else "memory"
+    with site.server() as one, site.server() as two:
+        site.catches_up(one)
+        for _ in range(2):
+            site.sent += 2 * TURN
+            messages = conversation(site.name, site.sent)
+            backend.hold(node)
+            first = Exchange(one.port, "Chat", messages)
+            assert backend.wait_calls(node, 1, PATIENCE)
+            postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+                         "AND pid <> pg_backend_pid()", name_in(site.url))
+            second = Exchange(two.port, "Chat", messages)
+            assert backend.wait_calls(node, 1, PATIENCE)
+            backend.release()
+            assert first.wait(PATIENCE).answered and second.wait(PATIENCE).answered
+            while backend.wait_calls("", 1, 0.4):
+                pass
+            site.export()
+        site.catches_up(one, two)
+
+
+def test_a_database_that_is_killed_fails_no_chat(tmp_path: Path, own_postgres: Server, backend: MemoryBackend) -> None:
+    site = Site(tmp_path, own_postgres, backend, vector=False)
+    with site.server() as one, site.server() as two:
+        site.catches_up(one, two)
+        for _ in range(2):
+            during = site.turn(one, wait=False)
+            own_postgres.kill()
+            assert during.wait(PATIENCE).answered
+            for server in (one, two):
+                assert site.turn(server).answered
+                until_health(server, "unreachable")
+            # Nobody asks a database that is down: a wait would be two seconds for each statement.
+            for server in (one, two, one, two):
+                assert site.turn(server).answered
+            unknown = {"request_id": "0123456789abcdef"}
+            assert one.request("DELETE", "/api/chat", unknown).status == 503
+            own_postgres.start()
+            for server in (one, two):
+                until_health(server, "ok")
+            assert one.request("DELETE", "/api/chat", unknown).status == 200
+        site.catches_up(one, two)
+        for server in (one, two):
+            log = server.output()
+            assert log.count(") does not answer: ") == 2 == log.count("The state database answers again after")
+            assert "Traceback" not in log and PASSWORD not in log
+
+
+def test_a_database_that_is_frozen_is_left_alone(tmp_path: Path, own_postgres: Server, backend: MemoryBackend) -> None:
+    site = Site(tmp_path, own_postgres, backend, vector=False)
+    with site.server() as server:
+        site.catches_up(server)
+        own_postgres.freeze()
+        try:
+            turns = [site.turn(server) for _ in range(2)]
+            until_health(server, "unreachable")
+            turns += [site.turn(server) for _ in range(3)]
+        finally:
+            own_postgres.thaw()
+        assert all(turn.answered for turn in turns), [turn.status for turn in turns]
+        until_health(server, "ok")
+        site.catches_up(server)
+
+
+def test_a_stop_reaches_the_other_server(site: Site) -> None:
+    with site.server() as one, site.server() as two:
+        site.backend.hold("answer")
+        exchange = Exchange(one.port, "Recall", conversation("other", 1), stream=True)
+        assert site.backend.wait_calls("answer", 1, PATIENCE)
+        log = one.wait_output(" arrived: POST /v1/chat/completions", PATIENCE)
+        request_id = log.split(" arrived: POST /v1/chat/completions")[-2].rsplit("Request ", 1)[-1]
+        assert two.request("DELETE", "/api/chat", {"request_id": request_id}).status == 200
+        exchange.wait(PATIENCE)
+        assert b"This is" not in exchange.body
+        site.backend.release()
+
+
+# -- starts that fail --------------------------------------------------------------------------------------------------
+
+def failure(site: Site, url: str, script: str = "run_waitress.py") -> subprocess.CompletedProcess[str]:
+    done = run_launcher(script, "--PublicDirectory", site.tree.public, "--User", USER, "--port", "0", "--database", url)
+    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+    assert PASSWORD not in done.stdout + done.stderr and "geheim" not in done.stdout + done.stderr
+    [line] = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("ERROR:")]
+    done.stderr = line
+    return done
+
+
+def test_starts_that_fail_say_why_in_one_line(site: Site, postgres: Server) -> None:
+    name = name_in(site.url)
+    assert "password authentication failed" in failure(site, postgres.url(name, "geheim")).stderr
+    assert 'database "nothing" does not exist' in failure(site, postgres.url("nothing")).stderr
+    assert failure(site, "mysql://ann:geheim@127.0.0.1/x").stderr == "ERROR: --database: it takes postgresql://..."
+    assert "Connection refused" in failure(site, "postgresql://ann:geheim@127.0.0.1:1/x").stderr
+
+
+def test_eventlet_names_the_other_launcher(site: Site) -> None:
+    pytest.importorskip("eventlet")
+    assert "start run_waitress.py instead" in failure(site, site.url, "run_eventlet.py").stderr
