@@ -95,11 +95,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(left_out)]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Importing hundreds of modules makes many objects and no garbage to look for."""
+    gc.disable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The modules and the thousands of tests stay to the end: the garbage collector need not go through them, which it
     would do in the middle of what a test measures."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
