@@ -15,7 +15,7 @@ def test_it_works_like_a_bounded_semaphore() -> None:
     assert [semaphore.acquire(blocking=False) for _ in range(3)] == [True, True, False]
     started = time.monotonic()
     assert not semaphore.acquire(timeout=0.05)
-    assert 0.04 < time.monotonic() - started < 1
+    assert 0.04 < time.monotonic() - started < 20
     semaphore.release()
     assert semaphore.acquire()
     semaphore.release()

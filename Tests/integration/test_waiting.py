@@ -31,7 +31,7 @@ from Tests.workflows.engine_lab import until
 pytestmark = pytest.mark.slow
 
 BUSY = "Server busy, concurrency limit reached"
-TIMEOUT = 9.0  # seconds; more than the time after which a stream gets its headers
+TIMEOUT = 14.0  # seconds; more than the time after which a stream gets its headers
 TITLE = ('### Task:\nGenerate a title. {}\n### Output:\nJSON format: {{ "title": "x" }}\n### Chat History:\n'
          '<chat_history>\nUSER: hi\n</chat_history>')
 

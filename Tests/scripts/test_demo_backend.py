@@ -250,7 +250,7 @@ def test_streams_at_the_given_pace() -> None:
     try:
         started = time.monotonic()
         post(slow, "/v1/chat/completions", {"messages": chat("Hi"), "stream": True, "max_tokens": 6})
-        assert 0.25 < time.monotonic() - started < 2
+        assert 0.25 < time.monotonic() - started < 20
     finally:
         slow.shutdown()
         slow.server_close()

@@ -1,8 +1,8 @@
 """Nodes that do not need each other run at the same time, if the workflow says so."""
 from __future__ import annotations
 
+import itertools
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,14 @@ def run(lab: EngineLab, nodes: list[dict[str, Any]], recorder: Recorder | None =
     return next(iter(list(start(lab, listener=recorder))))
 
 
-def answer_slowly(lab: EngineLab, seconds: float) -> None:
+def answer_together(lab: EngineLab, count: int, seconds: float = 0.0) -> None:
+    """Answer no call before so many have come, and some seconds after that."""
+    all_there = threading.Event()
+
     def reply(request: RecordedRequest) -> Reply:
-        return reply_to(request, f"<{last_text(request)}>", header_delay=seconds)
+        if len(lab.backend.requests) == count:
+            all_there.set()
+        return reply_to(request, f"<{last_text(request)}>", held=all_there, header_delay=seconds)
     lab.backend.responder = reply
 
 
@@ -116,13 +121,12 @@ FIVE = [*(llm(f"q{number}") for number in range(5)),
 
 
 def test_independent_nodes_run_at_the_same_time_and_answer_the_same(lab: EngineLab) -> None:
-    answer_slowly(lab, 0.2)
-    begun = time.monotonic()
+    answer_together(lab, 5)
     together = run(lab, FIVE)
-    seconds = time.monotonic() - begun
-    begun = time.monotonic()
+    answer_together(lab, 7, seconds=0.1)
     assert run(lab, FIVE, parallelNodes=False) == together == "<<q0><q1><q2><q3><q4>>"
-    assert seconds < 0.8 < 1.2 <= time.monotonic() - begun
+    alone = [request.received_at for request in lab.backend.requests[6:]]
+    assert len(alone) == 6 and all(later - earlier >= 0.1 for earlier, later in itertools.pairwise(alone))
 
 
 def test_numbering_and_report_stay_in_order(lab: EngineLab) -> None:

@@ -21,7 +21,7 @@ from Tests.api.api_lab import CHAT, ApiLab, settled
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_stream_reply
 from Tests.workflows.engine_lab import last_text, llm, reply_to, static, until, user
 
-ENOUGH = 1.0  # seconds; 0.25 is the aim, measured as a median elsewhere
+ENOUGH = 20.0  # seconds; a call that is not stopped never ends. Latency is measured elsewhere
 
 
 class QuietHandler(WSGIRequestHandler):
@@ -213,4 +213,4 @@ def test_gate_is_free_again_when_its_holder_leaves(lab: ApiLab) -> None:
         second.close()
     finally:
         server.stop()
-    assert until(lambda: semaphore.acquire(blocking=False), 1)
+    assert until(lambda: semaphore.acquire(blocking=False))

@@ -250,12 +250,12 @@ def test_without_endpoint(lab: EngineLab, store: MemoryStore) -> None:
 
 def test_a_cancelled_request_stores_nothing(lab: EngineLab, store: MemoryStore) -> None:
     remember(store, 3)
-    lab.backend.responder = lambda request: chat_reply("late", header_delay=5.0)
+    lab.backend.responder = lambda request: chat_reply("late", header_delay=30.0)
     threading.Timer(0.2, lab.request.cancel_scope.cancel).start()
     started = time.monotonic()
     with pytest.raises(EarlyTerminationException):
         run(lab, node())
-    assert time.monotonic() - started < 4 and store.summary() is None
+    assert time.monotonic() - started < 20 and store.summary() is None
 
 
 @pytest.mark.parametrize("prompt", ["[LATEST_MEMORIES]", "plain"])

@@ -17,7 +17,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools.scripts.thread import ScriptThread, running_scripts
 from Tests.workflows.engine_lab import until
 
-IN_TIME = 1.0  # far below what the work under test would take
+IN_TIME = 10.0  # far below what the work under test would take
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="")
 
 
