@@ -22,7 +22,7 @@ from Middleware.cli.startup import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run(serve, argv, limits.WORKER_THREADS)
+    return run(serve, argv, limits.WORKER_THREADS, several=True)
 
 
 if __name__ == "__main__":

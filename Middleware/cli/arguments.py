@@ -30,6 +30,7 @@ class LaunchArguments:
 
     Attributes:
         concurrency_timeout: seconds a request waits for a slot.
+        workers: how many processes serve; with more than one, this process only starts them.
         drain_seconds: how long requests may go on after a signal to stop; 0: they are cancelled.
         max_request_mb: largest request body in units of 1024 * 1024 bytes; 0 for any size.
         accepted_keys_file: absolute path of the list of keys that clients need.
@@ -59,6 +60,7 @@ class LaunchArguments:
     concurrency_timeout: float = 900
     concurrency_level: str = "wilmer"
     max_request_mb: int = 256
+    workers: int = 1
     drain_seconds: float = 0
     accepted_keys_file: str | None = None
     allow_origins: tuple[str, ...] = ()
@@ -207,6 +209,9 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
         help="what takes a turn: a whole request, or each call of an LLM (default: %(default)s)")
     add("--max-request-mb", type=int, default=256, metavar="N",
         help="largest request body in megabytes, 0 = any size (default: %(default)s)")
+    add("--workers", type=int, default=1, metavar="N",
+        help="processes that serve, for all cores of this machine; more than one need --database "
+             "(default: %(default)s)")
     add("--drain-seconds", type=float, default=0, metavar="S",
         help="seconds that requests may go on after Ctrl-C or SIGTERM, while no new ones are accepted "
              "(default: %(default)s, they are cancelled)")
@@ -238,7 +243,8 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
     return replace(
         _directories(raw), file_logging=raw.file_logging, port=raw.port, listen=_clean_address(raw.listen),
         concurrency=raw.concurrency, concurrency_timeout=raw.concurrency_timeout,
-        concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb, drain_seconds=raw.drain_seconds,
+        concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb, workers=raw.workers,
+        drain_seconds=raw.drain_seconds,
         accepted_keys_file=_file(raw.accepted_keys_file),
         allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), allow_public=raw.allow_public,
         log_level=raw.log_level, verbose=raw.verbose, console=raw.console, record=raw.record,
@@ -344,6 +350,11 @@ def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
         parser.error("--concurrency-timeout must be > 0")
     if raw.max_request_mb < 0:
         parser.error("--max-request-mb must be >= 0")
+    if raw.workers < 1:
+        parser.error("--workers must be >= 1")
+    if raw.workers > 1 and not (raw.database or database_of_environment()):
+        parser.error("--workers needs --database when there are several: the processes share conversations, the limit "
+                     "on requests and stops by a PostgreSQL database, see Docs/User/several-workers.md")
     # Also refuses nan.
     if not 0 <= raw.drain_seconds < float("inf"):
         parser.error("--drain-seconds must be >= 0")

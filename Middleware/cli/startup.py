@@ -70,13 +70,14 @@ class Launch:
 
 
 def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None,
-        shares: bool = True) -> int:
+        shares: bool = True, several: bool = False) -> int:
     """Start and serve until a signal to stop.
 
     Args:
         serve: takes the launch, announces it once it listens, and returns when the process must end.
         threads: how many requests the server works on at a time, if that is limited.
         shares: whether the server can share conversations with others in a database.
+        several: whether the launcher can start several processes.
 
     Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 if it cannot start; that of the sub-command if the command
     line begins with one.
@@ -88,7 +89,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
         return _run_command(command)
     try:
         with _collector_off():
-            launch = prepare(argv, threads, shares)
+            launch = prepare(argv, threads, shares, several)
         with announced(url_of(launch.host, launch.port)):
             serve(launch)
         if launch.records is not None:
@@ -131,12 +132,18 @@ def _collector_off() -> Iterator[None]:
         gc.enable()
 
 
-def prepare(argv: Sequence[str] | None = None, threads: int | None = None, shares: bool = True) -> Launch:
-    """Bind the socket and build the application. Raises StartError, or SystemExit for bad arguments."""
+def prepare(argv: Sequence[str] | None = None, threads: int | None = None, shares: bool = True,
+            several: bool = False) -> Launch:
+    """Bind the socket and build the application. Raises StartError, or SystemExit for bad arguments.
+
+    With several processes it does not return: this one starts them and watches.
+    """
     seat = _seat()
     arguments = parse_arguments(argv, program_name(), command_list())
     if arguments.database and not shares:
         raise StartError("A state database needs native threads: start run_waitress.py instead, without Eventlet.")
+    if arguments.workers > 1 and not several:
+        raise StartError("--workers is for run_waitress.py only: start that instead.")
     apply_arguments(arguments)
     require_optional_packages(arguments)
     if not arguments.users and (problem := no_such_command(arguments.config_directory)):
@@ -149,6 +156,10 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, share
         from Middleware.cli.init.command import offer
         offer()
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
+    if arguments.workers > 1 and seat is None:
+        # Imported here: most servers are one process.
+        from Middleware.cli.worker_processes import become_parent
+        raise SystemExit(become_parent(bind_socket(instance.LISTEN_ADDRESS, users.resolve_port()), arguments.workers))
     state = configure(arguments)
     host = instance.LISTEN_ADDRESS
     sock = bind_socket(host, users.resolve_port()) if seat is None else seat.sock

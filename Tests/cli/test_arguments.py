@@ -61,6 +61,8 @@ def test_listen(words, address):
     (["--concurrency-level", "x"], "--concurrency-level"),
     (["--max-request-mb", "-1"], "--max-request-mb must be >= 0"),
     (["--max-request-mb", "1.5"], "--max-request-mb"),
+    (["--workers", "0"], "--workers must be >= 1"),
+    (["--workers", "2"], "--workers needs --database when there are several"),
     (["--drain-seconds", "-1"], "--drain-seconds must be >= 0"),
     (["--drain-seconds", "nan"], "--drain-seconds must be >= 0"),
     (["--drain-seconds", "inf"], "--drain-seconds must be >= 0"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.arguments import build_parser
+from Middleware.cli.arguments import DATABASE_VARIABLE, build_parser
 from Middleware.cli.serving.limits import SHUTDOWN_SECONDS
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ def unit(name: str) -> configparser.ConfigParser:
 
 def test_every_file_is_tested() -> None:
     units = {file.name for file in DEPLOY.iterdir() if file.is_file()}
-    assert units == {"wilmerai.service", "wilmerai-user.service", "wilmerai.plist"}
+    assert units == {"wilmerai.service", "wilmerai@.service", "wilmerai-user.service", "wilmerai.plist"}
 
 
 def test_system_service_starts_the_launcher_of_the_installation() -> None:
@@ -36,6 +36,20 @@ def test_system_service_starts_the_launcher_of_the_installation() -> None:
     assert (PROJECT / launcher).is_file()
     build_parser().parse_args(flags)
     assert "venv/bin/python run_waitress.py" in (PROJECT / "run_linux.sh").read_text(encoding="utf-8")
+
+
+def test_each_of_several_services_has_its_port_and_the_state_database() -> None:
+    """Otherwise it is the one service: what is mended in one is mended in both."""
+    service, single = unit("wilmerai@.service")["Service"], unit("wilmerai.service")["Service"]
+    python, launcher, *flags = shlex.split(service["ExecStart"].replace("%i", "7"))
+    arguments = build_parser().parse_args(flags)
+    assert shlex.split(single["ExecStart"]) == [python, launcher] and arguments.port == 5007
+    assert int(service["TimeoutStopSec"]) > arguments.drain_seconds + SHUTDOWN_SECONDS
+    assert service["EnvironmentFile"] == "/etc/wilmerai.env"
+    assert DATABASE_VARIABLE in (DEPLOY / "wilmerai@.service").read_text(encoding="utf-8")
+    own = {"ExecStart", "EnvironmentFile", "TimeoutStopSec"}
+    assert {key: value for key, value in service.items() if key not in own} == {
+        key: value for key, value in single.items() if key not in own}
 
 
 def test_flags_that_the_unit_proposes_exist() -> None:
@@ -52,7 +66,7 @@ def test_system_service_may_write_to_its_public_folder_only() -> None:
     assert service["CapabilityBoundingSet"] == "" and service["User"] not in ("", "root")
 
 
-@pytest.mark.parametrize("name", ["wilmerai.service", "wilmerai-user.service"])
+@pytest.mark.parametrize("name", ["wilmerai.service", "wilmerai@.service", "wilmerai-user.service"])
 def test_services_come_back_and_may_end_in_peace(name: str) -> None:
     parser = unit(name)
     service = parser["Service"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,13 @@ import psutil
 import pytest
 
 from Tests.integration.launcher import (
-    PROJECT,
+    LAUNCHERS,
     USER,
     Backend,
     Launcher,
     dechunked,
     read_to_end,
+    run_launcher,
     says,
     sse_payloads,
     standard_tree,
@@ -30,29 +30,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot 
 
 COUNT = 3
 LONG = 600
-PROGRAM = textwrap.dedent("""
-    import os, runpy, socket, sys
-    sys.path.insert(0, {root!r})
-    from Middleware.cli.worker_processes import become_parent
-    from Middleware.common.constants import CHILD_VARIABLE
-    if CHILD_VARIABLE not in os.environ:
-        sock = socket.socket()
-        sock.bind(("127.0.0.1", 0))
-        sys.exit(become_parent(sock, {count}))
-    sys.argv[0] = {program!r}
-    runpy.run_path(sys.argv[0], run_name="__main__")
-""")
 
 
 @pytest.fixture
-def server(tmp_path: Path, backend: Backend) -> Iterator[Launcher]:
+def server(tmp_path: Path, backend: Backend, database_url: str) -> Iterator[Launcher]:
     tree = standard_tree(tmp_path / "Public", backend.url)
-    program = tmp_path / "several.py"
-    launcher = str(PROJECT / "run_waitress.py")
-    program.write_text(PROGRAM.format(root=str(PROJECT), count=COUNT, program=launcher), encoding="utf-8")
-    with Launcher(str(program), "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
+    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
                   "--drain-seconds", str(LONG), "--file-logging", "--LoggingDirectory", tmp_path / "logs",
-                  backend=backend) as server:
+                  "--database", database_url, "--workers", str(COUNT), backend=backend) as server:
         assert server.process is not None
         children = []
         try:
@@ -76,7 +61,7 @@ def _children(server: Launcher) -> list[psutil.Process]:
 def test_three_processes_serve_and_a_signal_leaves_none(server: Launcher, backend: Backend, tmp_path: Path) -> None:
     assert server.process is not None
     children = _children(server)
-    assert len(children) == COUNT
+    assert len(children) == COUNT and psutil.Process(server.process.pid).memory_info().rss < 25 * 1024 * 1024
     for _ in range(20):
         assert server.ask("Single").status == 200
     logs = {file.name: file.read_text("utf-8") for file in (tmp_path / "logs").iterdir()}
@@ -110,3 +95,21 @@ def test_all_are_replaced_without_a_cut_answer(server: Launcher, backend: Backen
         assert server.ask("Single").status == 200
     after = {child.pid for child in _children(server)}
     assert len(after) == COUNT and not before & after
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS[1:])
+def test_other_launchers_start_one_process_only(launcher: str) -> None:
+    done = run_launcher(launcher, "--workers", "2", "--database", "postgresql://localhost/none", timeout=120)
+    assert done.returncode == 1 and "run_waitress.py" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_several_processes_need_a_database() -> None:
+    done = run_launcher("run_waitress.py", "--workers", "2", timeout=120)
+    assert done.returncode == 2 and "--workers needs --database" in done.stderr
+
+
+def test_a_database_that_cannot_be_used_ends_all(tmp_path: Path, backend: Backend) -> None:
+    tree = standard_tree(tmp_path / "Public", backend.url)
+    done = run_launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0",
+                        "--workers", "2", "--database", "mysql://localhost/none", timeout=120)
+    assert done.returncode == 1 and "--database" in done.stderr and "Traceback" not in done.stderr
