@@ -4,8 +4,8 @@ from __future__ import annotations
 import argparse
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import psycopg
@@ -14,13 +14,12 @@ from Middleware.cli.arguments import DATABASE_VARIABLE, LaunchArguments, Parser,
 from Middleware.cli.database_conversations import conversations_of, patient_database
 from Middleware.cli.discussions.check import check
 from Middleware.cli.discussions.output import complain, human_size, make_utf8, say
-from Middleware.exceptions import ConfigurationError, WilmerError
-from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.exceptions import WilmerError
 from Middleware.services.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
 from Middleware.services.discussions.moving import Outcome, move_in, move_out
 from Middleware.services.discussions.reading import Reader
+from Middleware.services.discussions.spaces import as_user, discussions_in_files, spaces
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.users import existing_users, get_discussions_space
 from Middleware.utilities.postgres.addresses import SCHEMES
 from Middleware.utilities.postgres.database import StateConnection, first_line
 from Middleware.utilities.postgres.migrations import SchemaError, migrate
@@ -148,7 +147,9 @@ def upgrade(connection: StateConnection, options: Options) -> int:
 def import_all(connection: StateConnection, options: Options) -> int:
     migrate(connection)
     tally = Tally()
-    for space, discussion in _discussions(options.source):
+    if options.source is not None and not os.path.isdir(options.source):
+        raise NotDoneError(f"There is no folder {options.source}.")
+    for space, discussion in discussions_in_files(options.source):
         def act(space: str = space, discussion: StoredDiscussion = discussion) -> Outcome | None:
             return move_in(connection, space, discussion, replace=options.replace, dry_run=options.dry_run)
 
@@ -174,12 +175,12 @@ def export_all(connection: StateConnection, options: Options) -> int:
 
 def check_all(connection: StateConnection, options: Options) -> int:
     migrate(connection)
-    spaces = _spaces()
-    others = sum(name.space not in {space.name for space in spaces} for name in discussion_names(connection))
+    known = spaces()
+    others = sum(name.space not in {space.name for space in known} for name in discussion_names(connection))
     problems = number = 0
     with conversations_of(options.database, "state"):
-        for space in spaces:
-            with _as_user(space.user):
+        for space in known:
+            with as_user(space.user):
                 for discussion in all_discussions():
                     number += 1
                     place = f" (key folder {discussion.key_hash})" if discussion.key_hash else ""
@@ -202,62 +203,12 @@ def _display(key_hash: str | None, discussion_id: str) -> str:
 
 # -- where conversations are -------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
-class _Space:
-    """The folder of some users' discussions, and one of these users."""
-
-    name: str
-    root: str
-    user: str
-
-
-def _spaces() -> list[_Space]:
-    """Return the folders of all users, each once, the default one first."""
-    spaces: dict[str, _Space] = {}
-    for user in existing_users():
-        try:
-            with _as_user(user):
-                name = get_discussions_space()
-                spaces.setdefault(name, _Space(name, config_utils.get_discussions_root_directory(), user))
-        # A user whom no server can serve; 'check' reports the file.
-        except ConfigurationError:
-            continue
-    return [spaces[name] for name in sorted(spaces)]
-
-
-def _as_user(user: str) -> AbstractContextManager[RequestContext]:
-    return request_scope(RequestContext(request_id=f"state {user}", user=user))
-
-
-def _discussions(folder: str | None) -> Iterator[tuple[str, StoredDiscussion]]:
-    """Yield the discussions in a folder, or those of all users, each with its space. Raises NotDoneError."""
-    spaces = _spaces()
-    if folder is not None:
-        if not os.path.isdir(folder):
-            raise NotDoneError(f"There is no folder {folder}.")
-        name = next((space.name for space in spaces if os.path.realpath(space.root) == os.path.realpath(folder)), "")
-        yield from ((name, discussion) for discussion in discussions_in(folder))
-        return
-    # Folders of old installations are below those of all users, but belong to the users whose own folder they are.
-    roots = {os.path.realpath(space.root) for space in spaces}
-    taken: set[tuple[str, str | None, str]] = set()
-    for space in spaces:
-        with _as_user(space.user):
-            found = all_discussions()
-        for discussion in found:
-            root = os.path.realpath(os.path.dirname(discussion.root) if discussion.key_hash else discussion.root)
-            place = root, discussion.key_hash, discussion.discussion_id
-            if place not in taken and (root == os.path.realpath(space.root) or root not in roots):
-                taken.add(place)
-                yield space.name, discussion
-
-
 class _Targets:
     """Where discussions are exported to: one folder, or the users' own."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
-        self._spaces = {space.name: space for space in _spaces()}
+        self._spaces = {space.name: space for space in spaces()}
         # By folder or space, and in it by key and id.
         self._present: dict[str, dict[tuple[str | None, str], StoredDiscussion]] = {}
         self._given: set[tuple[str, str]] = set()
@@ -273,7 +224,7 @@ class _Targets:
         space = self._spaces.get(name.space)
         if space is None:
             raise ValueError(f"it belongs to '{name.space}', which is the discussionDirectory of no user; give --to")
-        with _as_user(space.user):
+        with as_user(space.user):
             return space.root, self._found(space.name, all_discussions).get(place)
 
     def _found(self, where: str, scan: Callable[[], list[StoredDiscussion]]

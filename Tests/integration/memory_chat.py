@@ -209,7 +209,7 @@ class Exchange:
         self._thread.start()
 
     def _run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         started = time.monotonic()
         try:
             connection.request("POST", "/v1/chat/completions", self._request, {"Content-Type": "application/json"})

@@ -19,6 +19,8 @@ from Tests.workflows.engine_lab import until
 pytestmark = pytest.mark.slow
 # For what must happen in the end, on a machine that is busy.
 PATIENCE = 60.0
+# Tried with more of them; each costs seconds.
+KILLS = 2
 
 
 class Site:
@@ -124,7 +126,7 @@ def test_memories_survive_kills_of_workers(tmp_path: Path, postgres: Server, bac
     site, chance = Site(tmp_path, postgres, backend, vector), random.Random(f"kill {vector}")
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(site.server()) for _ in range(2)]
-        for number in range(4):
+        for number in range(KILLS):
             server, other = servers[number % 2], servers[1 - number % 2]
             exchange = site.turn(server, wait=False)
             site.backend.wait_calls("", chance.randint(1, 7), 2)
@@ -145,21 +147,20 @@ def test_the_same_turn_elsewhere_when_all_connections_end_in_a_pass(tmp_path: Pa
     node = "facts" if vector else "memory"
     with site.server() as one, site.server() as two:
         site.catches_up(one)
-        for _ in range(2):
-            site.sent += 2 * TURN
-            messages = conversation(site.name, site.sent)
-            backend.hold(node)
-            first = Exchange(one.port, "Chat", messages)
-            assert backend.wait_calls(node, 1, PATIENCE)
-            postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
-                         "AND pid <> pg_backend_pid()", name_in(site.url))
-            second = Exchange(two.port, "Chat", messages)
-            assert backend.wait_calls(node, 1, PATIENCE)
-            backend.release()
-            assert first.wait(PATIENCE).answered and second.wait(PATIENCE).answered
-            while backend.wait_calls("", 1, 0.4):
-                pass
-            site.export()
+        site.sent += 2 * TURN
+        messages = conversation(site.name, site.sent)
+        backend.hold(node)
+        first = Exchange(one.port, "Chat", messages)
+        assert backend.wait_calls(node, 1, PATIENCE)
+        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+                     "AND pid <> pg_backend_pid()", name_in(site.url))
+        second = Exchange(two.port, "Chat", messages)
+        assert backend.wait_calls(node, 1, PATIENCE)
+        backend.release()
+        assert first.wait(PATIENCE).answered and second.wait(PATIENCE).answered
+        while backend.wait_calls("", 1, 0.4):
+            pass
+        site.export()
         site.catches_up(one, two)
 
 
@@ -217,6 +218,20 @@ def test_a_stop_reaches_the_other_server(site: Site) -> None:
         exchange.wait(PATIENCE)
         assert b"This is" not in exchange.body
         site.backend.release()
+
+
+def test_conversations_in_files_are_named_until_they_are_in_the_database(site: Site) -> None:
+    folder = site.tree.public / "DiscussionIds" / "earlier"
+    folder.mkdir(parents=True)
+    (folder / "memories.json").write_text('[{"text_block": "long ago", "hash": "h"}]', "utf-8")
+    warning = "The folders hold conversations that are not in the state database (1)"
+    with site.server() as server:
+        assert server.output().count(warning) == 1
+    done = run_launcher("run_waitress.py", "state", "import", "--PublicDirectory", site.tree.public, "--database",
+                        site.url)
+    assert done.returncode == 0 and "1 discussions imported" in done.stdout
+    with site.server() as server:
+        assert "The folders hold" not in server.output()
 
 
 # -- starts that fail --------------------------------------------------------------------------------------------------

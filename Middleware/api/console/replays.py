@@ -26,7 +26,7 @@ from Middleware.services.run_records.model import RunDocument
 from Middleware.services.run_records.recorded_request import recorded_request
 from Middleware.services.timestamp_service import FILE_NAME
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.workflows.replay.recording import RecordedNode, Recording
 from Middleware.workflows.replay.trial import ReplayTrial
@@ -85,28 +85,28 @@ def repeating_request(call: Call, document: RunDocument, kind: str, span: int | 
     return request
 
 
-def _stored_times(document: RunDocument, request: RequestContext) -> tuple[Path, Path] | None:
-    """Return the file with the times of the run's messages, and its path below the folder of discussions."""
+def _stored_times(document: RunDocument, request: RequestContext) -> tuple[bytes, Path] | None:
+    """Return what is stored of the times of the run's messages, and its path below a folder of discussions."""
     discussion = document.facts["discussion"]
     if not discussion:
         return None
     keys = discussion_keys(request.api_key)
-    with contextlib.suppress(ValueError):
-        path = Path(DiscussionFolder(discussion, keys.key_hash, keys.encryption_key).file(FILE_NAME))
-        if path.is_file():
-            return path, Path(*filter(None, (keys.key_hash, discussion)), FILE_NAME)
+    # It may have been removed a moment ago, and a trial can do without it.
+    with contextlib.suppress(ValueError, OSError):
+        stored = stored_discussion(discussion, keys.key_hash, keys.encryption_key).read(FILE_NAME)
+        if stored is not None:
+            return stored, Path(*filter(None, (keys.key_hash, discussion)), FILE_NAME)
     return None
 
 
-def _copy_times(known: tuple[Path, Path] | None, discussions: str) -> None:
+def _copy_times(known: tuple[bytes, Path] | None, discussions: str) -> None:
     """Give the trial a copy of the times, which are part of prompts, and to which a run adds some."""
     if known is None:
         return
     target = Path(discussions, known[1])
     target.parent.mkdir(parents=True)
-    # The file may have been removed a moment ago.
     with contextlib.suppress(OSError):
-        shutil.copyfile(known[0], target)
+        target.write_bytes(known[0])
 
 
 def _answer(request: RequestContext, environ: WSGIEnvironment, begin: Any) -> Iterable[bytes]:
