@@ -141,6 +141,23 @@ def test_memories_survive_kills_of_workers(tmp_path: Path, postgres: Server, bac
 
 
 @pytest.mark.parametrize("vector", [False, True])
+def test_six_turns_at_once_on_three_servers(tmp_path: Path, postgres: Server, backend: MemoryBackend,
+                                            vector: bool) -> None:
+    """Clients repeat requests and people write in two windows: nothing is remembered twice, and nothing is lost."""
+    site = Site(tmp_path, postgres, backend, vector)
+    with site.server() as one, site.server() as two, site.server() as three:
+        for _ in range(3):
+            site.sent += 2 * TURN
+            exchanges = [Exchange(server.port, "Chat", conversation(site.name, site.sent))
+                         for server in (one, two, three) * 2]
+            assert all(exchange.wait(PATIENCE).answered for exchange in exchanges)
+            while backend.wait_calls("", 1, 0.4):
+                pass
+            site.export()
+        site.catches_up(one, two, three)
+
+
+@pytest.mark.parametrize("vector", [False, True])
 def test_the_same_turn_elsewhere_when_all_connections_end_in_a_pass(tmp_path: Path, postgres: Server,
                                                                     backend: MemoryBackend, vector: bool) -> None:
     site = Site(tmp_path, postgres, backend, vector)
