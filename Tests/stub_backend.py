@@ -193,7 +193,7 @@ class StubBackend:
         with self._changed:
             self.requests.clear()
 
-    def wait_requests(self, count: int = 1, timeout: float = 5.0) -> list[RecordedRequest]:
+    def wait_requests(self, count: int = 1, timeout: float = 60.0) -> list[RecordedRequest]:
         """Wait until ``count`` requests have arrived. Raises AssertionError after ``timeout`` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.requests) >= count, timeout):

@@ -80,6 +80,6 @@ class ApiLab(EngineLab):
         return Answer(self.client.get(path, headers=headers))
 
 
-def settled(seconds: float = 3.0) -> bool:
+def settled(seconds: float = 60.0) -> bool:
     """Whether no request is at work any more, background nodes included."""
     return until(lambda: running_requests().count() == 0, seconds)

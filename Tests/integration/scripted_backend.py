@@ -56,7 +56,7 @@ class Talk:
         with self._called:
             return [name for name, _ in self._calls]
 
-    def wait_call(self, node: str, timeout: float = 10.0, count: int = 1) -> RecordedRequest:
+    def wait_call(self, node: str, timeout: float = 60.0, count: int = 1) -> RecordedRequest:
         """Call number ``count`` of a node. Raises AssertionError if there are fewer within ``timeout`` seconds."""
         with self._called:
             def found() -> list[RecordedRequest]:
@@ -117,7 +117,7 @@ class Backend(StubBackend):
     def nodes(self) -> list[str]:
         return self._main.nodes()
 
-    def wait_call(self, node: str, timeout: float = 10.0, count: int = 1) -> RecordedRequest:
+    def wait_call(self, node: str, timeout: float = 60.0, count: int = 1) -> RecordedRequest:
         return self._main.wait_call(node, timeout, count)
 
     def _reply(self, request: RecordedRequest) -> Reply:
