@@ -13,13 +13,15 @@ import pytest
 
 from Middleware.cli import state_command
 from Middleware.cli.database_conversations import patient_database
+from Middleware.cli.discussions.command import main as memory_command
+from Middleware.cli.rekey.command import main as rekey_command
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import process
 from Middleware.services.discussions import moving
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, discussions
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.discussion_state import MEMORIES
-from Middleware.utilities.encryption_utils import cipher_for
+from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_key, hash_api_key
 from Middleware.utilities.files.file_access import process_lock
 from Middleware.utilities.postgres.memory_rows import PostgresMemories
 from Tests.postgres_lab import open_database
@@ -305,6 +307,96 @@ def test_check(full: StateLab, database_url: str) -> None:
     assert (status, out[-2:]) == (0, ["note: 1 discussion of no user's discussionDirectory, not checked",
                                       "2 discussions checked, no problems."])
     assert process().one(discussions).listed() is None
+
+
+def test_the_command_memory_works_on_the_database(full: StateLab, capsys: pytest.CaptureFixture[str],
+                                                  monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = memory_command([*words, "--User", "tester", "--ConfigDirectory", str(full.config.root),
+                                 "--DiscussionDirectory", str(full.root)])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    full.run("import")
+    before = full.everything()
+    (full.root / "plain" / "memories.json").write_bytes(b"[]")
+    status, out, _ = run("show", "plain")
+    assert status == 0 and "Mara hid the ledger." in out
+    status, out, _ = run("delete", "plain", "--yes")
+    assert status == 0 and "searchable memories" in out and run("show", "plain")[0] == 1
+    assert full.everything() == {**before, "plain/memories.json": b"[]"}
+    monkeypatch.delenv("WILMER_DATABASE_URL")
+    assert run("show", "plain")[0] == 0 and run("show", "plain", "--database", database_url)[0] == 1
+    status, out, err = run("list", "--database", "postgresql://u:Geheim@127.0.0.1:1/d")
+    assert (status, out) == (1, "") and err.startswith("The state database cannot be used: ") and "Geheim" not in err
+
+
+NEW = "sk-another-key-18"
+
+
+def rekey(lab: StateLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+          *words: str) -> tuple[int, str, str]:
+    monkeypatch.setenv("WILMER_API_KEY", KEY)
+    capsys.readouterr()
+    status = rekey_command([*words, "--User", "tester", "--ConfigDirectory", str(lab.config.root), "--yes",
+                            "--DiscussionDirectory", str(lab.root)])
+    told = capsys.readouterr()
+    assert KEY not in told.out + told.err
+    return status, told.out, told.err
+
+
+def test_the_command_rekey_works_on_the_database(full: StateLab, capsys: pytest.CaptureFixture[str],
+                                                 monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    full.run("import")
+    before = full.everything()
+    monkeypatch.setenv("WILMER_NEW_API_KEY", NEW)
+    status, out, _ = rekey(full, monkeypatch, capsys)
+    assert status == 0 and out.startswith("2 conversation(s) encrypted with the new key.")
+    assert full.everything() == before
+    new = cipher_for(derive_encryption_key(NEW, "tester"))
+    with closing(open_database(database_url)) as database:
+        names = database.read("SELECT key_hash, discussion_id FROM wilmer.discussions ORDER BY discussion_id")
+        assert names == [("", "odd"), (hash_api_key(NEW), "open"), ("", "plain"), (hash_api_key(NEW), "secret")]
+        rows = database.read("SELECT content FROM wilmer.documents JOIN wilmer.discussions d ON d.id = discussion "
+                             "WHERE key_hash <> ''")
+        assert len(rows) == 6 and all(new.decrypt(bytes(content)) for content, in rows)
+        for name in ("secret", "open"):
+            with PostgresMemories(database, "", hash_api_key(NEW), name, cipher=new) as memories:
+                assert [row["memory_text"] for row in memories.keyword_search("ledger")] == ["Mara hid the ledger."]
+                assert len(memories.embeddings("embedder")) == 1
+    status, _, err = rekey(full, monkeypatch, capsys)
+    assert status == 1 and "nothing is stored for this API key" in err
+
+
+def test_rekey_leaves_alone_what_it_cannot_change(full: StateLab, capsys: pytest.CaptureFixture[str],
+                                                  monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    full.run("import")
+    monkeypatch.setenv("WILMER_NEW_API_KEY", NEW)
+    with closing(open_database(database_url)) as database:
+        database.write("INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES ('', %s, 'open')",
+                       [hash_api_key(NEW)])
+        database.write("UPDATE wilmer.documents SET content = %s WHERE name = 'chat_summary.json' AND discussion = "
+                       "(SELECT id FROM wilmer.discussions WHERE discussion_id = 'secret')",
+                       [cipher_for(derive_encryption_key("somebody")).encrypt(b"[]")])
+        before = database.read("SELECT * FROM wilmer.memories ORDER BY discussion, id")
+        status, out, err = rekey(full, monkeypatch, capsys)
+        assert status == 1 and out.startswith("0 conversation(s)")
+        assert "open has the name of a conversation" in err and "secret belongs to another API key" in err
+        assert database.read("SELECT * FROM wilmer.memories ORDER BY discussion, id") == before
+    with contextlib.ExitStack() as stack:
+        Worker(database_url, stack)
+        status, _, err = rekey(full, monkeypatch, capsys)
+        assert status == 1 and "in use by 1 running WilmerAI" in err
+
+
+def test_rekey_decrypts_without_a_new_key(full: StateLab, capsys: pytest.CaptureFixture[str],
+                                          monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    full.run("import")
+    monkeypatch.delenv("WILMER_NEW_API_KEY", raising=False)
+    assert rekey(full, monkeypatch, capsys)[0] == 0
+    with closing(open_database(database_url)) as database, PostgresMemories(database, "", HASH, "secret") as memories:
+        assert [row["memory_text"] for row in memories.keyword_search("ledger")] == ["Mara hid the ledger."]
 
 
 @pytest.mark.parametrize("url", ["", "mysql://u:Geheim@h/d"])

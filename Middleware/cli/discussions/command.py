@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import json
 import logging
@@ -12,9 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
+from Middleware.cli.arguments import (
+    DATABASE_VARIABLE,
+    LaunchArguments,
+    Parser,
+    apply_arguments,
+    database_of_environment,
+)
+from Middleware.cli.console import StartError
 from Middleware.cli.discussions import output
 from Middleware.cli.discussions.check import check
+from Middleware.cli.preparation import require_database_packages
 from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.services.discussions import catalog, removal
 from Middleware.services.discussions.overview import as_json, overview
@@ -39,8 +48,9 @@ DESCRIPTION = """Shows and maintains stored conversations:
   delete ID [--yes] [--runs]                delete everything that belongs to the discussion; --runs: with its runs
 
 Discussions of clients with an API key lie in folders of their own: --api-key KEY, --ask-key or the environment variable
-WILMER_API_KEY choose that folder, and decrypt it if the user's encryptUsingApiKey is on. Exit status: 0 if all is well,
-1 if something is wrong or was not done, 2 for wrong arguments."""
+WILMER_API_KEY choose that folder, and decrypt it if the user's encryptUsingApiKey is on. With --database or the
+environment variable WILMER_DATABASE_URL, the discussions are those of that state database. Exit status: 0 if all is
+well, 1 if something is wrong or was not done, 2 for wrong arguments."""
 KEY_VARIABLE = "WILMER_API_KEY"
 OWNER_ONLY = 0o600
 Options = argparse.Namespace
@@ -204,11 +214,14 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
     """Run the command; return the exit status. Wrong arguments end with SystemExit 2."""
     options = _parser(program).parse_args(arguments)
     try:
-        return COMMANDS[options.command](_session(options))
+        session = _session(options)
+        with _conversations(options.database or database_of_environment()):
+            return COMMANDS[options.command](session)
     except DataKeyError as error:
         output.complain(f"{error}, or encryptUsingApiKey of this user is off." if key_of(options, ask=False)
                         else f"The data is {ENCRYPTED}.")
-    except (NotDoneError, catalog.NoSuchDiscussionError, removal.RemovalRefusedError, WilmerError) as error:
+    except (NotDoneError, StartError, catalog.NoSuchDiscussionError, removal.RemovalRefusedError,
+            WilmerError) as error:
         output.complain(str(error))
     except BrokenPipeError:  # "memory list | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -232,6 +245,15 @@ def _session(options: Options) -> Session:
     return Session(options, keys, options.key_folder or (hash_api_key(key) if key else None))
 
 
+def _conversations(database: str | None) -> contextlib.AbstractContextManager[None]:
+    """Return a block in which conversations are those of a state database; without one, those in files."""
+    if not database:
+        return contextlib.nullcontext()
+    require_database_packages("--database")
+    from Middleware.cli.database_conversations import conversations_of
+    return conversations_of(database, "memory")
+
+
 def key_of(options: Options, ask: bool) -> str:
     """Return the API key that the options, the environment or the user names; "" for none."""
     if options.ask_key:
@@ -242,7 +264,7 @@ def key_of(options: Options, ask: bool) -> str:
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.set_defaults(ConfigDirectory=None, PublicDirectory=None, DiscussionDirectory=None, ConsoleDirectory=None,
-                        User=None, api_key=None, ask_key=False, key_folder=None)
+                        User=None, api_key=None, ask_key=False, key_folder=None, database=None)
     _add_common(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -261,6 +283,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
                           ("--DiscussionDirectory", "folder of the stored conversations"),
                           ("--ConsoleDirectory", "folder of the recorded runs")):
         parser.add_argument(name, metavar="N" if name == "--User" else "P", default=argparse.SUPPRESS, help=meaning)
+    parser.add_argument("--database", metavar="URL", default=argparse.SUPPRESS,
+                        help=f"the state database, if there is one (better: {DATABASE_VARIABLE})")
     parser.add_argument("--api-key", metavar="KEY", default=argparse.SUPPRESS, help=f"the client's API key; others on "
                         f"this machine may see it, so rather set {KEY_VARIABLE}")
     parser.add_argument("--ask-key", action="store_true", default=argparse.SUPPRESS, help="ask for the API key")

@@ -11,8 +11,16 @@ from collections.abc import Sequence
 
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import keys
-from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
+from Middleware.cli.arguments import (
+    DATABASE_VARIABLE,
+    LaunchArguments,
+    Parser,
+    apply_arguments,
+    database_of_environment,
+)
+from Middleware.cli.console import StartError
 from Middleware.cli.discussions.output import complain, make_utf8, say
+from Middleware.cli.preparation import require_database_packages
 from Middleware.cli.rekey import journal as rekey_journal
 from Middleware.cli.rekey.folder import Result, change_all, stored_files
 from Middleware.cli.rekey.journal import Journal, OtherOperationError
@@ -34,7 +42,8 @@ one. Without a new key, everything is decrypted. --User is the user that the ser
 The command changes everything that the server encrypts: JSON files, the state document, their backups, and the
 searchable memories; what is still unencrypted is encrypted with the new key. It works whatever the user's
 encryptUsingApiKey is. At the end, the folder gets the name that belongs to the new key. If the command is interrupted,
-run it again: it continues where it stopped.
+run it again: it continues where it stopped. With --database or the environment variable WILMER_DATABASE_URL, it
+changes the conversations in that state database.
 
 Exit status: 0 if everything is done, 1 if something is left to do, 2 for wrong arguments."""
 OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
@@ -61,6 +70,8 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
     try:
         change = _change(options, parser)
         _use_configuration(options)
+        if database := options.database or database_of_environment():
+            return _run_in_database(database, change, options)
         places = Places.of(is_one_named=_names_a_folder(options))
         tell_of_others(places, change)
         _require_no_server(places.roots)
@@ -68,7 +79,7 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
         if status == 0 and change.new_key:
             _change_list(change.old_key, change.new_key, options.accepted_keys_file)
         return status
-    except (NotDoneError, OtherOperationError, keys.NotDoneError, WilmerError) as error:
+    except (NotDoneError, OtherOperationError, keys.NotDoneError, StartError, WilmerError) as error:
         complain(str(error))
     except OSError as error:
         complain(f"{error.filename or 'A file'}: {error.strerror or type(error).__name__}. Run it again to go on.")
@@ -88,6 +99,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--api-key", metavar="OLD", help=f"the present API key (better: {OLD_VARIABLE})")
     add("--new-api-key", metavar="NEW", help=f"the key from now on (better: {NEW_VARIABLE}); without one: decrypt")
     add("--yes", action="store_true", help="do not ask whether there is a backup")
+    add("--database", metavar="URL", help="change the conversations in this state database, not files (better: "
+                                          f"{DATABASE_VARIABLE})")
     add("--accepted-keys-file", metavar="P", help="the server's list of accepted keys, in which the new key takes the "
                                                   f"place of the old one (default: {KEY_FILE} in the public directory)")
     for name, meaning in (("ConfigDirectory", "the Configs folder"), ("PublicDirectory", "parent of Configs"),
@@ -159,6 +172,30 @@ def _require_no_server(roots: list[str]) -> None:
 
 
 # -- what is done ------------------------------------------------------------------------------------------------------
+
+def _run_in_database(database: str, change: KeyChange, options: Options) -> int:
+    """Change the conversations in a state database; return the exit status. Raises NotDoneError."""
+    require_database_packages("--database")
+    from Middleware.cli.rekey.database import change_in_database
+    if not options.yes:
+        say("STOP ALL WILMERAI SERVERS before you go on, and make a backup of the database, for example with pg_dump.")
+        print("Is there a backup of it? [Y] yes, go on  [N] no, stop\n> ", end="", flush=True)
+        if input().strip().upper() != "Y":
+            raise NotDoneError("Nothing was changed.")
+    count, result = change_in_database(database, change)
+    if not count:
+        raise NotDoneError("In the state database, nothing is stored for this API key. Check the key, and the user; if "
+                           "you have run this before, it is done.")
+    for name, reason in result.skipped.items():
+        complain(f"WARNING: {name} {reason}. It stays as it is, under the old key.")
+    say(f"{result.changed} conversation(s) {'encrypted with the new key' if change.new_key else 'decrypted'}.")
+    _hint(change, result.owners or {change.user})
+    if result.skipped:
+        return 1
+    if change.new_key:
+        _change_list(change.old_key, change.new_key, options.accepted_keys_file)
+    return 0
+
 
 def _run(change: KeyChange, roots: list[str], sure: bool) -> int:
     """Returns the exit status."""

@@ -53,12 +53,12 @@ def stored_files(folder: str) -> list[str]:
             folders.clear()
             continue
         known.add(os.path.realpath(place))
-        paths = (os.path.join(place, name) for name in names if _is_data(name))
+        paths = (os.path.join(place, name) for name in names if is_data(name))
         found += [os.path.relpath(path, folder).replace(os.sep, "/") for path in paths if os.path.isfile(path)]
     return sorted(found, key=lambda path: path.rpartition("/"))
 
 
-def _is_data(name: str) -> bool:
+def is_data(name: str) -> bool:
     lower = name.lower()
     return ((lower.endswith((".json", f".json{BACKUP}")) and name != NAME)
             or name in (STATE_FILE, STATE_FILE + BACKUP, VECTOR_DATABASE))
@@ -119,26 +119,37 @@ def _change_file(path: str, change: KeyChange) -> tuple[bool, str | None]:
     OSError."""
     with open(path, "rb") as file:
         stored = file.read()
+    data, owner = changed(os.path.basename(path), stored, change)
+    if data is None:
+        return False, owner
+    atomic_write(path, data)
+    return True, owner
+
+
+def changed(name: str, stored: bytes, change: KeyChange) -> tuple[bytes | None, str | None]:
+    """Return the content of a file under its new key, None if it has that, and whose it is if a key is in play.
+
+    Raises SkippedError, DataKeyError.
+    """
     if is_token(stored):
         cipher = change.source.like(stored)
         plain, target, owner = cipher.decrypt(stored), change.target(cipher.mark), change.owner(cipher.mark)
         if cipher.mark == target.mark:
-            return False, owner
+            return None, owner
     else:
-        _require_plain(path, stored)
+        _require_plain(name, stored)
         plain, target, owner = stored, change.target(), change.user
         if not target.active:
-            return False, None
+            return None, None
     data = target.encrypt(plain)
-    atomic_write(path, b" " + data if is_cut_off(data) else data)
-    return True, owner
+    return b" " + data if is_cut_off(data) else data, owner
 
 
-def _require_plain(path: str, data: bytes) -> None:
+def _require_plain(name: str, data: bytes) -> None:
     """Raises SkippedError for what is neither encrypted nor what it should be in clear."""
     if is_cut_off(data):
         raise SkippedError("is part of an encrypted text; the rest of it is lost")
-    if os.path.basename(path) in (STATE_FILE, STATE_FILE + BACKUP):
+    if name in (STATE_FILE, STATE_FILE + BACKUP):
         return
     try:
         data.decode("utf-8")

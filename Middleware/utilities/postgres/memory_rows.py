@@ -180,40 +180,7 @@ class PostgresMemories(SearchableMemories):
         return self._connection
 
     def _convert(self, target: Codec) -> None:
-        source = self._codec
-
-        def convert() -> None:
-            self._convert_texts(source, target)
-            self._convert_vectors(source, target)
-
-        self._rewrite(convert)
-
-    def _convert_texts(self, source: Codec, target: Codec) -> None:
-        after = _START
-        while rows := self._transaction.execute(
-                "SELECT id, memory_text, metadata_json FROM wilmer.memories WHERE discussion = %s AND id > %s "
-                "ORDER BY id LIMIT %s", (self._row.id, after, BATCH)).fetchall():
-            after = rows[-1][0]
-            texts, metadata = ([_text(target.encode_text(source.decode_text(row[column]))) for row in rows]
-                               for column in (1, 2))
-            self._transaction.execute(
-                "UPDATE wilmer.memories m SET memory_text = new.text, metadata_json = new.metadata "
-                "FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS new (id, text, metadata) "
-                "WHERE m.discussion = %s AND m.id = new.id", ([row[0] for row in rows], texts, metadata, self._row.id))
-
-    def _convert_vectors(self, source: Codec, target: Codec) -> None:
-        after = _START, ""
-        while rows := self._transaction.execute(
-                "SELECT memory_id, model, dim, vector FROM wilmer.memory_embeddings WHERE discussion = %s AND "
-                "(memory_id, model) > (%s, %s) ORDER BY memory_id, model LIMIT %s",
-                (self._row.id, *after, _VECTORS), binary=True).fetchall():
-            after = rows[-1][0], rows[-1][1]
-            vectors = [_bytes(target.encode_vector(source.decode_vector(_vector(row[2], row[3])))) for row in rows]
-            self._transaction.execute(
-                "UPDATE wilmer.memory_embeddings e SET vector = new.vector "
-                "FROM unnest(%s::bigint[], %s::text[], %s::bytea[]) AS new (id, model, vector) "
-                "WHERE e.discussion = %s AND e.memory_id = new.id AND e.model = new.model",
-                ([row[0] for row in rows], [row[1] for row in rows], vectors, self._row.id))
+        self._rewrite(lambda: convert_rows(self._transaction, self._row.id, self._codec, target))
 
     # -- chunks that failed ----------------------------------------------------------------------------------------
     def count_failure(self, chunk: str) -> int:
@@ -360,6 +327,36 @@ class PostgresMemories(SearchableMemories):
     def _delete_everything(self) -> None:
         for table in ("memories", "memory_embeddings", "memory_hash_log"):
             self._transaction.execute(f"DELETE FROM wilmer.{table} WHERE discussion = %s", (self._row.id,))
+
+
+def convert_rows(connection: StateConnection, discussion: int, source: Codec, target: Codec) -> None:
+    """Store the memories of a discussion as ``target`` does, inside a transaction. Raises DataKeyError.
+
+    Whoever calls it counts the generation of the index up.
+    """
+    after = _START
+    while rows := connection.execute(
+            "SELECT id, memory_text, metadata_json FROM wilmer.memories WHERE discussion = %s AND id > %s "
+            "ORDER BY id LIMIT %s", (discussion, after, BATCH)).fetchall():
+        after = rows[-1][0]
+        texts, metadata = ([_text(target.encode_text(source.decode_text(row[column]))) for row in rows]
+                           for column in (1, 2))
+        connection.execute(
+            "UPDATE wilmer.memories m SET memory_text = new.text, metadata_json = new.metadata "
+            "FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS new (id, text, metadata) "
+            "WHERE m.discussion = %s AND m.id = new.id", ([row[0] for row in rows], texts, metadata, discussion))
+    last = _START, ""
+    while rows := connection.execute(
+            "SELECT memory_id, model, dim, vector FROM wilmer.memory_embeddings WHERE discussion = %s AND "
+            "(memory_id, model) > (%s, %s) ORDER BY memory_id, model LIMIT %s",
+            (discussion, *last, _VECTORS), binary=True).fetchall():
+        last = rows[-1][0], rows[-1][1]
+        vectors = [_bytes(target.encode_vector(source.decode_vector(_vector(row[2], row[3])))) for row in rows]
+        connection.execute(
+            "UPDATE wilmer.memory_embeddings e SET vector = new.vector "
+            "FROM unnest(%s::bigint[], %s::text[], %s::bytea[]) AS new (id, model, vector) "
+            "WHERE e.discussion = %s AND e.memory_id = new.id AND e.model = new.model",
+            ([row[0] for row in rows], [row[1] for row in rows], vectors, discussion))
 
 
 def _locked(connection: StateConnection, number: int) -> _Discussion:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+from Middleware.utilities.conversations.vector_memory.schema import Codec
 from Middleware.utilities.conversations.vector_memory.whole import (
     BATCH,
     START,
@@ -15,6 +16,7 @@ from Middleware.utilities.conversations.vector_memory.whole import (
 )
 from Middleware.utilities.postgres.database import Row, StateConnection
 from Middleware.utilities.postgres.documents import FIRST_VERSION
+from Middleware.utilities.postgres.memory_rows import convert_rows
 
 T = TypeVar("T")
 
@@ -29,6 +31,12 @@ WHERE documents.content <> excluded.content"""
 _CHANGED = """\
 UPDATE wilmer.discussions SET memory_version = memory_version + 1, index_generation = index_generation + 1
 WHERE id = %s"""
+
+
+_GIVE = """\
+UPDATE wilmer.discussions d SET key_hash = %s WHERE id = %s AND NOT EXISTS (
+    SELECT FROM wilmer.discussions o
+    WHERE o.space = d.space AND o.discussion_id = d.discussion_id AND o.key_hash = %s AND o.id <> d.id)"""
 
 
 class DiscussionName(NamedTuple):
@@ -102,7 +110,21 @@ class StoredRows:
     def _rows(self, statement: str, *values: object) -> list[Row]:
         return self._connection.execute(statement, (self._number, *values), binary=True).fetchall()
 
+    def newest_text(self) -> str | None:
+        """Return the newest memory as it is stored."""
+        rows = self._rows("SELECT memory_text FROM wilmer.memories WHERE discussion = %s ORDER BY id DESC LIMIT 1")
+        return rows[0][0] if rows else None
+
     # -- writing, inside a transaction ---------------------------------------------------------------------------------
+    def convert_memories(self, source: Codec, target: Codec) -> None:
+        """Store the searchable memories as ``target`` does. Raises DataKeyError."""
+        convert_rows(self._connection, self._number, source, target)
+        self._connection.execute(_CHANGED, (self._number,))
+
+    def give_to(self, key_hash: str) -> bool:
+        """Give the discussion to another key; return False if that has one with this id."""
+        return bool(self._connection.execute(_GIVE, (key_hash, self._number, key_hash)).rowcount)
+
     def keep_documents(self, names: Sequence[str]) -> None:
         """Delete all documents but these."""
         self._connection.execute("DELETE FROM wilmer.documents WHERE discussion = %s AND name <> ALL(%s::text[])",
