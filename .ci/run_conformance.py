@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -37,11 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not cases:
         print("No conformance case is listed yet.")
         return 0
-    server = (f"{shlex.quote(sys.executable)} run_waitress.py --ConfigDirectory {{config}} --User {{user}} "
-              "--port {port} --concurrency 0")
     selection = [word for case in cases for word in ("--only", exact_pattern(case))]
-    command = [sys.executable, SUITE, "--cwd", ROOT, "--server", server, *selection]
-    return subprocess.call(command + list(sys.argv[1:] if argv is None else argv))
+    # What the servers keep beside a configuration does not belong into the repository, whose files the tests look at.
+    with tempfile.TemporaryDirectory(prefix="conformance-public-") as public:
+        server = (f"{shlex.quote(sys.executable)} run_waitress.py --ConfigDirectory {{config}} --User {{user}} "
+                  f"--PublicDirectory {shlex.quote(public)} --port {{port}} --concurrency 0")
+        command = [sys.executable, SUITE, "--cwd", ROOT, "--server", server, *selection]
+        return subprocess.call(command + list(sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == "__main__":
