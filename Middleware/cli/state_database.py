@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 
+from Middleware.api.running.running_requests import running_requests
 from Middleware.cli.console import StartError, say
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, StateUnavailableError
@@ -37,6 +38,7 @@ def start_worker(url: str) -> StateWorker:
         worker.listener.on_beat(worker.session.look)
         worker.session.on_number(presence.enter)
         worker.listener.on_beat(presence.beat)
+        running_requests().on_drain = presence.drain
         worker.start(say)
     except StateStartError as error:
         raise StartError(f"--database: {error}") from None

@@ -222,6 +222,13 @@ class CallQueue:
         _stop(stops)
         self._adjust_slots()
 
+    def slots_changed(self) -> None:
+        """Start what may run now that a shared gate may have given slots to this process."""
+        with self._lock:
+            stops = self._start_next()
+        _stop(stops)
+        self._adjust_slots()
+
     def _adjust_slots(self) -> None:
         """Have as many slots of a shared gate, or places in its queue, as calls run that need one or could run."""
         gate = self._shared_gate()

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from wsgiref.types import WSGIEnvironment
 
@@ -45,7 +45,13 @@ def _note_cancellation(request: RequestContext) -> None:
 
 
 class RunningRequests:
-    """Registers a request when it arrives, so that it can be cancelled, and removes it when it ends."""
+    """Registers a request when it arrives, so that it can be cancelled, and removes it when it ends.
+
+    Attributes:
+        on_drain: called when no more requests are accepted and the server ends with the last one.
+    """
+
+    on_drain: Callable[[], object] | None = None
 
     def __init__(self) -> None:
         self._requests: dict[str, RequestContext] = {}
@@ -165,6 +171,8 @@ class RunningRequests:
     def begin_drain(self, timeout: float) -> None:
         """Note that the server will end when all requests have, but after ``timeout`` seconds at the latest."""
         self._draining = True
+        if self.on_drain is not None:
+            self.on_drain()
         if running := self.count():
             logger.info("stopping: requests that may go on for up to %g s: %d; Ctrl-C again ends at once", timeout,
                         running, extra={"terminal": True})

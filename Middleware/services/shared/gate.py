@@ -61,7 +61,12 @@ class SharedGate:
     Args:
         size: the number of slots, the same on all workers.
         number: returns the number of this worker.
+
+    Attributes:
+        on_look: called when waiters may have got slots, on a thread of the gate's own.
     """
+
+    on_look: Callable[[], object] | None = None
 
     shared = True
     # Whoever is certain of a slot need not look whether the request is a front-end's own. Nobody is.
@@ -195,6 +200,8 @@ class SharedGate:
                     return
             try:
                 self._look()
+                if self.on_look is not None:
+                    self.on_look()
             # The next look tries again, and in between the workers share.
             except StateUnavailableError:
                 self._share_if_down()

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from Middleware.common.instance_global_variables import Gate
+from Middleware.llmapis.call_queue import CallQueue
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import CallCounter
 from Middleware.models.process import process
 from Middleware.services.cancellation_service import get_cancellation_service
@@ -44,6 +45,7 @@ def install(database: Database, session: WorkerSession, listener: Listener, conc
     if concurrency > 0:
         gate = SharedGate(database, number, concurrency)
         process().one(Gate).semaphore = gate
+        gate.on_look = process().one(CallQueue).slots_changed
         session.on_number(gate.renew)
         database.on_return(gate.renew)
         listener.on("gate", gate.notified)

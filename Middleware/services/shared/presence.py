@@ -1,6 +1,7 @@
 """What workers know of each other: a row for each, and whether all have the same configuration."""
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -14,6 +15,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.exceptions import StateUnavailableError
 from Middleware.utilities import config_utils
+from Middleware.utilities.daemon_threads import on_kept_thread
 from Middleware.utilities.text_utils import storable
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ ON CONFLICT (number) DO UPDATE SET instance_id = excluded.instance_id, host = ex
     version = excluded.version, config_hash = excluded.config_hash, started_at = excluded.started_at,
     last_seen = excluded.last_seen, draining = false"""
 _SEEN = "UPDATE wilmer.workers SET last_seen = now() WHERE number = %s AND instance_id = %s"
+_DRAIN = "UPDATE wilmer.workers SET draining = true WHERE number = %s AND instance_id = %s"
 _LEAVE = "DELETE FROM wilmer.workers WHERE number = %s AND instance_id = %s"
 
 
@@ -81,6 +84,15 @@ class Presence:
                 self._warned.add((number, mark))
                 logger.warning("Worker %d has another configuration than this one, worker %d: their files below "
                                "Configs or their --concurrency differ", number, self._entered)
+
+    def drain(self) -> None:
+        """Say that this worker accepts no more requests; it does not wait until that is written."""
+        on_kept_thread(self._drain, "draining")
+
+    def _drain(self) -> None:
+        # It is for people who look, and says nothing that a proxy would not notice.
+        with contextlib.suppress(StateUnavailableError):
+            self._database.write(_DRAIN, [self._entered, instance.INSTANCE_ID])
 
     def leave(self) -> None:
         """Remove the row. Raises StateUnavailableError."""

@@ -153,3 +153,18 @@ def test_background_work_is_counted(requests: RunningRequests, monkeypatch: pyte
     assert lines(caplog, "Request r-")[:2] == [
         ("INFO", "Request r-1: nodes after its answer: 1; requests at work in the background: 1"),
         ("INFO", "Request r-2: nodes after its answer: 2; requests at work in the background: 2")]
+
+
+def test_the_begin_of_a_drain_is_told_and_requests_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    requests, told = RunningRequests(), []
+    requests.begin_drain(5)
+    assert requests.stopping and not requests.at_work and caplog.text == ""
+    requests.on_drain = lambda: told.append(1)
+    request = RequestContext(request_id="r 1")
+    assert requests.arrive(request) and requests.at_work
+    requests.begin_drain(5)
+    assert told == [1] and not request.cancel_scope.cancelled
+    assert "requests that may go on for up to 5 s: 1" in caplog.text
+    requests.end(request)
+    assert not requests.at_work

@@ -24,6 +24,7 @@ class Queue(CallQueue):
     def __init__(self, database: Database, number: int, size: int) -> None:
         super().__init__()
         self.gate = SharedGate(database, lambda: number, size)
+        self.gate.on_look = self.slots_changed
         # It is alive.
         self.session = database.connect()
         self.session.execute("SELECT pg_advisory_lock(1464421453, %s)", [number])

@@ -7,6 +7,7 @@ import pytest
 
 from Middleware.services.shared.presence import Presence, configuration_hash
 from Middleware.utilities.postgres.database import Database
+from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.slow
 ALIVE = "SELECT number FROM generate_series(1, 3) AS number"
@@ -66,3 +67,20 @@ def test_a_row_that_was_lost_or_has_another_number_is_written_anew(database: Dat
     assert rows(database) == [2]
     presence.leave()
     assert rows(database) == []
+
+
+def test_a_worker_that_drains_says_so_until_it_starts_again(database: Database, configs: Path) -> None:
+    presence = Presence(database, lambda: 1, ALIVE)
+    presence.enter()
+
+    def drains() -> bool:
+        [(flag,)] = database.read("SELECT draining FROM wilmer.workers")
+        return bool(flag)
+
+    assert not drains()
+    presence.drain()
+    assert until(drains, 60)
+    presence.enter()
+    assert not drains()
+    database.close()
+    presence.drain()
