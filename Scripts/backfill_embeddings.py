@@ -3,6 +3,9 @@
     python Scripts/backfill_embeddings.py --db PATH/vector_memory.db --url http://127.0.0.1:8080 --model NAME
         [--api-shape openai|ollama] [--api-key KEY] [--batch-size 32] [--timeout 120]
 
+For a conversation in a state database, give ``--database URL --discussion ID`` in place of ``--db``, with the places of
+the server, and ``--key-folder`` if a client with an API key has it.
+
 It asks the server at ``--url`` (``/v1/embeddings``, or ``/api/embed`` of Ollama) and fills the gaps of that model,
 oldest memories first. ``--model`` must be the ``modelNameToSendToAPI`` of the endpoint that searches use. What was done
 stays when it is stopped; run it again to go on. A memory of which the server makes no vector, though it does of others,
@@ -12,6 +15,7 @@ cannot be read without their key, and are refused.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -19,16 +23,21 @@ import sqlite3
 import sys
 import time
 from array import array
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.vector_memory import schema
+from Middleware.cli.arguments import DATABASE_VARIABLE, LaunchArguments, apply_arguments, database_of_environment
+from Middleware.cli.console import StartError
+from Middleware.cli.preparation import require_database_packages
+from Middleware.exceptions import DataKeyError, WilmerError
+from Middleware.utilities import config_utils, sqlite
+from Middleware.utilities.conversations.discussion_folder import stored_discussion
+from Middleware.utilities.conversations.vector_memory import MemoryRow, SearchableMemories, VectorMemories, schema
 from Middleware.utilities.conversations.vector_memory.schema import is_token
+from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError
 from Middleware.utilities.http.wire import HttpRequest, parse_target
@@ -39,8 +48,11 @@ PAUSE = 1.0  # seconds after a failure
 PATHS = {"openai": "/v1/embeddings", "ollama": "/api/embed"}
 _HARMLESS = "memory"  # a text that any model takes
 _SHOWN = 300  # characters of a server's complaint
-_MISSING = ("FROM memories m WHERE NOT EXISTS "
-            "(SELECT 1 FROM memory_embeddings e WHERE e.memory_id = m.id AND e.model = ?)")
+_ENCRYPTED = ("this database is encrypted, and its memories cannot be read without the API key they were stored with. "
+              "WilmerAI embeds them itself while the client is talking (memory setting embeddingBackfillBatchSize).")
+
+Lock = Callable[[], contextlib.AbstractContextManager[None]]
+"""Keeps a server from writing memories of the conversation at the same moment."""
 
 
 class CannotStartError(Exception):
@@ -110,10 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     server = Server(options.url, options.model, options.api_shape, options.api_key, options.timeout)
     try:
-        with closing(_open(options.db)) as database:
-            return fill(database, server, options.batch_size)
-    except (CannotStartError, sqlite3.Error, OSError) as error:
-        print(f"{options.db}: {error}", file=sys.stderr)
+        with _of_database(options) if options.db is None else _of_file(options.db) as (memories, lock):
+            return fill(memories, server, options.batch_size, lock)
+    except (CannotStartError, StartError, WilmerError, sqlite3.Error, OSError) as error:
+        print(f"{options.db or options.discussion}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Stopped; run it again to go on.", file=sys.stderr)
@@ -122,7 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Gives every memory of one vector database a vector.")
-    parser.add_argument("--db", required=True, help="path of a vector_memory.db")
+    parser.add_argument("--db", help="path of a vector_memory.db")
+    parser.add_argument("--database", metavar="URL", help="the state database of several servers (better: "
+                                                          f"{DATABASE_VARIABLE})")
+    parser.add_argument("--discussion", metavar="ID", help="the conversation in the state database")
+    parser.add_argument("--key-folder", metavar="F", help="the key folder of that conversation, if it has one")
+    parser.add_argument("--User", help="the user whose conversation it is")
+    for name in ("ConfigDirectory", "PublicDirectory", "DiscussionDirectory"):
+        parser.add_argument(f"--{name}", metavar="P", help="as the server has it")
     parser.add_argument("--url", required=True, type=_web_address, help="address of the server, such as "
                         "http://127.0.0.1:8080")
     parser.add_argument("--model", required=True, help="modelNameToSendToAPI of the embedding endpoint")
@@ -130,7 +149,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--api-key", help="sent as a bearer token")
     parser.add_argument("--batch-size", type=_positive, default=32, help="texts in one request (32)")
     parser.add_argument("--timeout", type=_seconds, default=120.0, help="seconds to wait for an answer (120)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.database = options.database or database_of_environment()
+    if options.db is None and not (options.database and options.discussion):
+        parser.error("give --db PATH, or --database URL with --discussion ID")
+    return options
 
 
 def _positive(text: str) -> int:
@@ -153,39 +176,58 @@ def _web_address(text: str) -> str:
     return text
 
 
-def _open(path: str) -> sqlite3.Connection:
-    """The database, with a table for vectors. Raises CannotStartError, sqlite3.Error; then nothing was changed."""
+@contextlib.contextmanager
+def _of_database(options: argparse.Namespace) -> Iterator[tuple[SearchableMemories, Lock]]:
+    """The memories of a conversation in a state database. Raises CannotStartError, StartError, WilmerError."""
+    require_database_packages("--database")
+    from Middleware.cli.database_conversations import conversations_of
+    clean = config_utils.clean_directory
+    apply_arguments(LaunchArguments(
+        config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
+        discussion_directory=clean(options.DiscussionDirectory), users=[options.User] if options.User else []))
+    with conversations_of(options.database, "backfill"):
+        try:
+            state = stored_discussion(options.discussion, options.key_folder)
+            with state.memories() as memories:
+                if not memories.counts()["memories"]:
+                    raise CannotStartError("this conversation has no searchable memories in the state database")
+                yield memories, lambda: state.lock(MEMORIES)
+        except DataKeyError:
+            raise CannotStartError(_ENCRYPTED) from None
+        # An id or key folder that no conversation can have.
+        except ValueError as error:
+            raise CannotStartError(str(error)) from None
+
+
+@contextlib.contextmanager
+def _of_file(path: str) -> Iterator[tuple[SearchableMemories, Lock]]:
+    """The memories in a file, with a table for vectors. Raises CannotStartError, sqlite3.Error: nothing was changed."""
     path = os.path.expanduser(path)
     if not os.path.isfile(path):
         raise CannotStartError("there is no such file")
-    database = schema.connect(path)
-    try:
+    with contextlib.closing(schema.connect(path)) as database:
         if "memories" not in schema.table_names(database):
             raise CannotStartError("this is no memory database: it has no table 'memories'")
         newest = database.execute("SELECT memory_text FROM memories WHERE substr(memory_text, 1, 5) = 'gAAAA'")
         if any(is_token(row[0]) for row in newest):
-            raise CannotStartError("this database is encrypted, and its memories cannot be read without the API key "
-                                   "they were stored with. WilmerAI embeds them itself while the client is talking "
-                                   "(memory setting embeddingBackfillBatchSize).")
+            raise CannotStartError(_ENCRYPTED)
         sqlite.when_free(lambda: database.execute(schema.EMBEDDINGS_TABLE))
-    except BaseException:
-        database.close()
-        raise
-    return database
+    with VectorMemories(path) as memories:
+        yield memories, contextlib.nullcontext
 
 
-def fill(database: sqlite3.Connection, server: Server, batch_size: int) -> int:
+def fill(memories: SearchableMemories, server: Server, batch_size: int, lock: Lock = contextlib.nullcontext) -> int:
     """Embed what lacks a vector of the server's model, a commit for each batch; returns the exit status.
 
     A memory on which the server fails alone, though it works for others, is skipped and named.
     """
-    run = _Run(database, server)
+    run = _Run(memories, server, lock)
     while rows := run.next_rows(batch_size):
         if not run.embed_patiently(rows):
-            print(f"Stopped after {MOST_FAILURES} failures; {_remaining(database, server.model)} memories remain.",
-                  file=sys.stderr)
+            print(f"Stopped after {MOST_FAILURES} failures; {memories.count_without_embeddings(server.model)} memories "
+                  "remain.", file=sys.stderr)
             return 1
-        print(f"{_remaining(database, server.model)} memories remain", flush=True)
+        print(f"{memories.count_without_embeddings(server.model)} memories remain", flush=True)
     if run.skipped:
         print(f"The server makes no vectors of {len(run.skipped)} memories: {', '.join(map(str, sorted(run.skipped)))}",
               file=sys.stderr)
@@ -197,16 +239,15 @@ def fill(database: sqlite3.Connection, server: Server, batch_size: int) -> int:
 class _Run:
     """One way through a database. ``skipped`` are the memories on which the server failed alone."""
 
-    def __init__(self, database: sqlite3.Connection, server: Server) -> None:
-        self._database, self._server = database, server
+    def __init__(self, memories: SearchableMemories, server: Server, lock: Lock) -> None:
+        self._memories, self._server, self._lock = memories, server, lock
         self.skipped: set[int] = set()
 
-    def next_rows(self, count: int) -> list[sqlite3.Row]:
-        rows = self._database.execute(f"SELECT m.id, m.memory_text {_MISSING} ORDER BY m.id LIMIT ?",
-                                      (self._server.model, count + len(self.skipped))).fetchall()
+    def next_rows(self, count: int) -> list[MemoryRow]:
+        rows = self._memories.without_embeddings(self._server.model, count + len(self.skipped))
         return [row for row in rows if row["id"] not in self.skipped][:count]
 
-    def embed_patiently(self, rows: list[sqlite3.Row]) -> bool:
+    def embed_patiently(self, rows: list[MemoryRow]) -> bool:
         """Whether there are vectors now, or memories to skip; otherwise it is the server that does not work."""
         for attempt in range(MOST_FAILURES):
             if attempt:
@@ -224,7 +265,7 @@ class _Run:
         except ServerError:
             return False
 
-    def _embed_halves(self, rows: list[sqlite3.Row]) -> None:
+    def _embed_halves(self, rows: list[MemoryRow]) -> None:
         """Skip what the server does not take."""
         if len(rows) == 1:
             self.skipped.add(rows[0]["id"])
@@ -233,26 +274,16 @@ class _Run:
             if not self._embed(half):
                 self._embed_halves(half)
 
-    def _embed(self, rows: list[sqlite3.Row]) -> bool:
+    def _embed(self, rows: list[MemoryRow]) -> bool:
         try:
-            _store(self._database, self._server.model, [row["id"] for row in rows],
-                   self._server.embed([row["memory_text"] for row in rows]))
+            vectors = self._server.embed([row["memory_text"] for row in rows])
         except ServerError as error:
             print(f"Memories {rows[0]['id']} to {rows[-1]['id']}: {error}", file=sys.stderr)
             return False
+        blobs = [(row["id"], vector_to_blob(vector)) for row, vector in zip(rows, vectors, strict=True)]
+        with self._lock():
+            self._memories.add_embeddings(blobs, self._server.model)
         return True
-
-
-def _store(database: sqlite3.Connection, model: str, numbers: list[int], vectors: list[list[float]]) -> None:
-    blobs = [vector_to_blob(vector) for vector in vectors]
-    with sqlite.transaction(database):
-        database.executemany(
-            "INSERT OR REPLACE INTO memory_embeddings (memory_id, model, dim, vector) VALUES (?, ?, ?, ?)",
-            [(number, model, len(vector), blob) for number, vector, blob in zip(numbers, vectors, blobs, strict=True)])
-
-
-def _remaining(database: sqlite3.Connection, model: str) -> int:
-    return database.execute(f"SELECT count(*) {_MISSING}", (model,)).fetchone()[0]
 
 
 if __name__ == "__main__":

@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from Middleware.utilities.encryption_utils import NO_CIPHER
+from Middleware.utilities.postgres.database import Database
+from Middleware.utilities.postgres.memory_rows import PostgresMemories
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Scripts import backfill_embeddings
 from Tests.backend_dialects import ollama_embeddings, openai_embeddings
+from Tests.llmapis.lab import Lab
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
 from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, old_database, opened
 
@@ -160,6 +164,30 @@ def test_wrong_arguments(path: Path, backend: StubBackend, wrong: list[str]) -> 
     with pytest.raises(SystemExit) as stopped:
         run(path, backend, *wrong)
     assert stopped.value.code == 2 and path.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_state_database_is_filled(backend: StubBackend, database: Database, database_url: str,
+                                    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    Lab(tmp_path / "Configs", monkeypatch)
+    monkeypatch.setattr(backfill_embeddings, "apply_arguments", lambda arguments: None)
+    monkeypatch.setenv("WILMER_DATABASE_URL", database_url)
+
+    def fill(*more: str) -> int:
+        return backfill_embeddings.main(["--url", backend.url, "--model", "m", *more])
+
+    for name, cipher in (("mill", NO_CIPHER), ("secret", CIPHER)):
+        with PostgresMemories(database, "", "", name, write=True, cipher=cipher) as memories:
+            memories.store_chunk([item("a" * number) for number in range(1, 8)], "h")
+    assert fill("--discussion", "mill", "--batch-size", "3") == 0 == fill("--discussion", "mill")
+    with PostgresMemories(database, "", "", "mill") as memories:
+        assert memories.embeddings("m") == [(number, blob) for number, _, _, blob in ALL]
+    assert fill("--discussion", "secret") == 1 and "is encrypted" in capsys.readouterr().err
+    assert fill("--discussion", "nothing") == 1 and "no searchable memories" in capsys.readouterr().err
+    assert fill("--discussion", "../mill") == 1 and "name of a folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        fill()
 
 
 def test_it_runs_from_anywhere(path: Path, backend: StubBackend, tmp_path: Path) -> None:
