@@ -344,6 +344,8 @@ def test_a_connection_that_is_new_when_the_server_drains_may_send_its_request(
     monkeypatch.setattr(limits, "FIRST_REQUEST_SECONDS", 600)
     server = run(whole)
     new, silent, kept, old = server.client(), server.client(), server.client(GET), server.client(GET)
+    for sock in (new, silent, kept, old):
+        sock.settimeout(60)
     for sock in (kept, old):
         assert b"connection" not in sock.recv(4096).lower()
     assert until(lambda: len(server.channels) == 6, 60)
