@@ -96,3 +96,16 @@ def test_without_a_limit_there_is_no_gate(database: Database, monkeypatch: pytes
     worker = Worker(database, monkeypatch, concurrency=0)
     assert worker.gate is None
     worker.close()
+
+
+def test_what_a_killed_worker_of_the_same_number_has_left_is_gone(database: Database,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise its tickets would seem to be those of a living worker, and be in the way for ever."""
+    database.write("INSERT INTO wilmer.gate (worker) VALUES (1), (1)")
+    worker = Worker(database, monkeypatch)
+    assert worker.session.number == 1 and isinstance(worker.gate, SharedGate)
+    waiter = worker.gate.enqueue()
+    assert waiter.wait(0) and database.read("SELECT worker FROM wilmer.gate") == [(1,)]
+    waiter.leave()
+    assert until(lambda: database.read("SELECT worker FROM wilmer.gate") == [], 60)
+    worker.close()
