@@ -121,14 +121,18 @@ def permitted_users() -> frozenset[str] | None:
     return http.environ.get(PERMITTED_USERS_KEY) if has_request_context() else None
 
 
-def require_permitted_request(request_id: str) -> None:
-    """Refuse access to a running request unless it belongs to a user that the client's key is for."""
+def require_permitted_request(request_id: str) -> frozenset[str] | None:
+    """Refuse access to a running request unless it belongs to a user that the client's key is for.
+
+    Returns the users whose requests the client may name, where another process has the request; None for all.
+    """
     permitted, request = permitted_users(), running_requests().find(request_id)
-    if permitted is None or request is None or len(configured_users()) <= 1:
-        return
+    if len(configured_users()) <= 1:
+        return None
     # This includes requests that still wait for a slot, whose user is not known yet.
-    if request.user not in permitted:
+    if permitted is not None and request is not None and request.user not in permitted:
         raise ClientError("The key of this request is not for the user of the request that it names.", 403)
+    return permitted
 
 
 def visible_model_ids() -> list[str]:

@@ -70,4 +70,9 @@ def _share(worker: StateWorker) -> None:
     """Put what is in the database in the place of what is in files and in the memory of one process."""
     stored: Discussions = DatabaseDiscussions(worker.database, worker.session)
     process().put(discussions, stored)
-    install(worker.database, worker.session, worker.listener, instance.CONCURRENCY_LIMIT)
+    install(worker.database, worker.session, worker.listener, instance.CONCURRENCY_LIMIT, _owner)
+
+
+def _owner(request_id: str) -> str | None:
+    request = running_requests().find(request_id)
+    return request.user if request is not None else None

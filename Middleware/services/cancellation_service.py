@@ -35,11 +35,11 @@ class CancellationService:
     ``clock`` is monotonic, in seconds.
 
     Attributes:
-        relay: passes the cancellation of an unknown request on to other processes, with its id and a reason; None if
-            there are none. It may raise StateUnavailableError.
+        relay: passes the cancellation of an unknown request on to other processes, with its id, a reason, and the users
+            whose request it may be (None: anybody's). None if there are no others. It may raise StateUnavailableError.
     """
 
-    relay: Callable[[str, str], object] | None = None
+    relay: Callable[[str, str, frozenset[str] | None], object] | None = None
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -96,8 +96,11 @@ class CancellationService:
         else:
             scope.add_callback(lambda: before.cancel(scope.reason))
 
-    def request_cancellation(self, request_id: str, reason: str = "") -> None:
+    def request_cancellation(self, request_id: str, reason: str = "", users: frozenset[str] | None = None) -> None:
         """Cancel a request, known or not; a second call does nothing.
+
+        ``users``: whose requests other processes may cancel; None for everybody's. Who may cancel one of this process
+        is asked before.
 
         Raises StateUnavailableError if other processes may have it and cannot be reached.
         """
@@ -112,13 +115,13 @@ class CancellationService:
             self._drop_old()
         entry.scope.cancel(reason)
         if not is_here and self.relay is not None:
-            self.relay(request_id, reason)
+            self.relay(request_id, reason, users)
 
     def cancel_elsewhere(self, request_id: str, reason: str = "") -> None:
         """Cancel a request that another process may have; without effect if none can be reached."""
         if self.relay is not None:
             with contextlib.suppress(StateUnavailableError):
-                self.relay(request_id, reason)
+                self.relay(request_id, reason, None)
 
     def cancel_here(self, request_id: str, reason: str = "") -> None:
         """Cancel a request if this process has it."""

@@ -1,6 +1,7 @@
 """Puts what all workers share in the place of what one process has for itself."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from Middleware.common.instance_global_variables import Gate
@@ -15,6 +16,7 @@ from Middleware.services.shared.gate import SharedGate
 from Middleware.services.shared.idempotency import SharedIdempotency
 from Middleware.services.shared.koboldcpp import SharedCallCounter
 from Middleware.services.shared.workflow_locks import SharedLockingService
+from Middleware.utilities.postgres.listener import CANCEL, CANCEL_FOR, GATE
 
 if TYPE_CHECKING:
     from Middleware.utilities.postgres.database import Database
@@ -22,18 +24,22 @@ if TYPE_CHECKING:
     from Middleware.utilities.postgres.session import WorkerSession
 
 
-def install(database: Database, session: WorkerSession, listener: Listener, concurrency: int) -> None:
+def install(database: Database, session: WorkerSession, listener: Listener, concurrency: int,
+            owner: Callable[[str], str | None]) -> None:
     """Let the services of this process know those of the other workers. Call it before anything of a worker is started.
 
-    ``concurrency``: the number of slots of all workers together; 0 for no gate.
+    Args:
+        concurrency: the number of slots of all workers together; 0 for no gate.
+        owner: returns the user of a request of this process, see ``SharedCancellations``.
     """
     def number() -> int:
         return session.number
 
     service = get_cancellation_service()
-    cancellations = SharedCancellations(database, service)
+    cancellations = SharedCancellations(database, service, owner)
     service.relay = cancellations.pass_on
-    listener.on("cancel", cancellations.notified)
+    listener.on(CANCEL, cancellations.notified)
+    listener.on(CANCEL_FOR, cancellations.notified_for)
     listener.on_gap(cancellations.catch_up)
     listener.on_beat(cancellations.tidy)
     idempotency: IdempotencyService = SharedIdempotency(database, number)
@@ -48,7 +54,7 @@ def install(database: Database, session: WorkerSession, listener: Listener, conc
         gate.on_look = process().one(CallQueue).slots_changed
         session.on_number(gate.renew)
         database.on_return(gate.renew)
-        listener.on("gate", gate.notified)
+        listener.on(GATE, gate.notified)
         listener.on_beat(gate.beat)
     locks: LockingService = SharedLockingService(database)
     process().put(LockingService, locks)

@@ -109,6 +109,8 @@ CREATE UNLOGGED TABLE wilmer.idempotency (
 CREATE UNLOGGED TABLE wilmer.cancellations (
     request_id text NOT NULL,
     reason     text NOT NULL,
+    -- Whose request may be cancelled, each name percent-encoded, with commas between them; NULL: anybody's.
+    users      text,
     at         timestamptz NOT NULL DEFAULT now()
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 

@@ -17,8 +17,9 @@ from Middleware.utilities.postgres.database import Database, StateConnection, fi
 logger = logging.getLogger(__name__)
 
 CHANNEL = "wilmer"
-CANCEL, GATE = "cancel", "gate"
-"""The first words of notifications: a request is to be stopped, whose id follows; a place at the gate is free."""
+CANCEL, CANCEL_FOR, GATE = "cancel", "cancel-for", "gate"
+"""The first words of notifications: a request is to be stopped, whose id follows; the same, but the users whose request
+it must be stand before the id; a place at the gate is free."""
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %s)"
 """Sends a notification: a word, then perhaps a space and something of at most 7,900 bytes. Never in a transaction that
 writes data, as it would make all such transactions of the server wait for each other."""

@@ -17,11 +17,13 @@ from Middleware.utilities.postgres.database import Database
 class Worker:
     def __init__(self, database: Database) -> None:
         self.service = CancellationService()
-        self.shared = SharedCancellations(database, self.service)
+        self.owners: dict[str, str] = {}
+        self.shared = SharedCancellations(database, self.service, self.owners.get)
         self.service.relay = self.shared.pass_on
 
-    def run(self, request_id: str) -> CancelScope:
+    def run(self, request_id: str, user: str = "") -> CancelScope:
         """The scope of a request that this worker has."""
+        self.owners[request_id] = user
         scope = CancelScope()
         self.service.adopt(request_id, scope)
         return scope
@@ -86,6 +88,22 @@ def test_what_was_not_heard_is_read(one: Worker, two: Worker, database: Database
     assert late.reason == "why" and not early.cancelled
     two.shared.catch_up(300)
     assert early.cancelled
+
+
+def test_a_key_for_some_users_stops_their_requests_only(one: Worker, two: Worker,
+                                                        heard: Callable[[], list[str]]) -> None:
+    own, foreign, unnamed = two.run("r 1", "zoë, b"), two.run("r 2", "ann"), two.run("r 3")
+    for request_id in ("r 1", "r 2", "r 3", "r 4"):
+        one.service.request_cancellation(request_id, users=frozenset({"zoë, b", "carl"}))
+    words = heard()
+    assert [word.partition(" ")[0] for word in words] == ["cancel-for"] * 4
+    for word in words:
+        two.shared.notified_for(word.partition(" ")[2])
+    assert own.cancelled and not foreign.cancelled and not unnamed.cancelled
+    # The same when a worker reads afterwards what it has missed.
+    again, foreign_again = two.run("r 1", "carl"), two.run("r 2", "ann")
+    two.shared.catch_up(300)
+    assert again.cancelled and not foreign_again.cancelled
 
 
 def test_a_notification_for_nobody_leaves_nothing(one: Worker) -> None:

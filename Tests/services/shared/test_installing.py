@@ -28,7 +28,7 @@ class Worker:
         monkeypatch.setattr(process_module, "_process", Process())
         monkeypatch.setattr(instance, "USERS", ["ann"])
         self.session, self.listener = WorkerSession(database), Listener(database)
-        install(database, self.session, self.listener, concurrency)
+        install(database, self.session, self.listener, concurrency, {}.get)
         self.session.open()
         self.listener.start()
         self.service: CancellationService = get_cancellation_service()

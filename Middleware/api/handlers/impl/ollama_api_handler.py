@@ -126,8 +126,8 @@ class OllamaApiHandler(BaseApiHandler):
         request_id = read_json_body().get("request_id")
         if not isinstance(request_id, str) or not request_id:
             raise ClientError("The 'request_id' field is required.")
-        api_helpers.require_permitted_request(request_id)
-        get_cancellation_service().request_cancellation(request_id)
+        permitted = api_helpers.require_permitted_request(request_id)
+        get_cancellation_service().request_cancellation(request_id, users=permitted)
         return {"status": "cancelled", "request_id": request_id}
 
 
