@@ -8,6 +8,6 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 . Scripts/developer/environment.sh
 prepare_environment venv-tests requirements-test.lock
 [ "${1-}" = "--prepare-only" ] && exit 0
-# The tests wait for servers and processes at least twice as long as they compute: three processes per core end sooner.
-workers=$(venv-tests/bin/python -c 'import os; print(3 * (os.cpu_count() or 1))')
+# The tests wait for servers and processes at least as long as they compute: two processes per core end sooner.
+workers=$(venv-tests/bin/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 exec venv-tests/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"

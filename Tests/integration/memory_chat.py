@@ -113,6 +113,15 @@ class MemoryBackend(StubBackend):
             self._called.wait_for(wanted, timeout)
             return wanted()
 
+    def count(self, node: str) -> int:
+        """Return how often ``node`` has called."""
+        return self.calls.count(node)
+
+    def last_call(self, node: str) -> RecordedRequest:
+        """Return the newest call of ``node``, which must have been made."""
+        with self._called:
+            return next(request for name, request in reversed(self._calls) if name == node)
+
     def _reply(self, request: RecordedRequest) -> Reply:
         body = request.json
         name = "embed" if "input" in body else _node_name(body)

@@ -65,6 +65,9 @@ class Measured:
         if not path.exists():
             return []
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+            # The server may be about to make the tables.
+            if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'run'").fetchall():
+                return []
             return database.execute(f"SELECT {columns} FROM run WHERE ended IS NOT NULL").fetchall()
 
     def cancel(self) -> None:

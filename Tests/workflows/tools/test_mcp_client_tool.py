@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import logging
 import os
@@ -478,6 +479,9 @@ def test_a_finished_call_leaves_no_callback(client: MCPClient) -> None:
 @pytest.mark.slow
 def test_headers_are_sent_and_never_shown(lab: Lab, client: MCPClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+    # A script that uses the package, too, has imported it before.
+    importlib.import_module("mcp.client.client")
+    logging.getLogger("mcp").setLevel(logging.NOTSET)
     with HttpServer("streamable_http", "Authorization=Bearer s3cret-token") as server:
         lab.write("MCPServers/lab", server.file(headers={"Authorization": "Bearer s3cret-token"}))
         assert client.call_tool("lab", "echo", {"text": "private"}) == "private"

@@ -31,7 +31,8 @@ ResponseHook = Callable[[Any], Awaitable[None]]
 
 def load_sdk() -> None:
     """Import the ``mcp`` package, which is large, at the first call. Raises MCPToolCallError if it is missing."""
-    if "mcp.client.client" in sys.modules:
+    # A script may have imported it before.
+    if "mcp.client.client" in sys.modules and logging.getLogger(_CHATTY[0]).level == logging.CRITICAL:
         return
     try:
         import mcp.client.client
