@@ -4,12 +4,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.locking_service import LockingService
-from Middleware.services.shared.workflow_locks import SharedLockingService
+from Middleware.services.shared.workflow_locks import LOCKS, SharedLockingService
 from Middleware.utilities.postgres.database import Database
 from Tests.workflows.engine_lab import until
 
@@ -41,6 +42,24 @@ def test_a_lock_is_held_by_one_run_of_all_workers(one: LockingService, two: Lock
     assert two.acquire("gate", "run 2", "bob") and two.acquire("other", "run 2", "ann")
     one.release("run 1")
     assert not two.is_locked("gate", "ann") and two.acquire("gate", "run 3", "ann")
+
+
+def test_a_holder_that_was_idle_is_not_taken_for_dead(one: LockingService, two: LockingService,
+                                                      database: Database, database_url: str) -> None:
+    """It is seen again in the very transaction that takes the lock, which the other one waits for."""
+    assert one.acquire("other", "run 0", "ann")
+    database.write("UPDATE wilmer.sessions SET last_seen = now() - interval '1 day'")
+    taken: list[bool] = []
+    with psycopg.connect(database_url) as holder:
+        holder.execute("SELECT pg_advisory_xact_lock(%s, hashtext('ann/gate'))", [LOCKS])
+        holder.execute("UPDATE wilmer.sessions SET last_seen = now()")
+        holder.execute("INSERT INTO wilmer.workflow_locks "
+                       "VALUES ('ann', 'gate', 'one', 'run 1', now() + interval '1 minute')")
+        waiting = threading.Thread(target=lambda: taken.append(two.acquire("gate", "run 2", "ann")))
+        waiting.start()
+        assert until(lambda: database.read("SELECT 1 FROM pg_locks WHERE NOT granted") != [])
+    waiting.join(60)
+    assert taken == [False]
 
 
 def test_of_many_that_come_at_once_one_has_the_lock(one: LockingService, two: LockingService) -> None:
