@@ -86,6 +86,8 @@ def test_slots_are_those_of_all_workers(start: Callable[..., Worker]) -> None:
 def test_a_slot_comes_with_the_notification(start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 600)
     one, two = start(1).gate, start(1).gate
+    # The start has left word to look, which the first waiter may read when the slot is free.
+    two._noticed = False
     first, second = one.enqueue(), two.enqueue()
     first.leave()
     # The listener would say so; until then nobody looks.
