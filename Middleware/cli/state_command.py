@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from Middleware.cli.arguments import DATABASE_VARIABLE, LaunchArguments, Parser, apply_arguments
+from Middleware.cli.arguments import (
+    DATABASE_VARIABLE,
+    LaunchArguments,
+    Parser,
+    apply_arguments,
+    database_of_environment,
+)
 from Middleware.cli.database_conversations import conversations_of, patient_database
 from Middleware.cli.discussions.check import check
 from Middleware.cli.discussions.output import complain, human_size, make_utf8, say
@@ -23,7 +29,6 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.postgres.addresses import SCHEMES
 from Middleware.utilities.postgres.database import StateConnection, first_line
 from Middleware.utilities.postgres.migrations import SchemaError, migrate
-from Middleware.utilities.postgres.session import LIVE_WORKERS
 from Middleware.utilities.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.utilities.text_utils import counted
 
@@ -38,10 +43,10 @@ DESCRIPTION = """Looks after the state database, which several workers share:
 Conversations stay as they are stored: encrypted ones stay encrypted, without any key. What is there already and is
 different is named and left alone, unless --replace is given. Exit status: 0 if all is done, 1 if something differs or
 failed, 2 for wrong arguments."""
-_WORKERS = f"""\
+_WORKERS = """\
 SELECT number, host, pid, version, to_char(started_at, 'YYYY-MM-DD HH24:MI'), config_hash, draining,
        (SELECT count(*) FROM wilmer.gate WHERE worker = number)
-FROM wilmer.workers WHERE number IN ({LIVE_WORKERS}) ORDER BY number"""
+FROM wilmer.workers WHERE number IN (SELECT wilmer.live_workers()) ORDER BY number"""
 Options = argparse.Namespace
 
 
@@ -87,7 +92,7 @@ def main(words: Sequence[str], program: str = "state") -> int:
     make_utf8()
     parser = _parser(program)
     options = parser.parse_args(words)
-    options.database = (options.database or os.environ.get(DATABASE_VARIABLE, "")).strip()
+    options.database = (options.database or database_of_environment() or "").strip()
     if not options.database.startswith(SCHEMES):
         parser.error(f"which database? Give --database postgresql://..., or set {DATABASE_VARIABLE}")
     try:

@@ -19,7 +19,6 @@ from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.conversations.discussion_folder import discussions
 from Middleware.utilities.discussion_state import Discussions
 from Middleware.utilities.postgres.documents import DatabaseDiscussions
-from Middleware.utilities.postgres.session import LIVE_WORKERS
 from Middleware.utilities.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.utilities.postgres.worker import StateStartError, StateWorker
 from Middleware.utilities.text_utils import storable
@@ -31,7 +30,7 @@ def start_worker(url: str) -> StateWorker:
     """Connect this process to the state database and put what is shared in its place. Raises StartError."""
     try:
         worker = StateWorker(url)
-        presence = Presence(worker.database, lambda: worker.session.number, LIVE_WORKERS,
+        presence = Presence(worker.database, lambda: worker.session.number,
                             f"concurrency={instance.CONCURRENCY_LIMIT}/{instance.CONCURRENCY_LEVEL}")
         in_files = _names_in_files()
         _share(worker)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -54,7 +55,43 @@ class Slots(Protocol):
         """Take an offer back; return False if there is none because it was taken."""
 
 
-class FairSemaphore:
+class OfferedSlots(ABC):
+    """What holders of slots have offered to give up, for an object with slots and waiters.
+
+    ``lock``: guards the waiters and the offers.
+    """
+
+    def __init__(self, lock: threading.Lock | threading.Condition) -> None:
+        self._lock = lock
+        # What stops the work of holders that have offered that, in the order of their offers.
+        self._offers: dict[Callable[[], object], None] = {}
+
+    @abstractmethod
+    def _is_wanted(self) -> bool:
+        """Return whether a waiter of this process needs a slot. The lock is held."""
+
+    def offer(self, stop: Callable[[], object]) -> None:
+        """Offer the slot of the caller: ``stop`` is called once, at once or when a waiter comes that needs a slot."""
+        with self._lock:
+            if not self._is_wanted():
+                self._offers[stop] = None
+                return
+        stop()
+
+    def withdraw(self, stop: Callable[[], object]) -> bool:
+        """Take an offer back; return False if there is none because it was taken."""
+        with self._lock:
+            return self._offers.pop(stop, False) is None
+
+    def _take_offer(self) -> Callable[[], object] | None:
+        """Return what stops the holder that offered first, to be called without the lock. The lock is held."""
+        stop = next(iter(self._offers), None)
+        if stop is not None:
+            del self._offers[stop]
+        return stop
+
+
+class FairSemaphore(OfferedSlots):
     """A bounded semaphore with a queue.
 
     Works like ``threading.BoundedSemaphore``, but first come, first served: a slot that becomes free belongs to the
@@ -68,13 +105,11 @@ class FairSemaphore:
     def __init__(self, value: int = 1) -> None:
         if value < 0:
             raise ValueError("the initial value of a semaphore cannot be negative")
+        super().__init__(threading.Lock())
         self._size = self._free = value
         # Ordered by arrival; empty while a slot is free.
         self._queue: dict[Waiter, None] = {}
         self._behind: dict[Waiter, None] = {}
-        # What stops the work of holders that have offered that, in the order of their offers.
-        self._offers: dict[Callable[[], object], None] = {}
-        self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
@@ -116,24 +151,8 @@ class FairSemaphore:
             stop()
         return waiter
 
-    def offer(self, stop: Callable[[], object]) -> None:
-        """Offer the slot of the caller: ``stop`` is called once, at once or when a waiter comes that needs a slot."""
-        with self._lock:
-            if not self._queue:
-                self._offers[stop] = None
-                return
-        stop()
-
-    def withdraw(self, stop: Callable[[], object]) -> bool:
-        """Take an offer back; return False if there is none because it was taken."""
-        with self._lock:
-            return self._offers.pop(stop, False) is None
-
-    def _take_offer(self) -> Callable[[], object] | None:
-        stop = next(iter(self._offers), None)
-        if stop is not None:
-            del self._offers[stop]
-        return stop
+    def _is_wanted(self) -> bool:
+        return bool(self._queue)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take a slot, waiting for at most ``timeout`` seconds (None: no limit); return whether there was one."""

@@ -13,7 +13,6 @@ from Middleware.utilities.config.users import get_discussions_space
 from Middleware.utilities.conversations.vector_memory.schema import Codec, is_token
 from Middleware.utilities.postgres.database import StateConnection, first_line
 from Middleware.utilities.postgres.migrations import SchemaError, migrate
-from Middleware.utilities.postgres.session import LIVE_WORKERS
 from Middleware.utilities.postgres.stored_discussions import DiscussionName, claim, discussion_names
 from Middleware.utilities.text_utils import storable
 
@@ -28,7 +27,7 @@ def change_in_database(url: str, change: KeyChange) -> tuple[int, Result]:
     try:
         with closing(patient_database(url, "rekey").connect()) as connection:
             migrate(connection)
-            if workers := connection.execute(f"SELECT count(*) FROM ({LIVE_WORKERS}) alive").fetchall()[0][0]:
+            if workers := connection.execute("SELECT count(*) FROM wilmer.live_workers()").fetchall()[0][0]:
                 raise StateUnavailableError(f"The state database is in use by {workers} running WilmerAI. Stop them "
                                             "all, then run this again. Nothing was changed.")
             space = storable(get_discussions_space())

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from Middleware.common.fair_semaphore import OfferedSlots
 from Middleware.exceptions import StateUnavailableError
 from Middleware.utilities.daemon_threads import on_kept_thread, start_daemon
 
@@ -55,7 +56,7 @@ class SharedWaiter:
         self._gate.remove(self)
 
 
-class SharedGate:
+class SharedGate(OfferedSlots):
     """The slots of all workers. Thread-safe; it has the interface of ``FairSemaphore`` that the gate uses.
 
     Args:
@@ -78,8 +79,8 @@ class SharedGate:
         self.size = size
         # In the order of arrival.
         self._waiters: dict[SharedWaiter, None] = {}
-        self._offers: dict[Callable[[], object], None] = {}
         self._changed = threading.Condition()
+        super().__init__(self._changed)
         # The worker has had tickets, which may be lost; after that no new ones are taken before this time.
         self._was_renewed, self._enter_from = False, 0.0
         self._renewing = threading.Lock()
@@ -314,22 +315,5 @@ class SharedGate:
             for waiter in sorted(waiting, key=lambda one: one.behind)[:max(0, share - running)]:
                 waiter.granted.set()
 
-    # -- giving way ----------------------------------------------------------------------------------------------------
-    def offer(self, stop: Callable[[], object]) -> None:
-        """Offer the slot of the caller to this worker's waiters; ``stop`` is called once."""
-        with self._changed:
-            if not any(not one.granted.is_set() and not one.behind for one in self._waiters):
-                self._offers[stop] = None
-                return
-        stop()
-
-    def withdraw(self, stop: Callable[[], object]) -> bool:
-        """Take an offer back; return False if there is none because it was taken."""
-        with self._changed:
-            return self._offers.pop(stop, False) is None
-
-    def _take_offer(self) -> Callable[[], object] | None:
-        stop = next(iter(self._offers), None)
-        if stop is not None:
-            del self._offers[stop]
-        return stop
+    def _is_wanted(self) -> bool:
+        return any(not one.granted.is_set() and not one.behind for one in self._waiters)

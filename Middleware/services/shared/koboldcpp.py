@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from Middleware.exceptions import StateUnavailableError
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import CallCounter
 from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.postgres.session import lock_key
 
 if TYPE_CHECKING:
     from Middleware.utilities.postgres.session import WorkerSession
@@ -90,4 +90,4 @@ class SharedCallCounter(CallCounter):
 
 
 def _key(server: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"koboldcpp\0{server}".encode()).digest()[:8], "big", signed=True)
+    return lock_key("koboldcpp", server)

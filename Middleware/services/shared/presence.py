@@ -34,6 +34,9 @@ ON CONFLICT (number) DO UPDATE SET instance_id = excluded.instance_id, host = ex
     last_seen = excluded.last_seen, draining = false"""
 _SEEN = "UPDATE wilmer.workers SET last_seen = now() WHERE number = %s AND instance_id = %s"
 _DRAIN = "UPDATE wilmer.workers SET draining = true WHERE number = %s AND instance_id = %s"
+_OTHERS = """\
+SELECT number, config_hash FROM wilmer.workers
+WHERE number IN (SELECT wilmer.live_workers()) AND number <> %s AND config_hash <> %s ORDER BY number"""
 _LEAVE = "DELETE FROM wilmer.workers WHERE number = %s AND instance_id = %s"
 
 
@@ -42,14 +45,11 @@ class Presence:
 
     Args:
         number: returns the number of this worker.
-        alive: a query for the numbers of the workers that are alive, as its column ``number``.
         settings: what must be the same on all workers beside the configuration, as text.
     """
 
-    def __init__(self, database: Database, number: Callable[[], int], alive: str, settings: str = "") -> None:
+    def __init__(self, database: Database, number: Callable[[], int], settings: str = "") -> None:
         self._database, self._number = database, number
-        self._others = (f"SELECT number, config_hash FROM wilmer.workers WHERE number IN ({alive}) AND number <> %s "
-                        "AND config_hash <> %s ORDER BY number")
         self._began = self._seen = time.monotonic()
         self._mark = f"{configuration_hash()} {settings}".strip()
         # The number under which the row is, and the workers that were warned of.
@@ -79,7 +79,7 @@ class Presence:
 
     def compare(self) -> None:
         """Warn of each living worker that has another configuration, once."""
-        for number, mark in self._database.read(self._others, [self._entered, self._mark]):
+        for number, mark in self._database.read(_OTHERS, [self._entered, self._mark]):
             if (number, mark) not in self._warned:
                 self._warned.add((number, mark))
                 logger.warning("Worker %d has another configuration than this one, worker %d: their files below "

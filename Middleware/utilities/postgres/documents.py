@@ -6,7 +6,6 @@ lost its lock without noticing can neither overwrite nor repeat what another one
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from Middleware.utilities.files.path_utils import folded_name, is_flat_name
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.postgres.database import Database, StateConnection
 from Middleware.utilities.postgres.listing import list_discussions
-from Middleware.utilities.postgres.session import WorkerSession
+from Middleware.utilities.postgres.session import WorkerSession, lock_key
 from Middleware.utilities.text_utils import storable
 
 if TYPE_CHECKING:
@@ -238,9 +237,7 @@ class DatabaseDiscussion:
     # -- locks ---------------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def lock(self, name: str, scope: CancelScope | None = None, timeout: float | None = None) -> Iterator[None]:
-        text = "\0".join((*self._names, name))
-        key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
-        with self._all.session.lock(f"{self.place}\0{name}", key, scope, timeout):
+        with self._all.session.lock(f"{self.place}\0{name}", lock_key(*self._names, name), scope, timeout):
             if self._during_lock is not None:
                 yield
                 return

@@ -40,7 +40,7 @@ SELECT d.id, d.memory_version, d.index_generation,
        (SELECT memory_text FROM wilmer.memories WHERE discussion = d.id ORDER BY id DESC LIMIT 1),
        (SELECT memory_text FROM wilmer.memories WHERE discussion = d.id ORDER BY id LIMIT 1)
 FROM wilmer.discussions d WHERE d.space = %s AND d.key_hash = %s AND d.discussion_id = %s"""
-_CREATE = "INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+CREATE = "INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 # Other transactions may add rows that refer to this one meanwhile, such as documents.
 _LOCK = "SELECT memory_version, index_generation FROM wilmer.discussions WHERE id = %s FOR NO KEY UPDATE"
 _COUNT_UP = ("UPDATE wilmer.discussions SET memory_version = memory_version + 1, index_generation = index_generation + "
@@ -117,7 +117,7 @@ class PostgresMemories(SearchableMemories):
     def _open(self, write: bool) -> None:
         rows = self._database.read(_FIND, self._name, self._scope)
         if not rows and write:
-            self._database.run(lambda connection: connection.execute(_CREATE, self._name), again=True,
+            self._database.run(lambda connection: connection.execute(CREATE, self._name), again=True,
                                scope=self._scope)
             rows = self._database.read(_FIND, self._name, self._scope)
         for number, version, generation, newest, oldest in rows:

@@ -7,6 +7,7 @@ holders of its locks are not told: what they write is compared with what they ha
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import threading
 import time
@@ -26,14 +27,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NUMBERS = 0x57494C4D
-"""The class of the locks on the numbers of workers."""
-LIVE_WORKERS = f"""
-SELECT objid::int AS number FROM pg_locks
-WHERE locktype = 'advisory' AND classid = {NUMBERS} AND objsubid = 2 AND granted
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
-"""A query for the numbers of the workers that are alive."""
-
+"""The class of the locks on the numbers of workers, as the function ``live_workers`` of the schema has it."""
 _MOST_WORKERS = 10_000
 # As LIMIT ends the search, only one of these locks is taken.
 _TAKE_SMALLEST = (f"SELECT number FROM generate_series(1, {_MOST_WORKERS}) AS number "
@@ -97,7 +91,7 @@ class WorkerSession:
 
         Args:
             name: names it within this process.
-            key: a number of 64 bits with a sign, the same in each process.
+            key: what ``lock_key`` returned.
 
         Raises StateUnavailableError if the database does not answer, EarlyTerminationException if ``scope`` is
         cancelled first, TimeoutError after ``timeout`` seconds (0: one attempt).
@@ -229,6 +223,11 @@ class WorkerSession:
             # One that fails must not keep the others from learning it.
             except Exception:
                 logger.exception("Something that follows the number of this worker failed")
+
+
+def lock_key(*names: str) -> int:
+    """Return the key of the lock with this name, the same in each process."""
+    return int.from_bytes(hashlib.sha256("\0".join(names).encode()).digest()[:8], "big", signed=True)
 
 
 def _unlocking(shared: bool) -> str:

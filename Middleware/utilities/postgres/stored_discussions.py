@@ -16,12 +16,11 @@ from Middleware.utilities.conversations.vector_memory.whole import (
 )
 from Middleware.utilities.postgres.database import Row, StateConnection
 from Middleware.utilities.postgres.documents import FIRST_VERSION
-from Middleware.utilities.postgres.memory_rows import convert_rows
+from Middleware.utilities.postgres.memory_rows import CREATE, convert_rows
 
 T = TypeVar("T")
 
 _FIND = "SELECT id FROM wilmer.discussions WHERE space = %s AND key_hash = %s AND discussion_id = %s"
-_CREATE = "INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 # Workers that know a document ask whether its version is still the same.
 _WRITE_DOCUMENT = f"""\
 INSERT INTO wilmer.documents (discussion, name, content, version) VALUES (%s, %s, %s, {FIRST_VERSION})
@@ -59,7 +58,7 @@ def discussion_names(connection: StateConnection) -> list[DiscussionName]:
 
 def claim(connection: StateConnection, name: DiscussionName) -> StoredRows:
     """Return the discussion, made if need be, with its row locked until the transaction ends."""
-    connection.execute(_CREATE, name)
+    connection.execute(CREATE, name)
     rows = connection.execute(f"{_FIND} FOR NO KEY UPDATE", name).fetchall()
     return StoredRows(connection, rows[0][0])
 

@@ -7,10 +7,10 @@ import pytest
 
 from Middleware.services.shared.presence import Presence, configuration_hash
 from Middleware.utilities.postgres.database import Database
+from Middleware.utilities.postgres.session import NUMBERS
 from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.slow
-ALIVE = "SELECT number FROM generate_series(1, 3) AS number"
 
 
 @pytest.fixture
@@ -38,25 +38,30 @@ def test_the_hash_knows_names_and_bytes_of_json_files_only(configs: Path) -> Non
 
 def test_a_row_for_each_worker_and_one_warning_of_a_difference(database: Database, configs: Path,
                                                                caplog: pytest.LogCaptureFixture) -> None:
-    presences = [Presence(database, lambda number=number: number, ALIVE) for number in (1, 2)]
+    # What tells that three workers are alive.
+    session = database.connect()
+    session.execute("SELECT pg_advisory_lock(%s, number) FROM generate_series(1, 3) AS number", [NUMBERS])
+    presences = [Presence(database, lambda number=number: number) for number in (1, 2)]
     for presence in presences:
         presence.enter()
     assert rows(database) == [1, 2] and caplog.text == ""
     (configs / "Users" / "ann.json").write_text('{"port": 1}', "utf-8")
-    third = Presence(database, lambda: 3, ALIVE, "concurrency=2/wilmer")
+    third = Presence(database, lambda: 3, "concurrency=2/wilmer")
     third.enter()
     third.compare()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         f"Worker {number} has another configuration than this one, worker 3" for number in (1, 2)]
     # A dead worker's row is nobody's configuration.
     caplog.clear()
-    Presence(database, lambda: 1, "SELECT 1 AS number").enter()
+    session.execute("SELECT pg_advisory_unlock(%s, number) FROM generate_series(2, 3) AS number", [NUMBERS])
+    Presence(database, lambda: 1).enter()
     assert caplog.text == ""
+    session.close()
 
 
 def test_a_row_that_was_lost_or_has_another_number_is_written_anew(database: Database, configs: Path) -> None:
     number = [1]
-    presence = Presence(database, lambda: number[0], ALIVE)
+    presence = Presence(database, lambda: number[0])
     presence.beat()
     assert rows(database) == [1]
     database.write("DELETE FROM wilmer.workers")
@@ -70,7 +75,7 @@ def test_a_row_that_was_lost_or_has_another_number_is_written_anew(database: Dat
 
 
 def test_a_worker_that_drains_says_so_until_it_starts_again(database: Database, configs: Path) -> None:
-    presence = Presence(database, lambda: 1, ALIVE)
+    presence = Presence(database, lambda: 1)
     presence.enter()
 
     def drains() -> bool:

@@ -12,7 +12,7 @@ from Middleware.exceptions import EarlyTerminationException, StateUnavailableErr
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import Process, install, process
 from Middleware.utilities.postgres.database import Database
-from Middleware.utilities.postgres.session import LIVE_WORKERS, WorkerSession
+from Middleware.utilities.postgres.session import WorkerSession
 from Tests.postgres_lab import Server, eventually, impatient, open_database
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def workers(database_url: str) -> Iterator[Callable[[], Worker]]:
 
 
 def alive(database: Database) -> list[int]:
-    return sorted(number for (number,) in database.read(LIVE_WORKERS))
+    return sorted(number for (number,) in database.read("SELECT wilmer.live_workers()"))
 
 
 def end_session(database: Database, session: WorkerSession) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from Middleware.utilities.postgres.addresses import is_encrypted_or_local, problem_of
 from Middleware.utilities.postgres.listener import Listener
-from Middleware.utilities.postgres.session import LIVE_WORKERS
 from Middleware.utilities.postgres.worker import StateStartError, StateWorker
 from Tests.postgres_lab import PASSWORD, Server, eventually, name_in
 from Tests.tables import table
@@ -64,7 +63,7 @@ def test_two_workers_that_start_at_once_on_an_empty_database(database_url: str) 
         stop.set()
         for thread in threads:
             thread.join(60)
-        eventually(lambda: third.database.read(LIVE_WORKERS) == [(3,)])
+        eventually(lambda: third.database.read("SELECT wilmer.live_workers()") == [(3,)])
     assert errors == []
 
 
