@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,7 @@ class Server:
         self._as: dict[str, object] = {}
         if sys.platform != "win32" and os.geteuid() == 0:
             self._as = {"user": "postgres", "group": "postgres", "extra_groups": []}
-            shutil.chown(self.folder, "postgres", "postgres")
+        self.own(self.folder)
         self._run("initdb", "--pgdata", str(self.data), "--username", "postgres", "--auth", "trust",
                   "--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
         access = self.data / "pg_hba.conf"
@@ -76,6 +76,17 @@ class Server:
         self.port = 0
         self.start()
         self.sql(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'")
+
+    def own(self, path: Path) -> None:
+        """Give a file or folder to the account that the server's programs run under."""
+        if self._as:
+            shutil.chown(path, "postgres", "postgres")
+
+    def popen(self, command: Sequence[str | Path], log: Path) -> subprocess.Popen[bytes]:
+        """Start a program under the server's account."""
+        with log.open("ab") as output:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
+                                    **self._as)  # type: ignore[call-overload,no-any-return]
 
     @property
     def data(self) -> Path:
@@ -89,7 +100,7 @@ class Server:
     def start(self) -> None:
         """Start it, again on the port that it had. Returns when it takes connections."""
         for _ in range(40):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             if self._started(port):
                 self.port = port
                 return
@@ -99,10 +110,8 @@ class Server:
 
     def _started(self, port: int) -> bool:
         settings = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [self.programs / "postgres", "-D", self.data, "-p", str(port), "-k", self.folder, *settings],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **self._as)  # type: ignore[call-overload]
+        self._process = self.popen([self.programs / "postgres", "-D", self.data, "-p", str(port), "-k", self.folder,
+                                    *settings], self.log)
         ends = time.monotonic() + _START_SECONDS
         while time.monotonic() < ends and self._process.poll() is None:
             # The last line of this file is the server's word for its state.
@@ -179,7 +188,7 @@ def name_in(url: str) -> str:
     return url.rpartition("/")[2].partition("?")[0]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

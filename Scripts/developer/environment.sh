@@ -37,3 +37,12 @@ prepare_environment() {
         cat "${wanted[@]}" > "$stamp"
     fi
 }
+
+# install_in_ci PACKAGE...: install packages of Debian, where that is allowed. Nothing is installed on a developer's
+# system: only where everything is thrown away afterwards.
+install_in_ci() {
+    [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ] || return
+    echo "Installing $* ..."
+    { DEBIAN_FRONTEND=noninteractive apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"; } > /dev/null
+}

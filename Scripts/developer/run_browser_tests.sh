@@ -18,17 +18,9 @@ find_browser() {
     done
 }
 
-# Nothing is installed on a developer's system: only where everything is thrown away afterwards.
-install_browser() {
-    [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ] || return
-    echo "Installing Chromium ..."
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get -qq update && apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends chromium; } > /dev/null
-}
-
 browser=$(find_browser)
 if [ -z "$browser" ]; then
-    install_browser
+    install_in_ci chromium
     browser=$(find_browser)
 fi
 if [ -z "$browser" ]; then

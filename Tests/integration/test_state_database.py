@@ -89,7 +89,7 @@ def health(server: Launcher) -> object:
 
 
 def until_health(server: Launcher, state: str) -> None:
-    until(lambda: health(server) == state, PATIENCE)
+    assert until(lambda: health(server) == state, PATIENCE)
 
 
 def test_the_start_and_what_two_servers_share(site: Site) -> None:

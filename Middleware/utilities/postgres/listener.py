@@ -41,7 +41,7 @@ class Listener:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._functions: dict[str, list[Callable[[str], object]]] = {_TEST: [self._arrived]}
+        self._functions: dict[str, list[Callable[[str], object]]] = {}
         self._beats: list[Callable[[], object]] = []
         self._after_gaps: list[Callable[[float], object]] = []
         self._connection: StateConnection | None = None
@@ -49,7 +49,6 @@ class Listener:
         self._stopped = threading.Event()
         # When the connection was last known to work.
         self._proved = 0.0
-        self._test, self._test_arrived = "", threading.Event()
 
     # -- before it starts ----------------------------------------------------------------------------------------------
     def on(self, word: str, function: Callable[[str], object]) -> None:
@@ -79,16 +78,6 @@ class Listener:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(10 * _BEAT_SECONDS)
-
-    def hears(self, seconds: float) -> bool:
-        """Return whether a notification that the pool sends arrives here. Raises StateUnavailableError."""
-        self._test, self._test_arrived = uuid.uuid4().hex, threading.Event()
-        self._database.write(NOTIFY, [f"{_TEST} {self._test}"])
-        return self._test_arrived.wait(seconds)
-
-    def _arrived(self, test: str) -> None:
-        if test == self._test:
-            self._test_arrived.set()
 
     # -- on its thread -------------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -144,6 +133,19 @@ class Listener:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def notifications_arrive(database: Database, connection: StateConnection, seconds: float) -> bool:
+    """Return whether a notification sent on ``connection`` arrives on another one. Raises psycopg.Error.
+
+    It takes no lock and writes nothing: a pooler in transaction mode, where none arrives, keeps the connection to the
+    server, and with it whatever locks a session has.
+    """
+    test = f"{_TEST} {uuid.uuid4().hex}"
+    with database.connect() as other:
+        other.execute(f"LISTEN {CHANNEL}")
+        connection.execute(NOTIFY, [test])
+        return any(notification.payload == test for notification in other.notifies(timeout=seconds))
 
 
 def _call(function: Callable[..., object], *arguments: object) -> None:

@@ -11,7 +11,7 @@ import psycopg
 from Middleware.exceptions import StateUnavailableError
 from Middleware.utilities.postgres.addresses import is_encrypted_or_local, problem_of
 from Middleware.utilities.postgres.database import Database, StateConnection, first_line
-from Middleware.utilities.postgres.listener import Listener
+from Middleware.utilities.postgres.listener import Listener, notifications_arrive
 from Middleware.utilities.postgres.migrations import SchemaError, migrate
 from Middleware.utilities.postgres.session import WorkerSession
 
@@ -66,11 +66,11 @@ class StateWorker:
         try:
             with self._first_connection(tell, patience) as connection:
                 self._check(connection)
+                if not notifications_arrive(self.database, connection, self.database.checkout_seconds):
+                    raise StateStartError(_POOLER)
                 migrate(connection)
             self.session.open()
             self.listener.start()
-            if not self.listener.hears(self.database.checkout_seconds):
-                raise StateStartError(_POOLER)
         except (psycopg.Error, SchemaError, StateUnavailableError, RuntimeError) as error:
             self.stop()
             raise StateStartError(f"{self.database.place}: {first_line(error)}") from None

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from Middleware.utilities.postgres.addresses import is_encrypted_or_local, problem_of
-from Middleware.utilities.postgres.listener import Listener
 from Middleware.utilities.postgres.worker import StateStartError, StateWorker
 from Tests.postgres_lab import PASSWORD, Server, eventually, name_in
 from Tests.tables import table
@@ -133,7 +132,7 @@ def test_another_program_on_the_port_is_named() -> None:
 
 
 def test_notifications_that_do_not_arrive(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Listener, "hears", lambda listener, seconds: False)
+    monkeypatch.setattr("Middleware.utilities.postgres.worker.notifications_arrive", lambda *arguments: False)
     assert "a pooler in transaction mode does not work here" in refusal(database_url, 60)
 
 
