@@ -15,7 +15,12 @@ from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Message
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
-from Middleware.utilities.conversations.discussion_files import change_object, if_readable, read_object
+from Middleware.utilities.conversations.discussion_files import (
+    change_object,
+    if_readable,
+    logged_as_conflict,
+    read_object,
+)
 from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.datetime_utils import (
     add_seconds_to_timestamp,
@@ -138,8 +143,9 @@ class TimestampService:
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
-            logger.error("The times of messages in discussion %s were not saved: %s", discussion_id,
-                         error.strerror or type(error).__name__)
+            if not logged_as_conflict(error):
+                logger.error("The times of messages in discussion %s were not saved: %s", discussion_id,
+                             error.strerror or type(error).__name__)
 
     def _load(self, discussion_id: str) -> Times:
         state = self._state(discussion_id)

@@ -11,6 +11,7 @@ from Middleware.utilities.conversations.discussion_files import (
     change_object,
     if_readable,
     log_unreadable,
+    logged_as_conflict,
     read_object,
 )
 from Middleware.utilities.discussion_state import DiscussionState
@@ -52,8 +53,9 @@ class VisionResponses:
         except UnreadableDataError as error:
             log_unreadable(error)
         except OSError as error:
-            logger.error("Descriptions of images in discussion %s were not saved: %s", self._state.discussion_id,
-                         error.strerror or type(error).__name__)
+            if not logged_as_conflict(error):
+                logger.error("Descriptions of images in discussion %s were not saved: %s", self._state.discussion_id,
+                             error.strerror or type(error).__name__)
 
 
 def recent_descriptions() -> BoundedCache[str, str]:

@@ -14,6 +14,7 @@ from Middleware.exceptions import StoredDataError, UnreadableDataError
 from Middleware.models.run_step import writing
 from Middleware.utilities.conversations.discussion_files import (
     Pair,
+    logged_as_conflict,
     pairs_as_json,
     read_object,
     read_pairs,
@@ -118,7 +119,8 @@ class CompactorStore:
         try:
             return Folded.parse(read_object(self.state, FOLDED_FILE))
         except (StoredDataError, OSError) as error:
-            logger.warning("%s is not used: %s", self.state.display(FOLDED_FILE), _reason(error))
+            if not logged_as_conflict(error):
+                logger.warning("%s is not used: %s", self.state.display(FOLDED_FILE), _reason(error))
         return None
 
     def save(self, old: Pair, boundary: Boundary, oldest: Pair | None = None, folded: Folded | None = None) -> None:
@@ -146,7 +148,8 @@ class CompactorStore:
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
-            logger.error("%s cannot be read: %s", self.state.display(name), _reason(error))
+            if not logged_as_conflict(error):
+                logger.error("%s cannot be read: %s", self.state.display(name), _reason(error))
         return None
 
     def _note(self, folded: Folded) -> None:
@@ -155,7 +158,8 @@ class CompactorStore:
             if Folded.parse(read_object(self.state, FOLDED_FILE)) != folded:
                 write_content(self.state, FOLDED_FILE, folded.as_json())
         except (StoredDataError, OSError) as error:
-            logger.warning("%s is not written: %s", self.state.display(FOLDED_FILE), _reason(error))
+            if not logged_as_conflict(error):
+                logger.warning("%s is not written: %s", self.state.display(FOLDED_FILE), _reason(error))
 
 
 def _reason(error: Exception) -> str:

@@ -44,7 +44,11 @@ class MemoryStore:
     # -- memories --------------------------------------------------------------------------------------------------
     def memories(self) -> list[Pair]:
         """Return the memories and the hashes of the last messages they cover, oldest first."""
-        return if_readable(lambda: read_pairs(self.state, MEMORIES_FILE) or [], [])
+        return if_readable(self.stored_memories, [])
+
+    def stored_memories(self) -> list[Pair]:
+        """Return ``memories`` for a writer. Raises UnreadableDataError, as what cannot be read is not empty."""
+        return read_pairs(self.state, MEMORIES_FILE) or []
 
     def read_memories(self) -> list[Pair]:
         """Return ``memories`` for a node that shows them, and create the missing file: with it, fewer messages are

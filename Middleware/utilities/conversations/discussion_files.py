@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from Middleware.exceptions import ConfigSyntaxError, DataKeyError, UnreadableDataError
+from Middleware.exceptions import ConfigSyntaxError, DataKeyError, StateConflictError, UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import first_logged
 from Middleware.utilities.config.json_source import decode_text, parse_json
@@ -112,9 +112,22 @@ def if_readable(read: Callable[[], T], otherwise: T) -> T:
     except UnreadableDataError as error:
         log_unreadable(error)
     except OSError as error:
-        name = os.path.basename(str(error.filename or "a file"))
-        _log_once(f"{name} of a discussion cannot be read: {error.strerror or type(error).__name__}")
+        if not logged_as_conflict(error):
+            name = os.path.basename(str(error.filename or "a file"))
+            _log_once(f"{name} of a discussion cannot be read: {error.strerror or type(error).__name__}")
     return otherwise
+
+
+def logged_as_conflict(error: BaseException) -> bool:
+    """Return whether an error only says that another worker was faster; log that then, once per request.
+
+    It is no fault: nothing was overwritten, and the work is done again.
+    """
+    if not isinstance(error, StateConflictError):
+        return False
+    if first_logged(type(error).__name__):
+        logger.warning("Something of this turn is not stored, as %s; the next message makes up for it", error)
+    return True
 
 
 def log_unreadable(error: UnreadableDataError) -> None:

@@ -183,7 +183,7 @@ class DatabaseDiscussion:
                 during_lock[name] = _NEVER_READ
             raise
         if during_lock is not None and during_lock.setdefault(name, document.version) != document.version:
-            raise StateConflictError
+            raise self._conflict(name)
         self._read[name] = document
         return document.content
 
@@ -192,7 +192,7 @@ class DatabaseDiscussion:
             self.read(name)
         document = self._read[name]
         if self._during_lock is not None and self._during_lock.get(name, document.version) != document.version:
-            raise StateConflictError
+            raise self._conflict(name)
         self._replace(name, document, content)
 
     def change(self, name: str, function: Callable[[bytes | None], bytes | None], scope: CancelScope | None = None,
@@ -211,7 +211,7 @@ class DatabaseDiscussion:
                 with contextlib.suppress(StateConflictError):
                     self._replace(name, document, content)
                     return
-        raise StateConflictError
+        raise self._conflict(name)
 
     def copy(self, name: str, suffix: str) -> None:
         stored = self.read(name)
@@ -246,6 +246,9 @@ class DatabaseDiscussion:
                 yield
             finally:
                 self._during_lock = None
+
+    def _conflict(self, name: str) -> StateConflictError:
+        return StateConflictError(f"another worker has changed {self.display(name)} meanwhile")
 
     # -- statements ----------------------------------------------------------------------------------------------------
     def _present(self, name: str) -> _Document:
@@ -294,7 +297,7 @@ class DatabaseDiscussion:
         # The first attempt of this statement may have been carried out although its connection broke.
         present = self._present(name)
         if present.content != stored:
-            raise StateConflictError
+            raise self._conflict(name)
         return present
 
 

@@ -23,7 +23,7 @@ from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, me
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.node import NODE
-from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers
@@ -149,7 +149,8 @@ def save_summary(store: MemoryStore, text: str, stored_hash: str, covered: int |
     try:
         store.save_summary(text, stored_hash, covered)
     except (UnreadableDataError, OSError) as error:
-        logger.error("Discussion %s: its summary cannot be stored: %s", store.state.discussion_id, error)
+        if not logged_as_conflict(error):
+            logger.error("Discussion %s: its summary cannot be stored: %s", store.state.discussion_id, error)
         return False
     return True
 

@@ -111,7 +111,8 @@ class Condensation:
 
         A crash between the three files neither loses nor repeats a memory.
         """
-        pairs = self._store.memories() if readable(self._store) else []
+        self._store.require_readable()
+        pairs = self._store.stored_memories()
         end = start + len(batch)
         if pairs[start:end] != batch:
             logger.warning("Discussion %s: the memories to be joined were changed in the meantime; they are kept",

@@ -18,7 +18,7 @@ from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.messages import Message
 from Middleware.services.memory.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
 from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, Folded
-from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussion_state import COMPACTOR, DiscussionState
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import estimate_message, message_text, restore_braces
@@ -243,8 +243,9 @@ class ContextCompaction:
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
-            logger.error("The summaries of discussion %s were not saved: %s", self._state.discussion_id,
-                         error.strerror or type(error).__name__)
+            if not logged_as_conflict(error):
+                logger.error("The summaries of discussion %s were not saved: %s", self._state.discussion_id,
+                             error.strerror or type(error).__name__)
         else:
             logger.info("Discussion %s: compacted up to message %d, of which %d are among the oldest",
                         self._state.discussion_id, self._sections.recent, self._sections.old)

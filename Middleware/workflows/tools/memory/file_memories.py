@@ -93,7 +93,7 @@ class MemoryWriter:
                             time.monotonic() - began)
 
     def _write(self, chunks: Sequence[Chunk], as_condensed: bool) -> bool:
-        known, last = stored_memory(self._store), self._last()
+        last, known = self._last(), stored_memory(self._store)
         for chunk in chunks:
             memory = self._memory(chunk, known)
             # The memory of a later chunk covers the messages of this one, too.
@@ -119,7 +119,7 @@ class MemoryWriter:
         return left_out
 
     def _last(self) -> str | None:
-        pairs = self._store.memories()
+        pairs = self._store.stored_memories()
         return pairs[-1][1] if pairs else None
 
     def _changed_since(self, last: str | None) -> bool:

@@ -20,7 +20,7 @@ from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, RECENT_MEMORIES
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
-from Middleware.utilities.conversations.discussion_files import if_readable
+from Middleware.utilities.conversations.discussion_files import if_readable, logged_as_conflict
 from Middleware.utilities.conversations.message_places import MessagePlace, find_place, place_of
 from Middleware.utilities.discussion_state import MEMORIES, DiscussionState
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
@@ -346,4 +346,5 @@ def storage_errors_logged(state: DiscussionState) -> Iterator[None]:
     except UnreadableDataError as error:
         logger.error("Discussion %s: no memories are written: %s", state.discussion_id, error)
     except OSError as error:
-        logger.error("Discussion %s: memories cannot be stored: %s", state.discussion_id, error.strerror or error)
+        if not logged_as_conflict(error):
+            logger.error("Discussion %s: memories cannot be stored: %s", state.discussion_id, error.strerror or error)

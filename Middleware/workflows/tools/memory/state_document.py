@@ -10,6 +10,7 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
+from Middleware.utilities.conversations.discussion_files import logged_as_conflict
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import helper_prompts, run_helper_workflow
@@ -40,7 +41,8 @@ def update_state_document(context: ExecutionContext, settings: MemorySettings, s
     # Workflows run code of other packages, and a document is not worth losing the chat.
     except Exception as error:
         raise_if_request_ended(error, context)
-        logger.error("%s is not updated: %s", state.display(STATE_FILE), public_text(error))
+        if not logged_as_conflict(error):
+            logger.error("%s is not updated: %s", state.display(STATE_FILE), public_text(error))
 
 
 def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:

@@ -17,13 +17,12 @@ from Middleware.exceptions import (
     EarlyTerminationException,
     FailoverError,
     GateTimeoutError,
-    StateConflictError,
     StoredDataError,
 )
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.conversations.message_places import LoggedMessage
 from Middleware.utilities.conversations.vector_memory import SearchableMemories
 from Middleware.utilities.discussion_state import DiscussionState
@@ -187,11 +186,10 @@ def _opened(context: ExecutionContext, state: DiscussionState) -> SearchableMemo
 def _database_problems_logged(state: DiscussionState) -> Iterator[None]:
     try:
         yield
-    except StateConflictError as error:
-        logger.warning("Discussion %s: no more memories are stored in this turn: %s", state.discussion_id, error)
     except (sqlite3.Error, OSError) as error:
-        reason = getattr(error, "strerror", None) or error
-        logger.error("Discussion %s: the searchable memories could not be stored: %s", state.discussion_id, reason)
+        if not logged_as_conflict(error):
+            reason = getattr(error, "strerror", None) or error
+            logger.error("Discussion %s: the searchable memories could not be stored: %s", state.discussion_id, reason)
 
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
