@@ -31,13 +31,14 @@ PRIVATE_ONLY = ("  Clients:        everyone with a private address (your own net
 
 
 def describe(host: str, port: int, address: str, is_demo: bool = False,
-             records: RunRecords | None = None, state: StateWorker | None = None) -> list[str]:
+             records: RunRecords | None = None, state: StateWorker | None = None, workers: int = 1) -> list[str]:
     """Return the lines printed at start: resolved directories, users, address, and notes for the operator.
 
     Args:
         address: the numeric address of ``host``, which decides who can connect.
         records: the recorded runs; None where none are.
         state: the connections to the state database; None with files.
+        workers: the number of processes on this address, each of which says its own number.
     """
     public = config_utils.get_root_public_directory()
     conversations = _data_directory(config_utils.get_discussions_root_directory, instance.DISCUSSION_DIRECTORY,
@@ -49,7 +50,7 @@ def describe(host: str, port: int, address: str, is_demo: bool = False,
     lines = [f"WilmerAI {VERSION}",
              f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",
              *([f"  Conversations:  {conversations}", f"  Lock databases: {locks}"] if state is None else
-               [f"  Database:       {state.description}, this is worker {state.session.number}"]),
+               [f"  Database:       {state.description}, {_workers(state, workers)}"]),
              f"  Log files:      {log_folder}",
              f"  Users:          {served_users()}",
              f"  Listening on:   {host}, port {port}: {base}"]
@@ -61,6 +62,10 @@ def describe(host: str, port: int, address: str, is_demo: bool = False,
         lines.append(f"  Metrics:        {base}/metrics")
     lines += describe_access(address)
     return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if is_demo else demo.elsewhere())
+
+
+def _workers(state: StateWorker, count: int) -> str:
+    return f"this is worker {state.session.number}" if count == 1 else f"{count} workers on this address"
 
 
 def _console_address(base: str, records: RunRecords) -> str:

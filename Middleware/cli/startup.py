@@ -46,6 +46,7 @@ class Launch:
         records: the recorded runs; None where none are.
         drain_seconds: how long requests may go on after a signal to stop; 0: they are cancelled.
         seat: the connection to the process that has started this one and others; None if there is none.
+        workers: how many that one has started.
         state: the connections to the state database; None with files.
     """
 
@@ -59,14 +60,22 @@ class Launch:
     records: RunRecords | None = None
     drain_seconds: float = 0
     seat: Seat | None = None
+    workers: int = 1
     state: StateWorker | None = None
 
     def announce(self) -> None:
-        """Print where the server is, once it accepts connections, and begin to check the configuration."""
-        for line in announcement.describe(self.host, self.port, self.address, self.demo, self.records,
-                                          self.state):
-            say(line)
-        self.load_check.begin()
+        """Print where the server is, once it accepts connections, and begin to check the configuration.
+
+        Of several processes on one socket, one does that for all.
+        """
+        if self.seat is None or self.seat.speaks:
+            for line in announcement.describe(self.host, self.port, self.address, self.demo, self.records, self.state,
+                                              self.workers):
+                say(line)
+        if self.seat is not None and self.state is not None:
+            say(f"Worker {self.state.session.number} (process {os.getpid()}) serves")
+        if self.seat is None or self.seat.number == 1:
+            self.load_check.begin()
 
 
 def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None,
@@ -175,9 +184,10 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, share
     application = build_application(threads, [load_check], records)
     if records is not None:
         records.begin()
-    announcement.log_access(address)
+    if seat is None or seat.number == 1:
+        announcement.log_access(address)
     return Launch(application, sock, host, port, address, load_check, demo_mode, records, arguments.drain_seconds, seat,
-                  state)
+                  arguments.workers, state)
 
 
 def _seat() -> Seat | None:

@@ -57,11 +57,13 @@ class Seat:
 
     Attributes:
         number: the child's own, from 1.
+        speaks: it prints the lines about the server, which are the same for all.
         sock: the listening socket of all children.
         channel: the connection to the parent.
     """
 
     number: int
+    speaks: bool
     sock: socket.socket
     channel: socket.socket
 
@@ -82,7 +84,7 @@ def take_seat() -> Seat:
     # Not for the programs that the child starts.
     del os.environ[CHILD_VARIABLE]
     sent = json.loads(sys.stdin.buffer.readline())
-    return Seat(sent["number"], _received(sent["listener"]), _received(sent["channel"]))
+    return Seat(sent["number"], sent["speaks"], _received(sent["listener"]), _received(sent["channel"]))
 
 
 def _received(sent: int | str) -> socket.socket:
@@ -148,7 +150,8 @@ class _Child:
                 sent = [listener.fileno(), theirs.fileno()]
             self.process = process
             assert process.stdin is not None
-            seat = {"number": self.number, "listener": sent[0], "channel": sent[1]}
+            seat = {"number": self.number, "speaks": self.number == 1 and not self.has_served, "listener": sent[0],
+                    "channel": sent[1]}
             # A process that has ended already is noticed below.
             with contextlib.suppress(OSError), process.stdin:
                 process.stdin.write(json.dumps(seat).encode("ascii") + b"\n")

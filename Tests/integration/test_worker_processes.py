@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from Middleware.common.constants import VERSION
 from Tests.integration.launcher import (
     LAUNCHERS,
     USER,
@@ -41,8 +43,7 @@ def server(tmp_path: Path, backend: Backend, database_url: str) -> Iterator[Laun
         assert server.process is not None
         children = []
         try:
-            # Each says once that it listens.
-            assert until(lambda: server.output().count("Listening on:") == COUNT, 120)
+            assert until(lambda: server.output().count(") serves\n") == COUNT, 120)
             children = psutil.Process(server.process.pid).children()
             yield server
         finally:
@@ -62,6 +63,12 @@ def test_three_processes_serve_and_a_signal_leaves_none(server: Launcher, backen
     assert server.process is not None
     children = _children(server)
     assert len(children) == COUNT and psutil.Process(server.process.pid).memory_info().rss < 25 * 1024 * 1024
+    # What holds for all is said once.
+    output = server.output()
+    assert output.count(f"WilmerAI {VERSION}\n") == output.count("Listening on:") == output.count("Console:") == 1
+    assert f", {COUNT} workers on this address\n" in output
+    assert sorted(int(number) for number in re.findall(r"^Worker (\d+) \(process \d+\) serves$", output, re.M)) \
+        == list(range(1, COUNT + 1))
     for _ in range(20):
         assert server.ask("Single").status == 200
     logs = {file.name: file.read_text("utf-8") for file in (tmp_path / "logs").iterdir()}
