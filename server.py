@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from Middleware.cli.arguments import LaunchArguments, database_of_environment
-from Middleware.cli.preparation import build_load_check, configure
+from Middleware.cli.preparation import build_load_check, configure, require_optional_packages
 from Middleware.cli.running_server import announce_until_exit
 from Middleware.cli.startup import run
 
@@ -41,7 +41,9 @@ def get_application() -> Callable[..., Any]:
 if __name__ == "__main__":
     sys.exit(main())
 
-configure(LaunchArguments(database=database_of_environment()))
+arguments = LaunchArguments(database=database_of_environment())
+require_optional_packages(arguments)
+configure(arguments)
 announce_until_exit()
 
 from Middleware.api.api_server import ApiServer  # noqa: E402  - after the settings are in place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,6 +62,10 @@ IDEMPOTENT_APIS = frozenset((OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES, A
 
 HEALTH_PATH = "/health"
 WORKER_HEADER = "X-Wilmer-Worker"
+FORKED = Refusal("500 Internal Server Error",
+                 "This process was forked from one that had connected to the state database, and has no connection of "
+                 "its own. Let each process of the WSGI server load the application itself: gunicorn without "
+                 "--preload, uWSGI with lazy-apps = true")
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
@@ -97,6 +102,7 @@ class AdmissionMiddleware:
                  worker: Callable[[], int] | None = None) -> None:
         self.app = app
         self._worker = worker
+        self._process = os.getpid()
         self._listeners = listeners
         self._limit = max_request_mb * MEGABYTE or None
         self._keys = keys
@@ -114,6 +120,9 @@ class AdmissionMiddleware:
         stranger = public_address(environ) if self._private_only else None
         if stranger is not None:
             return self._turn_away(stranger, environ, start_response)
+        # A forked process shares the sockets of the one before it, has its number, and none of its threads.
+        if self._worker is not None and os.getpid() != self._process:
+            return self._turn_away_forked(environ, start_response)
         if self._console is not None and self._console.leads_to(environ):
             return self._console(environ, _with_headers(start_response, id_headers(environ), True))
         if is_post:
@@ -161,6 +170,14 @@ class AdmissionMiddleware:
             _log_refusal(environ, refusal)
         start_response = _with_headers(start_response, id_headers(environ), True)
         return _refuse(environ, start_response, refusal)
+
+    @staticmethod
+    def _turn_away_forked(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Refuse everything, the check of a load balancer too: nothing of this process can be relied on."""
+        if has_body(environ):
+            environ[BODY_LEFT_KEY] = True
+        _log_refusal(environ, FORKED)
+        return _refuse(environ, _with_headers(start_response, id_headers(environ), True), FORKED)
 
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._keys is None or _is_health_check(environ):
