@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import itertools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -181,6 +182,29 @@ class Server:
                               **self._as)  # type: ignore[call-overload]
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
+
+
+class StatementLog:
+    """What clients send to one database over connections that are opened from now on."""
+
+    # What workers send by the clock, whoever chats.
+    _BY_THE_CLOCK = re.compile(
+        r"SELECT 1$|.* FROM wilmer\.live_workers\(\)|.* wilmer\.workers\b|SELECT id FROM wilmer\.gate WHERE worker|"
+        r"DELETE FROM wilmer\.cancellations")
+    _STATEMENT = re.compile(r"LOG:  (?:execute [^:]+|statement): (.+(?:\n\t.*)*)")
+
+    def __init__(self, server: Server, url: str) -> None:
+        self._log, self._read = server.log, 0
+        server.sql(f"ALTER DATABASE {name_in(url)} SET log_statement = 'all'")
+
+    def take(self) -> list[str]:
+        """Return the statements since the last call, each on one line, without those that workers send by the clock."""
+        with self._log.open("rb") as log:
+            log.seek(self._read)
+            data = log.read()
+        self._read += len(data)
+        found = (" ".join(statement.split()) for statement in self._STATEMENT.findall(data.decode("utf-8", "replace")))
+        return [statement for statement in found if not self._BY_THE_CLOCK.match(statement)]
 
 
 def name_in(url: str) -> str:

@@ -142,8 +142,9 @@ def unsummarized(store: MemoryStore) -> list[Pair]:
 
 def memories_and_covered(store: MemoryStore) -> tuple[list[Pair], int]:
     """Return all memories, oldest first, and how many of them are in the summary; 0 if it refers to none."""
-    memories = store.read_memories()
-    count = _lag(store, memories)
+    with store.together():
+        memories = store.read_memories()
+        count = _lag(store, memories)
     return memories, 0 if count < 0 else len(memories) - count
 
 

@@ -162,7 +162,8 @@ def _vectors(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def memory_tree(public: Any, backend_url: str, *, vector: bool, summary: bool = True, **settings: Any) -> ConfigTree:
-    """A user whose shared workflow ``Chat`` answers and then makes memories; ``Recall`` reads them before it answers.
+    """A user whose shared workflow ``Chat`` answers and then makes memories; ``Recall`` reads them before it answers,
+    and ``Whole`` does both.
 
     ``vector``: searchable memories with vectors and a state document, else memory files, a summary, and condensation.
     """
@@ -198,9 +199,11 @@ def memory_tree(public: Any, backend_url: str, *, vector: bool, summary: bool = 
         {"type": "QualityMemory"}]
     tree.private("Remember", *nodes)
     tree.shared("Chat", answer, child_node("Remember"))
-    tree.shared("Recall", {"type": "VectorMemorySearch", "input": "some words", "limit": 100} if vector else
-                {"type": "GetCurrentMemoryFromFile"}, {"type": "GetCurrentSummaryFromFile"},
-                llm_node("answer", returnToUser=True, systemPrompt="node:answer <{agent1Output}|{agent2Output}>"))
+    recalled = ({"type": "VectorMemorySearch", "input": "some words", "limit": 100} if vector else
+                {"type": "GetCurrentMemoryFromFile"}, {"type": "GetCurrentSummaryFromFile"})
+    showing = {"systemPrompt": "node:answer <{agent1Output}|{agent2Output}>"}
+    tree.shared("Recall", *recalled, llm_node("answer", returnToUser=True, **showing))
+    tree.shared("Whole", *recalled, {**answer, **showing}, child_node("Remember"))
     return tree
 
 

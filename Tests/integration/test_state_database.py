@@ -13,7 +13,7 @@ import pytest
 from Tests.integration.launcher import USER, Launcher, Response, run_launcher
 from Tests.integration.memory_chat import Exchange, MemoryBackend, conversation, memory_tree
 from Tests.integration.test_memory_crash import LOOKBACK, TURN, Stored, check
-from Tests.postgres_lab import PASSWORD, Server, name_in
+from Tests.postgres_lab import PASSWORD, Server, StatementLog, name_in
 from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.slow
@@ -116,6 +116,34 @@ def test_the_start_and_what_two_servers_share(site: Site) -> None:
     # Commands find running servers by a file there.
     assert not [path for path in (site.tree.public / "DiscussionIds").iterdir() if path.is_dir()]
     assert not (site.tree.public / "SqlLiteDBs").exists()
+
+
+# At most 20 with memories in documents, for which the specification has a budget.
+@pytest.mark.parametrize(("vector", "most"), [(False, 8), (True, 10)])
+def test_statements_of_a_turn(tmp_path: Path, postgres: Server, backend: MemoryBackend, vector: bool,
+                              most: int) -> None:
+    """A turn that stores times, shows memories and summary, and finds no work to do; the gate has two more."""
+    site = Site(tmp_path, postgres, backend, vector)
+    log = StatementLog(postgres, site.url)
+    messages = conversation(site.name, 3 * TURN)
+
+    def turn(model: str) -> tuple[list[str], list[str]]:
+        """The statements of a turn, and the nodes that called."""
+        known, statements = len(backend.calls), list[str]()
+        assert Exchange(server.port, model, messages).wait(PATIENCE).answered
+        while True:
+            called, new = backend.wait_calls("", 1, 0.4), log.take()
+            statements += new
+            if not called and not new:
+                return statements, backend.calls[known:]
+
+    with site.server("--concurrency", "2") as server:
+        # Until everything is remembered that is due.
+        assert until(lambda: turn("Whole")[1] == ["answer"], PATIENCE)
+        statements, _ = turn("Whole")
+        assert sum("gate(" in statement for statement in statements) == 2
+        assert len(statements) <= most + 2, "\n".join(statements)
+        assert len(turn("Recall")[0]) <= (4 if vector else 2) + 2
 
 
 @pytest.mark.parametrize("vector", [False, True])

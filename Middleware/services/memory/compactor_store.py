@@ -107,7 +107,8 @@ class CompactorStore:
         The old section is read first because it is written last: after an interruption messages are shown twice and
         not lost.
         """
-        old, oldest = self._readable(OLD_FILE), self._readable(OLDEST_FILE)
+        with self.state.together(OLD_FILE, OLDEST_FILE):
+            old, oldest = self._readable(OLD_FILE), self._readable(OLDEST_FILE)
         boundary = next((stored for text, stored in old or () if text == BOUNDARY), None)
         return CompactorState(
             old=next((pair for pair in old or () if pair[0] != BOUNDARY), None),
@@ -130,11 +131,11 @@ class CompactorStore:
         makes the next run fold messages again, but none are lost. Raises UnreadableDataError, without a change, if the
         file of a summary has other content, and OSError.
         """
-        # Both files are checked before the first one is written.
-        for name in (OLD_FILE, OLDEST_FILE):
-            read_pairs(self.state, name)
         texts = [old[0]] if oldest is None else [old[0], oldest[0]]
-        with writing("compactor", texts, len(texts), old[1]):
+        with self.state.together(OLD_FILE, OLDEST_FILE, FOLDED_FILE), writing("compactor", texts, len(texts), old[1]):
+            # Both files are checked before the first one is written.
+            for name in (OLD_FILE, OLDEST_FILE):
+                read_pairs(self.state, name)
             if oldest is not None:
                 write_content(self.state, OLDEST_FILE, pairs_as_json([oldest]))
             if folded is not None:

@@ -41,6 +41,10 @@ class MemoryStore:
     def __init__(self, state: DiscussionState) -> None:
         self.state = state
 
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block that reads memories, summary and tracker at one moment; see ``DiscussionState.together``."""
+        return self.state.together(MEMORIES_FILE, SUMMARY_FILE, TRACKER_FILE)
+
     # -- memories --------------------------------------------------------------------------------------------------
     def memories(self) -> list[Pair]:
         """Return the memories and the hashes of the last messages they cover, oldest first."""
@@ -62,9 +66,10 @@ class MemoryStore:
 
     def require_readable(self) -> None:
         """Raise UnreadableDataError if the memories, the summary or the tracker must not be written."""
-        read_pairs(self.state, MEMORIES_FILE)
-        read_pairs(self.state, SUMMARY_FILE)
-        read_object(self.state, TRACKER_FILE)
+        with self.together():
+            read_pairs(self.state, MEMORIES_FILE)
+            read_pairs(self.state, SUMMARY_FILE)
+            read_object(self.state, TRACKER_FILE)
 
     def open_memories(self, scope: CancelScope | None = None, timeout: float | None = None) -> tuple[list[Pair], bool]:
         """Return the memories, and whether their file existed; create it otherwise.
@@ -96,7 +101,8 @@ class MemoryStore:
 
     def replace_memories(self, pairs: Sequence[Pair]) -> None:
         """Replace all memories by ``pairs``; the old ones are kept in ``memories.json.bak``."""
-        with writing("file", [text for text, _ in pairs], len(pairs), pairs[-1][1] if pairs else None):
+        with self.state.together(MEMORIES_FILE), \
+                writing("file", [text for text, _ in pairs], len(pairs), pairs[-1][1] if pairs else None):
             self._back_up(MEMORIES_FILE)
             self._write(MEMORIES_FILE, pairs_as_json(pairs))
 
@@ -114,7 +120,7 @@ class MemoryStore:
         """
         if not text.strip():
             raise ValueError("a summary must not be blank")
-        with writing("summary", text, last_message=stored_hash):
+        with self.state.together(SUMMARY_FILE), writing("summary", text, last_message=stored_hash):
             self._back_up(SUMMARY_FILE)
             self._write(SUMMARY_FILE, pairs_as_json([(text, stored_hash)]))
         if covered is not None:

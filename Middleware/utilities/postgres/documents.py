@@ -46,21 +46,27 @@ _NEVER_READ = -1
 # Documents that are removed and made again have other versions than before.
 FIRST_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _READ = """\
-SELECT d.id, c.version, CASE WHEN c.version <> %s THEN c.content END
-FROM wilmer.discussions d LEFT JOIN wilmer.documents c ON c.discussion = d.id AND c.name = %s
+SELECT d.id, known.name, c.version, CASE WHEN c.version <> known.version THEN c.content END
+FROM wilmer.discussions d CROSS JOIN unnest(%s::text[], %s::bigint[]) AS known (name, version)
+LEFT JOIN wilmer.documents c ON c.discussion = d.id AND c.name = known.name
 WHERE d.space = %s AND d.key_hash = %s AND d.discussion_id = %s"""
+# If somebody else was faster, what is there now comes back, unless that was at this moment.
 _REPLACE = """\
-UPDATE wilmer.documents SET content = %s, version = version + 1, changed_at = now()
-WHERE discussion = %s AND name = %s AND version = %s RETURNING discussion, version"""
+WITH replaced AS (
+    UPDATE wilmer.documents SET content = %(content)s, version = version + 1, changed_at = now()
+    WHERE discussion = %(discussion)s AND name = %(name)s AND version = %(version)s RETURNING discussion, version)
+SELECT discussion, version, NULL FROM replaced UNION ALL
+SELECT discussion, version, content FROM wilmer.documents
+WHERE discussion = %(discussion)s AND name = %(name)s AND NOT EXISTS (SELECT FROM replaced)"""
 _ADD = f"""\
 INSERT INTO wilmer.documents (discussion, name, content, version) VALUES (%s, %s, %s, {FIRST_VERSION})
-ON CONFLICT DO NOTHING RETURNING discussion, version"""
+ON CONFLICT DO NOTHING RETURNING discussion, version, NULL"""
 _ADD_FIRST = f"""\
 WITH one AS (
     INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES (%s, %s, %s)
     ON CONFLICT (space, key_hash, discussion_id) DO UPDATE SET created_at = wilmer.discussions.created_at RETURNING id)
 INSERT INTO wilmer.documents (discussion, name, content, version) SELECT id, %s, %s, {FIRST_VERSION} FROM one
-ON CONFLICT DO NOTHING RETURNING discussion, version"""
+ON CONFLICT DO NOTHING RETURNING discussion, version, NULL"""
 _COPY = f"""\
 INSERT INTO wilmer.documents (discussion, name, content, version)
 SELECT discussion, %s, content, {FIRST_VERSION} FROM wilmer.documents WHERE discussion = %s AND name = %s
@@ -151,6 +157,8 @@ class DatabaseDiscussion:
         self._read: dict[str, _Document] = {}
         # While a lock is held: the version of each document that was read since.
         self._during_lock: dict[str, int] | None = None
+        # While documents are read together: each of them, as soon as one of them was wanted.
+        self._together: dict[str, _Document | None] | None = None
 
     @property
     def discussion_id(self) -> str:
@@ -187,6 +195,16 @@ class DatabaseDiscussion:
         self._read[name] = document
         return document.content
 
+    @contextlib.contextmanager
+    def together(self, *names: str) -> Iterator[None]:
+        is_outer = self._together is None
+        self._together = {**dict.fromkeys(names), **(self._together or {})}
+        try:
+            yield
+        finally:
+            if is_outer:
+                self._together = None
+
     def write(self, name: str, content: bytes) -> None:
         if name not in self._read:
             self.read(name)
@@ -200,17 +218,36 @@ class DatabaseDiscussion:
         ends = None if timeout is None else time.monotonic() + timeout
         # The threads of this worker take turns, so that only other workers can be faster.
         with process().one(PathLocks).named(f"{self.place}\0{name}", scope, timeout):
+            # What this worker has read last usually is the present document, and writing compares it.
+            document, is_present = self._known(name), False
             for attempt in range(_CHANGES):
-                if attempt:
+                # The first may have failed only because this worker did not know what another has written long ago.
+                if attempt > 1:
                     _pause(scope, ends)
-                document = self._present(name)
-                content = function(document.content)
+                if document is None:
+                    document, is_present = self._fetch(name) if attempt else self._present(name), True
+                try:
+                    content = function(document.content)
+                except Exception:
+                    if is_present:
+                        raise
+                    # The present document may be another one.
+                    document = None
+                    continue
+                if content is None and not is_present:
+                    present = self._present(name)
+                    if present is not document:
+                        document, is_present = present, True
+                        continue
                 self._note(name, document)
                 if content is None:
                     return
-                with contextlib.suppress(StateConflictError):
+                try:
                     self._replace(name, document, content)
                     return
+                except StateConflictError:
+                    newer = self._known(name)
+                    document, is_present = None if newer is document else newer, True
         raise self._conflict(name)
 
     def copy(self, name: str, suffix: str) -> None:
@@ -238,6 +275,9 @@ class DatabaseDiscussion:
     @contextlib.contextmanager
     def lock(self, name: str, scope: CancelScope | None = None, timeout: float | None = None) -> Iterator[None]:
         with self._all.session.lock(f"{self.place}\0{name}", lock_key(*self._names, name), scope, timeout):
+            if self._together is not None:
+                # Others may have written until the lock was free.
+                self._together = dict.fromkeys(self._together)
             if self._during_lock is not None:
                 yield
                 return
@@ -251,20 +291,40 @@ class DatabaseDiscussion:
         return StateConflictError(f"another worker has changed {self.display(name)} meanwhile")
 
     # -- statements ----------------------------------------------------------------------------------------------------
+    def _known(self, name: str) -> _Document | None:
+        """Return the document as this worker has read or written it last; None if it does not know it."""
+        return self._all.cache.get((*self._names, name))
+
     def _present(self, name: str) -> _Document:
-        """Return the document; its bytes are sent only if this worker does not have them."""
-        known = self._all.cache.get((*self._names, name))
+        """Return the document, as it was at the first reading of those that are read together."""
+        if self._together is None or name not in self._together:
+            return self._fetch(name)
+        missing = [one for one, document in self._together.items() if document is None]
+        return self._together[name] or self._fetch(name, *missing)
+
+    def _fetch(self, name: str, *others: str) -> _Document:
+        """Return the document, and note all others; bytes are sent only if this worker does not have them."""
+        known = {one: self._known(one) for one in (name, *others)}
+        versions = [one.version if one else 0 for one in known.values()]
         rows = self._database.run(lambda connection: connection.execute(
-            _READ, [known.version if known else 0, name, *self._names], binary=True).fetchall(), again=True)
-        if not rows or rows[0][1] is None:
-            return _Document(rows[0][0] if rows else None, 0, None)
-        discussion, version, content = rows[0]
-        if known is not None and version == known.version:
-            return known
-        return self._keep(name, _Document(discussion, version, content))
+            _READ, [list(known), versions, *self._names], binary=True).fetchall(), again=True)
+        found = {one: _Document(None, 0, None) for one in known}
+        for discussion, one, version, content in rows:
+            before = known[one]
+            if version is None:
+                found[one] = _Document(discussion, 0, None)
+            elif before is not None and version == before.version:
+                found[one] = before
+            else:
+                found[one] = self._keep(one, _Document(discussion, version, content))
+        if self._together is not None:
+            self._together.update((one, found[one]) for one in self._together.keys() & found.keys())
+        return found[name]
 
     def _keep(self, name: str, document: _Document) -> _Document:
         self._all.cache.put((*self._names, name), document)
+        if self._together is not None and name in self._together:
+            self._together[name] = document
         return document
 
     def _note(self, name: str, document: _Document) -> None:
@@ -283,7 +343,9 @@ class DatabaseDiscussion:
         """Store the bytes if ``before`` is still the present document, and return the new one."""
         def compare_and_set(connection: StateConnection) -> list[TupleRow]:
             if before.version:
-                return connection.execute(_REPLACE, [stored, before.discussion, name, before.version]).fetchall()
+                return connection.execute(_REPLACE, {
+                    "content": stored, "discussion": before.discussion, "name": name, "version": before.version},
+                    binary=True).fetchall()
             if before.discussion is None:
                 return connection.execute(_ADD_FIRST, [*self._names, name, stored]).fetchall()
             try:
@@ -292,10 +354,14 @@ class DatabaseDiscussion:
             except errors.ForeignKeyViolation:
                 return []
 
-        for discussion, version in self._database.run(compare_and_set, again=True):
-            return self._keep(name, _Document(discussion, version, stored))
+        present = None
+        for discussion, version, faster in self._database.run(compare_and_set, again=True):
+            if faster is None:
+                return self._keep(name, _Document(discussion, version, stored))
+            if version != before.version:
+                present = self._keep(name, _Document(discussion, version, faster))
+        present = present or self._fetch(name)
         # The first attempt of this statement may have been carried out although its connection broke.
-        present = self._present(name)
         if present.content != stored:
             raise self._conflict(name)
         return present

@@ -204,11 +204,50 @@ def test_statements(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     for does, statements in ((lambda: state.read(NAME), 1), (lambda: state.write(NAME, b"1"), 1),
                              (lambda: state.write(NAME, b"2"), 1), (lambda: state.copy(NAME, BACKUP), 2),
                              (lambda: state.hide(NAME, BACKUP), 0),
-                             (lambda: state.change(NAME, lambda _: b"3"), 2),
+                             (lambda: state.change(NAME, lambda _: b"3"), 1),
                              (lambda: state.change(NAME, lambda _: None), 1)):
         calls.clear()
         does()
         assert len(calls) == statements
+
+
+def test_documents_that_are_read_together_cost_one_statement(workers: Callable[[], Worker],
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, other = workers(), workers()
+    with worker.at_work():
+        state = worker.state()
+        calls = sent(worker, monkeypatch)
+        for content in (None, b"2"):
+            calls.clear()
+            with state.together(NAME, "b.json"):
+                assert calls == []
+                assert state.read(NAME) is None
+                with state.together("b.json", "c.json"):
+                    assert state.read("b.json") == content and len(calls) == 1
+                assert state.read("c.json") is None and len(calls) == 2
+                assert state.read("d.json") is None and len(calls) == 3
+            state.read(NAME)
+            assert len(calls) == 4
+            other.state().write("b.json", b"2")
+        with state.together(NAME, "b.json"):
+            calls.clear()
+            # What is written in between is read: by this object always, by another one after a lock was taken.
+            assert state.read("b.json") == b"2"
+            state.write(NAME, b"1")
+            state.write("b.json", b"3")
+            assert (state.read(NAME), state.read("b.json"), len(calls)) == (b"1", b"3", 3)
+            other.state().write("b.json", b"4")
+            assert state.read("b.json") == b"3"
+            with pytest.raises(StateConflictError):
+                state.write("b.json", b"5")
+            assert state.read("b.json") == b"4"
+            other.state().write("b.json", b"6")
+            with state.lock(MEMORIES):
+                assert state.read("b.json") == b"6"
+                other.state().write("b.json", b"7")
+                with pytest.raises(StateConflictError):
+                    state.write("b.json", b"8")
+        assert state.read("b.json") == b"7"
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
@@ -247,6 +286,38 @@ def test_a_change_meets_another_workers(workers: Callable[[], Worker]) -> None:
 
     one.state().change(NAME, function)
     assert seen == [None, b"2"] and two.state().read(NAME) == b"21"
+
+
+def test_a_change_begins_with_what_this_worker_knows(workers: Callable[[], Worker],
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = workers(), workers()
+    calls = sent(one, monkeypatch)
+
+    def add(stored: bytes | None) -> bytes | None:
+        if stored == b"x":
+            raise ValueError("this one cannot be changed")
+        return None if stored == b"full" else (stored or b"") + b"1"
+
+    def change(before: bytes, after: bytes, statements: int) -> None:
+        state = two.state()
+        state.read(NAME)
+        state.write(NAME, before)
+        calls.clear()
+        one.state().change(NAME, add)
+        assert len(calls) == statements and two.state().read(NAME) == after
+
+    one.state().change(NAME, add)
+    # The answer to the write that came too late has the present document.
+    change(b"2", b"21", 2)
+    # What is not to be written, or fails, is looked at once more.
+    change(b"full", b"full", 1)
+    assert one.state().read(NAME) == b"full"
+    change(b"3", b"31", 2)
+    change(b"x2", b"x21", 2)
+    for broken in (b"x", b"x"):
+        with pytest.raises(ValueError, match="cannot be changed"):
+            change(broken, broken, 2)
+    change(b"4", b"41", 2)
 
 
 def test_a_change_that_never_succeeds_ends(workers: Callable[[], Worker]) -> None:

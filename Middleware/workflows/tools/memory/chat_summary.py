@@ -54,19 +54,27 @@ class ChatSummarizer:
         """Update the summary and return it. Raises ConfigurationError, BackendError, DataKeyError, and
         EarlyTerminationException if the request is cancelled; batches folded in before that stay.
         """
-        if not unsummarized(self._store):
-            return self._current()
-        with contextlib.ExitStack() as stack:
-            if not take_lock(stack, self._context, self._state) or not readable(self._store):
+        with self._store.together():
+            if not self._is_due(unsummarized(self._store)):
                 return self._current()
+        with contextlib.ExitStack() as stack:
+            if not take_lock(stack, self._context, self._state):
+                return self._current()
+            with self._store.together():
+                if not readable(self._store):
+                    return self._current()
+                memories, self._covered = memories_and_covered(self._store)
             began, self._folded = time.monotonic(), 0
             try:
-                memories, self._covered = memories_and_covered(self._store)
                 return self._update(memories[self._covered:])
             finally:
                 if self._folded:
                     logger.info("Discussion %s: summary brought up to date with %s in %.1f s",
                                 self._state.discussion_id, memory_count(self._folded), time.monotonic() - began)
+
+    def _is_due(self, new: Sequence[Pair]) -> bool:
+        """Return whether memories that are not in the summary are enough for a call."""
+        return bool(new) and (len(new) >= self._least or len(new) > self._most or not self._has_markers())
 
     def _update(self, new: list[Pair]) -> str:
         if not new:

@@ -61,15 +61,17 @@ class Condensation:
             logger.error("Discussion %s: memories are not condensed, since the settings have no "
                          "'memoriesBeforeCondensation' of 1 or more", self._discussion)
             return False
-        if not readable(self._store):
-            return False
-        pairs = self._store.memories()
-        start = self._first_new(pairs)
+        with self._store.together():
+            if not readable(self._store):
+                return False
+            pairs = self._store.memories()
+            start = self._first_new(pairs)
         if not pairs or len(pairs) - start < count + max(0, self._settings.condense_buffer):
             return False
         batch = pairs[start:start + count]
         text = self._joined(batch, pairs[max(0, start - RECENT_MEMORIES):start])
-        return bool(text.strip()) and self._replace(batch, start, text)
+        with self._store.together():
+            return bool(text.strip()) and self._replace(batch, start, text)
 
     def _first_new(self, pairs: Sequence[Pair]) -> int:
         done = self._store.condensation_hash()

@@ -12,7 +12,7 @@ from Middleware.models.process import process
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_calls.prompt_parts import EXAMPLES, example_answers, prompt_templates
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.services.memory.memory_store import ANCHORS_FILE, MemoryStore
+from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, SUMMARY_FILE, MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair, read_object, write_content
 from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
 from Middleware.utilities.discussion_state import DiscussionState
@@ -71,7 +71,7 @@ class MemoryWriter:
 
     def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState) -> None:
         self._context, self._settings, self._discussion = context, settings, state.discussion_id
-        self._place = state.place
+        self._state, self._place = state, state.place
         self._store, self._anchors = MemoryStore(state), MemoryAnchors(state)
         self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens,
                                 {EXAMPLES: settings.examples})
@@ -93,22 +93,31 @@ class MemoryWriter:
                             time.monotonic() - began)
 
     def _write(self, chunks: Sequence[Chunk], as_condensed: bool) -> bool:
-        last, known = self._last(), stored_memory(self._store)
+        with self._state.together(MEMORIES_FILE, SUMMARY_FILE):
+            last, known = self._last(), stored_memory(self._store)
         for chunk in chunks:
             memory = self._memory(chunk, known)
             # The memory of a later chunk covers the messages of this one, too.
             if memory == "" and self._is_left_out(chunk, last):
                 continue
-            if not memory or self._changed_since(last):
+            if not memory or not self._is_stored(memory, chunk, last):
                 logger.error("Discussion %s: %d of %d memories written, the rest is tried again next time",
                              self._discussion, self._written, len(chunks))
                 return False
-            self._store.append_memory(memory, chunk.hash)
-            self._written, last = self._written + 1, chunk.hash
-            self._note(chunk)
+            last = chunk.hash
             if as_condensed:
                 self._store.save_condensation_hash(chunk.hash)
             known = known.followed_by(memory)
+        return True
+
+    def _is_stored(self, memory: str, chunk: Chunk, last: str | None) -> bool:
+        """Store the memory of a chunk, unless the memories were changed; ``last``: the hash of the newest one."""
+        with self._state.together(MEMORIES_FILE, ANCHORS_FILE):
+            if self._changed_since(last):
+                return False
+            self._store.append_memory(memory, chunk.hash)
+            self._written += 1
+            self._note(chunk)
         return True
 
     def _is_left_out(self, chunk: Chunk, last: str | None) -> bool:
@@ -187,8 +196,10 @@ class FileMemoryPass:
         Raises DataKeyError, and EarlyTerminationException if the request is cancelled.
         """
         with storage_errors_logged(self._state):
-            pairs, existed = self._open()
-            if not self._due(self._start(pairs), existed):
+            with self._state.together(MEMORIES_FILE, ANCHORS_FILE):
+                pairs, existed = self._open()
+                start = self._start(pairs)
+            if not self._due(start, existed):
                 return
             with memory_lock(self._context, self._state, self._settings) as mine:
                 if mine:
@@ -216,8 +227,9 @@ class FileMemoryPass:
 
     def _write(self, existed: bool) -> None:
         # Another request may have written them while this one waited for the lock.
-        pairs, _ = self._open()
-        start = self._start(pairs)
+        with self._state.together(MEMORIES_FILE, ANCHORS_FILE):
+            pairs, _ = self._open()
+            start = self._start(pairs)
         if not self._due(start, existed):
             return
         chunks = chunks_of(self._messages, self._known, start, self._end, self._settings.file_chunk_size,

@@ -17,7 +17,7 @@ from Middleware.services.llm_calls.direct_calls import answer_text, call_with_te
 from Middleware.services.llm_calls.prompt_parts import PART_KEYS
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE, MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, RECENT_MEMORIES
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_files import if_readable, logged_as_conflict
@@ -197,8 +197,9 @@ class DiscussionMemory:
 
 def stored_memory(store: MemoryStore) -> DiscussionMemory:
     """Return what a discussion holds. Raises DataKeyError and OSError."""
-    summary = store.summary()
-    return DiscussionMemory(tuple(text for text, _ in store.memories()), summary[0] if summary else NO_SUMMARY)
+    with store.state.together(MEMORIES_FILE, SUMMARY_FILE):
+        summary = store.summary()
+        return DiscussionMemory(tuple(text for text, _ in store.memories()), summary[0] if summary else NO_SUMMARY)
 
 
 def memory_count(memories: int) -> str:

@@ -95,6 +95,8 @@ def test_batches(lab: EngineLab, store: MemoryStore, memories: int, keys: dict[s
     assert lab.prompts == [f"{before}|{batch.replace(' ', DASHES)}"
                            for before, batch in zip(befores, batches, strict=False)]
     assert store.summary() == ((texts[-1], stored) if texts else None)
+    # Nobody waits for the lock if there is nothing to do.
+    assert Path(store.state.place, MEMORIES).exists() == bool(batches)
 
 
 def test_it_goes_on_where_the_summary_ends(lab: EngineLab, store: MemoryStore) -> None:
