@@ -9,7 +9,7 @@ import itertools
 import multiprocessing
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,6 +22,7 @@ from Tests.stub_backend import (
     BEFORE_STATUS,
     RecordedRequest,
     Reply,
+    StubBackend,
     chat_chunk,
     chat_reply,
     chat_stream_reply,
@@ -90,11 +91,11 @@ def soak_tree(public: Path, url: str) -> ConfigTree:
 
 
 @contextmanager
-def backend_process() -> Iterator[str]:
-    """The URL of a ``SoakBackend`` in a process of its own, which ends with the block."""
+def backend_process(make: Callable[[], StubBackend] = SoakBackend) -> Iterator[str]:
+    """The URL of what ``make`` makes in a process of its own, which ends with the block."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, make), daemon=True)
     process.start()
     try:
         yield str(ours.recv())
@@ -103,7 +104,7 @@ def backend_process() -> Iterator[str]:
         process.join(10)
 
 
-def _serve(pipe: Connection) -> None:
-    with SoakBackend() as backend:
+def _serve(pipe: Connection, make: Callable[[], StubBackend]) -> None:
+    with make() as backend:
         pipe.send(backend.url)
         pipe.recv()
