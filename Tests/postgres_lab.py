@@ -167,6 +167,11 @@ class Server:
                          "--host", str(self.folder), "--port", str(self.port), "--username", "postgres", "--dbname",
                          database, "--command", statement).strip()
 
+    @property
+    def admin(self) -> str:
+        """How its superuser connects, for psycopg."""
+        return f"host={self.folder} port={self.port} user=postgres dbname=postgres"
+
     def new_database(self) -> str:
         """Return the address of a new, empty database."""
         name = f"test_{next(self._databases)}"
