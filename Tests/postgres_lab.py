@@ -172,6 +172,11 @@ class Server:
         """How its superuser connects, for psycopg."""
         return f"host={self.folder} port={self.port} user=postgres dbname=postgres"
 
+    def dump(self, database: str) -> str:
+        """Return what ``pg_dump`` writes."""
+        return self._run("pg_dump", "--host", str(self.folder), "--port", str(self.port), "--username", "postgres",
+                         database)
+
     def new_database(self) -> str:
         """Return the address of a new, empty database."""
         name = f"test_{next(self._databases)}"
@@ -223,7 +228,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _need_postgres() -> None:
+def need_postgres() -> None:
+    """Skip the test where there is no PostgreSQL; with CI set, fail it."""
     problem = missing()
     if problem and os.environ.get("CI"):
         pytest.fail(f"{problem}: with CI set, the tests of database mode must run")
@@ -234,7 +240,7 @@ def _need_postgres() -> None:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """The server that tests share. They leave it running."""
-    _need_postgres()
+    need_postgres()
     server = Server()
     yield server
     server.remove()
@@ -243,7 +249,7 @@ def postgres() -> Iterator[Server]:
 @pytest.fixture
 def own_postgres() -> Iterator[Server]:
     """A server that the test may end, freeze and start again."""
-    _need_postgres()
+    need_postgres()
     # What is committed survives the end of the server's processes, though not that of the machine.
     server = Server(synchronous_commit="on", full_page_writes="on")
     yield server

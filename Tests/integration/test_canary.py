@@ -4,10 +4,12 @@ The same conversation without encryption proves that the search finds what is th
 """
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -21,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Tests.integration.canary_chat import (
     BROKEN,
     ECHO,
@@ -38,6 +40,7 @@ from Tests.integration.canary_chat import (
     tool_call_reply,
 )
 from Tests.integration.launcher import Launcher, Response, run_launcher
+from Tests.postgres_lab import Server, name_in, need_postgres
 from Tests.stub_backend import chat_reply, json_reply, status_reply
 from Tests.workflows.engine_lab import until
 
@@ -46,6 +49,18 @@ UNKNOWN_KEY = "a-key-nobody-accepts"
 CHATS = {FILES: "chat-of-files", VECTORS: "chat-of-vectors"}
 CHAT = CHATS[VECTORS]
 TOOLS = [{"type": "function", "function": {"name": "note", "description": SENTENCE, "parameters": {"type": "object"}}}]
+# A copy of a conversation under the name of another key.
+MOVE = ("""
+WITH copied AS (INSERT INTO wilmer.discussions (space, key_hash, discussion_id, memory_version)
+    SELECT space, '{other}', '{stolen}', memory_version FROM wilmer.discussions
+    WHERE key_hash = '{key}' AND discussion_id = '{chat}' RETURNING id)
+INSERT INTO wilmer.documents (discussion, name, content, version)
+    SELECT copied.id, name, content, version FROM copied, wilmer.documents JOIN wilmer.discussions AS source
+    ON source.id = discussion WHERE source.key_hash = '{key}' AND source.discussion_id = '{chat}'""", """
+INSERT INTO wilmer.memories SELECT target.id, found.id, memory_text, date_added, metadata_json, with_topics
+    FROM wilmer.discussions AS target, wilmer.memories AS found JOIN wilmer.discussions AS source
+    ON source.id = found.discussion WHERE source.key_hash = '{key}' AND source.discussion_id = '{chat}'
+    AND target.discussion_id = '{stolen}'""")
 FAILING = ("Echo", "Later", "Endpoint", "Preset", "Script", "NoScript", "Fetch", "Url", "Blocked", "Mcp", "Curl", "Rag")
 
 
@@ -126,7 +141,7 @@ def started(public: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, *mor
                     "--file-logging", "--log-level", "DEBUG", *more)
 
 
-def whole_run(folder: Path, turns: int, *more: str, **tree: Any) -> Iterator[Run]:
+def whole_run(folder: Path, turns: int, *more: str, fails: bool = True, **tree: Any) -> Iterator[Run]:
     public, temporary = folder / "Public", folder / "tmp"
     with pytest.MonkeyPatch.context() as monkeypatch, CanaryBackend() as backend:
         canary_tree(public, backend.url, **tree)
@@ -136,7 +151,7 @@ def whole_run(folder: Path, turns: int, *more: str, **tree: Any) -> Iterator[Run
                 "role": "assistant", "content": f'[{{"title": {SENTENCE}'}, "finish_reason": "stop"}]})}
             for user in (FILES, VECTORS):
                 talk(server, user, turns)
-            yield Run(server, backend, public, temporary, fail(server, backend))
+            yield Run(server, backend, public, temporary, fail(server, backend) if fails else {})
 
 
 @pytest.fixture(scope="module")
@@ -293,6 +308,71 @@ def _open_files(pid: int) -> Iterator[str]:
     for number in os.listdir(folder):
         with contextlib.suppress(OSError):
             yield os.readlink(f"{folder}/{number}")
+
+
+# -- state database ----------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def chatty_postgres() -> Iterator[Server]:
+    """A server that logs each statement with its parameters."""
+    need_postgres()
+    server = Server(log_statement="all")
+    yield server
+    server.remove()
+
+
+def written(postgres: Server, database: str, folder: Path) -> str:
+    """Put a dump of a database and the server's log into a folder, beside the bytes that stand in them as digits."""
+    folder.mkdir()
+    texts = {"dump": postgres.dump(database), "log": postgres.log.read_text("utf-8", "replace")}
+    for name, text in texts.items():
+        (folder / name).write_text(text, "utf-8")
+        (folder / f"{name}-bytes").write_bytes(b"\n".join(
+            bytes.fromhex(found) for found in re.findall(r"\\x((?:[0-9a-f]{2})+)", text)))
+    return "".join(texts.values())
+
+
+def test_nothing_that_was_said_is_in_the_database_or_its_log(tmp_path: Path, chatty_postgres: Server) -> None:
+    url = chatty_postgres.new_database()
+    for run in whole_run(tmp_path, 6, "--database", url, fails=False, encrypt=True):
+        text = written(chatty_postgres, name_in(url), tmp_path / "before")
+        assert hits(tmp_path / "before", run.public / "logs", run.temporary) == []
+        # There was something to find.
+        for name in ("memories.json", "chat_summary.json", "state_document.md", "vision_responses.json", "gAAAA",
+                     "INSERT INTO wilmer.memories", "wilmer.workflow_locks"):
+            assert name in text, name
+        derived = derive_encryption_key(KEY, FILES)
+        for secret in (KEY, OTHER_KEY, derived.decode("ascii"), derived.hex(),
+                       base64.urlsafe_b64decode(derived).hex()):
+            assert secret not in text
+        assert not any(path.is_dir() for path in (run.public / "DiscussionIds").iterdir())
+        for user, remembered in ((FILES, "memory says"), (VECTORS, "facts says")):
+            assert ask(run.server, f"{user}:Talk", conversation(CHATS[user], 3)).status == 200
+            assert remembered in run.backend.seen("answer")
+            assert ask(run.server, f"{user}:Talk", conversation(CHATS[user], 3), OTHER_KEY).status == 200
+            prompt = run.backend.seen("answer")
+            assert "memory says" not in prompt and "facts says" not in prompt and "state says" not in prompt
+            # Not even where an administrator has moved the rows.
+            stolen = f"stolen-{user}"
+            for statement in MOVE:
+                chatty_postgres.sql(statement.format(chat=CHATS[user], stolen=stolen, key=hash_api_key(KEY),
+                                                     other=hash_api_key(OTHER_KEY)), name_in(url))
+            answer = ask(run.server, f"{user}:Talk", conversation(stolen, 9), OTHER_KEY)
+            assert answer.status == 500 and "another API key or user" in answer.error
+            assert "gAAAA" not in run.backend.seen("answer")
+        written(chatty_postgres, name_in(url), tmp_path / "after")
+        assert hits(tmp_path / "after", run.public / "logs", run.temporary) == []
+
+
+def test_without_encryption_the_database_and_its_log_have_it(tmp_path: Path, chatty_postgres: Server) -> None:
+    """So that nothing found means that nothing is there."""
+    url = chatty_postgres.new_database()
+    for run in whole_run(tmp_path, 5, "--database", url, fails=False, encrypt=False):
+        written(chatty_postgres, name_in(url), tmp_path / "text")
+        found = "\n".join(hits(tmp_path / "text"))
+        for name in ("dump: ", "dump-bytes: ", "log: ", "log-bytes: "):
+            assert name in found
+        assert ask(run.server, f"{FILES}:Talk", conversation(CHATS[FILES], 3)).status == 200
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------
