@@ -10,7 +10,7 @@ import pytest
 from Middleware.services.shared import gate as module
 from Middleware.services.shared.gate import SharedGate, SharedWaiter
 from Middleware.utilities.postgres.database import Database
-from Tests.postgres_lab import open_database
+from Tests.postgres_lab import eventually, open_database
 from Tests.workflows.engine_lab import until
 
 NUMBERS = 1464421453
@@ -298,3 +298,23 @@ def test_requests_that_ended_while_the_database_was_away_hold_nothing(start: Cal
     assert len(tickets(database)) == 1
     second.leave()
     assert until(lambda: tickets(database) == [], 60)
+
+
+def test_dead_rows_are_removed_now_and_then(start: Callable[..., Worker], database: Database,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody counts over them while all others wait."""
+    monkeypatch.setattr(module, "TIDY_TICKETS", 3)
+    gate = start(2).gate
+
+    def vacuums() -> int:
+        [(count,)] = database.read("SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'gate'")
+        return int(count)
+
+    for _ in range(3):
+        gate.beat()
+        gate.enqueue().leave()
+        eventually(lambda: not tickets(database))
+    assert vacuums() == 0
+    for _ in range(2):
+        gate.beat()
+        eventually(lambda: vacuums() == 1)
