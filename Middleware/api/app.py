@@ -64,20 +64,23 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
         waiting = max(threads - RESERVED_THREADS, 1) if threads else None
         gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
     browsers = BrowserSafety(globals_.ALLOWED_ORIGINS)
-    console = None if records is None or not records.has_console else _console(records, browsers, gated, observer)
     stored = process().one(discussions)
+    console = None if records is None or not records.has_console else _console(records, browsers, gated, observer,
+                                                                               bool(stored.worker))
     return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB, globals_.ACCESS_KEYS, browsers,
                                globals_.PRIVATE_CLIENTS_ONLY, console, observer,
                                (lambda: stored.worker) if stored.worker else None)
 
 
-def _console(records: RunRecords, browsers: BrowserSafety, gated: WSGIApplication, observer: Listeners) -> Door:
+def _console(records: RunRecords, browsers: BrowserSafety, gated: WSGIApplication, observer: Listeners,
+             shared: bool) -> Door:
     """Return the door of the console."""
     # Imported here: without a console, nothing of it is needed.
     from Middleware.api.console.door import Door, no_gate
 
     gate = gated.pass_through if isinstance(gated, ConcurrencyLimitMiddleware) else no_gate
-    return Door(records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB)
+    return Door(records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB,
+                shared=shared)
 
 
 def __getattr__(name: str) -> object:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from Middleware.common.constants import VERSION
+from Tests.integration.console_server import Console
 from Tests.integration.launcher import (
     LAUNCHERS,
     USER,
@@ -102,6 +103,36 @@ def test_all_are_replaced_without_a_cut_answer(server: Launcher, backend: Backen
         assert server.ask("Single").status == 200
     after = {child.pid for child in _children(server)}
     assert len(after) == COUNT and not before & after
+
+
+def test_a_browser_is_signed_in_with_all_of_them(tmp_path: Path, backend: Backend, database_url: str) -> None:
+    """Each call may get to another process: after all were replaced, it does."""
+    roll: int = signal.SIGUSR1  # type: ignore[attr-defined,unused-ignore]
+    console = Console(tmp_path, backend, "run_waitress.py", "--database", database_url, "--workers", str(COUNT))
+    with console.server as server:
+        assert server.process is not None
+        try:
+            assert until(lambda: server.output().count(") serves\n") == COUNT, 120)
+            tokens = [console.call("POST", "session", {"key": "a-key-of-a-client"})["token"]]
+            console.sign_in()
+            tokens.append(console.token)
+            assert server.ask("Single").status == 200
+            assert until(lambda: [run["status"] for run in console.runs()] == ["ok"], 60)
+            server.process.send_signal(roll)
+            assert until(lambda: server.output().count("was replaced") == COUNT, 120)
+            for token in tokens:
+                console.token = token
+                assert {console.call("GET", "session")["role"] for _ in range(20)} == {"own" if token == tokens[0]
+                                                                                       else "operator"}
+            assert len(console.runs()) == 1
+            console.token = tokens[0]
+            console.call("DELETE", "session")
+            for _ in range(20):
+                console.call("GET", "session", status=401)
+        finally:
+            for child in _children(server):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS[1:])

@@ -33,7 +33,7 @@ from Middleware.api.console.calls import (
     error_type,
     require_known,
 )
-from Middleware.api.console.sessions import KeySessions, OperatorSessions, Session, Sessions
+from Middleware.api.console.sessions import KeySessions, OperatorSessions, Session, Sessions, SharedKeySessions
 from Middleware.api.console.static_files import StaticFiles
 from Middleware.api.dialects import api_type_of
 from Middleware.api.edge.access_keys import KEY_NAME_KEY, PERMITTED_USERS_KEY, AccessKeys
@@ -93,12 +93,13 @@ class Door:
         listeners: of the engine's events, for such calls.
         max_request_mb: largest body in units of 1024 * 1024 bytes; 0 for any size.
         modules: the modules of routes; by default all.
+        shared: other processes with the same folder and address may get the next call of a browser.
     """
 
     def __init__(self, records: RunRecords, keys: AccessKeys | None, browsers: BrowserSafety, app: WSGIApplication,
                  gate: Gate = no_gate, listeners: Observer | None = None, max_request_mb: int = 0,
                  modules: Sequence[str] | None = None, static: StaticFiles | None = None,
-                 clock: Callable[[], float] = time.time) -> None:
+                 clock: Callable[[], float] = time.time, shared: bool = False) -> None:
         self.records = records
         self.keys = keys
         self._browsers = browsers
@@ -110,8 +111,9 @@ class Door:
         self._static = static or StaticFiles()
         self._routes: Routes | None = None
         self._logged: Once[str] = Once()
-        self.sessions = Sessions(OperatorSessions(records.store.index, clock), KeySessions(keys, clock),
-                                 records.folder.secret, clock)
+        secret, operators = records.folder.secret, OperatorSessions(records.store.index, clock)
+        of_keys = SharedKeySessions(keys, operators, secret, clock) if shared else KeySessions(keys, clock)
+        self.sessions = Sessions(operators, of_keys, secret, clock)
 
     @staticmethod
     def leads_to(environ: WSGIEnvironment) -> bool:

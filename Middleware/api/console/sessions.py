@@ -1,7 +1,10 @@
 """Who is signed in to the console: operators, known by a hash in the store, and keys, known in memory alone."""
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
+import json
 import logging
 import math
 import secrets
@@ -22,6 +25,8 @@ from Middleware.utilities.once import Once
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from cryptography.fernet import Fernet
 
     from Middleware.services.run_records.viewers import Viewer, ViewerRole
 
@@ -135,6 +140,12 @@ class OperatorSessions:
 
         # Another process on the same folder may have let the code in. Without the disk only this one is asked.
         return self._on_disk(store, unless=True)
+
+    def is_spent(self, nonce: bytes) -> bool:
+        """Return whether ``spend`` has had this, here or in another process on the same folder."""
+        return nonce in self._spent or self._on_disk(
+            lambda index: index.execute("SELECT 1 FROM spent WHERE nonce = ?", (nonce,)).fetchone() is not None,
+            unless=False)
 
     def begin(self, token: str, label: str) -> Session:
         """Store a new session."""
@@ -257,15 +268,23 @@ class KeySessions:
             raise ConsoleError(401, "This is none of the keys that the server accepts.")
         return _granted(grant, key)
 
-    def begin(self, token: str, key: str, label: str) -> Session:
-        """Begin a session. Raises ConsoleError as ``session_of`` does."""
+    def begin(self, key: str, label: str) -> tuple[str, Session]:
+        """Begin a session; return it and its token. Raises ConsoleError as ``session_of`` does."""
         session = self.session_of(key)
-        digest, now = _hash(token), int(self._clock() * MICROSECONDS)
+        known = _KeySession(key, int(self._clock() * MICROSECONDS), session.key_name or label)
+        token = self._token(known)
+        digest = _hash(token)
+        self._keep(digest, known)
+        return token, self._timed(session, digest, known.created)
+
+    def _token(self, session: _KeySession) -> str:
+        return new_token()
+
+    def _keep(self, digest: bytes, session: _KeySession) -> None:
         with self._lock:
-            self._sessions[digest] = _KeySession(key, now, session.key_name or label)
+            self._sessions[digest] = session
             while len(self._sessions) > MAX_KEY_SESSIONS:
                 self._sessions.popitem(last=False)
-        return self._timed(session, digest, now)
 
     def find(self, token: str) -> Session | None:
         """Return the session of a token; None if its time is up, or its key has lost the right."""
@@ -310,6 +329,62 @@ class KeySessions:
     @staticmethod
     def _timed(session: Session, digest: bytes, created: int) -> Session:
         return replace(session, expires=created + KEY_SECONDS * MICROSECONDS, id=_id(digest))
+
+
+class SharedKeySessions(KeySessions):
+    """The sessions of keys of several processes on one console folder, of which any may get the next call.
+
+    A token contains its session, encrypted with the folder's secret: no key is on the server's disk, and none can be
+    read from a token without that. A session that has ended is noted in the index, where all of them look.
+    """
+
+    def __init__(self, keys: AccessKeys | None, operators: OperatorSessions, secret: Callable[[], bytes],
+                 clock: Callable[[], float] = time.time) -> None:
+        super().__init__(keys, clock)
+        self._operators = operators
+        self._secret = secret
+
+    def find(self, token: str) -> Session | None:
+        digest = _hash(token)
+        known = self._sessions.get(digest) or self._opened(token)
+        if known is None or self._operators.is_spent(digest):
+            with self._lock:
+                self._sessions.pop(digest, None)
+            return None
+        self._keep(digest, known)
+        session = super().find(token)
+        if session is None:
+            self._spend(digest, known)
+        return session
+
+    def end(self, name: str) -> bool:
+        with self._lock:
+            found = {digest: known for digest, known in self._sessions.items() if _id(digest) == name}
+        for digest, known in found.items():
+            self._spend(digest, known)
+        return super().end(name)
+
+    def _spend(self, digest: bytes, session: _KeySession) -> None:
+        self._operators.spend(digest, session.created // MICROSECONDS + KEY_SECONDS + 1)
+
+    def _token(self, session: _KeySession) -> str:
+        content = json.dumps([session.key, session.created, session.label])
+        return TOKEN_PREFIX + self._fernet().encrypt(content.encode("utf-8")).decode("ascii")
+
+    def _opened(self, token: str) -> _KeySession | None:
+        # Imported here, as elsewhere: most servers never encrypt.
+        from cryptography.fernet import InvalidToken
+        try:
+            content = self._fernet().decrypt(token.removeprefix(TOKEN_PREFIX).encode("ascii", "replace"))
+        # Without the folder, nobody can be signed in.
+        except (InvalidToken, OSError):
+            return None
+        key, created, label = json.loads(content)
+        return _KeySession(key, created, label)
+
+    def _fernet(self) -> Fernet:
+        from cryptography.fernet import Fernet
+        return Fernet(base64.urlsafe_b64encode(hmac.digest(self._secret(), b"wilmer console key session", "sha256")))
 
 
 def _granted(grant: Grant, key: str) -> Session:
@@ -364,11 +439,11 @@ class Sessions:
     def sign_in(self, peer: str, code: str | None, key: str | None, label: str) -> tuple[str, Session]:
         """Return a new token with its session, for a code or a key. Raises ConsoleError."""
         self._require_patience(peer)
-        token = new_token()
         try:
             if code is not None:
+                token = new_token()
                 return token, self._begin_operator(token, code, label)
-            return token, self.keys.begin(token, key or "", label)
+            return self.keys.begin(key or "", label)
         except ConsoleError as error:
             # A key that is good for something else was not guessed.
             if error.status == HTTPStatus.UNAUTHORIZED:

@@ -1,6 +1,7 @@
 """The six rules of the console's door, and its sessions. Which runs a session sees is tested with the archive."""
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import time
@@ -40,10 +41,11 @@ class Lab:
         (self.static / "index.html").write_text('<script nonce="{nonce}" src="static/{version}/app.js">', "utf-8")
         (self.static / "app.js").write_text("export default 1;", "utf-8")
         (self.static / "pages" / "one.mjs").write_text("export default 2;", "utf-8")
+        shared = options.pop("shared", False)
         browsers = BrowserSafety(options.pop("origins", ()), machine="mill")
         self.door = Door(self.records, keys, browsers, self.app,  # type: ignore[arg-type]
                          modules=("session_routes",), static=StaticFiles(self.static),
-                         clock=lambda: self.now)
+                         clock=lambda: self.now, shared=shared)
         routes = self.door.routes
         routes.add("GET", "things/NAME", Role.OWN, self.thing, query=("kind",))
         routes.add("PUT", "things/NAME", Role.OPERATOR, self.thing, edit=True)
@@ -293,6 +295,46 @@ def test_a_session_ends_with_the_right_of_its_key(locked: Lab, tmp_path: Path) -
     (tmp_path / "keys.txt").write_text(f"{OWN_KEY} user=ann\n{CLIENT_KEY}\n", "utf-8")
     locked.door.keys._next_look = 0.0  # type: ignore[union-attr]
     assert [browser.get("session").status for browser in browsers] == [401, 401]
+
+
+def test_a_key_is_signed_in_with_all_processes_on_one_folder(tmp_path: Path) -> None:
+    path = tmp_path / "keys.txt"
+    one, two = (Lab(tmp_path, accepted(path, *LINES), shared=True) for _ in range(2))
+    browser = one.browser().sign_in_with(OWN_KEY)
+    elsewhere, later, revoked = two.browser(), two.browser(), two.browser()
+    elsewhere.token = later.token = browser.token
+    answer = elsewhere.get("session")
+    assert (answer.status, answer.json["role"], answer.json["users"]) == (200, "own", ["ann"])
+    assert OWN_KEY not in browser.token and OWN_KEY not in str(base64.urlsafe_b64decode(browser.token[15:]))
+    # Signed out of one is signed out of all, also where nobody has seen the token.
+    assert elsewhere.call("DELETE", "session").status == 200
+    third = Lab(tmp_path, accepted(path, *LINES), shared=True)
+    unseen = third.browser()
+    unseen.token = browser.token
+    assert [each.get("session").status for each in (browser, elsewhere, unseen)] == [401, 401, 401]
+    # Its time is that of the sign-in, wherever it is used first.
+    later.token = one.browser().sign_in_with(OWN_KEY).token
+    two.now += 12 * 3600 + 5
+    assert later.get("session").status == 401
+    two.now = one.now
+    # A key that was taken away once does not come back.
+    revoked.token = one.browser().sign_in_with(ALL_KEY).token
+    for lines, status in ((LINES[:1], 401), (LINES, 401)):
+        path.write_text("\n".join(lines), "utf-8")
+        two.door.keys._next_look = 0.0  # type: ignore[union-attr]
+        assert revoked.get("session").status == status
+    # Nor is a token of another folder one.
+    other = Lab(tmp_path / "other", accepted(path, *LINES), shared=True)
+    other.door.sessions.keys._secret = lambda: b"x" * 32  # type: ignore[attr-defined]
+    foreign = other.browser()
+    foreign.token = one.browser().sign_in_with(OWN_KEY).token
+    assert foreign.get("session").status == 401
+
+
+def test_without_other_processes_a_token_of_a_key_says_nothing(locked: Lab, tmp_path: Path) -> None:
+    browser = Lab(tmp_path, locked.door.keys).browser()
+    browser.token = locked.browser().sign_in_with(OWN_KEY).token
+    assert browser.get("session").status == 401 and len(browser.token) < 80
 
 
 def test_ten_wrong_keys_slow_a_peer_down(locked: Lab) -> None:
