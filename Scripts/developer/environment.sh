@@ -43,6 +43,11 @@ prepare_environment() {
 install_in_ci() {
     [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ] || return
     echo "Installing $* ..."
-    { DEBIAN_FRONTEND=noninteractive apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"; } > /dev/null
+    # .ci/run has several scripts install at once, and "apt-get update" waits for no other.
+    (
+        flock 9
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get -qq update
+        apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
+    ) 9> "${TMPDIR:-/tmp}/wilmerai-apt-get.lock" > /dev/null
 }
