@@ -44,6 +44,11 @@ def process_seconds(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and that run."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+
+
 class Server:
     """A server of which the CPU time is read."""
 
