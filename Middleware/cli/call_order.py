@@ -34,7 +34,11 @@ def log_call_order() -> None:
         logger.warning("%s: swapGroup does little with --concurrency 1, because a request does not see the calls of "
                        "those behind it, so that the model changes with nearly every message. Start with "
                        "--concurrency-level endpoint --concurrency 4", _shown(swapping))
-    if queued and (others := others_here()):
+    # Of several processes on one socket, this one may be the first to look.
+    if queued and instance.WORKER_NUMBER:
+        logger.warning("%s: parallelCalls and swapGroup count the calls of one worker only; the limit of all together "
+                       "is --concurrency, with --concurrency-level endpoint", _shown([*queued]))
+    elif queued and (others := others_here()):
         logger.warning("%s: parallelCalls and swapGroup count the calls of one process only, and %s serves the same "
                        "configuration", _shown([*queued]), ", ".join(map(str, others)))
 

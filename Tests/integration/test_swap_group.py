@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,3 +148,11 @@ def test_a_second_server_is_told_that_queues_are_not_shared(backend: Backend, tm
         text = f"count the calls of one process only, and http://127.0.0.1:{first.port} serves the same configuration"
         second.wait_output(text, AT_ONCE)
         assert "of one process only" not in first.output()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not end the processes with the first one at once")
+def test_several_workers_are_told_so_once(backend: Backend, tmp_path: Path, database_url: str) -> None:
+    with launcher(tree_for(tmp_path, backend.url), backend, "--workers", "3", "--database", database_url) as server:
+        server.wait_output("parallelCalls and swapGroup count the calls of one worker only")
+        assert until(lambda: server.output().count(") serves\n") == 3)
+        assert server.output().count("parallelCalls and swapGroup count") == 1
