@@ -29,7 +29,7 @@ unix_socket_dir =
 auth_type = md5
 auth_file = {folder}/users.txt
 pool_mode = {mode}
-default_pool_size = 40
+default_pool_size = {size}
 logfile = {folder}/pgbouncer.log
 pidfile = {folder}/pgbouncer.pid
 """
@@ -42,8 +42,8 @@ pytestmark = [pytest.mark.slow,
 class Pooler:
     """PgBouncer before a PostgreSQL server."""
 
-    def __init__(self, server: Server, mode: str) -> None:
-        self.server, self.mode, self.port = server, mode, free_port()
+    def __init__(self, server: Server, mode: str, size: int = 40) -> None:
+        self.server, self.mode, self.size, self.port = server, mode, size, free_port()
         # pytest's own folder is closed to other users, and PgBouncer does not run as root.
         self._folder = Path(tempfile.mkdtemp(prefix="wilmer-pgbouncer-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,7 +51,8 @@ class Pooler:
     def __enter__(self) -> Pooler:
         (self._folder / "users.txt").write_text(f'"{ROLE}" "{PASSWORD}"\n', "utf-8")
         (self._folder / "pgbouncer.ini").write_text(SETTINGS.format(
-            server=self.server.port, port=self.port, folder=self._folder, mode=self.mode), "utf-8")
+            server=self.server.port, port=self.port, folder=self._folder, mode=self.mode,
+            size=self.size), "utf-8")
         for path in (self._folder, *self._folder.iterdir()):
             self.server.own(path)
         self.start()
@@ -91,6 +92,13 @@ def test_other_modes_are_refused_and_leave_nothing(site: Site, postgres: Server,
         assert postgres.sql(held) == "0"
         with site.server() as server:
             assert ", this is worker 1" in server.output()
+
+
+def test_a_pool_that_is_too_small_is_named(site: Site, postgres: Server) -> None:
+    with Pooler(postgres, "session", size=2) as pooler:
+        line = failure(site, pooler.url(site.url)).stderr
+        assert line.endswith("a statement was not answered within 4 s. If this is a pooler, it needs 10 connections to "
+                             "PostgreSQL for each server (PgBouncer: default_pool_size)")
 
 
 def test_session_mode_works_wholly(site: Site, postgres: Server) -> None:

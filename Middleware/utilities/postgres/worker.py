@@ -10,7 +10,13 @@ import psycopg
 
 from Middleware.exceptions import StateUnavailableError
 from Middleware.utilities.postgres.addresses import is_encrypted_or_local, problem_of
-from Middleware.utilities.postgres.database import Database, StateConnection, first_line
+from Middleware.utilities.postgres.database import (
+    CONNECTIONS_OF_A_WORKER,
+    Database,
+    GivenUpError,
+    StateConnection,
+    first_line,
+)
 from Middleware.utilities.postgres.listener import Listener, notifications_arrive
 from Middleware.utilities.postgres.migrations import SchemaError, migrate
 from Middleware.utilities.postgres.session import WorkerSession
@@ -20,6 +26,8 @@ logger = logging.getLogger(__name__)
 OLDEST_SERVER = 15
 _POOLER = ("notifications do not arrive: a pooler in transaction mode does not work here; connect to PostgreSQL itself "
            "or to a pooler in session mode")
+_POOL = (f"If this is a pooler, it needs {CONNECTIONS_OF_A_WORKER} connections to PostgreSQL for each server "
+         "(PgBouncer: default_pool_size)")
 _UNREADABLE = ("the address cannot be read. Special characters in user and password must be percent-encoded, and each "
                "setting behind ? must be one that libpq knows")
 # How long the start tries to connect, and after what time it says so.
@@ -73,7 +81,9 @@ class StateWorker:
             self.listener.start()
         except (psycopg.Error, SchemaError, StateUnavailableError, RuntimeError) as error:
             self.stop()
-            raise StateStartError(f"{self.database.place}: {first_line(error)}") from None
+            # A pooler that has no connection left lets clients in and wait.
+            advice = f". {_POOL}" if isinstance(error, GivenUpError) else ""
+            raise StateStartError(f"{self.database.place}: {first_line(error)}{advice}") from None
         except StateStartError:
             self.stop()
             raise
