@@ -28,7 +28,7 @@ from Middleware.services.discussions.spaces import as_user, discussions_in_files
 from Middleware.utilities import config_utils
 from Middleware.utilities.postgres.addresses import SCHEMES
 from Middleware.utilities.postgres.database import StateConnection, first_line
-from Middleware.utilities.postgres.migrations import SchemaError, migrate
+from Middleware.utilities.postgres.migrations import SchemaError, has_schema, migrate
 from Middleware.utilities.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.utilities.text_utils import counted
 
@@ -124,7 +124,10 @@ def _use_configuration(options: Options) -> None:
 # -- commands: each returns the exit status ----------------------------------------------------------------------------
 
 def status(connection: StateConnection, options: Options) -> int:
-    migrate(connection)
+    # Who only looks changes nothing: the address may be that of another program's database.
+    if not has_schema(connection):
+        raise NotDoneError("The database has no tables of WilmerAI. The first server makes them, and so do 'state "
+                           "upgrade' and 'state import'.")
     [(server, size, schema)] = connection.execute(
         "SELECT current_setting('server_version'), pg_database_size(current_database()), "
         "(SELECT max(version) FROM wilmer.schema_version)").fetchall()
@@ -133,7 +136,7 @@ def status(connection: StateConnection, options: Options) -> int:
     say(f"{counted(len(workers), 'worker')}{':' if workers else ''}")
     usual = max((worker[5] for worker in workers), key=[worker[5] for worker in workers].count, default="")
     for number, host, pid, version, since, settings, draining, tickets in workers:
-        notes = [f"{counted(tickets, 'request')} at the gate", *(["draining"] if draining else []),
+        notes = [f"{counted(tickets, 'request')} waiting or running", *(["draining"] if draining else []),
                  *(["another configuration"] if settings != usual else [])]
         say(f"  {number}  {host}  pid {pid}  WilmerAI {version}  since {since}  {', '.join(notes)}")
     [(documents, memories)] = connection.execute(

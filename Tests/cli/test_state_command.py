@@ -291,8 +291,15 @@ def test_status(full: StateLab, database_url: str) -> None:
         workers[0].database.write("INSERT INTO wilmer.gate (worker) VALUES (1), (1)")
         out = full.run("status")[1]
     assert out[1] == "2 workers:" and len(out) == 5
-    assert out[2] == ("  1  host  pid 17  WilmerAI 2.0  since 2026-01-02 03:04  2 requests at the gate, draining")
-    assert out[3].startswith("  2  host") and out[3].endswith("0 requests at the gate, another configuration")
+    assert out[2] == "  1  host  pid 17  WilmerAI 2.0  since 2026-01-02 03:04  2 requests waiting or running, draining"
+    assert out[3].startswith("  2  host") and out[3].endswith("0 requests waiting or running, another configuration")
+
+
+def test_status_makes_no_tables(lab: StateLab, database_url: str) -> None:
+    status, out, [line] = lab.run("status")
+    assert (status, out) == (1, []) and line.startswith("The database has no tables of WilmerAI.")
+    with closing(patient_database(database_url, "test").connect()) as connection:
+        assert connection.execute("SELECT to_regnamespace('wilmer')").fetchall() == [(None,)]
 
 
 def test_check(full: StateLab, database_url: str) -> None:
@@ -387,7 +394,7 @@ def test_rekey_leaves_alone_what_it_cannot_change(full: StateLab, capsys: pytest
     with contextlib.ExitStack() as stack:
         Worker(database_url, stack)
         status, _, err = rekey(full, monkeypatch, capsys)
-        assert status == 1 and "in use by 1 running WilmerAI" in err
+        assert status == 1 and "in use by 1 running server." in err
 
 
 def test_rekey_decrypts_without_a_new_key(full: StateLab, capsys: pytest.CaptureFixture[str],
@@ -412,6 +419,18 @@ def test_a_server_that_does_not_answer_is_one_line(lab: StateLab, monkeypatch: p
     monkeypatch.setenv("WILMER_DATABASE_URL", "postgresql://u:Geheim@127.0.0.1:1/d")
     status, out, err = lab.run("import")
     assert (status, out, len(err)) == (1, [], 1) and "Geheim" not in err[0]
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:x/Geheim@127.0.0.1/d", "postgresql://u:x@Geheim@127.0.0.1/d",
+                                 "postgresql://u:Geheim/d", "postgresql://u:x@127.0.0.1/d?Geheim=1"])
+def test_an_address_with_special_characters_is_explained(lab: StateLab, monkeypatch: pytest.MonkeyPatch, url: str,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("WILMER_DATABASE_URL", url)
+    status, out, [line] = lab.run("status")
+    assert (status, out) == (1, []) and "must be percent-encoded" in line and "Geheim" not in line
+    assert memory_command(["list", "--database", url]) == 1
+    line = capsys.readouterr().err
+    assert "must be percent-encoded" in line and "Geheim" not in line
 
 
 def test_documents_without_memories_make_no_database(lab: StateLab, tmp_path: Path) -> None:

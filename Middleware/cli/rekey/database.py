@@ -14,7 +14,7 @@ from Middleware.utilities.conversations.vector_memory.schema import Codec, is_to
 from Middleware.utilities.postgres.database import StateConnection, first_line
 from Middleware.utilities.postgres.migrations import SchemaError, migrate
 from Middleware.utilities.postgres.stored_discussions import DiscussionName, claim, discussion_names
-from Middleware.utilities.text_utils import storable
+from Middleware.utilities.text_utils import counted, storable
 
 
 def change_in_database(url: str, change: KeyChange) -> tuple[int, Result]:
@@ -28,8 +28,8 @@ def change_in_database(url: str, change: KeyChange) -> tuple[int, Result]:
         with closing(patient_database(url, "rekey").connect()) as connection:
             migrate(connection)
             if workers := connection.execute("SELECT count(*) FROM wilmer.live_workers()").fetchall()[0][0]:
-                raise StateUnavailableError(f"The state database is in use by {workers} running WilmerAI. Stop them "
-                                            "all, then run this again. Nothing was changed.")
+                raise StateUnavailableError(f"The state database is in use by {counted(workers, 'running server')}. "
+                                            "Stop all servers, then run this again. Nothing was changed.")
             space = storable(get_discussions_space())
             names = [name for name in discussion_names(connection)
                      if (name.space, name.key_hash) == (space, change.operation.old)]

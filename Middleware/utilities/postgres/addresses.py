@@ -10,6 +10,8 @@ SCHEMES = ("postgresql://", "postgres://")
 # Everything to the last @ of the part before the path: a password may contain an @ that should have been escaped.
 _USER_AND_PASSWORD = re.compile(r"(?<=://)([^/?#]*)@")
 _AUTHORITY = re.compile(r"([^/?#]*)(.*)", re.DOTALL)
+UNREADABLE = ("the address cannot be read. Special characters in user and password must be percent-encoded, and each "
+              "setting behind ? must be one that libpq knows")
 _SECRET_SETTING = re.compile(r"((?:^|[?&\s])(?:ssl)?password=)[^&\s]*", re.IGNORECASE)
 
 
@@ -27,8 +29,11 @@ def problem_of(url: str) -> str:
     if not url.startswith(SCHEMES):
         return "it takes postgresql://..."
     authority, rest = _AUTHORITY.match(url.partition("://")[2]).groups()  # type: ignore[union-attr]
-    if "@" in rest and "@" not in authority:
-        return "special characters in user and password must be percent-encoded: / is %2F, ? is %3F, # is %23"
+    # libpq would take parts of the password for the host, the port or the name of the database, and show them.
+    path = rest.partition("?")[0]
+    if authority.count("@") > 1 or "/" in path.partition("@")[2] or ("@" in rest and "@" not in authority):
+        return ("special characters in user and password must be percent-encoded: @ is %40, / is %2F, ? is %3F, # is "
+                "%23, % is %25")
     return ""
 
 

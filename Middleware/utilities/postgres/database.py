@@ -20,6 +20,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 from Middleware.exceptions import EarlyTerminationException, StateUnavailableError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.daemon_threads import start_daemon
+from Middleware.utilities.postgres.addresses import UNREADABLE, problem_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,10 @@ _CONNECT: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "keepalives": 1
 
 class GivenUpError(psycopg.OperationalError):
     """A statement took too long, or the database went down meanwhile. Its connection is closed."""
+
+
+class AddressError(psycopg.ProgrammingError):
+    """The address of the database is none. The text says why, and quotes nothing of it."""
 
 
 class StateConnection(psycopg.Connection[TupleRow]):
@@ -140,10 +145,19 @@ class Database:
     checkout_seconds = _CHECKOUT_SECONDS
 
     def __init__(self, url: str, application_name: str = "wilmer") -> None:
-        """Connects nobody yet. Raises psycopg.Error for an address that libpq does not understand."""
+        """Connects nobody yet. Raises AddressError for an address that libpq does not understand."""
+        if problem := problem_of(url):
+            raise AddressError(problem)
         self._url = url
         self.application_name = application_name
-        self._given = conninfo.conninfo_to_dict(url)
+        try:
+            self._given = conninfo.conninfo_to_dict(url)
+        # What libpq quotes may be a part of the password.
+        except psycopg.Error:
+            raise AddressError(UNREADABLE) from None
+        # Several hosts may have a port each. Another text there is the password of an address without @.
+        if (port := self.setting("port")) and not port.replace(",", "0").isdecimal():
+            raise AddressError(UNREADABLE)
         self._lock = threading.Lock()
         self._pool: _Pool | None = None
         self._prober: threading.Thread | None = None
@@ -189,8 +203,14 @@ class Database:
             prober.join(_PROBE_SECONDS + _CONNECT_SECONDS)
 
     def connect(self) -> StateConnection:
-        """Return a new connection outside the pool, in autocommit mode. Raises psycopg.Error."""
-        connection = StateConnection.connect(self._url, **self._settings())
+        """Return a new connection outside the pool, in autocommit mode. Raises psycopg.Error, such as AddressError."""
+        try:
+            connection = StateConnection.connect(self._url, **self._settings())
+        except psycopg.OperationalError as error:
+            # It quotes what it took for the value.
+            if "for connection option" in first_line(error):
+                raise AddressError(UNREADABLE) from None
+            raise
         connection.seconds = self.statement_seconds
         return connection
 

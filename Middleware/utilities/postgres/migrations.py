@@ -73,11 +73,15 @@ def migrate(connection: StateConnection) -> list[str]:
                           f"{error.diag.message_primary}") from None
 
 
+def has_schema(connection: StateConnection) -> bool:
+    """Return whether anything was applied. Raises psycopg.Error."""
+    return bool(connection.execute("SELECT to_regclass('wilmer.schema_version') IS NOT NULL").fetchall()[0][0])
+
+
 def _missing(connection: StateConnection) -> list[Migration]:
     """Return what is not applied yet."""
-    [(exists,)] = connection.execute("SELECT to_regclass('wilmer.schema_version') IS NOT NULL").fetchall()
     version, oldest = 0, 0
-    if exists:
+    if has_schema(connection):
         [(version, oldest)] = connection.execute(
             "SELECT coalesce(max(version), 0), coalesce(max(oldest_program), 0) FROM wilmer.schema_version").fetchall()
     known = migrations()

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import psycopg
 
 from Middleware.exceptions import StateUnavailableError
-from Middleware.utilities.postgres.addresses import is_encrypted_or_local, problem_of
+from Middleware.utilities.postgres.addresses import is_encrypted_or_local
 from Middleware.utilities.postgres.database import (
     CONNECTIONS_OF_A_WORKER,
+    AddressError,
     Database,
     GivenUpError,
     StateConnection,
@@ -28,8 +29,6 @@ _POOLER = ("notifications do not arrive: a pooler in transaction mode does not w
            "or to a pooler in session mode")
 _POOL = (f"If this is a pooler, it needs {CONNECTIONS_OF_A_WORKER} connections to PostgreSQL for each server "
          "(PgBouncer: default_pool_size)")
-_UNREADABLE = ("the address cannot be read. Special characters in user and password must be percent-encoded, and each "
-               "setting behind ? must be one that libpq knows")
 # How long the start tries to connect, and after what time it says so.
 _PATIENCE_SECONDS, _QUIET_SECONDS = 10.0, 2.0
 _PAUSE_SECONDS = 0.5
@@ -53,13 +52,10 @@ class StateWorker:
 
     def __init__(self, url: str) -> None:
         """Connects nobody yet. Raises StateStartError for an address that cannot be right."""
-        if problem := problem_of(url):
-            raise StateStartError(problem)
         try:
             self.database = Database(url)
-        # What libpq quotes may be a part of the password.
-        except psycopg.Error:
-            raise StateStartError(_UNREADABLE) from None
+        except AddressError as error:
+            raise StateStartError(str(error)) from None
         self.session = WorkerSession(self.database)
         self.listener = Listener(self.database)
         self.description = ""
@@ -79,6 +75,9 @@ class StateWorker:
                 migrate(connection)
             self.session.open()
             self.listener.start()
+        except AddressError as error:
+            self.stop()
+            raise StateStartError(str(error)) from None
         except (psycopg.Error, SchemaError, StateUnavailableError, RuntimeError) as error:
             self.stop()
             # A pooler that has no connection left lets clients in and wait.
@@ -101,9 +100,6 @@ class StateWorker:
                 return self.database.connect()
             except psycopg.OperationalError as error:
                 text, waited = first_line(error), time.monotonic() - began
-                # It quotes what it took for the value.
-                if "for connection option" in text:
-                    raise StateStartError(_UNREADABLE) from None
                 if any(words in text for words in _OTHER_PROGRAM):
                     raise StateStartError(f"{self.database.place} is not PostgreSQL: {text}") from None
                 if waited >= patience or any(words in text for words in _FINAL):

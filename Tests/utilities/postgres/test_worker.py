@@ -75,12 +75,17 @@ def test_what_cannot_be_right(postgres: Server, database_url: str) -> None:
         assert refusal(url).startswith("the address cannot be read")
 
 
+SPECIAL = ("special characters in user and password must be percent-encoded: @ is %40, / is %2F, ? is %3F, # is %23, "
+           "% is %25")
+
+
 @table("url, problem", [
     ("postgresql://db/wilmer", ""), ("postgres:///wilmer", ""), ("postgresql://ann:x@db/wilmer?sslmode=require", ""),
     ("mysql://ann:x@db/wilmer", "it takes postgresql://..."), ("db", "it takes postgresql://..."),
     ("", "it takes postgresql://..."),
-    ("postgresql://ann:a/b@db/wilmer",
-     "special characters in user and password must be percent-encoded: / is %2F, ? is %3F, # is %23"),
+    ("postgresql://ann:x@db/wilmer@home", ""), ("postgresql://ann:x@db/wilmer?options=-c%20a@b", ""),
+    ("postgresql://ann:a/b@db/wilmer", SPECIAL), ("postgresql://ann:a@b@db/wilmer", SPECIAL),
+    ("postgresql://ann:a@b/c@db/wilmer", SPECIAL), ("postgresql://ann:x@db/wilmer?passfile=/a@b/c", ""),
 ])
 def test_addresses(url: str, problem: str) -> None:
     assert problem_of(url) == problem
