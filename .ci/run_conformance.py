@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch = [sys.executable]
         if options.workers > 1:
             launch = stack.enter_context(several_workers(options.workers))
+            # Beside other checks, starting several servers again takes most of the suite's 30 s for a case.
+            words = ["--timeout", "120", "--start-timeout", "120", *words]
         server = [*launch, "run_waitress.py", "--ConfigDirectory", "{config}", "--User", "{user}",
                   "--PublicDirectory", public, "--port", "{port}", "--concurrency", "0"]
         return subprocess.call([sys.executable, SUITE, "--cwd", ROOT, "--server", shlex.join(server), *words])
