@@ -8,6 +8,9 @@ On the port, a proxy gives each request to the next server. Before the first req
 each change of the database into these folders within a moment, and once more when the servers have ended. So a test
 finds the files that a server in file mode would have written.
 
+While nodes run after an answer, the time of the file ``working`` in these folders changes all the time: the suite takes
+a while without changes for the end of them, and a busy machine may need longer than that for the first one.
+
 The servers get all flags behind ``--``. SIGTERM ends everything. A server that ends by itself ends everything too, and
 so does a command of ``state`` whose exit status is not 0. What they print comes out here.
 """
@@ -37,9 +40,12 @@ PROJECT = Path(__file__).resolve().parents[1]
 _LONGEST = 1 << 20
 # Seconds that servers have after SIGTERM: they let background nodes run for ten. The conformance suite waits for 15.
 _ENDING_SECONDS = 13.0
-# How often to look for changes in the database. The suite gives up 1.5 s after the last change of a file.
+# How often to look for changes in the database, and at the nodes that run. The suite gives up 1.5 s after the last
+# change of a file, and takes half a second without one for calm.
 _LOOKING_SECONDS = 0.05
 _ADDRESS = re.compile(rb"Listening on:.*http://127\.0\.0\.1:(\d+)")
+_BEGUN = re.compile(rb"Request (\S+): nodes after its answer")
+_DONE = re.compile(rb"Request (\S+): .* done after ")
 _CONNECTION = re.compile(rb"\r\nconnection:[^\r]*", re.IGNORECASE)
 # Where each row is and which transaction has written it: different after any change.
 _FINGERPRINT = " UNION ALL ".join(
@@ -96,6 +102,19 @@ class Conversations:
                     await self.move_out()
                 await asyncio.sleep(_LOOKING_SECONDS)
 
+    async def show_work(self, workers: Sequence[Worker]) -> None:
+        """Touch a file in the users' folders while nodes run. Does not return. Moving out does not interrupt it."""
+        from Middleware.services.discussions.spaces import spaces
+        roots: list[Path] = []
+        while True:
+            await asyncio.sleep(_LOOKING_SECONDS)
+            if self.imported and any(worker.working for worker in workers):
+                # The command that imports sets up the process, so that the users' folders are known.
+                roots = roots or [Path(space.root) for space in spaces()]
+                for root in roots:
+                    root.mkdir(parents=True, exist_ok=True)
+                    (root / "working").touch()
+
     async def _command(self, *words: str) -> None:
         # It is loaded while the servers start.
         from Middleware.cli import state_command
@@ -106,20 +125,29 @@ class Conversations:
 
 
 class Worker:
-    """A server process. ``port`` has a result when it listens."""
+    """A server process.
+
+    Attributes:
+        port: has a result when it listens.
+        working: the requests whose answers are out and whose nodes run.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, ending: Ending) -> None:
         self.process = process
         self.port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.working: set[bytes] = set()
         self.printing = asyncio.create_task(self._print_all(ending))
 
     async def _print_all(self, ending: Ending) -> None:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             _print(line)
-            found = _ADDRESS.search(line)
-            if found and not self.port.done():
+            if (found := _ADDRESS.search(line)) and not self.port.done():
                 self.port.set_result(int(found[1]))
+            elif found := _BEGUN.search(line):
+                self.working.add(found[1])
+            elif found := _DONE.search(line):
+                self.working.discard(found[1])
         status = await self.process.wait()
         ending.begin(status or 1, f"a server has ended with status {status}")
 
@@ -164,7 +192,7 @@ async def _serve(workers: Sequence[Worker], port: int, conversations: Conversati
     async with await asyncio.start_server(proxy.serve, "127.0.0.1", port, limit=_LONGEST) as server:
         [socket] = server.sockets
         print(f"{len(workers)} servers behind http://127.0.0.1:{socket.getsockname()[1]}", flush=True)
-        await conversations.follow()
+        await asyncio.gather(conversations.follow(), conversations.show_work(workers))
 
 
 async def run(count: int, words: Sequence[str], port: int, places: Sequence[str], url: str) -> int:

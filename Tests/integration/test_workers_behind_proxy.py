@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from Tests.integration.launcher import (
     llm_node,
     read_to_end,
     read_until,
+    says,
     standard_tree,
     stuck,
 )
@@ -141,6 +143,28 @@ def test_a_client_that_leaves_and_a_stream(start: Callable[..., Command], backen
             command.process.send_signal(signal.SIGTERM)
             # The servers end their streams.
             assert read_to_end(client, PATIENCE)
+    assert command.process.returncode == 0, command.output()
+
+
+def test_nodes_after_an_answer_show_in_the_folder(start: Callable[..., Command], tree: ConfigTree,
+                                                  backend: Backend) -> None:
+    ends, working = threading.Event(), tree.public / "DiscussionIds" / "working"
+    backend.replies.update(slow=lambda request: says(request, "slow", held=ends))
+
+    def changes(within: float = PATIENCE) -> bool:
+        before = working.stat().st_mtime_ns
+        return until(lambda: working.stat().st_mtime_ns != before, within)
+
+    with start("--User", USER) as command, contextlib.ExitStack() as finally_:
+        finally_.callback(ends.set)
+        connection = http.client.HTTPConnection("127.0.0.1", command.port, timeout=PATIENCE)
+        finally_.callback(connection.close)
+        connection.request("POST", "/v1/chat/completions", body("Background", text=backend.hello),
+                           {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 200
+        assert until(working.exists, PATIENCE) and changes() and changes()
+        ends.set()
+        assert until(lambda: not changes(within=1), PATIENCE)
     assert command.process.returncode == 0, command.output()
 
 
