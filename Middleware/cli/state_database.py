@@ -37,6 +37,7 @@ def start_worker(url: str) -> StateWorker:
         worker.listener.on_beat(worker.session.look)
         worker.session.on_number(presence.enter)
         worker.listener.on_beat(presence.beat)
+        worker.on_stop = presence.leave
         running_requests().on_drain = presence.drain
         worker.start(say)
     except StateStartError as error:

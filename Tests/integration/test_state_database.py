@@ -13,7 +13,7 @@ import pytest
 from Tests.integration.launcher import USER, Launcher, Response, run_launcher
 from Tests.integration.memory_chat import Exchange, MemoryBackend, conversation, memory_tree
 from Tests.integration.test_memory_crash import LOOKBACK, TURN, Stored, check
-from Tests.postgres_lab import PASSWORD, Server, StatementLog, name_in
+from Tests.postgres_lab import PASSWORD, Server, StatementLog, name_in, open_database
 from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.slow
@@ -283,6 +283,13 @@ def test_conversations_in_files_are_named_until_they_are_in_the_database(site: S
     assert done.returncode == 0 and "1 discussions imported" in done.stdout
     with site.server() as server:
         assert "The folders hold" not in server.output()
+        with contextlib.closing(open_database(site.url)) as database:
+            assert database.read("SELECT count(*) FROM wilmer.workers") == [(1,)]
+            assert server.process is not None
+            server.process.terminate()
+            assert server.process.wait(PATIENCE) == 0
+            # It leaves no row that could be taken for that of the next one with its number.
+            assert database.read("SELECT count(*) FROM wilmer.workers") == [(0,)]
 
 
 # -- starts that fail --------------------------------------------------------------------------------------------------

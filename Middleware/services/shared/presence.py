@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # How often a worker says that it is there, for people who look; whether it is alive, the lock on its number says.
 _BEAT_SECONDS = 20.0
+# An older row is that of a worker that was killed, whose number another one has just taken.
+_OLDEST_ROW_SECONDS = 3 * _BEAT_SECONDS
 
 _ENTER = """\
 INSERT INTO wilmer.workers (number, instance_id, host, pid, version, config_hash, started_at, last_seen)
@@ -36,7 +38,8 @@ _SEEN = "UPDATE wilmer.workers SET last_seen = now() WHERE number = %s AND insta
 _DRAIN = "UPDATE wilmer.workers SET draining = true WHERE number = %s AND instance_id = %s"
 _OTHERS = """\
 SELECT number, config_hash FROM wilmer.workers
-WHERE number IN (SELECT wilmer.live_workers()) AND number <> %s AND config_hash <> %s ORDER BY number"""
+WHERE number IN (SELECT wilmer.live_workers()) AND number <> %s AND config_hash <> %s
+    AND last_seen > now() - make_interval(secs => %s) ORDER BY number"""
 _LEAVE = "DELETE FROM wilmer.workers WHERE number = %s AND instance_id = %s"
 
 
@@ -79,7 +82,7 @@ class Presence:
 
     def compare(self) -> None:
         """Warn of each living worker that has another configuration, once."""
-        for number, mark in self._database.read(_OTHERS, [self._entered, self._mark]):
+        for number, mark in self._database.read(_OTHERS, [self._entered, self._mark, _OLDEST_ROW_SECONDS]):
             if (number, mark) not in self._warned:
                 self._warned.add((number, mark))
                 logger.warning("Worker %d has another configuration than this one, worker %d: their files below "

@@ -1,6 +1,7 @@
 """A worker's whole connection to the state database, from its start to its end."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -48,6 +49,8 @@ class StateWorker:
 
     Attributes:
         description: the database in the lines of the start, after ``start``.
+        on_stop: what is done in the database at the end, while the number is still this worker's. It may raise
+            StateUnavailableError.
     """
 
     def __init__(self, url: str) -> None:
@@ -59,6 +62,7 @@ class StateWorker:
         self.session = WorkerSession(self.database)
         self.listener = Listener(self.database)
         self.description = ""
+        self.on_stop: Callable[[], object] | None = None
 
     def start(self, tell: Callable[[str], object], patience: float = _PATIENCE_SECONDS) -> None:
         """Connect, bring the schema up to date, take a number and listen. Raises StateStartError.
@@ -90,6 +94,9 @@ class StateWorker:
     def stop(self) -> None:
         """Free the number and all locks, and close the connections."""
         self.listener.stop()
+        if self.on_stop is not None and self.session.number:
+            with contextlib.suppress(StateUnavailableError):
+                self.on_stop()
         self.session.close()
         self.database.close()
 

@@ -59,6 +59,22 @@ def test_a_row_for_each_worker_and_one_warning_of_a_difference(database: Databas
     session.close()
 
 
+def test_the_row_of_an_earlier_worker_is_no_difference(database: Database, configs: Path,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
+    """Its number belongs to a worker that is starting and has not written its own row yet."""
+    session = database.connect()
+    session.execute("SELECT pg_advisory_lock(%s, number) FROM generate_series(1, 2) AS number", [NUMBERS])
+    Presence(database, lambda: 1, "concurrency=8/wilmer").enter()
+    database.write("UPDATE wilmer.workers SET last_seen = now() - interval '2 minutes'")
+    second = Presence(database, lambda: 2)
+    second.enter()
+    assert caplog.text == ""
+    database.write("UPDATE wilmer.workers SET last_seen = now() - interval '30 seconds'")
+    second.compare()
+    assert "Worker 1 has another configuration" in caplog.text
+    session.close()
+
+
 def test_a_row_that_was_lost_or_has_another_number_is_written_anew(database: Database, configs: Path) -> None:
     number = [1]
     presence = Presence(database, lambda: number[0])
