@@ -20,6 +20,7 @@ from Middleware.cli.arguments import (
 from Middleware.cli.database_conversations import conversations_of, patient_database
 from Middleware.cli.discussions.check import check
 from Middleware.cli.discussions.output import complain, human_size, make_utf8, say
+from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import WilmerError
 from Middleware.services.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
 from Middleware.services.discussions.moving import Outcome, move_in, move_out
@@ -157,6 +158,7 @@ def import_all(connection: StateConnection, options: Options) -> int:
     tally = Tally()
     if options.source is not None and not os.path.isdir(options.source):
         raise NotDoneError(f"There is no folder {options.source}.")
+    _warn_of_servers(connection, [options.source] if options.source else [space.root for space in spaces()])
     for space, discussion in discussions_in_files(options.source):
         def act(space: str = space, discussion: StoredDiscussion = discussion) -> Outcome | None:
             return move_in(connection, space, discussion, replace=options.replace, dry_run=options.dry_run)
@@ -171,6 +173,7 @@ def export_all(connection: StateConnection, options: Options) -> int:
     if missing := sorted(set(options.ids) - {name.discussion_id for name in names}):
         raise NotDoneError(f"There is no discussion '{missing[0]}' in the database.")
     tally = Tally()
+    _warn_of_servers(connection, [options.target] if options.target else [space.root for space in spaces()])
     targets = _Targets(options.target)
     for name in names:
         def act(name: DiscussionName = name) -> Outcome | None:
@@ -179,6 +182,18 @@ def export_all(connection: StateConnection, options: Options) -> int:
 
         tally.count(_display(name.key_hash, name.discussion_id), act, "in the folder")
     return tally.status("exported")
+
+
+def _warn_of_servers(connection: StateConnection, roots: Sequence[str]) -> None:
+    """Name the servers of this machine that write files into the folders while conversations are moved."""
+    workers = {pid for (pid,) in connection.execute(
+        "SELECT pid FROM wilmer.workers WHERE number IN (SELECT wilmer.live_workers())").fetchall()}
+    for root in sorted({os.path.realpath(root) for root in roots}):
+        for server in servers_in(root):
+            # Of one that is starting, nothing is known yet.
+            if server.pid and server.pid not in workers:
+                complain(f"A server without a database uses {root} ({server}). Stop it and run this again: what it "
+                         "writes meanwhile is not moved.")
 
 
 def check_all(connection: StateConnection, options: Options) -> int:

@@ -15,6 +15,7 @@ from Middleware.cli import state_command
 from Middleware.cli.database_conversations import patient_database
 from Middleware.cli.discussions.command import main as memory_command
 from Middleware.cli.rekey.command import main as rekey_command
+from Middleware.cli.running_server import announced
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import process
 from Middleware.services.discussions import moving
@@ -24,6 +25,7 @@ from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_key, hash_api_key
 from Middleware.utilities.files.file_access import process_lock
 from Middleware.utilities.postgres.memory_rows import PostgresMemories
+from Middleware.utilities.postgres.session import NUMBERS
 from Tests.postgres_lab import open_database
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 from Tests.utilities.conversations.vector_memory.lab import old_database
@@ -168,6 +170,20 @@ def test_what_differs_is_named_and_left_alone(full: StateLab, database_url: str)
     (full.root / "odd" / "newest.txt").write_bytes(b"newest")
     assert full.run("export", "--replace", "odd")[:2] == (0, ["1 discussions exported, 0 known, 0 differ"])
     assert (full.root / "odd" / "new.txt").read_bytes() == b"new" and not (full.root / "odd" / "newest.txt").exists()
+
+
+def test_a_server_that_writes_files_meanwhile_is_named(full: StateLab) -> None:
+    with announced("http://127.0.0.1:5001"):
+        status, _, [line] = full.run("import")
+        assert status == 0 and f"uses {os.path.realpath(full.root)} (http://127.0.0.1:5001). Stop it" in line
+        assert full.run("export")[2] == [line]
+        # A server with the database reads no files.
+        with closing(patient_database(os.environ["WILMER_DATABASE_URL"], "test").connect()) as connection:
+            connection.execute("SELECT pg_advisory_lock(%s, 1)", [NUMBERS])
+            connection.execute("INSERT INTO wilmer.workers VALUES (1, 'i', 'host', %s, '2.0', '', now(), now())",
+                               [os.getpid()])
+            assert full.run("import")[2] == []
+    assert full.run("import")[2] == []
 
 
 def test_a_dry_run_changes_nothing(full: StateLab, database_url: str) -> None:
