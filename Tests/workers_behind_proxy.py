@@ -168,6 +168,9 @@ class Proxy:
             head = await reader.readuntil(b"\r\n\r\n")
             if not head.startswith((b"GET ", b"HEAD ")):
                 await self._conversations.move_in()
+                if self._conversations.ending.begun.is_set():
+                    # The import has failed, and the servers may take a moment to end.
+                    return
             answer, request = await asyncio.open_connection("127.0.0.1", next(self._turns))
             with contextlib.closing(request):
                 # Then the client's next request has a connection, and a server, of its own.
