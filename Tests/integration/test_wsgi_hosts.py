@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.launcher import PROJECT, USER, Backend, Launcher, clean_environment, standard_tree
-from Tests.postgres_lab import PASSWORD, free_port
+from Tests.postgres_lab import PASSWORD
 from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.slow
@@ -23,16 +24,18 @@ sys.path.insert(0, os.getcwd())
 from Middleware.common import instance_global_variables as instance
 instance.PUBLIC_DIRECTORY, instance.USERS = sys.argv[1], [sys.argv[2]]
 from server import application
-port = int(sys.argv[3])
 """
 WAITRESS = LOAD + """
 import waitress
-waitress.serve(application, listen=f"127.0.0.1:{port}")
+server = waitress.create_server(application, listen="127.0.0.1:0")
+print(f"port {server.effective_port}", flush=True)
+server.run()
 """
 # As gunicorn --preload does, and uWSGI without lazy-apps.
 FORKS = LOAD + """
 from wsgiref.simple_server import make_server
-server = make_server("127.0.0.1", port, application)
+server = make_server("127.0.0.1", 0, application)
+print(f"port {server.server_port}", flush=True)
 child = os.fork()
 if not child:
     server.serve_forever()
@@ -49,10 +52,9 @@ class Host(Launcher):
         self._program, self._public, self._url = program, public, url
 
     def __enter__(self) -> Host:
-        self.port = free_port()
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", self._program, self._public, USER, str(self.port)], cwd=PROJECT,
+                [sys.executable, "-c", self._program, self._public, USER], cwd=PROJECT,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**clean_environment(), "WILMER_DATABASE_URL": self._url})
         try:
@@ -64,6 +66,8 @@ class Host(Launcher):
 
     def _answers(self) -> bool:
         assert self.process is not None and self.process.poll() is None, self.output()
+        found = re.search(r"^port (\d+)$", self.output(), re.MULTILINE)
+        self.port = int(found[1]) if found else 0
         with contextlib.suppress(OSError):
             self.request("GET", "/health")
             return True
@@ -98,7 +102,7 @@ def test_a_process_that_was_forked_after_the_start_says_so(public: Path, backend
 
 
 def test_a_database_that_cannot_be_used_ends_the_host(public: Path, backend: Backend) -> None:
-    done = subprocess.run([sys.executable, "-c", WAITRESS, public, USER, "1"], cwd=PROJECT, timeout=120,
+    done = subprocess.run([sys.executable, "-c", WAITRESS, public, USER], cwd=PROJECT, timeout=120,
                           stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
                           env={**clean_environment(), "WILMER_DATABASE_URL": "postgresql://ann:geheim@127.0.0.1:1/x%zz"})
     assert done.returncode != 0 and "--database: the address cannot be read" in done.stderr
