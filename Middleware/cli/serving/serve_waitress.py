@@ -320,6 +320,16 @@ def _stop(server: Server, channels: dict[int, Any], signals: StopSignals, drain_
     deadline = time.monotonic() + limits.FLUSH_SECONDS
     while _busy(channels) and time.monotonic() < deadline and not signals.impatient:
         turn(channels, STOPPING_TURN_SECONDS)
+    close_connections(server, channels)
+
+
+def close_connections(server: Server, channels: dict[int, Any]) -> None:
+    """Close all connections of a server that does not listen any more. The process must end after that.
+
+    The thread of a request may be at its last step, in which it wakes the loop. So the trigger stays open: the numbers
+    of its descriptors could soon be those of other files, to which that thread would write.
+    """
+    server.trigger.del_channel()
     wasyncore.close_all(channels)
 
 

@@ -56,11 +56,15 @@ class Running:
         self.clients.append(sock)
         return sock
 
+    def stop(self) -> None:
+        """End the loop."""
+        self._stopping = True
+        self._thread.join(20)
+
     def close(self) -> None:
         for sock in self.clients:
             sock.close()
-        self._stopping = True
-        self._thread.join(2)
+        self.stop()
         serve_waitress.wasyncore.close_all(self.channels)
         self.server.task_dispatcher.shutdown()
 
@@ -368,3 +372,15 @@ def read_whole(sock: socket.socket) -> bytes:
     while piece := sock.recv(4096):
         data += piece
     return data
+
+
+def test_a_thread_that_is_late_may_wake_the_loop_after_its_end(run: Callable[..., Running]) -> None:
+    running = run(crashing)
+    assert running.client(GET).recv(12) == b"HTTP/1.1 500"
+    running.stop()
+    # As at the end of a server, which stops listening first.
+    serve_waitress.wasyncore.dispatcher.close(running.server)
+    serve_waitress.close_connections(running.server, running.channels)
+    assert not running.channels
+    running.server.pull_trigger()
+    running.server.trigger.close()
