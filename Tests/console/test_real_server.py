@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, Response, expect
 
 from Middleware.cli import demo_backend
 from Tests.console.conftest import PATIENCE
@@ -131,6 +131,10 @@ def test_an_answered_run_tells_all(console: Console, page: Page) -> None:
     expect(page.get_by_role("region", name="Details")).to_contain_text('"max_tokens": 100')
 
 
+def is_saved(answer: Response) -> bool:
+    return answer.request.method == "PUT" and answer.ok
+
+
 def test_settings_are_kept_and_a_session_can_be_ended(
     console: Console, page: Page, open_context: Callable[..., BrowserContext]
 ) -> None:
@@ -139,11 +143,13 @@ def test_settings_are_kept_and_a_session_can_be_ended(
     expect(other.get_by_role("heading", level=1)).to_have_text("Runs")
     page.goto(f"{console.server.url}/console/#/settings")
     days = page.get_by_role("spinbutton", name="Days")
-    days.fill("3")
-    days.press("Enter")
+    # What a page has not sent yet when it is left, it does not send.
+    with page.expect_response(is_saved):
+        days.fill("3")
+        days.press("Enter")
     keep = page.get_by_role("switch", name="Keep texts on disk")
-    # It shows what the server has answered, so it does not change with the click.
-    keep.click()
+    with page.expect_response(is_saved):
+        keep.click()
     expect(keep).to_be_checked()
     page.reload()
     expect(days).to_have_value("3")

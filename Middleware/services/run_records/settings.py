@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -66,6 +67,7 @@ class RecordSettings:
         self._flag: RecordMode | None = next((mode for mode in MODES if mode == flag), None)
         self._keep, self._signature = Keep(), cast("Signature | None", None)
         self._next_look = 0.0
+        self._changing = threading.Lock()
         self._problems: Once[str] = Once(1)
 
     def keep(self) -> Keep:
@@ -96,14 +98,16 @@ class RecordSettings:
 
     def change(self, values: Mapping[str, object]) -> SettingsValues:
         """Store the given settings and return all of them. Raises ClientError for a wrong one, OSError."""
-        self._look_again()
-        keep = self._keep
-        for name, value in values.items():
-            keep = self._changed(keep, name, value)
-        self._folder.made()
-        text = json.dumps(asdict(keep), indent=2)
-        atomic_write(self._path, f"{text}\n".encode(), OWNER_ONLY)
-        self._keep, self._signature = keep, file_signature(self._path)
+        # A browser sends each setting by itself, and one change must not undo another.
+        with self._changing:
+            self._look_again()
+            keep = self._keep
+            for name, value in values.items():
+                keep = self._changed(keep, name, value)
+            self._folder.made()
+            text = json.dumps(asdict(keep), indent=2)
+            atomic_write(self._path, f"{text}\n".encode(), OWNER_ONLY)
+            self._keep, self._signature = keep, file_signature(self._path)
         return self.values()
 
     def _changed(self, keep: Keep, name: str, value: object) -> Keep:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -565,6 +566,16 @@ def test_a_full_disk_is_told_once_and_recovers_by_itself(tmp_path):
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
+
+def test_settings_that_are_changed_at_once_are_all_kept(lab: Lab) -> None:
+    settings = RecordSettings(lab.folder)
+    changes: list[dict[str, object]] = [{"record": "texts"}, {"days": 3}, {"megabytes": 99}, {"runs": 500}]
+    for _ in range(20):
+        settings.change({"record": "facts", "days": 14, "megabytes": 1024, "runs": 20_000})
+        with ThreadPoolExecutor(len(changes)) as threads:
+            list(threads.map(settings.change, changes))
+        assert RecordSettings(lab.folder).keep() == Keep("texts", 3, 99, 500)
+
 
 def test_settings_are_read_again_and_wrong_ones_are_told(lab, caplog, monkeypatch):
     monkeypatch.setattr("Middleware.services.run_records.settings.RECHECK_SECONDS", 0.0)
