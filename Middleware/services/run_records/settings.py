@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +10,7 @@ from typing import Literal, TypeAlias, TypedDict, cast, get_args
 
 from Middleware.exceptions import ClientError
 from Middleware.services.run_records.folder import OWNER_ONLY, ConsoleFolder
-from Middleware.utilities.files.file_access import Signature, atomic_write, file_signature
+from Middleware.utilities.files.file_access import Signature, atomic_write, file_signature, folder_lock
 from Middleware.utilities.once import Once
 from Middleware.utilities.text_utils import did_you_mean
 
@@ -67,7 +66,6 @@ class RecordSettings:
         self._flag: RecordMode | None = next((mode for mode in MODES if mode == flag), None)
         self._keep, self._signature = Keep(), cast("Signature | None", None)
         self._next_look = 0.0
-        self._changing = threading.Lock()
         self._problems: Once[str] = Once(1)
 
     def keep(self) -> Keep:
@@ -98,17 +96,22 @@ class RecordSettings:
 
     def change(self, values: Mapping[str, object]) -> SettingsValues:
         """Store the given settings and return all of them. Raises ClientError for a wrong one, OSError."""
-        # A browser sends each setting by itself, and one change must not undo another.
-        with self._changing:
+        # A wrong one must not create the folder.
+        self._with(values)
+        # A browser sends each setting by itself, perhaps to different processes, and one change must not undo another.
+        with folder_lock(self._folder.made()):
             self._look_again()
-            keep = self._keep
-            for name, value in values.items():
-                keep = self._changed(keep, name, value)
-            self._folder.made()
+            keep = self._with(values)
             text = json.dumps(asdict(keep), indent=2)
             atomic_write(self._path, f"{text}\n".encode(), OWNER_ONLY)
             self._keep, self._signature = keep, file_signature(self._path)
         return self.values()
+
+    def _with(self, values: Mapping[str, object]) -> Keep:
+        keep = self._keep
+        for name, value in values.items():
+            keep = self._changed(keep, name, value)
+        return keep
 
     def _changed(self, keep: Keep, name: str, value: object) -> Keep:
         if name == "record" and self._flag is not None:

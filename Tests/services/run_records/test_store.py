@@ -575,6 +575,11 @@ def test_settings_that_are_changed_at_once_are_all_kept(lab: Lab) -> None:
         with ThreadPoolExecutor(len(changes)) as threads:
             list(threads.map(settings.change, changes))
         assert RecordSettings(lab.folder).keep() == Keep("texts", 3, 99, 500)
+        # Each as in a process of its own.
+        settings.change({"record": "facts", "days": 14, "megabytes": 1024, "runs": 20_000})
+        with ThreadPoolExecutor(len(changes)) as threads:
+            list(threads.map(lambda change: RecordSettings(lab.folder).change(change), changes))
+        assert RecordSettings(lab.folder).keep() == Keep("texts", 3, 99, 500)
 
 
 def test_settings_are_read_again_and_wrong_ones_are_told(lab, caplog, monkeypatch):
