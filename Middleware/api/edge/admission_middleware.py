@@ -119,10 +119,11 @@ class AdmissionMiddleware:
         environ[REQUEST_ID_KEY] = request_id
         stranger = public_address(environ) if self._private_only else None
         if stranger is not None:
-            return self._turn_away(stranger, environ, start_response)
-        # A forked process shares the sockets of the one before it, has its number, and none of its threads.
+            return _turn_away(refusal_of_public(stranger), environ, start_response, self._strangers.first(stranger))
+        # A forked process shares the sockets of the one before it, has its number, and none of its threads. So not even
+        # the check of a load balancer is answered.
         if self._worker is not None and os.getpid() != self._process:
-            return self._turn_away_forked(environ, start_response)
+            return _turn_away(FORKED, environ, start_response)
         if self._console is not None and self._console.leads_to(environ):
             return self._console(environ, _with_headers(start_response, id_headers(environ), True))
         if is_post:
@@ -160,24 +161,6 @@ class AdmissionMiddleware:
             return self._console.refuses(environ)
         judgement = self._browsers.judge(environ)
         return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
-
-    def _turn_away(self, address: str, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Refuse a client with a public address, which is logged once."""
-        if has_body(environ):
-            environ[BODY_LEFT_KEY] = True
-        refusal = refusal_of_public(address)
-        if self._strangers.first(address):
-            _log_refusal(environ, refusal)
-        start_response = _with_headers(start_response, id_headers(environ), True)
-        return _refuse(environ, start_response, refusal)
-
-    @staticmethod
-    def _turn_away_forked(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Refuse everything, the check of a load balancer too: nothing of this process can be relied on."""
-        if has_body(environ):
-            environ[BODY_LEFT_KEY] = True
-        _log_refusal(environ, FORKED)
-        return _refuse(environ, _with_headers(start_response, id_headers(environ), True), FORKED)
 
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._keys is None or _is_health_check(environ):
@@ -258,6 +241,16 @@ def _is_health_check(environ: WSGIEnvironment) -> bool:
 def _log_refusal(environ: WSGIEnvironment, refusal: Refusal) -> None:
     logger.warning("Request %s of %s refused with %s: %s", environ[REQUEST_ID_KEY], environ.get("REMOTE_ADDR", "-"),
                    refusal.status[:3], refusal.message)
+
+
+def _turn_away(refusal: Refusal, environ: WSGIEnvironment, start_response: StartResponse,
+               is_logged: bool = True) -> Iterable[bytes]:
+    """Refuse a request before anything of it is judged."""
+    if has_body(environ):
+        environ[BODY_LEFT_KEY] = True
+    if is_logged:
+        _log_refusal(environ, refusal)
+    return _refuse(environ, _with_headers(start_response, id_headers(environ), True), refusal)
 
 
 def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Refusal) -> Iterable[bytes]:
