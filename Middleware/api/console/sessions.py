@@ -1,4 +1,5 @@
-"""Who is signed in to the console: operators, known by a hash in the store, and keys, known in memory alone."""
+"""Who is signed in to the console: operators, known by a hash in the store, and keys, known in memory alone, or, where
+several processes share the console, by a token that contains the session."""
 from __future__ import annotations
 
 import base64
