@@ -555,6 +555,14 @@ def test_without_a_write_ahead_log(make: Callable[..., LockingService], folder: 
     assert rows(path_of(folder), "PRAGMA journal_mode") == [("delete",)]
 
 
+def test_nothing_waits_for_the_disk(folder: Path, clock: Clock) -> None:
+    """A lock that a power failure takes away is that of a run that it ended."""
+    database = lock_database.LockDatabase(path_of(folder), clock)
+    assert database.acquire("gate", "s1", "run 1")
+    with database._transaction() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (0,)
+
+
 # -- at once -----------------------------------------------------------------------------------------------------------
 
 def test_threads_at_once(make: Callable[..., LockingService]) -> None:
