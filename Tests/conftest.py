@@ -4,9 +4,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socketserver
+import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,11 +46,23 @@ def pytest_configure(config: pytest.Config) -> None:
     Programs that the tests start inherit that, and tests of signals need it.
     """
     load_property_profile("dev" if config.getoption("--quick") else "repeatable")
+    pass_over_clients_that_left()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     hangup = getattr(signal, "SIGHUP", None)  # not on Windows
     if hangup is not None and signal.getsignal(hangup) == signal.SIG_IGN:
         signal.signal(hangup, signal.SIG_DFL)
+
+
+def pass_over_clients_that_left() -> None:
+    """Let servers in a test's process print no traceback when a client leaves, as clients of tests do on purpose."""
+    report = socketserver.BaseServer.handle_error
+
+    def handle_error(self: socketserver.BaseServer, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            report(self, request, client_address)
+
+    socketserver.BaseServer.handle_error = handle_error  # type: ignore[method-assign]
 
 
 def load_property_profile(name: str) -> None:
