@@ -113,21 +113,22 @@ class Target:
 
 # -- the cases ---------------------------------------------------------------------------------------------------------
 
-def read_cases(name: str) -> list[dict[str, Any]]:
+def read_cases(name: str, held_out: bool) -> list[dict[str, Any]]:
+    name = f"{name}_held_out" if held_out else name
     content = json.loads((CASES / f"{name}.json").read_text(encoding="utf-8"))
     cases: list[dict[str, Any]] = content["cases"]
     return cases
 
 
-def routing_cases() -> list[Case]:
+def routing_cases(held_out: bool = False) -> list[Case]:
     return [Case(case["messages"], case["language"], case["category"], case.get("fiction", False))
-            for case in read_cases("routing")]
+            for case in read_cases("routing", held_out)]
 
 
-def search_cases(purpose: str) -> list[Case]:
+def search_cases(purpose: str, held_out: bool = False) -> list[Case]:
     return [Case(case["messages"], case["language"], "nothing" if case.get("none") else case["language"],
                  words=case.get("words", ()), none=case.get("none", False))
-            for case in read_cases("search_words") if case["for"] == purpose]
+            for case in read_cases("search_words", held_out) if case["for"] == purpose]
 
 
 def routed(routes: Mapping[str, str], otherwise: str) -> Callable[[Case, str], bool]:
@@ -164,8 +165,9 @@ def routing_stand_ins(configs: Path, routing: str, folder: str) -> dict[str, lis
     return {**routes, f"{folder}/_DefaultWorkflow": says(NOTHING)}
 
 
-def prompts(configs: Path) -> list[Prompt]:
-    cases, articles, memories = routing_cases(), search_cases("encyclopedia"), search_cases("memories")
+def prompts(configs: Path, held_out: bool = False) -> list[Prompt]:
+    cases = routing_cases(held_out)
+    articles, memories = search_cases("encyclopedia", held_out), search_cases("memories", held_out)
     some_article = [case for case in articles if not case.none]
     simple, custom, vector = "_simple_router_no_memory", "_exampleCustomCategoriesConfig", \
         "_example_assistant_with_vector_memory"
@@ -352,12 +354,14 @@ def main() -> None:
     parser.add_argument("--results", type=Path,
                         help="file for the answers (routes and search words); those in it are not asked for again")
     parser.add_argument("--free", action="store_true", help="hold no answer to a list of choices")
+    parser.add_argument("--held-out", action="store_true",
+                        help="ask cases that no prompt was written with (routes and search words)")
     parser.add_argument("--failures", action="store_true", help="print the cases that were answered wrongly")
     parser.add_argument("--keep", type=Path,
                         help="folder in which discussions are kept; those in it are not made again")
     parser.add_argument("names", nargs="*", metavar="NAME", help="prompts to measure (all)")
     options = parser.parse_args()
-    known = prompts(options.configs)
+    known = prompts(options.configs, options.held_out)
     target = Target(options.configs, options.url, options.api_type, free=options.free)
     names = [*(one.name for one in known), *WRITERS]
     if unknown := {name.partition(":")[0] for name in options.names} - set(names):
