@@ -21,7 +21,7 @@ from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.registry import node_types
 
 if TYPE_CHECKING:
-    from Middleware.api.console.door import Door
+    from Middleware.api.console.application import ConsoleApplication
     from Middleware.services.run_records.records import RunRecords
 
 # Requests that wait at the gate never occupy these threads, so model lists and health checks are still answered.
@@ -73,14 +73,14 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
 
 
 def _console(records: RunRecords, browsers: BrowserSafety, gated: WSGIApplication, observer: Listeners,
-             shared: bool) -> Door:
-    """Return the door of the console."""
+             shared: bool) -> ConsoleApplication:
+    """Return the WSGI application of the console."""
     # Imported here: without a console, nothing of it is needed.
-    from Middleware.api.console.door import Door, no_gate
+    from Middleware.api.console.application import ConsoleApplication, no_gate
 
     gate = gated.pass_through if isinstance(gated, ConcurrencyLimitMiddleware) else no_gate
-    return Door(records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB,
-                shared=shared)
+    return ConsoleApplication(records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB,
+                              shared=shared)
 
 
 def __getattr__(name: str) -> object:

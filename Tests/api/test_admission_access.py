@@ -1,4 +1,4 @@
-"""Who is let in at the outermost door: keys, web pages, and what every answer carries."""
+"""Which requests the admission accepts: keys, web pages, and what every answer carries."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""The gate at the front door, driven as a WSGI server would."""
+"""The concurrency gate, driven as a WSGI server would."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""Lookups, users, flags and listings: the door to configuration."""
+"""Lookups, users, flags and listings of the configuration."""
 from __future__ import annotations
 
 import builtins

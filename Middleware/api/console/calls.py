@@ -17,7 +17,7 @@ from Middleware.services.response_builder_service import to_json
 from Middleware.utilities.text_utils import did_you_mean
 
 if TYPE_CHECKING:
-    from Middleware.api.console.door import Door
+    from Middleware.api.console.application import ConsoleApplication
     from Middleware.api.console.sessions import Session
     from Middleware.services.run_records.records import RunRecords
     from Middleware.services.run_records.viewers import Viewer
@@ -29,7 +29,7 @@ class Role(enum.IntEnum):
     """What a session may do; each role may do what the ones below it may, in a wider circle."""
 
     # Before the sign-in.
-    NOBODY = 0
+    ANONYMOUS = 0
     OWN = 1
     ALL = 2
     OPERATOR = 3
@@ -198,7 +198,7 @@ class Call:
         request: the request that a route with ``runs`` has become.
     """
 
-    door: Door
+    application: ConsoleApplication
     environ: WSGIEnvironment
     session: Session
     parts: Mapping[str, str]
@@ -209,7 +209,7 @@ class Call:
     @property
     def records(self) -> RunRecords:
         """The console's object of the process."""
-        return self.door.records
+        return self.application.records
 
     @property
     def role(self) -> Role:

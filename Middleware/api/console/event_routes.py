@@ -194,7 +194,8 @@ class LiveStream:
             return True
         environ = self._call.environ
         try:
-            self._call.door.sessions.of_call(environ.get("REMOTE_ADDR", ""), environ.get("HTTP_AUTHORIZATION"), False)
+            self._call.application.sessions.of_call(environ.get("REMOTE_ADDR", ""), environ.get("HTTP_AUTHORIZATION"),
+                                                    False)
         except ConsoleError:
             return True
         return False

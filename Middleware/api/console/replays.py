@@ -62,7 +62,7 @@ def start_replay(call: Call, document: RunDocument, recording: Recording, start:
             return _answer(request, environ, lambda: start_user_prompt(
                 request, messages, request.stream, request.api_key, tools, sent.tool_choice))
 
-    call.door.run_in_background(call.environ, request, answer)
+    call.application.run_in_background(call.environ, request, answer)
     return request.request_id
 
 

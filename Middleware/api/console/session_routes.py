@@ -26,7 +26,7 @@ class SignedIn(SessionFacts):
 
 
 def register(routes: Routes) -> None:
-    routes.add("POST", "session", Role.NOBODY, sign_in)
+    routes.add("POST", "session", Role.ANONYMOUS, sign_in)
     routes.add("GET", "session", Role.OWN, show)
     routes.add("DELETE", "session", Role.OWN, sign_out)
     routes.add("GET", "sessions", Role.OPERATOR, listed)
@@ -40,8 +40,8 @@ def sign_in(call: Call) -> SignedIn:
     if (code is None) == (key is None) or not isinstance(given, str) or not given.strip():
         raise ConsoleError(400, "A sign-in needs either 'code', from a sign-in link, or 'key', an access key.")
     environ = call.environ
-    token, session = call.door.sessions.sign_in(environ.get("REMOTE_ADDR", ""), code, key and key.strip(),
-                                                _label(environ.get("HTTP_USER_AGENT", "")))
+    token, session = call.application.sessions.sign_in(environ.get("REMOTE_ADDR", ""), code, key and key.strip(),
+                                                       _label(environ.get("HTTP_USER_AGENT", "")))
     return {"token": token, **_facts(call, session)}
 
 
@@ -50,16 +50,16 @@ def show(call: Call) -> SessionFacts:
 
 
 def sign_out(call: Call) -> dict[str, bool]:
-    call.door.sessions.end_by_id(call.session.id)
+    call.application.sessions.end_by_id(call.session.id)
     return {"ended": True}
 
 
 def listed(call: Call) -> dict[str, list[SessionLine]]:
-    return {"sessions": call.door.sessions.lines(call.session)}
+    return {"sessions": call.application.sessions.lines(call.session)}
 
 
 def end(call: Call) -> dict[str, bool]:
-    if not call.door.sessions.end_by_id(call.parts["ID"]):
+    if not call.application.sessions.end_by_id(call.parts["ID"]):
         raise ConsoleError(404, "There is no such session; it may have ended meanwhile.", where="ID")
     return {"ended": True}
 

@@ -69,8 +69,8 @@ FORKED = Refusal("500 Internal Server Error",
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
-class OwnDoor(Protocol):
-    """A part of the server with a door of its own, which decides itself who is let in: the console."""
+class OwnAdmission(Protocol):
+    """A part of the server with an admission of its own, which decides which requests it accepts: the console."""
 
     def leads_to(self, environ: WSGIEnvironment) -> bool:
         """Return whether a request is for this part."""
@@ -92,13 +92,13 @@ class AdmissionMiddleware:
         browsers: the web pages that are admitted; by default those of this computer.
         private_only: refuse clients with public addresses.
         listeners: get the events of each request.
-        console: the door of the console; None without one.
+        console: answers the requests for the console; None without one.
         worker: returns the number of this process among several, which answers to POST name; None without others.
     """
 
     def __init__(self, app: WSGIApplication, max_request_mb: int = 0, keys: AccessKeys | None = None,
                  browsers: BrowserSafety | None = None, private_only: bool = False,
-                 console: OwnDoor | None = None, listeners: Observer | None = None,
+                 console: OwnAdmission | None = None, listeners: Observer | None = None,
                  worker: Callable[[], int] | None = None) -> None:
         self.app = app
         self._worker = worker

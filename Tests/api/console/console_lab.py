@@ -21,7 +21,7 @@ API = "/console/api/"
 
 
 class FakeRecords(SimpleNamespace):
-    """The console's object of the process, as far as the door itself needs it."""
+    """The console's object of the process, as far as its WSGI application itself needs it."""
 
     def __init__(self, folder: Path, mode: str = "on") -> None:
         self.index_file = folder / "index.db"

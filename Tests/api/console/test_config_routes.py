@@ -1,4 +1,4 @@
-"""The calls of the Configuration page over the door: who may save, what is refused, and that nothing else writes."""
+"""The calls of the Configuration page over HTTP: who may save, what is refused, and that nothing else writes."""
 from __future__ import annotations
 
 import time
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from Middleware.api.console.api import load_routes
+from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.console.calls import Role
-from Middleware.api.console.door import Door
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.cli.arguments import LaunchArguments
@@ -28,7 +28,7 @@ RUN = "a-run"
 
 
 class Consoles:
-    """One configuration behind two doors, with and without ``--console edit``, and a session of each role at both."""
+    """Two consoles of one configuration, with and without ``--console edit``, and a session of each role at both."""
 
     def __init__(self, public: Path) -> None:
         self.configs = write_tree(public)
@@ -41,8 +41,8 @@ class Consoles:
             self.records.append(records)
             records.store.finished(run(id=RUN, user="alice"))
             records.store.flush()
-            door = Door(records, keys, BrowserSafety(), lambda environ, start: [])
-            application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=door)
+            console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])
+            application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
             for role, key in KEYS.items():
                 self.browsers[role, mode] = Browser(application).sign_in_with(key)
             self.browsers["operator", mode] = Browser(application).sign_in(time.time(), records.folder.secret())
@@ -71,7 +71,7 @@ def consoles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Consol
     config_utils.reset_config_store()
 
 
-def test_a_save_over_the_door(consoles: Consoles) -> None:
+def test_a_save_over_http(consoles: Consoles) -> None:
     saved = consoles.save("operator", "edit")
     assert saved.status == 200 and "Ponder" in (consoles.configs / GENERAL).read_text("utf-8")
     assert consoles.save("operator", "edit", base="0" * 64).status == 409

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from Middleware.api.console.door import Door
+from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.services.run_records.archive import RunArchive
@@ -63,8 +63,8 @@ class Console:
         self.ring.counter = RunRing().counter  # type: ignore[attr-defined]
         records = SimpleNamespace(mode="on", recording="texts", folder=console, settings=settings, ring=self.ring,
                                   store=self.store, archive=RunArchive(self.ring, self.store))
-        door = Door(records, None, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
-        self.browser = Browser(AdmissionMiddleware(lambda environ, start: [], 1, None, console=door)).sign_in(
+        console_app = ConsoleApplication(records, None, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
+        self.browser = Browser(AdmissionMiddleware(lambda environ, start: [], 1, None, console=console_app)).sign_in(
             time.time(), console.secret())
 
     def get(self, path: str, **words: str) -> Any:

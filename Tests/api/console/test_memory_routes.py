@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.console.door import Door
+from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.services.discussions import editing
@@ -31,7 +31,7 @@ FIRST = "Mara hid the ledger."
 
 
 class Lab:
-    """The door before discussions of three kinds: without a key, of the key ``KEY``, and encrypted with it."""
+    """The console of discussions of three kinds: without a key, of the key ``KEY``, and encrypted with it."""
 
     def __init__(self, discussions: DiscussionLab, folder: Path) -> None:
         self.discussions = discussions
@@ -42,8 +42,8 @@ class Lab:
         store = RunStore(self.console, self.ring, settings)
         records = SimpleNamespace(mode="on", recording="texts", folder=self.console, settings=settings, ring=self.ring,
                                   store=store, archive=RunArchive(self.ring, store), make_atlas=None)
-        door = Door(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
-        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=door)
+        console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
+        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
         self.own = Browser(application).sign_in_with(KEY)
         self.all = Browser(application).sign_in_with(ALL_KEY)
         self.operator = Browser(application).sign_in(time.time(), self.console.secret())

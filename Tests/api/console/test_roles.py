@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from Middleware.api.console.api import load_routes
+from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.console.calls import Role
-from Middleware.api.console.door import Door
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.services.run_records.archive import RunArchive
@@ -53,7 +53,7 @@ class NumberedRing(Ring):
 
 
 class Lab:
-    """The door before an archive with all runs: one of each in memory, and a copy that has left it for the disk."""
+    """The console of an archive with all runs: one of each in memory, and a copy that has left it for the disk."""
 
     def __init__(self, folder: Path) -> None:
         keys = accepted(folder / "keys.txt", f"{OWN_KEY} console=own user=ann", f"{ALL_KEY} console=all user=ann",
@@ -65,12 +65,12 @@ class Lab:
         self.archive = RunArchive(self.ring, self.store)
         records = SimpleNamespace(mode="on", recording="texts", folder=console, settings=self.settings, ring=self.ring,
                                   store=self.store, archive=self.archive)
-        door = Door(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
-        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=door)
+        console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
+        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
         self.browsers = {"own": Browser(application).sign_in_with(OWN_KEY),
                          "all": Browser(application).sign_in_with(ALL_KEY),
                          "operator": Browser(application).sign_in(time.time(), console.secret())}
-        self.door = door
+        self.console_app = console_app
 
     def fill(self, role: str, where: str, status: str = "ok") -> None:
         """Make all runs anew as the viewer's own key would have it, in memory or on disk."""
@@ -180,7 +180,7 @@ def test_the_live_stream_shows_the_same_runs(lab: Lab, role: str) -> None:
 
 # The least role for each call; a call that is not here is one that nobody has thought of.
 LEAST: dict[str, Role] = {
-    "POST session": Role.NOBODY, "GET session": Role.OWN, "DELETE session": Role.OWN,
+    "POST session": Role.ANONYMOUS, "GET session": Role.OWN, "DELETE session": Role.OWN,
     "GET sessions": Role.OPERATOR, "DELETE sessions/ID": Role.OPERATOR,
     "GET runs": Role.OWN, "GET runs/ID": Role.OWN, "PUT runs/ID": Role.OWN, "DELETE runs/ID": Role.OWN,
     "DELETE runs": Role.OPERATOR, "GET runs/ID/texts/SPAN": Role.OWN, "GET runs/ID/export": Role.OWN,

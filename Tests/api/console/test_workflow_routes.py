@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from Middleware.api.console.door import Door
+from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.console.workflow_routes import MOST_BOXES, map_of
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
@@ -25,7 +25,7 @@ OWN_KEY, ALL_KEY, OTHER_KEY = "the-key-of-the-phone", "the-key-of-the-desk", "th
 
 
 class Console:
-    """The door before a small configuration, signed in with each role."""
+    """The console of a small configuration, signed in with each role."""
 
     def __init__(self, folder: Path, ring: Ring) -> None:
         keys = accepted(folder / "keys.txt", f"{OWN_KEY} console=own user=tester", f"{ALL_KEY} console=all user=tester",
@@ -34,8 +34,8 @@ class Console:
         records = SimpleNamespace(mode="on", recording="facts", folder=console, archive=RunArchive(ring),
                                   settings=SimpleNamespace(mode=lambda: "facts"), make_atlas=make_atlas,
                                   store=_store(folder))
-        door = Door(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
-        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=door)
+        console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
+        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
         self.own, self.all, self.other = (
             Browser(application).sign_in_with(key) for key in (OWN_KEY, ALL_KEY, OTHER_KEY))
         self.operator = Browser(application).sign_in(time.time(), console.secret())

@@ -1,4 +1,4 @@
-"""The six rules of the console's door, and its sessions. Which runs a session sees is tested with the archive."""
+"""The six rules of admission to the console, and its sessions. Which runs a session sees is tested with the archive."""
 from __future__ import annotations
 
 import base64
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.console import door as door_module
+from Middleware.api.console import application as console_module
+from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.console.calls import Call, Role
-from Middleware.api.console.door import Door
 from Middleware.api.console.sessions import FAILURES, OPERATOR_SECONDS
 from Middleware.api.console.sign_in import CODE_SECONDS, make_code, read_code
 from Middleware.api.console.static_files import StaticFiles
@@ -30,7 +30,7 @@ LINES = (CLIENT_KEY, f"{OWN_KEY} console=own user=ann  # Ann's phone", f"{ALL_KE
 
 
 class Lab:
-    """The door, with a clock that tests move, before an application that says which path it was asked for."""
+    """The console, with a clock that tests move, before an application that says which path it was asked for."""
 
     def __init__(self, root: Path, keys: AccessKeys | None = None, mode: str = "on", **options: Any) -> None:
         self.now = time.time()
@@ -43,15 +43,15 @@ class Lab:
         (self.static / "pages" / "one.mjs").write_text("export default 2;", "utf-8")
         shared = options.pop("shared", False)
         browsers = BrowserSafety(options.pop("origins", ()), machine="mill")
-        self.door = Door(self.records, keys, browsers, self.app,  # type: ignore[arg-type]
-                         modules=("session_routes",), static=StaticFiles(self.static),
-                         clock=lambda: self.now, shared=shared)
-        routes = self.door.routes
+        self.console_app = ConsoleApplication(self.records, keys, browsers, self.app,  # type: ignore[arg-type]
+                                              modules=("session_routes",), static=StaticFiles(self.static),
+                                              clock=lambda: self.now, shared=shared)
+        routes = self.console_app.routes
         routes.add("GET", "things/NAME", Role.OWN, self.thing, query=("kind",))
         routes.add("PUT", "things/NAME", Role.OPERATOR, self.thing, edit=True)
         routes.add("GET", "all", Role.ALL, self.thing)
         routes.add("POST", "things", Role.OWN, lambda call: call.body)
-        self.application = AdmissionMiddleware(self.app, 1, keys, browsers, console=self.door, **options)
+        self.application = AdmissionMiddleware(self.app, 1, keys, browsers, console=self.console_app, **options)
 
     @staticmethod
     def thing(call: Call) -> object:
@@ -86,7 +86,7 @@ def locked(tmp_path: Path) -> Lab:
     ("127.0.0.1:5000", 200), ("localhost:5000", 200), ("[::1]:5000", 200), ("192.168.1.5", 200), ("mill", 200),
     ("mill.local:5000", 200), ("nas.lan", 200), ("chat.example.com", 200), ("evil.example.org:5000", 403),
     ("5000.evil.org", 403), ("", 403), ("a b", 403)])
-def test_only_a_name_without_a_foreign_owner_opens_the_door(tmp_path: Path, host: str, status: int) -> None:
+def test_only_a_name_without_a_foreign_owner_is_admitted(tmp_path: Path, host: str, status: int) -> None:
     lab = Lab(tmp_path, origins=("https://chat.example.com",))
     browser = lab.operator()
     browser.host = host
@@ -142,7 +142,7 @@ def test_the_page_names_a_fresh_nonce_in_its_policy(lab: Lab) -> None:
 
 
 @table("path", [PAGE, "/console/static/1/app.js", API + "session", API + "nothing", "/console/nothing"])
-def test_every_answer_has_the_headers_of_the_door(lab: Lab, path: str) -> None:
+def test_every_answer_has_the_headers_of_the_console(lab: Lab, path: str) -> None:
     headers = lab.operator().get(path).headers
     assert headers["X-Content-Type-Options"] == "nosniff" and headers["Referrer-Policy"] == "no-referrer"
     assert headers["Cross-Origin-Opener-Policy"] == headers["Cross-Origin-Resource-Policy"] == "same-origin"
@@ -159,8 +159,8 @@ def test_files_under_their_version_are_kept_for_ever(lab: Lab) -> None:
     assert module.headers["Content-Type"] == "text/javascript; charset=utf-8" and module.data == b"export default 2;"
 
 
-@table("name", ["../door.py", "..%2fdoor.py", "pages/../../door.py", "", "pages", "index.html", "/etc/passwd",
-                "pages\\one.mjs", "app.js\0"])
+@table("name", ["../application.py", "..%2fapplication.py", "pages/../../application.py", "", "pages", "index.html",
+                "/etc/passwd", "pages\\one.mjs", "app.js\0"])
 def test_nothing_outside_of_the_folder_is_served(lab: Lab, name: str) -> None:
     assert lab.browser().get(f"/console/static/1/{name}").status in (400, 404)
 
@@ -184,9 +184,9 @@ def test_a_code_is_good_once(lab: Lab) -> None:
 def lab_of(lab: Lab) -> Lab:
     """Return a second server on the folder of the first."""
     copy = object.__new__(Lab)
-    copy.door = Door(lab.records, None, BrowserSafety(), lab.app,  # type: ignore[arg-type]
-                     modules=("session_routes",), clock=lambda: lab.now)
-    copy.application = AdmissionMiddleware(lab.app, console=copy.door)
+    copy.console_app = ConsoleApplication(lab.records, None, BrowserSafety(), lab.app,  # type: ignore[arg-type]
+                                          modules=("session_routes",), clock=lambda: lab.now)
+    copy.application = AdmissionMiddleware(lab.app, console=copy.console_app)
     return copy
 
 
@@ -227,7 +227,7 @@ def test_the_disk_is_not_needed_to_sign_in(lab: Lab, monkeypatch: pytest.MonkeyP
     def broken() -> object:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(lab.door.sessions.operators, "_index", broken)
+    monkeypatch.setattr(lab.console_app.sessions.operators, "_index", broken)
     browser = lab.operator()
     assert browser.get("session").status == 200
     assert browser.call("DELETE", "session").status == 200 and browser.get("session").status == 401
@@ -241,7 +241,7 @@ def test_a_session_outlives_a_disk_that_fails(lab: Lab, monkeypatch: pytest.Monk
     def broken() -> object:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(lab.door.sessions.operators, "_index", broken)
+    monkeypatch.setattr(lab.console_app.sessions.operators, "_index", broken)
     other.token += "x"
     assert [browser.get("session").status for _ in range(3)] == [200] * 3 and other.get("session").status == 401
     assert len([record for record in caplog.records if "could not be read" in record.getMessage()]) == 1
@@ -293,7 +293,7 @@ def test_an_accepted_key_without_the_word_is_told_how_its_line_would_read(locked
 def test_a_session_ends_with_the_right_of_its_key(locked: Lab, tmp_path: Path) -> None:
     browsers = [locked.browser().sign_in_with(key) for key in (OWN_KEY, ALL_KEY)]
     (tmp_path / "keys.txt").write_text(f"{OWN_KEY} user=ann\n{CLIENT_KEY}\n", "utf-8")
-    locked.door.keys._next_look = 0.0  # type: ignore[union-attr]
+    locked.console_app.keys._next_look = 0.0  # type: ignore[union-attr]
     assert [browser.get("session").status for browser in browsers] == [401, 401]
 
 
@@ -321,18 +321,18 @@ def test_a_key_is_signed_in_with_all_processes_on_one_folder(tmp_path: Path) -> 
     revoked.token = one.browser().sign_in_with(ALL_KEY).token
     for lines, status in ((LINES[:1], 401), (LINES, 401)):
         path.write_text("\n".join(lines), "utf-8")
-        two.door.keys._next_look = 0.0  # type: ignore[union-attr]
+        two.console_app.keys._next_look = 0.0  # type: ignore[union-attr]
         assert revoked.get("session").status == status
     # Nor is a token of another folder one.
     other = Lab(tmp_path / "other", accepted(path, *LINES), shared=True)
-    other.door.sessions.keys._secret = lambda: b"x" * 32  # type: ignore[attr-defined]
+    other.console_app.sessions.keys._secret = lambda: b"x" * 32  # type: ignore[attr-defined]
     foreign = other.browser()
     foreign.token = one.browser().sign_in_with(OWN_KEY).token
     assert foreign.get("session").status == 401
 
 
 def test_without_other_processes_a_token_of_a_key_says_nothing(locked: Lab, tmp_path: Path) -> None:
-    browser = Lab(tmp_path, locked.door.keys).browser()
+    browser = Lab(tmp_path, locked.console_app.keys).browser()
     browser.token = locked.browser().sign_in_with(OWN_KEY).token
     assert browser.get("session").status == 401 and len(browser.token) < 80
 
@@ -394,7 +394,7 @@ def test_console_calls_are_judged_by_their_head(lab: Lab) -> None:
     assert not lab.application.refuses({**head, "HTTP_AUTHORIZATION": f"Bearer {token}"})
     sign_in = {**head, "PATH_INFO": API + "session"}
     assert not lab.application.refuses(dict(sign_in))
-    assert lab.application.refuses({**sign_in, "CONTENT_LENGTH": str(door_module.SIGN_IN_BYTES + 1)})
+    assert lab.application.refuses({**sign_in, "CONTENT_LENGTH": str(console_module.SIGN_IN_BYTES + 1)})
     environ = {**head, "wsgi.input": None}
     b"".join(lab.application(environ, lambda status, headers: None))  # type: ignore[arg-type,return-value]
     assert environ[BODY_LEFT_KEY]  # type: ignore[comparison-overlap]
@@ -437,13 +437,13 @@ def test_saving_needs_edit(tmp_path: Path) -> None:
 
 
 def test_a_broken_route_answers_and_is_logged(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    lab.door.routes.add("GET", "broken", Role.OWN, lambda call: 1 / 0)
+    lab.console_app.routes.add("GET", "broken", Role.OWN, lambda call: 1 / 0)
     answer = lab.operator().get("broken")
     assert answer.status == 500 and json.loads(answer.data)["error"]["type"] == "internal_server_error"
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_public_peers_are_refused_before_the_door(tmp_path: Path) -> None:
+def test_public_peers_are_refused_before_the_console(tmp_path: Path) -> None:
     browser = Lab(tmp_path, private_only=True).browser()
     browser.address = "8.8.8.8"
     assert browser.get(PAGE).status == 403

@@ -1,4 +1,4 @@
-"""The door of the console: who may come in by which call, before anything else is looked at.
+"""The WSGI application of the console: it decides who may make which call, before it looks at anything else.
 
 The page and its files are public and hold nothing. Every call of the API needs a token in ``Authorization``, which no
 foreign page can send, and is refused unless it comes from the page that this server itself has sent.
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PREFIX = "/console"
-NOBODY = Session(Role.NOBODY)
+ANONYMOUS = Session(Role.ANONYMOUS)
 # Of a sign-in, which anybody may send: a code or a key, and room around them.
 SIGN_IN_BYTES = 16 * 1024
 # A thread that has not begun by then belongs to a machine that has other troubles.
@@ -81,7 +81,7 @@ def no_gate(app: WSGIApplication, environ: WSGIEnvironment, start_response: Star
     return app(environ, start_response)
 
 
-class Door:
+class ConsoleApplication:
     """Answers everything below ``/console``.
 
     Args:
@@ -197,9 +197,9 @@ class Door:
             # Which calls there are is told only to those who may make one.
             authenticate()
             raise
-        if route.least is Role.NOBODY:
+        if route.least is Role.ANONYMOUS:
             _require_small_body(environ)
-            return route, Call(self, environ, NOBODY, parts, self._query(environ, route))
+            return route, Call(self, environ, ANONYMOUS, parts, self._query(environ, route))
         session = authenticate()
         if session.role < route.least:
             raise ConsoleError(403, f"This needs the role '{route.least.word}', and the session has "
@@ -232,7 +232,7 @@ class Door:
         if words[:1] != ("api",):
             return self._send_file(environ, start_response, words)
         route, call = self._admit(environ, words)
-        refusal = take_body(environ, SIGN_IN_BYTES if route.least is Role.NOBODY else self._limit)
+        refusal = take_body(environ, SIGN_IN_BYTES if route.least is Role.ANONYMOUS else self._limit)
         if refusal is not None:
             raise ConsoleError(int(refusal.status[:3]), refusal.message)
         start_response = _as_api(start_response)
@@ -293,12 +293,12 @@ class Door:
                                  if isinstance(value, str) or key in ("wsgi.url_scheme", "wsgi.version")}
         copy.update({REQUEST_ID_KEY: request.request_id, "wsgi.input": BytesIO(b""), "CONTENT_LENGTH": "0"})
         arrived = threading.Event()
-        on_kept_thread(partial(self._answer_nobody, copy, request, app, arrived), "console-run")
+        on_kept_thread(partial(self._answer_in_background, copy, request, app, arrived), "console-run")
         # The run is found under its id as soon as its caller knows that.
         arrived.wait(ARRIVAL_SECONDS)
 
-    def _answer_nobody(self, environ: WSGIEnvironment, request: RequestContext, app: WSGIApplication,
-                       arrived: threading.Event) -> None:
+    def _answer_in_background(self, environ: WSGIEnvironment, request: RequestContext, app: WSGIApplication,
+                              arrived: threading.Event) -> None:
         def start(status: str, headers: list[tuple[str, str]], *exc_info: object) -> Callable[[bytes], object]:
             return bytes
 
