@@ -26,7 +26,7 @@ from Middleware.common.constants import CHILD_VARIABLE
 from Middleware.utilities.http.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from Middleware.cli.worker_processes import Seat
+    from Middleware.cli.worker_processes import ParentConnection
     from Middleware.services.run_records.records import RunRecords
     from Middleware.utilities.postgres.worker import StateWorker
 
@@ -45,7 +45,7 @@ class Launch:
         demo: the demo back-end runs, and the printed lines say how to try it.
         records: the recorded runs; None where none are.
         drain_seconds: how long requests may go on after a signal to stop; 0: they are cancelled.
-        seat: the connection to the process that has started this one and others; None if there is none.
+        parent: the connection to the process that has started this one and others; None if there is none.
         workers: how many that one has started.
         state: the connections to the state database; None with files.
     """
@@ -59,22 +59,27 @@ class Launch:
     demo: bool = False
     records: RunRecords | None = None
     drain_seconds: float = 0
-    seat: Seat | None = None
+    parent: ParentConnection | None = None
     workers: int = 1
     state: StateWorker | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process does what one of several on a socket does for all: log and check the configuration."""
+        return self.parent is None or self.parent.number == 1
 
     def announce(self) -> None:
         """Print where the server is, once it accepts connections, and begin to check the configuration.
 
         Of several processes on one socket, one does that for all.
         """
-        if self.seat is None or self.seat.speaks:
+        if self.parent is None or self.parent.announces:
             for line in announcement.describe(self.host, self.port, self.address, self.demo, self.records, self.state,
                                               self.workers):
                 say(line)
-        if self.seat is not None and self.state is not None:
+        if self.parent is not None and self.state is not None:
             say(f"Worker {self.state.session.number} (process {os.getpid()}) serves")
-        if self.seat is None or self.seat.number == 1:
+        if self.is_first:
             self.load_check.begin()
 
 
@@ -147,7 +152,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, share
 
     With several processes it does not return: this one starts them and watches.
     """
-    seat = _seat()
+    parent = _parent()
     arguments = parse_arguments(argv, program_name(), command_list())
     if arguments.database and not shares:
         raise StartError("A state database needs native threads: start run_waitress.py instead, without Eventlet.")
@@ -165,13 +170,13 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, share
         from Middleware.cli.init.command import offer
         offer()
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
-    if arguments.workers > 1 and seat is None:
+    if arguments.workers > 1 and parent is None:
         # Imported here: most servers are one process.
         from Middleware.cli.worker_processes import become_parent
         raise SystemExit(become_parent(bind_socket(instance.LISTEN_ADDRESS, users.resolve_port()), arguments.workers))
     state = configure(arguments)
     host = instance.LISTEN_ADDRESS
-    sock = bind_socket(host, users.resolve_port()) if seat is None else seat.sock
+    sock = bind_socket(host, users.resolve_port()) if parent is None else parent.sock
     address, port = sock.getsockname()[:2]
     instance.PORT = port
     instance.PRIVATE_CLIENTS_ONLY = \
@@ -184,18 +189,19 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, share
     application = build_application(threads, [load_check], records)
     if records is not None:
         records.begin()
-    if seat is None or seat.number == 1:
+    launch = Launch(application, sock, host, port, address, load_check, demo_mode, records, arguments.drain_seconds,
+                    parent, arguments.workers, state)
+    if launch.is_first:
         announcement.log_access(address)
-    return Launch(application, sock, host, port, address, load_check, demo_mode, records, arguments.drain_seconds, seat,
-                  arguments.workers, state)
+    return launch
 
 
-def _seat() -> Seat | None:
-    """Return what this process has from a parent that starts several; None if there is none."""
+def _parent() -> ParentConnection | None:
+    """Return the connection to a parent that starts several processes; None if there is none."""
     # Imported here: only a parent and its children need it.
     if CHILD_VARIABLE not in os.environ:
         return None
-    from Middleware.cli.worker_processes import take_seat
-    seat = take_seat()
-    instance.WORKER_NUMBER = seat.number
-    return seat
+    from Middleware.cli.worker_processes import connect_to_parent
+    parent = connect_to_parent()
+    instance.WORKER_NUMBER = parent.number
+    return parent

@@ -1,4 +1,4 @@
-"""Several server processes on one listening socket: the parent that starts and watches them, and its end in each child.
+"""Several server processes on one listening socket: the parent that starts and watches them, and each child's connection.
 
 The parent holds the socket and starts every child with its own command line. It imports next to nothing, so that it
 needs little memory beside its children: ``become_parent`` replaces the launcher, which has read and checked everything,
@@ -52,22 +52,22 @@ _SERVES = b"s"
 # -- the child ----------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
-class Seat:
-    """What a child has from its parent.
+class ParentConnection:
+    """A child's connection to its parent, and what the parent has sent over it.
 
     Attributes:
         number: the child's own, from 1.
-        speaks: it prints the lines about the server, which are the same for all.
+        announces: this child prints the lines about the server, which are the same for all.
         sock: the listening socket of all children.
         channel: the connection to the parent.
     """
 
     number: int
-    speaks: bool
+    announces: bool
     sock: socket.socket
     channel: socket.socket
 
-    def serve(self, stop: Callable[[], object]) -> None:
+    def report_serving(self, stop: Callable[[], object]) -> None:
         """Tell the parent that the child serves, and have ``stop`` called when it is to end."""
         threading.Thread(target=self._watch, args=(stop,), name="parent-watch", daemon=True).start()
 
@@ -79,19 +79,19 @@ class Seat:
         stop()
 
 
-def take_seat() -> Seat:
+def connect_to_parent() -> ParentConnection:
     """Return what the parent has sent to this child. It can be called once."""
     # Not for the programs that the child starts.
     del os.environ[CHILD_VARIABLE]
     sent = json.loads(sys.stdin.buffer.readline())
-    return Seat(sent["number"], sent["speaks"], _received(sent["listener"]), _received(sent["channel"]))
+    return ParentConnection(sent["number"], sent["speaks"], _received(sent["listener"]), _received(sent["channel"]))
 
 
 def _received(sent: int | str) -> socket.socket:
     if sys.platform == "win32":
         return socket.fromshare(base64.b64decode(str(sent)))
     received = socket.socket(fileno=int(sent))
-    # Programs that the child starts shall not hold it.
+    # Programs that the child starts must not hold it.
     received.set_inheritable(False)
     return received
 
@@ -150,11 +150,12 @@ class _Child:
                 sent = [listener.fileno(), theirs.fileno()]
             self.process = process
             assert process.stdin is not None
-            seat = {"number": self.number, "speaks": self.number == 1 and not self.has_served, "listener": sent[0],
-                    "channel": sent[1]}
+            # A parent of an earlier release starts children of this one when it replaces them: the names must stay.
+            message = {"number": self.number, "speaks": self.number == 1 and not self.has_served, "listener": sent[0],
+                       "channel": sent[1]}
             # A process that has ended already is noticed below.
             with contextlib.suppress(OSError), process.stdin:
-                process.stdin.write(json.dumps(seat).encode("ascii") + b"\n")
+                process.stdin.write(json.dumps(message).encode("ascii") + b"\n")
         finally:
             # The child has its own copy. If it was not started, nobody writes to the other end.
             if sys.platform != "win32" or self.process is None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot 
 PROGRAM = textwrap.dedent("""
     import os, select, signal, socket, sys
     sys.path.insert(0, {root!r})
-    from Middleware.cli.worker_processes import become_parent, take_seat
+    from Middleware.cli.worker_processes import become_parent, connect_to_parent
     from Middleware.common.constants import CHILD_VARIABLE
     folder, count = sys.argv[1:]
     if CHILD_VARIABLE not in os.environ:
@@ -35,25 +35,25 @@ PROGRAM = textwrap.dedent("""
         sock.listen()
         print(sock.getsockname()[1], flush=True)
         sys.exit(become_parent(sock, int(count)))
-    seat = take_seat()
-    if os.path.exists(os.path.join(folder, f"fail-{{seat.number}}")):
+    parent = connect_to_parent()
+    if os.path.exists(os.path.join(folder, f"fail-{{parent.number}}")):
         sys.exit(3)
     asked = []
     def note(event):
         with open(os.path.join(folder, "events"), "a") as file:
-            file.write(f"{{event}} {{seat.number}}\\n")
+            file.write(f"{{event}} {{parent.number}}\\n")
     if os.path.exists(os.path.join(folder, "stubborn")):
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     note("serves")
-    seat.serve(lambda: asked.append(1))
+    parent.report_serving(lambda: asked.append(1))
     while not asked or os.path.exists(os.path.join(folder, "stubborn")):
-        if select.select([seat.sock], [], [], 0.02)[0]:
-            seat.sock.setblocking(False)
+        if select.select([parent.sock], [], [], 0.02)[0]:
+            parent.sock.setblocking(False)
             try:
-                client = seat.sock.accept()[0]
+                client = parent.sock.accept()[0]
             except BlockingIOError:
                 continue
-            client.sendall(f"{{seat.number}} {{os.getpid()}}".encode())
+            client.sendall(f"{{parent.number}} {{os.getpid()}}".encode())
             client.close()
     note("ends")
 """)

@@ -290,8 +290,8 @@ def serve(launch: Launch) -> None:
     # The signals are caught before the first request is taken.
     with StopSignals(wake=server.pull_trigger) as signals:
         launch.announce()
-        if launch.seat is not None:
-            launch.seat.serve(signals.request)
+        if launch.parent is not None:
+            launch.parent.report_serving(signals.request)
         while not signals.requested:
             turn(channels)
             slow_clients.sweep(channels.values())
