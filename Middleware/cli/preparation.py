@@ -24,8 +24,8 @@ from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck
-    from Middleware.models.atlas import Atlas
     from Middleware.models.config_editor import ConfigEditor
+    from Middleware.models.workflow_catalog import WorkflowCatalog
     from Middleware.services.run_records.records import RunRecords
     from Middleware.utilities.postgres.worker import StateWorker
 
@@ -92,7 +92,7 @@ def build_records(arguments: LaunchArguments) -> RunRecords | None:
         return None
     from Middleware.services.run_records.records import build_records
     records = build_records(arguments.console, arguments.record, arguments.metrics, arguments.otel)
-    records.make_atlas, records.make_editor = _make_atlas, _make_editor
+    records.make_workflow_catalog, records.make_editor = _make_workflow_catalog, _make_editor
     return records
 
 
@@ -133,9 +133,9 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _make_atlas(users: Iterable[str] | None) -> Atlas:
-    from Middleware.cli import atlas
-    return atlas.Atlas(users)
+def _make_workflow_catalog(users: Iterable[str] | None) -> WorkflowCatalog:
+    from Middleware.cli import workflow_catalog
+    return workflow_catalog.WorkflowCatalog(users)
 
 
 def _make_editor(records: RunRecords) -> ConfigEditor:

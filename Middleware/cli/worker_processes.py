@@ -1,4 +1,4 @@
-"""Several server processes on one listening socket: the parent that starts and watches them, and each child's connection.
+"""Several server processes on one listening socket: the parent, which starts and watches them, and its children.
 
 The parent holds the socket and starts every child with its own command line. It imports next to nothing, so that it
 needs little memory beside its children: ``become_parent`` replaces the launcher, which has read and checked everything,

@@ -198,7 +198,8 @@ threading.Thread(target=watch, args=[QUESTION], daemon=True).start()
 import run_waitress
 sys.exit(run_waitress.main())
 """
-ROOMS = ("Middleware.api.console", "Middleware.services.run_records", "Middleware.cli.atlas", "Middleware.cli.editing")
+PACKAGES = ("Middleware.api.console", "Middleware.services.run_records", "Middleware.cli.workflow_catalog",
+            "Middleware.cli.editing")
 
 
 @pytest.mark.parametrize("mode", ["off", "on"])
@@ -221,7 +222,7 @@ def test_off_leaves_no_trace(tmp_path: Path, shared_backend: Backend, mode: str)
         assert until(answer.exists, 20)
         found = json.loads(answer.read_text("utf-8"))
         output = server.output()
-    rooms = [name for name in found["modules"] if name.startswith(ROOMS)]
+    rooms = [name for name in found["modules"] if name.startswith(PACKAGES)]
     threads = [name for name in found["threads"] if name == WRITER]
     files = {path for path in tmp_path.rglob("*") if path not in before and "Console" in path.parts}
     if mode == "off":

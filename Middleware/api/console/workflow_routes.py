@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.api.console.calls import Call, ConsoleError, Role, Routes
-from Middleware.models.atlas import Atlas, Listed
+from Middleware.models.workflow_catalog import WorkflowCatalog, WorkflowSummary
 from Middleware.services.run_records.queries import RunQuery
 
 if TYPE_CHECKING:
@@ -46,31 +46,31 @@ def register(routes: Routes) -> None:
 
 def workflows(call: Call) -> object:
     """Return the list of workflows."""
-    return {"workflows": [asdict(listed) for listed in _atlas(call).workflows()]}
+    return {"workflows": [asdict(listed) for listed in _catalog(call).workflows()]}
 
 
 def workflow(call: Call) -> object:
     """Return one workflow, its nodes, and what they took in the last runs."""
     path = f"{call.parts['FOLDER']}/{call.parts['NAME']}".removeprefix("/")
-    found = _atlas(call).workflow(path)
+    found = _catalog(call).workflow(path)
     if found is None:
         raise ConsoleError(404, f"There is no workflow {path[:200]!r}, or nobody whose runs you may see uses it.",
                            where="NAME")
     runs, figures = figures_of(call.records.archive, call.viewer, path)
     nodes = [{**asdict(node), "figures": figures.get(node.index)} for node in found.nodes]
-    return {**asdict(found.listed), "hash": found.hash, "nodes": nodes,
+    return {**asdict(found.summary), "hash": found.hash, "nodes": nodes,
             "findings": [asdict(finding) for finding in found.findings], "runs": runs}
 
 
 def map_(call: Call) -> object:
     """Return the map: boxes and arrows, of what one user or any user reaches."""
     user = call.query.get("user")
-    boxes, arrows = map_of([one for one in _atlas(call).workflows() if one.users and (not user or user in one.users)])
+    boxes, arrows = map_of([one for one in _catalog(call).workflows() if one.users and (not user or user in one.users)])
     return {"boxes": boxes, "arrows": arrows}
 
 
-def _atlas(call: Call) -> Atlas:
-    make = call.records.make_atlas
+def _catalog(call: Call) -> WorkflowCatalog:
+    make = call.records.make_workflow_catalog
     if make is None:
         raise ConsoleError(404, "This server was not started by a launcher that reads workflows.")
     return make(call.viewer.users)
@@ -119,7 +119,7 @@ def path_of(span: Span) -> str:
 
 # -- the map -----------------------------------------------------------------------------------------------------------
 
-def map_of(listed: Sequence[Listed]) -> tuple[list[Box], list[Arrow]]:
+def map_of(listed: Sequence[WorkflowSummary]) -> tuple[list[Box], list[Arrow]]:
     """Return boxes and arrows: users and routings, workflows, endpoints. Too many workflows become their folders."""
     endpoints = {name for one in listed for name in one.endpoints}
     by_folder = len(listed) + len(endpoints) > MOST_BOXES
@@ -129,7 +129,7 @@ def map_of(listed: Sequence[Listed]) -> tuple[list[Box], list[Arrow]]:
     def box(kind: str, name: str, label: str) -> str:
         return boxes.setdefault(f"{kind}:{name}", {"id": f"{kind}:{name}", "kind": kind, "label": label})["id"]
 
-    def of(one: Listed) -> str:
+    def of(one: WorkflowSummary) -> str:
         return box("folder", one.folder, one.folder) if by_folder else box("workflow", one.path, one.name)
 
     def arrow(source: str, target: str, label: str = "") -> None:

@@ -21,8 +21,8 @@ from Middleware.services.run_records.writer import RunStore
 from Middleware.utilities.config.paths import console_directory
 
 if TYPE_CHECKING:
-    from Middleware.models.atlas import MakeAtlas
     from Middleware.models.config_editor import MakeEditor
+    from Middleware.models.workflow_catalog import MakeWorkflowCatalog
     from Middleware.services.run_records.metrics import RunMetrics
     from Middleware.services.run_records.traces import RunTraces
 
@@ -40,7 +40,7 @@ class RunRecords:
         folder: where runs are kept.
         settings: what is kept there.
         archive: the runs for everybody who looks at them.
-        make_atlas: reads the workflows, for the pages about them; it belongs to the floor above the API.
+        make_workflow_catalog: reads the workflows, for the pages about them; it belongs to the layer above the API.
         make_editor: shows and changes the configuration; so does it.
         metrics: what ``/metrics`` shows; None: it is not served.
         traces: gives requests their traces, and sends them; None: none are sent.
@@ -53,7 +53,7 @@ class RunRecords:
     store: RunStore
     archive: RunArchive
     recorder: RunRecorder
-    make_atlas: MakeAtlas | None = None
+    make_workflow_catalog: MakeWorkflowCatalog | None = None
     make_editor: MakeEditor | None = None
     metrics: RunMetrics | None = None
     traces: RunTraces | None = None

@@ -41,7 +41,7 @@ class Lab:
         settings = RecordSettings(self.console, "texts")
         store = RunStore(self.console, self.ring, settings)
         records = SimpleNamespace(mode="on", recording="texts", folder=self.console, settings=settings, ring=self.ring,
-                                  store=store, archive=RunArchive(self.ring, store), make_atlas=None)
+                                  store=store, archive=RunArchive(self.ring, store), make_workflow_catalog=None)
         console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
         application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
         self.own = Browser(application).sign_in_with(KEY)

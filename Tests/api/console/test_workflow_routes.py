@@ -12,8 +12,8 @@ from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.console.workflow_routes import MOST_BOXES, map_of
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
-from Middleware.cli.atlas import Atlas
-from Middleware.models.atlas import Listed, Use
+from Middleware.cli.workflow_catalog import WorkflowCatalog
+from Middleware.models.workflow_catalog import WorkflowSummary, WorkflowUse
 from Middleware.services.run_records.archive import RunArchive
 from Middleware.services.run_records.folder import ConsoleFolder
 from Middleware.services.run_records.model import RunDocument, Span
@@ -32,8 +32,8 @@ class Console:
                         f"{OTHER_KEY} console=all user=other", users=("tester", "other"))
         console = ConsoleFolder(str(folder / "Console"))
         records = SimpleNamespace(mode="on", recording="facts", folder=console, archive=RunArchive(ring),
-                                  settings=SimpleNamespace(mode=lambda: "facts"), make_atlas=make_atlas,
-                                  store=_store(folder))
+                                  settings=SimpleNamespace(mode=lambda: "facts"),
+                                  make_workflow_catalog=make_workflow_catalog, store=_store(folder))
         console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
         application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
         self.own, self.all, self.other = (
@@ -46,8 +46,8 @@ def _store(folder: Path) -> SimpleNamespace:
     return SimpleNamespace(index=FakeRecords(folder).index)
 
 
-def make_atlas(users: Iterable[str] | None) -> Atlas:
-    return Atlas(users)
+def make_workflow_catalog(users: Iterable[str] | None) -> WorkflowCatalog:
+    return WorkflowCatalog(users)
 
 
 @pytest.fixture
@@ -129,8 +129,8 @@ def test_the_map(console: Console) -> None:
 
 
 def test_a_large_map_has_folders() -> None:
-    listed = [Listed(f"Workflows/f{number % 3}/W{number}.json", f"f{number % 3}", f"W{number}", 1, ["Main"], [
-        f"Workflows/f0/W{number - number % 3}.json"], ["me"], [Use("category", f"C{number}", "Routing/r.json")])
+    listed = [WorkflowSummary(f"Workflows/f{number % 3}/W{number}.json", f"f{number % 3}", f"W{number}", 1, ["Main"], [
+        f"Workflows/f0/W{number - number % 3}.json"], ["me"], [WorkflowUse("category", f"C{number}", "Routing/r.json")])
         for number in range(MOST_BOXES)]
     boxes, arrows = map_of(listed)
     assert sorted(box["id"] for box in boxes) == [

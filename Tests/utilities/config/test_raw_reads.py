@@ -30,7 +30,7 @@ the object is called like one of the configuration."""
 # run console's pages of workflows, and tests that are made of recorded files.
 AS_WRITTEN = (*(f"Middleware/cli/check/{name}_checks.py" for name in (
     "call", "condition", "endpoint", "file", "memory", "node", "preset", "prompt", "user", "value", "workflow")),
-              "Middleware/utilities/config/", "Middleware/cli/atlas.py",
+              "Middleware/utilities/config/", "Middleware/cli/workflow_catalog.py",
               "Middleware/services/run_records/exported_test.py")
 
 ALLOWED = {

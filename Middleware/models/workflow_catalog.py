@@ -1,4 +1,4 @@
-"""The workflows as they are connected, in the words of the console's API."""
+"""The workflows as they are connected, with the fields of the console's API."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -7,8 +7,8 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Use:
-    """What leads to a workflow.
+class WorkflowUse:
+    """One thing that uses a workflow.
 
     Attributes:
         kind: ``category`` (of a routing), ``model`` (that clients choose), ``default`` (of a user), ``key`` (of a
@@ -25,7 +25,7 @@ class Use:
 
 
 @dataclass
-class Listed:
+class WorkflowSummary:
     """A workflow in a list.
 
     Attributes:
@@ -43,7 +43,7 @@ class Listed:
     endpoints: list[str] = field(default_factory=list)
     children: list[str] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
-    used_by: list[Use] = field(default_factory=list)
+    used_by: list[WorkflowUse] = field(default_factory=list)
     problem: str = ""
 
 
@@ -56,7 +56,7 @@ class Child:
 
 
 @dataclass(frozen=True)
-class Found:
+class WorkflowFinding:
     """A finding of the check about a workflow, in words."""
 
     severity: str
@@ -89,7 +89,7 @@ class Node:
     children: list[Child]
     line: int | None
     json: object = None
-    findings: list[Found] = field(default_factory=list)
+    findings: list[WorkflowFinding] = field(default_factory=list)
 
 
 @dataclass
@@ -101,23 +101,23 @@ class Workflow:
         hash: of the file's text without secrets, as recorded runs have it.
     """
 
-    listed: Listed
+    summary: WorkflowSummary
     nodes: list[Node]
-    findings: list[Found]
+    findings: list[WorkflowFinding]
     hash: str = ""
 
 
-class Atlas(Protocol):
+class WorkflowCatalog(Protocol):
     """Reads the workflows from the files."""
 
-    def workflows(self) -> list[Listed]:
+    def workflows(self) -> list[WorkflowSummary]:
         """Return all workflows."""
 
     def workflow(self, path: str) -> Workflow | None:
         """Return one of them, by its path below ``Workflows`` without ``.json``; None if there is none."""
 
 
-class MakeAtlas(Protocol):
-    """Makes an ``Atlas`` for some users, or for all."""
+class MakeWorkflowCatalog(Protocol):
+    """Makes a ``WorkflowCatalog`` for some users, or for all."""
 
-    def __call__(self, users: Iterable[str] | None) -> Atlas: ...
+    def __call__(self, users: Iterable[str] | None) -> WorkflowCatalog: ...

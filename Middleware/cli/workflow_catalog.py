@@ -22,9 +22,9 @@ from Middleware.cli.check.tree_check import FileOnlyLookups
 from Middleware.cli.check.user_checks import MEMORY_KEYS, UserCheck
 from Middleware.cli.check.workflow_checks import check_workflow, views_of
 from Middleware.exceptions import ConfigurationError, WilmerError
-from Middleware.models.atlas import Child, Found, Listed, Node, Use, Workflow
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.models.workflow_catalog import Child, Node, Workflow, WorkflowFinding, WorkflowSummary, WorkflowUse
 from Middleware.services.run_records.completion import ConfigVersions
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import NODE, is_responder
@@ -37,21 +37,21 @@ _OUTPUT = re.compile(r"agent([1-9][0-9]{0,5})Output")
 _NODE = re.compile(r"(?:nodes)?\[(\d+)\]")
 
 
-class Atlas:
+class WorkflowCatalog:
     """Answers for some users, or for all and for the files that nobody uses."""
 
     def __init__(self, users: Iterable[str] | None = None) -> None:
         self._known = list(config_utils.configured_users() or [config_utils.get_current_username()])
         self._all = users is None
         self._users = self._known if users is None else [user for user in self._known if user in frozenset(users)]
-        self._listed: dict[str, Listed] = {}
+        self._summaries: dict[str, WorkflowSummary] = {}
         self._loaded: dict[str, LoadedWorkflow] = {}
 
-    def workflows(self) -> list[Listed]:
+    def workflows(self) -> list[WorkflowSummary]:
         """Return all workflows by folder and name, as they were when this was asked first."""
-        if not self._listed:
+        if not self._summaries:
             self._read()
-        return sorted(self._listed.values(), key=lambda listed: (listed.folder.casefold(), listed.name.casefold()))
+        return sorted(self._summaries.values(), key=lambda one: (one.folder.casefold(), one.name.casefold()))
 
     def _read(self) -> None:
         tree = read_tree(config_utils.get_root_config_directory(), self._users)
@@ -60,25 +60,25 @@ class Atlas:
             with _as_user(user):
                 self._add_user(user, [*files])
         for display, path in files.items() if self._all else ():
-            if display not in self._listed:
+            if display not in self._summaries:
                 self._add_unused(display, path)
 
     def workflow(self, path: str) -> Workflow | None:
         """Return one of them by the path of its file below ``Workflows``, without ``.json``; None if it is not there.
         """
         display = f"{FOLDER}{path}.json"
-        listed = next((one for one in self.workflows() if one.path == display), None)
-        if listed is None:
+        summary = next((one for one in self.workflows() if one.path == display), None)
+        if summary is None:
             return None
         if display not in self._loaded:
             file = os.path.join(config_utils.get_root_config_directory(), *display.split("/"))
             broken = check_source(file, display, KINDS["workflow"])
-            return Workflow(listed, [], [_found(finding) for finding in broken.findings])
+            return Workflow(summary, [], [_found(finding) for finding in broken.findings])
         loaded = self._loaded[display]
-        if not listed.users:
-            return _described(listed, loaded, FileOnlyLookups())
-        with _as_user(listed.users[0]):
-            return _described(listed, loaded, Lookups())
+        if not summary.users:
+            return _described(summary, loaded, FileOnlyLookups())
+        with _as_user(summary.users[0]):
+            return _described(summary, loaded, Lookups())
 
     # -- what there is -----------------------------------------------------------------------------------------------
     def _add_user(self, user: str, files: Sequence[str]) -> None:
@@ -90,15 +90,15 @@ class Atlas:
         except WilmerError:
             return
         for loaded in reached:
-            listed = self._add(loaded, lookups)
-            listed.users.append(user)
+            summary = self._add(loaded, lookups)
+            summary.users.append(user)
         for loaded in reached:
             self._add_children(loaded, lookups)
         for use, target in _uses_of_user(user, check, lookups):
             self._use(target, use)
 
-    def _add(self, loaded: LoadedWorkflow, lookups: Lookups) -> Listed:
-        known = self._listed.get(loaded.display)
+    def _add(self, loaded: LoadedWorkflow, lookups: Lookups) -> WorkflowSummary:
+        known = self._summaries.get(loaded.display)
         if known is not None:
             return known
         folder, _, name = loaded.display.removeprefix(FOLDER).removesuffix(".json").rpartition("/")
@@ -106,32 +106,33 @@ class Atlas:
         endpoints = dict.fromkeys(name for view in views_of(loaded, lookups) for name in _endpoints(view)
                                   if "{" not in name)
         self._loaded[loaded.display] = loaded
-        listed = self._listed[loaded.display] = Listed(loaded.display, folder, name, len(loaded.nodes), [*endpoints])
-        return listed
+        summary = self._summaries[loaded.display] = WorkflowSummary(loaded.display, folder, name, len(loaded.nodes),
+                                                                    [*endpoints])
+        return summary
 
     def _add_children(self, loaded: LoadedWorkflow, lookups: Lookups) -> None:
-        listed = self._listed[loaded.display]
+        summary = self._summaries[loaded.display]
         for view in views_of(loaded, lookups):
             for child in _children(view, lookups):
-                if child.path and child.path not in listed.children:
-                    listed.children.append(child.path)
-                self._use(child.path, Use("workflow", _short(loaded.display), loaded.display, view.index + 1))
+                if child.path and child.path not in summary.children:
+                    summary.children.append(child.path)
+                self._use(child.path, WorkflowUse("workflow", _short(loaded.display), loaded.display, view.index + 1))
 
     def _add_unused(self, display: str, path: str) -> None:
         try:
             loaded = workflow_at(display.rpartition("/")[2].removesuffix(".json"), path)
         except ConfigurationError as error:
             folder, _, name = display.removeprefix(FOLDER).removesuffix(".json").rpartition("/")
-            self._listed[display] = Listed(display, folder, name, problem=str(error))
+            self._summaries[display] = WorkflowSummary(display, folder, name, problem=str(error))
             return
         # Settings that only a user names who is not served.
         if loaded.nodes or not settings_like(loaded.variables):
             self._add(loaded, FileOnlyLookups())
 
-    def _use(self, display: str, use: Use) -> None:
-        listed = self._listed.get(display)
-        if listed is not None and use not in listed.used_by:
-            listed.used_by.append(use)
+    def _use(self, display: str, use: WorkflowUse) -> None:
+        summary = self._summaries.get(display)
+        if summary is not None and use not in summary.used_by:
+            summary.used_by.append(use)
 
 
 def _as_user(user: str) -> contextlib.AbstractContextManager[RequestContext]:
@@ -140,7 +141,7 @@ def _as_user(user: str) -> contextlib.AbstractContextManager[RequestContext]:
 
 # -- what leads to a workflow ------------------------------------------------------------------------------------------
 
-def _uses_of_user(user: str, check: UserCheck, lookups: Lookups) -> Iterator[tuple[Use, str]]:
+def _uses_of_user(user: str, check: UserCheck, lookups: Lookups) -> Iterator[tuple[WorkflowUse, str]]:
     """Yield what the files of the current user lead to, each with the path of the workflow's file."""
     file = check.file
 
@@ -149,31 +150,31 @@ def _uses_of_user(user: str, check: UserCheck, lookups: Lookups) -> Iterator[tup
         return loaded.display if loaded is not None else ""
 
     for key in USER_KEYS:
-        yield Use("key", key, file.display), own(file.content.get(key))
-    yield Use("default", user), own(DEFAULT_WORKFLOW)
+        yield WorkflowUse("key", key, file.display), own(file.content.get(key))
+    yield WorkflowUse("default", user), own(DEFAULT_WORKFLOW)
     routing = file.content.get("routingConfig")
     if isinstance(routing, str) and routing.strip():
         categories = lookups.routing(routing)
         display = next((name for name, kind in lookups.named.items() if kind == "routing"), "")
         for category, entry in categories.items() if isinstance(categories, Mapping) else ():
-            yield Use("category", category, display), own(entry["workflow"])
+            yield WorkflowUse("category", category, display), own(entry["workflow"])
     for key in (MEMORY_KEY, COMPACTOR_KEY):
         name = file.content.get(key)
         settings = lookups.settings_file(name) if isinstance(name, str) and name.strip() else None
         if isinstance(settings, ConfigFile):
             for one in SETTINGS_WORKFLOWS:
-                yield Use("settings", one, settings.display), own(settings.content.get(one))
+                yield WorkflowUse("settings", one, settings.display), own(settings.content.get(one))
     if check.chooses_shared():
         yield from _models(user)
 
 
-def _models(user: str) -> Iterator[tuple[Use, str]]:
+def _models(user: str) -> Iterator[tuple[WorkflowUse, str]]:
     """Yield the shared workflows that clients of the user may choose."""
     try:
         for name in config_utils.list_shared_workflows():
             selection = config_utils.shared_selection(name)
             if selection is not None:
-                yield Use("model", f"{user}:{name}"), config_utils.load_workflow(*selection).display
+                yield WorkflowUse("model", f"{user}:{name}"), config_utils.load_workflow(*selection).display
     # The check reports it at the user's file, or at the workflow's.
     except ConfigurationError:
         return
@@ -181,7 +182,7 @@ def _models(user: str) -> Iterator[tuple[Use, str]]:
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
-def _described(listed: Listed, loaded: LoadedWorkflow, lookups: Lookups) -> Workflow:
+def _described(summary: WorkflowSummary, loaded: LoadedWorkflow, lookups: Lookups) -> Workflow:
     views = views_of(loaded, lookups)
     source = lookups.source(loaded.path)
     answering = next((view.index for view in views if is_responder(view.node)), len(views) - 1)
@@ -199,7 +200,7 @@ def _described(listed: Listed, loaded: LoadedWorkflow, lookups: Lookups) -> Work
             nodes[int(place[1])].findings.append(_found(finding))
         elif finding.file == loaded.display:
             about_file.append(_found(finding))
-    return Workflow(listed, nodes, about_file, _add_json(nodes, loaded.path))
+    return Workflow(summary, nodes, about_file, _add_json(nodes, loaded.path))
 
 
 def _add_json(nodes: Sequence[Node], path: str) -> str:
@@ -218,8 +219,8 @@ def _add_json(nodes: Sequence[Node], path: str) -> str:
     return version.hash
 
 
-def _found(finding: Finding) -> Found:
-    return Found(finding.severity, finding.text, finding.line, finding.column)
+def _found(finding: Finding) -> WorkflowFinding:
+    return WorkflowFinding(finding.severity, finding.text, finding.line, finding.column)
 
 
 def _title(node: Mapping[str, object]) -> str:
