@@ -34,7 +34,7 @@ class ConfigEditor(Protocol):
         """Return the older versions of a file, or the text of one."""
 
     def save(self, path: str, text: str, base: str, confirm: str, session: str) -> Answer:
-        """Replace a file whose SHA-256 is ``base``. ``confirm`` names the list of new powers that was shown."""
+        """Replace a file whose SHA-256 is ``base``. ``confirm`` names the list of new capabilities that was shown."""
 
 
 class MakeEditor(Protocol):

@@ -16,7 +16,7 @@ from Middleware.cli.check.file_kinds import KINDS, kind_of
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.tree import read_tree
 from Middleware.cli.editing.assist import assist
-from Middleware.cli.editing.powers import Contents, Power, acting_names, gained, powers_of
+from Middleware.cli.editing.capabilities import Capability, Contents, acting_names, capabilities_of, gained
 from Middleware.cli.editing.unsaved import check_unsaved, kind_in
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
@@ -160,18 +160,18 @@ class ConfigEditor:
                                file.display) from error
 
     def _require_confirmation(self, file: OnDisk, contents: Contents, text: str, confirm: str) -> None:
-        powers = gained(_powers(file.display, _contents_of(file)), _powers(file.display, contents))
-        if not powers:
+        new = gained(_capabilities(file.display, _contents_of(file)), _capabilities(file.display, contents))
+        if not new:
             return
-        listed = hashlib.sha256(json.dumps([power.identity for power in powers]).encode()).hexdigest()[:16]
+        listed = hashlib.sha256(json.dumps([capability.identity for capability in new]).encode()).hexdigest()[:16]
         if confirm == listed:
             return
         source = JsonSource(text)
         raise ConsoleError(428, f"With this change, {file.display} lets the server do more than before.", file.display,
-                           confirm=listed, powers=[{"text": power.sentence, "json_path": power.json_path,
+                           confirm=listed, powers=[{"text": capability.sentence, "json_path": capability.json_path,
                                                     "line": position.line if position else None}
-                                                   for power in powers
-                                                   for position in [source.position(power.json_path)]])
+                                                   for capability in new
+                                                   for position in [source.position(capability.json_path)]])
 
     # -- texts -------------------------------------------------------------------------------------------------------
     def _existing(self, path: str) -> OnDisk:
@@ -274,9 +274,9 @@ def _contents_of(file: OnDisk) -> Contents:
         return Contents(None, None)
 
 
-def _powers(display: str, contents: Contents) -> list[Power]:
+def _capabilities(display: str, contents: Contents) -> list[Capability]:
     kind = kind_in(display, contents.full)
-    return powers_of(kind, contents, _is_used_by_workflows()) if kind is not None else []
+    return capabilities_of(kind, contents, _is_used_by_workflows()) if kind is not None else []
 
 
 def _is_used_by_workflows() -> Callable[[str], bool]:

@@ -47,8 +47,8 @@ class ConfigKey:
         entries: the kind of each entry of a list, or of each value of an object; any if empty.
         keys: the keys of an object, or of each object in a list.
         is_open: an object takes keys beyond ``keys``.
-        power: what the value lets the server do, as the beginning of a sentence such as ``runs the script``; empty if a
-            change of the value lets it run or reach nothing else.
+        capability: what the value lets the server do, as the beginning of a sentence such as ``runs the script``; empty
+            if a change of the value lets it run or reach nothing else.
     """
 
     name: str
@@ -70,7 +70,7 @@ class ConfigKey:
     entries: str = field(default="", kw_only=True)
     keys: tuple[ConfigKey, ...] = field(default=(), kw_only=True)
     is_open: bool = field(default=True, kw_only=True)
-    power: str = field(default="", kw_only=True)
+    capability: str = field(default="", kw_only=True)
 
     def of(self, config: Mapping[str, object]) -> Any:
         """Return the value of the key in ``config``, of whatever type; the default if it is absent or null."""

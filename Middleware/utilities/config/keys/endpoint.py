@@ -89,12 +89,12 @@ PRESET_SAMPLERS = KeyTable(PRESET_SAMPLER_KEYS)
 CONNECTION: tuple[ConfigKey, ...] = (
     ConfigKey("modelNameForDisplayOnly", "str", "", "The name of the model, for readers only.", inert=True),
     ConfigKey("endpoint", "str", "", "The address of the LLM server, such as http://127.0.0.1:5001.", required=True,
-              power="sends requests to"),
+              capability="sends requests to"),
     ConfigKey("apiTypeConfigFileName", "str", "", "The file in ApiTypes that describes the server's API.",
               names="api-type", required=True),
     ConfigKey("apiKey", "str", "",
               "The key that the server requires; env:NAME reads it from an environment variable, file:PATH from a "
-              "text file.", power="sends the key that it takes from"),
+              "text file.", capability="sends the key that it takes from"),
     ConfigKey("modelNameToSendToAPI", "str", "", "The name of the model to request from the server."),
     ConfigKey("dontIncludeModel", "bool", False,
               "Sends no model name, for servers with only one model; Ollama always gets it."),

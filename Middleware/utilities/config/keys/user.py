@@ -49,14 +49,14 @@ FOLDERS: tuple[ConfigKey, ...] = (
               names="structured-output-folder"),
     ConfigKey("discussionDirectory", "str", None,
               "Where the data of conversations are stored, such as memories; Public/DiscussionIds if not given.",
-              names="directory", power="stores conversations in"),
+              names="directory", capability="stores conversations in"),
     ConfigKey("sqlLiteDirectory", "str", None,
               "Where the database of workflow locks is stored; Public/SqlLiteDBs if not given.", names="directory",
-              power="stores workflow locks in"),
+              capability="stores workflow locks in"),
     ConfigKey("allowedFileDirectories", "list", None,
               "The only directories in which nodes may read and write files; "
               "without this key, all are allowed; with an empty list, none.", entries="str", names="directory",
-              power="lets nodes read and write files in"),
+              capability="lets nodes read and write files in"),
 )
 
 MEMORY: tuple[ConfigKey, ...] = (
@@ -98,7 +98,7 @@ PROMPTS: tuple[ConfigKey, ...] = (
               least=1),
     ConfigKey("userWideWorkflowVariables", "object", FrozenDict(),
               "Variables for all workflows of this user; their values may contain placeholders.",
-              power="changes what workflows run or reach, through the variables"),
+              capability="changes what workflows run or reach, through the variables"),
     ConfigKey("partialVariableSubstitution", "bool", False,
               "Leaves an unknown placeholder as written and fills in the others of its text."),
 )
@@ -135,17 +135,17 @@ SERVICES: tuple[ConfigKey, ...] = (
     ConfigKey("connectTimeoutInSeconds", "int", 30, "How long to wait for a connection to an LLM server.", least=1),
     ConfigKey("useOfflineWikiApi", "bool", False, "Offline-Wikipedia nodes use their server."),
     ConfigKey("offlineWikiApiHost", "str", "127.0.0.1", "The host of the offline-Wikipedia server.",
-              power="sends requests to the host"),
+              capability="sends requests to the host"),
     ConfigKey("offlineWikiApiPort", "int", 5728, "The port of the offline-Wikipedia server.", least=1, most=65535,
-              power="sends requests to port"),
+              capability="sends requests to port"),
     ConfigKey("useOfflineResearcherApi", "bool", False, "Offline-researcher nodes use their server."),
     ConfigKey("offlineResearcherApiHost", "str", "127.0.0.1", "The host of the offline-researcher server.",
-              power="sends requests to the host"),
+              capability="sends requests to the host"),
     ConfigKey("offlineResearcherApiPort", "int", 8890, "The port of the offline-researcher server.",
-              least=1, most=65535, power="sends requests to port"),
+              least=1, most=65535, capability="sends requests to port"),
     ConfigKey("MCPO_URL", "str", "http://localhost:8889",
               "The address of an MCPO server, for the example scripts that call tools through one; the environment "
-              "variable of that name if not given.", power="sends requests to"),
+              "variable of that name if not given.", capability="sends requests to"),
 )
 
 LAUNCH: tuple[ConfigKey, ...] = (

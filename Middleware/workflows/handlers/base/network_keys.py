@@ -26,7 +26,7 @@ ON_ERROR = ConfigKey("onError", "str", "raise",
                      "What a failure does: raise (end the run) or return (become the output).",
                      choices=("raise", "return"))
 PROXY = ConfigKey("proxy", "str", None, "URL of a proxy: http, https, socks4, socks5 or socks5h.", "full",
-                  power="sends requests through")
+                  capability="sends requests through")
 MAX_RESPONSE_BYTES = ConfigKey("maxResponseBytes", "int", DEFAULT_MAX_RESPONSE_BYTES,
                                "Largest answer in bytes; 0 or less: no limit.", "early")
 BLOCK_PRIVATE_ADDRESSES = ConfigKey("blockPrivateAddresses", "bool", False,

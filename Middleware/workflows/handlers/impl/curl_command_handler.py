@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 OUTPUT_FORMATS = ("stdout", "stdout+stderr", "full")
 
 ARGS = ConfigKey("args", "list", None, "Arguments of curl, one process argument per item.", "full", required=True,
-                 power="runs curl with")
+                 capability="runs curl with")
 TIMEOUT = ConfigKey("timeout", "number", 30, "How many seconds curl may take in all.", "early")
 OUTPUT_FORMAT = ConfigKey("outputFormat", "str", "stdout", "How much of the result becomes the output.",
                           choices=OUTPUT_FORMATS)

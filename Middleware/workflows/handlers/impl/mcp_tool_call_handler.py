@@ -16,9 +16,9 @@ from Middleware.workflows.tools.mcp_client_tool import DEFAULT_TIMEOUT_SECONDS, 
 logger = logging.getLogger(__name__)
 
 SERVER = ConfigKey("server", "str", None, "The server: name of a file in MCPServers.", "full", required=True,
-                   names="mcp-server", power="uses the MCP server")
+                   names="mcp-server", capability="uses the MCP server")
 TOOL = ConfigKey("tool", "str", None, "Name of the tool.", "full", required=True,
-                 power="calls the MCP tool")
+                 capability="calls the MCP tool")
 ARGUMENTS = ConfigKey("arguments", "object", {}, "Arguments of the tool; variables work in strings at any depth.",
                       "full")
 TIMEOUT = ConfigKey("timeout", "number", DEFAULT_TIMEOUT_SECONDS,

@@ -200,9 +200,9 @@ class ConversationChunkProcessorHandler(CustomWorkflowHandler):
             ConfigKey("lookbackMessages", "int", 4, "How many of the newest messages are left for later.", "full",
                       least=0),
             ConfigKey("cursorDirectory", "str", None, "Folder of the files with the progress.", "full",
-                      required=True, names="directory", power="writes files in"),
+                      required=True, names="directory", capability="writes files in"),
             ConfigKey("returnFile", "str", None, "File whose content becomes the output.", "full", names="file",
-                      power="reads the file"),
+                      capability="reads the file"),
             FOLDER_OVERRIDE,
             replace(SCOPED_VARIABLES, meaning="The sub-workflow's agent2Input, agent3Input, ..."))}
 

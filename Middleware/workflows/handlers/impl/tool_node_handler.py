@@ -37,7 +37,7 @@ class PythonModuleHandler(BaseHandler):
     KEYS = {
         "PythonModule": (
             ConfigKey("module_path", "str", None, "The script: a .py file that defines Invoke.", "full", required=True,
-                      names="script", power="runs the script"),
+                      names="script", capability="runs the script"),
             ConfigKey("args", "list", (), "Positional arguments of Invoke, each as a string.", "full"),
             ConfigKey("kwargs", "object", {}, "Named arguments of Invoke, each value as a string.", "full"))}
 

@@ -30,7 +30,7 @@ OUTPUT_FORMATS = ("text", "json", "full", "html-stripped")
 # A method or the name of a header, as RFC 9110 defines it.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
-URL = ConfigKey("url", "str", None, "The URL to request.", "full", required=True, power="sends requests to")
+URL = ConfigKey("url", "str", None, "The URL to request.", "full", required=True, capability="sends requests to")
 METHOD = ConfigKey("method", "str", "GET", "HTTP method.")
 HEADERS = ConfigKey("headers", "object", None, "Headers of the request; variables work in the values.", "full")
 BODY = ConfigKey("body", "str", None, "Body of the request, sent as it is.", "full")

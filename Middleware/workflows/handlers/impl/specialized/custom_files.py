@@ -28,7 +28,7 @@ class GetCustomFileHandler(BaseHandler):
     KEYS = {
         "GetCustomFile": (
             ConfigKey("filepath", "str", None, "The file; the case of its name is ignored.", "full", required=True,
-                      names="file", power="reads the file"),
+                      names="file", capability="reads the file"),
             ConfigKey("delimiter", "str", None, "Text to replace; customReturnDelimiter, or else a line feed."),
             ConfigKey("customReturnDelimiter", "str", None, "What to replace it with; delimiter if absent."),
             ConfigKey("headCount", "int", None, "Keep this many of the first pieces, at least 1.", "full", least=1),
@@ -67,7 +67,7 @@ class SaveCustomFileHandler(BaseHandler):
     KEYS = {
         "SaveCustomFile": (
             ConfigKey("filepath", "str", None, "The file; missing folders are created.", "full", required=True,
-                      names="file", power="writes the file"),
+                      names="file", capability="writes the file"),
             ConfigKey("content", "str", None, "The text; required for all modes except remove and trim.", "full"),
             ConfigKey("mode", "str", "overwrite", "What to do with the file.", choices=CUSTOM_FILE_MODES),
             ConfigKey("find", "str", None, "What replace and remove search for, literally.", "full"))}

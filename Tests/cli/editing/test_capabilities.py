@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from Middleware.cli.check.file_kinds import KINDS
-from Middleware.cli.editing.powers import Contents, gained, powers_of
+from Middleware.cli.editing.capabilities import Contents, capabilities_of, gained
 from Middleware.utilities.config.kept_secrets import masked
 from Middleware.workflows.handlers.registry import node_types
 
@@ -19,9 +19,9 @@ def contents(kind: str, data: Any) -> Contents:
     return Contents(data, json.loads(masked(json.dumps(data), DISPLAYS[kind]).text))
 
 
-def new_powers(kind: str, before: Any, after: Any) -> list[str]:
-    return [power.sentence for power in gained(powers_of(KINDS[kind], contents(kind, before)),
-                                               powers_of(KINDS[kind], contents(kind, after)))]
+def new_capabilities(kind: str, before: Any, after: Any) -> list[str]:
+    return [capability.sentence for capability in gained(capabilities_of(KINDS[kind], contents(kind, before)),
+                                                         capabilities_of(KINDS[kind], contents(kind, after)))]
 
 
 def flow(*nodes: dict[str, Any], **variables: Any) -> dict[str, Any]:
@@ -82,16 +82,16 @@ NOTHING = [
 
 @pytest.mark.parametrize(("kind", "before", "after", "sentences"), GAINED)
 def test_what_is_gained_is_named(kind: str, before: Any, after: Any, sentences: list[str]) -> None:
-    assert new_powers(kind, before, after) == sentences
+    assert new_capabilities(kind, before, after) == sentences
 
 
 @pytest.mark.parametrize(("kind", "before", "after"), NOTHING)
 def test_other_changes_gain_nothing(kind: str, before: Any, after: Any) -> None:
-    assert new_powers(kind, before, after) == []
+    assert new_capabilities(kind, before, after) == []
 
 
 def test_each_type_that_reaches_outside_says_what_it_runs_or_reaches() -> None:
     silent = {name for name, handler in node_types().items()
-              if handler.reaches_outside and not any(key.power for key in handler.KEYS[name])}
+              if handler.reaches_outside and not any(key.capability for key in handler.KEYS[name])}
     # Their servers are those of the user's file, whose keys say so.
     assert silent <= {name for name in silent if name.startswith("Offline")}

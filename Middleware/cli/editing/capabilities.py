@@ -1,7 +1,7 @@
 """What a configuration file lets the server run or reach, and what a new text of it adds to that.
 
-Keys say it in their declarations (``ConfigKey.power``). A value stands together with the variables of its own file that
-it names, because a changed variable changes a command as well.
+Keys say it in their declarations (``ConfigKey.capability``). A value stands together with the variables of its own file
+that it names, because a changed variable changes a command as well.
 """
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MAX_DEPTH = 8
 
 
 @dataclass(frozen=True)
-class Power:
+class Capability:
     """One thing that a file lets the server do.
 
     Attributes:
         json_path: where the file says so.
-        identity: equal for the same power, wherever the file says it.
+        identity: equal for the same capability, wherever the file says it.
         sentence: such as ``node 2 'Look it up' runs the script /home/me/look.py``; without secrets.
     """
 
@@ -52,7 +52,8 @@ class Contents:
     shown: object
 
 
-def powers_of(kind: FileKind, contents: Contents, is_used: Callable[[str], bool] = lambda name: True) -> list[Power]:
+def capabilities_of(kind: FileKind, contents: Contents,
+                    is_used: Callable[[str], bool] = lambda name: True) -> list[Capability]:
     """Return what a file of this kind lets the server do.
 
     ``is_used`` returns whether commands, paths or addresses in workflows name a user-wide variable.
@@ -61,17 +62,17 @@ def powers_of(kind: FileKind, contents: Contents, is_used: Callable[[str], bool]
         return [*_of_workflow(contents)]
     if kind.entries or not isinstance(contents.full, Mapping):
         return []
-    return [power for name, key in kind.key.items() if key.power
-            for power in _of_key(key, _below(contents, name), child("", name), is_used)]
+    return [capability for name, key in kind.key.items() if key.capability
+            for capability in _of_key(key, _below(contents, name), child("", name), is_used)]
 
 
-def gained(before: Sequence[Power], after: Sequence[Power]) -> list[Power]:
+def gained(before: Sequence[Capability], after: Sequence[Capability]) -> list[Capability]:
     """Return what ``after`` has and ``before`` has not."""
-    known = {power.identity for power in before}
+    known = {capability.identity for capability in before}
     # A list of directories takes something away where all were allowed.
     all_allowed = (DIRECTORIES, "", _identity(EVERYWHERE)) in known
-    return [power for power in after if power.identity not in known
-            and not (all_allowed and power.identity[0] == DIRECTORIES)]
+    return [capability for capability in after if capability.identity not in known
+            and not (all_allowed and capability.identity[0] == DIRECTORIES)]
 
 
 def acting_names(content: object) -> set[str]:
@@ -82,42 +83,42 @@ def acting_names(content: object) -> set[str]:
 
 # -- files with keys of their own --------------------------------------------------------------------------------------
 
-def _of_key(key: ConfigKey, value: Contents, path: str, is_used: Callable[[str], bool]) -> Iterator[Power]:
+def _of_key(key: ConfigKey, value: Contents, path: str, is_used: Callable[[str], bool]) -> Iterator[Capability]:
     if key.name == DIRECTORIES:
         yield from _directories(key, value, path)
     elif key.name == USER_VARIABLES:
         for name in _keys(value.full):
             if is_used(name):
                 one = _below(value, name)
-                yield _power(key, child(path, name), one, f"{{{name}}}: {_text(one.shown)}", name)
+                yield _capability(key, child(path, name), one, f"{{{name}}}: {_text(one.shown)}", name)
     elif value.full in (None, "", [], {}):
         return
     elif key.name.lower() in SECRET_KEYS:
         # Another key lets the server do nothing else; where a key is read is another matter.
         if isinstance(value.full, str) and value.full.strip().startswith(REFERENCES):
-            yield _power(key, path, value, value.full)
+            yield _capability(key, path, value, value.full)
     elif key.kind == "object":
-        yield _power(key, path, value, ", ".join(_keys(value.full)))
+        yield _capability(key, path, value, ", ".join(_keys(value.full)))
     else:
-        yield _power(key, path, value, _text(value.shown))
+        yield _capability(key, path, value, _text(value.shown))
 
 
-def _directories(key: ConfigKey, value: Contents, path: str) -> Iterator[Power]:
+def _directories(key: ConfigKey, value: Contents, path: str) -> Iterator[Capability]:
     if not isinstance(value.full, (list, tuple)):
-        yield _power(key, path, Contents(EVERYWHERE, EVERYWHERE), EVERYWHERE)
+        yield _capability(key, path, Contents(EVERYWHERE, EVERYWHERE), EVERYWHERE)
         return
     for index in range(len(value.full)):
         entry = _below(value, index)
-        yield _power(key, child(path, index), entry, _text(entry.shown))
+        yield _capability(key, child(path, index), entry, _text(entry.shown))
 
 
-def _power(key: ConfigKey, path: str, value: Contents, shown: str, part: str = "") -> Power:
-    return Power(path, (key.name, part, _identity(value.full)), f"{key.power} {shortened(shown, MAX_SHOWN)}")
+def _capability(key: ConfigKey, path: str, value: Contents, shown: str, part: str = "") -> Capability:
+    return Capability(path, (key.name, part, _identity(value.full)), f"{key.capability} {shortened(shown, MAX_SHOWN)}")
 
 
 # -- workflows ---------------------------------------------------------------------------------------------------------
 
-def _of_workflow(contents: Contents) -> Iterator[Power]:
+def _of_workflow(contents: Contents) -> Iterator[Capability]:
     is_list = isinstance(contents.full, (list, tuple))
     nodes = contents if is_list else _below(contents, "nodes")
     variables = Contents({}, {}) if is_list else contents
@@ -130,17 +131,18 @@ def _of_workflow(contents: Contents) -> Iterator[Power]:
                 continue
             named = _named(value, variables, NODE.flag(node, "jinja2"))
             through = "".join(f", where {{{name}}} is {_text(one.shown)}" for name, one in named.items())
-            yield Power(child(child("nodes", index), key.name),
-                        (key.power, _identity(value.full), *(f"{name}={_identity(one.full)}"
-                                                             for name, one in sorted(named.items()))),
-                        f"{node_label(index, node)} {key.power} {shortened(_text(value.shown) + through, MAX_SHOWN)}")
+            shown = shortened(_text(value.shown) + through, MAX_SHOWN)
+            yield Capability(child(child("nodes", index), key.name),
+                             (key.capability, _identity(value.full), *(f"{name}={_identity(one.full)}"
+                                                                       for name, one in sorted(named.items()))),
+                             f"{node_label(index, node)} {key.capability} {shown}")
 
 
 def _node_keys(node: Mapping[str, object]) -> Iterator[ConfigKey]:
     written = NODE.value(node, "type")
     handler = node_types().get(written) if isinstance(written, str) else None
     for key in handler.KEYS[str(written)] if handler is not None else ():
-        if key.power:
+        if key.capability:
             yield key
 
 
