@@ -58,7 +58,7 @@ class RealServer:
             time.sleep(0.1)
         self.__exit__(None, None, None)
         raise AssertionError(f"{self._command[0]} did not start:\n"
-                             + self._log.read_text(encoding="utf-8", errors="replace")[-4000:])
+                             + self.output()[-4000:])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
@@ -69,6 +69,10 @@ class RealServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait(10)
+
+    def output(self) -> str:
+        """What the process has printed."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
 
     def get(self, path: str) -> tuple[int, Any]:
         """Status and JSON of a GET."""
@@ -148,6 +152,14 @@ def llama_server(folder: Path, model: Path | None = None, options: Sequence[str]
     return RealServer([str(binary or llama_server_binary()), "-m", str(model), "--host", "127.0.0.1", "--port",
                        str(port), "--no-webui", *options, *(["--api-key", key] if key else [])],
                       port, "/health", folder / "llama-server.txt", START_SECONDS)
+
+
+def llama_router(folder: Path, models: Path) -> RealServer:
+    """llama.cpp's server over a folder of models, of which it loads the one that is asked and unloads the other."""
+    port = free_port()
+    return RealServer([str(llama_server_binary()), "--models-dir", str(models), "--models-max", "1", "--host",
+                       "127.0.0.1", "--port", str(port), "--no-webui", *TWO_SLOTS],
+                      port, "/health", folder / "llama-router.txt", START_SECONDS)
 
 
 def busy(llama: RealServer) -> bool:
