@@ -18,7 +18,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.services.run_records.model import RunDocument, Span
 from Middleware.services.run_records.records import RunRecords, build_records
-from Middleware.services.run_records.texts import settled
+from Middleware.services.run_records.texts import normalised
 from Tests.api.api_lab import CHAT, ApiLab
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import until, user
@@ -78,7 +78,7 @@ class RecordLab(ApiLab):
     def run(self) -> RunDocument:
         """Return the newest run, as it is shown and stored."""
         assert until(lambda: all(run.finished for run in self.runs))
-        return settled(self.runs[-1])
+        return normalised(self.runs[-1])
 
 
 @contextmanager

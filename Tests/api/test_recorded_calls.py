@@ -266,7 +266,7 @@ def test_a_conversation_is_recognised(lab: RecordLab) -> None:
     lab.ask("Hello")
     lab.ask(messages=first)
     lab.ask("Other")
-    hashes = [texts.settled(run).facts["conversation"] for run in lab.runs]
+    hashes = [texts.normalised(run).facts["conversation"] for run in lab.runs]
     assert hashes[0] == hashes[1] != hashes[2] and len(str(hashes[0])) == 16
 
 
@@ -299,7 +299,7 @@ def test_the_turns_of_a_long_conversation_share_their_messages(lab: RecordLab) -
     for turn in range(3):
         lab.ask(messages=[*said, user(f"turn {turn}")], stream=False)
         said += [user(f"turn {turn}"), {"role": "assistant", "content": f"answer {turn}"}]
-    found = [texts.settled(run) for run in lab.runs]
+    found = [texts.normalised(run) for run in lab.runs]
     for run, request in zip(found, lab.backend.requests, strict=True):
         payload: Any = named(run, "attempt")[0].texts["payload"]
         sent = request.json

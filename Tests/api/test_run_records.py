@@ -14,7 +14,7 @@ from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.run_records.queries import RunQuery
-from Middleware.services.run_records.texts import settled
+from Middleware.services.run_records.texts import normalised
 from Middleware.services.run_records.viewers import Viewer
 from Tests.api.api_lab import CHAT
 from Tests.api.record_lab import RecordLab, named, record_lab, tree
@@ -103,10 +103,10 @@ def test_a_running_request_is_listed_and_can_be_cancelled(lab: RecordLab) -> Non
     [run] = lab.runs
     assert run.facts["status"] == "running" and not run.finished
     assert run.live() == [{"span": 3, "tokens": 2, "text": "Hello", "reasoning": ""}]
-    assert tree(settled(run)) == [
+    assert tree(normalised(run)) == [
         "workflow _DefaultWorkflow running", "  node Standard running", "    llm Main running",
         "      attempt Main running"]
-    assert settled(run).spans[3].texts["payload"] == lab.backend.requests[0].json
+    assert normalised(run).spans[3].texts["payload"] == lab.backend.requests[0].json
     running_requests().cancel(run.facts["id"], "")
     answered.join(10)
     stopped = lab.run()
@@ -135,7 +135,7 @@ def test_the_gate(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on.set()
     first.join(10)
     assert until(lambda: all(run.finished for run in lab.runs))
-    ok, refused = (settled(run) for run in lab.runs)
+    ok, refused = (normalised(run) for run in lab.runs)
     assert (ok.facts["status"], ok.facts["queued"]) == ("ok", None)
     assert refused.facts["status"] == "refused" and refused.facts["queued"] is not None
     assert tree(refused) == ["wait gate error"] and refused.spans[0].duration >= 1_400_000

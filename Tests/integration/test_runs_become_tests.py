@@ -24,7 +24,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.run_records.exported_test import TICKS, ExportedTest, exported
 from Middleware.services.run_records.model import RunDocument
 from Middleware.services.run_records.records import RunRecords, build_records
-from Middleware.services.run_records.texts import settled
+from Middleware.services.run_records.texts import normalised
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.replay.trial import stands_in
@@ -63,7 +63,7 @@ class Server:
             assert response.status_code == 200, response.data
             assert response.data
         assert until(lambda: running_requests().count() == 0, 20.0)
-        return settled(self.records.ring.documents()[0])
+        return normalised(self.records.ring.documents()[0])
 
 
     def exported(self, document: RunDocument) -> ExportedTest:
@@ -282,4 +282,4 @@ def test_a_run_keeps_the_versions_of_the_files_that_it_used(server: Server, codi
     path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     # A file is looked at again after a second.
     time.sleep(1.1)
-    assert [dict(version) for version in settled(server.records.ring.documents()[0]).facts["config"]] == before
+    assert [dict(version) for version in normalised(server.records.ring.documents()[0]).facts["config"]] == before

@@ -127,9 +127,9 @@ class Feed:
         changed = [span for span in list(document.spans) if span.touched > after]
         if not changed:
             return
-        from Middleware.services.run_records.texts import settled_spans
+        from Middleware.services.run_records.texts import normalised_spans
         # Only what has changed is made ready to be shown: a run may have megabytes of prompts.
-        for before, span in zip(changed, settled_spans(document, changed), strict=True):
+        for before, span in zip(changed, normalised_spans(document, changed), strict=True):
             row = span.as_row()
             row[-1] = {name: shortened(value) for name, value in span.texts.items()} if reads else {}
             yield Event("span", {"run": document.facts["id"], "span": row}, before.touched)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 from Middleware.exceptions import ClientError
 from Middleware.services.run_records.model import RunDocument, RunFacts
 from Middleware.services.run_records.queries import Key, RunQuery, key_of, key_text, searched_of
-from Middleware.services.run_records.texts import settled
+from Middleware.services.run_records.texts import normalised
 from Middleware.services.run_records.viewers import Viewer
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class RunArchive:
         if document is not None:
             if not viewer.sees(document.facts):
                 return None
-            found = settled(document)
+            found = normalised(document)
             shown = self._marked([self.shown(found, viewer)], [run_id])[0]
             return _document(found, shown, viewer.reads(document.facts))
         stored = self._stored(run_id)
@@ -234,7 +234,8 @@ class RunArchive:
         for run in itertools.islice(fitting, query.limit):
             if run.facts["id"] in known:
                 continue
-            document = settled(run, texts=False) if isinstance(run, RunDocument) else self._without_texts(run, viewer)
+            document = normalised(run, texts=False) if isinstance(run, RunDocument) \
+                else self._without_texts(run, viewer)
             yield _document(document, self.shown(document, viewer), reads=False)
 
     def _without_texts(self, run: StoredRun, viewer: Viewer) -> RunDocument:
@@ -266,7 +267,7 @@ class RunArchive:
         """Return the text of a configuration file, without secrets, as a run has used it; None if it is not known."""
         for document in self._ring.documents():
             if any(version["hash"] == config_hash for version in document.facts["config"]):
-                body = settled(document).config_texts.get(config_hash)
+                body = normalised(document).config_texts.get(config_hash)
                 if body is not None:
                     return body
         return None if self._store is None else self._store.config_body(config_hash)
@@ -303,7 +304,7 @@ class RunArchive:
             _demand(viewer, document.facts)
             _demand_finished(document)
             self._ring.remove([run_id])
-            self._settle()
+            self._flush_store()
         elif self._stored(run_id) is None:
             raise _unknown(run_id)
         stored = self._stored(run_id)
@@ -326,7 +327,7 @@ class RunArchive:
         def wanted(facts: RunFacts) -> bool:
             return viewer.changes(facts) and (key_hash is None or facts["key_hash"] == key_hash)
 
-        self._settle()
+        self._flush_store()
         known = self._ring.documents()
         ended = {document.facts["id"] for document in known
                  if document.finished and query.fits(document.facts, False) and wanted(document.facts)}
@@ -348,7 +349,7 @@ class RunArchive:
         if document is not None and viewer.sees(document.facts):
             _demand(viewer, document.facts)
             _demand_finished(document)
-            self._settle()
+            self._flush_store()
         stored = self._stored(run_id)
         if stored is not None and viewer.sees(stored.facts):
             _demand(viewer, stored.facts)
@@ -357,7 +358,7 @@ class RunArchive:
             raise ClientError(_NOT_KEPT.format(run_id[:8], done), HTTPStatus.CONFLICT)
         raise _unknown(run_id)
 
-    def _settle(self) -> None:
+    def _flush_store(self) -> None:
         """Let the writer write what has ended, so that it is found on disk."""
         if self._store is not None:
             self._store.flush()
@@ -398,7 +399,7 @@ def _finds_in(document: RunDocument, query: RunQuery, reads: bool) -> bool:
     if query.found_in(searched_of(document.facts, reads)):
         return True
     return reads and any(query.found_in(strings_in(text))
-                         for span in settled(document).spans for text in span.texts.values())
+                         for span in normalised(document).spans for text in span.texts.values())
 
 
 def strings_in(value: object) -> Iterator[str]:

@@ -20,7 +20,7 @@ from Middleware.services.run_records.model import UNFINISHED, RunDocument
 from Middleware.services.run_records.reading import sealed
 from Middleware.services.run_records.retention import DAY, Retention, set_aside
 from Middleware.services.run_records.segments import SegmentWriter
-from Middleware.services.run_records.settings import Keep
+from Middleware.services.run_records.settings import StoredSettings
 from Middleware.utilities import sqlite
 from Middleware.utilities.files.file_access import folder_lock, process_lock
 
@@ -43,8 +43,8 @@ class Disk:
     Raises sqlite3.Error and OSError from all methods; the next call tries again.
     """
 
-    def __init__(self, folder: ConsoleFolder, keep: Callable[[], Keep]) -> None:
-        self._folder, self._keep = folder, keep
+    def __init__(self, folder: ConsoleFolder, settings: Callable[[], StoredSettings]) -> None:
+        self._folder, self._settings = folder, settings
         self._index: sqlite3.Connection | None = None
         self._index_id = 0
         self._segment: SegmentWriter | None = None
@@ -156,11 +156,11 @@ class Disk:
 
     # -- rest --------------------------------------------------------------------------------------------------------
     def _rotate_if_due(self) -> None:
-        keep = self._keep()
+        settings = self._settings()
         if self._segment is None:
             return
-        most_bytes = min(SEGMENT_BYTES, keep.megabytes * MEGABYTE // PARTS)
-        if (segments.size_of(self._segment.path) >= most_bytes or self._runs_in_segment >= keep.runs // PARTS
+        most_bytes = min(SEGMENT_BYTES, settings.megabytes * MEGABYTE // PARTS)
+        if (segments.size_of(self._segment.path) >= most_bytes or self._runs_in_segment >= settings.runs // PARTS
                 or not 0 <= time.time() - self._begun < SEGMENT_SECONDS):
             self._close_segment()
             self.retain()
@@ -169,7 +169,7 @@ class Disk:
         """Remove what is beyond the limits; a folder that is not there stays so."""
         if os.path.exists(self._index_path):
             database = self.open()
-            Retention(self._folder.path, database, [self._number] if self._segment else []).apply(self._keep())
+            Retention(self._folder.path, database, [self._number] if self._segment else []).apply(self._settings())
             end_interrupted(database, self._folder.path, self._number)
             with sqlite.transaction(database):
                 database.execute("DELETE FROM config WHERE rowid <= (SELECT max(rowid) FROM config) - ?",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from Middleware.services.run_records.model import RUN_KINDS, RUN_STATUSES, SPAN_STATUSES, UNFINISHED, RunDocument, Span
-from Middleware.services.run_records.texts import settled
+from Middleware.services.run_records.texts import normalised
 from Middleware.utilities.native_threads import new_lock
 
 MICROSECONDS = 1_000_000
@@ -139,7 +139,7 @@ class RunMetrics:
 
     def observe(self, document: RunDocument) -> None:
         """Add a run that has ended."""
-        run = settled(document, texts=False)
+        run = normalised(document, texts=False)
         facts = run.facts
         attempts: dict[int, list[Span]] = {}
         names = {span.id: span.name for span in run.spans if span.kind == "workflow"}

@@ -158,8 +158,8 @@ class RunDocument:
         size: an estimate of the bytes of its texts in memory.
         touched: the number of its last change, see ``RunRing.counter``.
         trace: the trace of the request; None where none are sent.
-        settled: its texts are as they are shown and stored. Those of a run as the recorder gives it are references to
-            the objects at work; ``texts.settled`` makes the others of them.
+        normalised: its texts are as they are shown and stored. Those of a run as the recorder gives it are references
+            to the objects at work; ``texts.normalised`` converts them.
     """
 
     facts: RunFacts
@@ -170,7 +170,7 @@ class RunDocument:
     text_bytes_left_out: int = 0
     size: int = 0
     touched: int = 0
-    settled: bool = False
+    normalised: bool = False
     trace: TraceContext | None = field(default=None, repr=False)
 
     @property

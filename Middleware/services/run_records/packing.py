@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from Middleware.services.run_records.completion import TIMES, USAGE
 from Middleware.services.run_records.model import Attribute, ConfigVersion, RunDocument, RunFacts, Span, SpanKind
-from Middleware.services.run_records.repeated_lists import LEAST_MESSAGES, KnownList, KnownLists, Stretch
+from Middleware.services.run_records.repeated_lists import LEAST_MESSAGES, CommonRange, KnownList, KnownLists
 
 VERSION = 1
 _REQUEST = dict.fromkeys((
@@ -67,8 +67,8 @@ def unzipped(coding: int, data: bytes) -> bytes:
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
-class Keep(Protocol):
-    """Where the texts of runs go.
+class TextStore(Protocol):
+    """Stores the texts of runs.
 
     Attributes:
         lists: those that were stored lately, with the numbers of their items.
@@ -85,40 +85,40 @@ class Keep(Protocol):
         """
 
 
-def packed(value: object, keep: Keep) -> Reference:
+def packed(value: object, store: TextStore) -> Reference:
     """Store the texts of a value; return the reference to it."""
     if isinstance(value, str):
         if len(value) <= SHORT:
             return {"v": value}
         text = value
-        return keep(text, lambda: text.encode("utf-8", "surrogatepass"))
+        return store(text, lambda: text.encode("utf-8", "surrogatepass"))
     if isinstance(value, Mapping):
-        lists = {name: numbers for name, items in value.items() if (numbers := _packed_list(items, keep)) is not None}
+        lists = {name: numbers for name, items in value.items() if (numbers := _packed_list(items, store)) is not None}
         if lists:
             # The names keep their order, with the lists in their places.
             rest = {name: None if name in lists else item for name, item in value.items()}
-            return {"r": _packed_json(rest, keep), "l": lists}
-    return _packed_json(value, keep)
+            return {"r": _packed_json(rest, store), "l": lists}
+    return _packed_json(value, store)
 
 
-def _packed_list(value: object, keep: Keep) -> Numbers | None:
+def _packed_list(value: object, store: TextStore) -> Numbers | None:
     """Store the items of a list of objects; None for anything else."""
     if not isinstance(value, (list, tuple)) or not value or not isinstance(value[0], dict):
         return None
-    found = keep.lists.find(value) if len(value) >= LEAST_MESSAGES else None
+    found = store.lists.find(value) if len(value) >= LEAST_MESSAGES else None
     numbers: Numbers = []
     done = 0
-    for start, end, place in [*(found[1] if found is not None else ()), Stretch(len(value), len(value), 0)]:
+    for start, end, position in [*(found[1] if found is not None else ()), CommonRange(len(value), len(value), 0)]:
         for item in value[done:start]:
             if not isinstance(item, dict):
                 return None
-            _append(numbers, number := _packed_item(item, keep), number)
+            _append(numbers, number := _packed_item(item, store), number)
         if found is not None and end > start:
-            for first, last in _part(found[0].value, place, end - start):
+            for first, last in _part(found[0].value, position, end - start):
                 _append(numbers, first, last)
         done = end
     if len(value) >= LEAST_MESSAGES:
-        keep.lists.add(KnownList(value, numbers, keep.characters), found[0] if found is not None else None)
+        store.lists.add(KnownList(value, numbers, store.characters), found[0] if found is not None else None)
     return numbers
 
 
@@ -150,22 +150,22 @@ def _each(numbers: Numbers) -> Iterator[int]:
         yield from range(number[0], number[1] + 1) if isinstance(number, list) else (number,)
 
 
-def _packed_json(value: object, keep: Keep) -> Reference:
+def _packed_json(value: object, store: TextStore) -> Reference:
     data = to_json(value)
-    return {"v": value} if len(data) <= SHORT else {"j": keep((bytes, data), lambda: data)}
+    return {"v": value} if len(data) <= SHORT else {"j": store((bytes, data), lambda: data)}
 
 
-def _packed_item(item: Mapping[str, object], keep: Keep) -> int:
+def _packed_item(item: Mapping[str, object], store: TextStore) -> int:
     """Store an object of a list. Most are messages of a long conversation, whose JSON need not be made again."""
     role, content = item.get("role"), item.get("content")
     if len(item) == 2 and isinstance(role, str) and isinstance(content, str) and next(iter(item)) == "role":
-        return keep((role, content), lambda: to_json(item))
+        return store((role, content), lambda: to_json(item))
     data = to_json(item)
-    return keep((bytes, data), lambda: data)
+    return store((bytes, data), lambda: data)
 
 
-def tree(document: RunDocument, keep: Keep | None, sealed: int | None = None, config: int | None = None) -> bytes:
-    """Return the tree of a run, with references to its texts. Without ``keep`` it has none of them.
+def tree(document: RunDocument, store: TextStore | None, sealed: int | None = None, config: int | None = None) -> bytes:
+    """Return the tree of a run, with references to its texts. Without ``store`` it has none of them.
 
     Args:
         sealed: the number of the text with all texts of a private run.
@@ -174,7 +174,7 @@ def tree(document: RunDocument, keep: Keep | None, sealed: int | None = None, co
     body: dict[str, object] = {"v": VERSION, "spans": [
         (span.id, span.parent, span.kind, span.name, span.start, span.duration, span.status,
          _said(span.kind, span.attributes),
-         {} if keep is None else {name: packed(text, keep) for name, text in span.texts.items()})
+         {} if store is None else {name: packed(text, store) for name, text in span.texts.items()})
         for span in document.spans]}
     if config is not None:
         body["config"] = config
@@ -218,7 +218,7 @@ def document_of(facts: RunFacts, body: bytes, load: Load, unseal: Callable[[byte
     left_out: Sequence[int] = stored.get("left_out", (0, 0))
     config = cast("list[ConfigVersion]", from_json(load(stored["config"])) if "config" in stored else [])
     return RunDocument(cast(RunFacts, {**facts, "config": config}), spans, spans_left_out=left_out[0],
-                       text_bytes_left_out=left_out[1], settled=True)
+                       text_bytes_left_out=left_out[1], normalised=True)
 
 
 def unpacked(reference: Reference, load: Load) -> object:

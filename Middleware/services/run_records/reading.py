@@ -131,7 +131,7 @@ class Reader:
                                        with_texts)
         except segments.UNREADABLE as error:
             self._report(name, error)
-            return RunDocument(run.facts, [], settled=True)
+            return RunDocument(run.facts, [], normalised=True)
         if run.facts["status"] == "interrupted":
             for span in document.spans:
                 span.status = "cancelled" if span.status == "running" else span.status

@@ -16,7 +16,7 @@ from Middleware.services.run_records.folder import SECRET_BYTES, ConsoleFolder
 from Middleware.services.run_records.recorder import RunRecorder
 from Middleware.services.run_records.ring import RunRing
 from Middleware.services.run_records.settings import RecordSettings
-from Middleware.services.run_records.texts import Settling
+from Middleware.services.run_records.texts import Normalisation
 from Middleware.services.run_records.writer import RunStore
 from Middleware.utilities.config.paths import console_directory
 
@@ -106,7 +106,7 @@ def build_records(mode: str, record: str | None = None, metrics: bool = False,
     run stays in memory or on disk.
     """
     # Built now: the writer's thread is a native one, which must not wait for a lock of another kind.
-    process().one(Settling)
+    process().one(Normalisation)
     process().one(ConfigVersions)
     counted, traces = _make_metrics() if metrics else None, _make_traces() if otel else None
     folder, ring = console_folder(), RunRing() if mode != "off" else RunRing(max_runs=0)

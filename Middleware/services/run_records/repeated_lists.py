@@ -23,17 +23,17 @@ ENDS = 4
 MOST_DIFFERENCES = 64
 
 
-class Stretch(NamedTuple):
+class CommonRange(NamedTuple):
     """Messages of a list that are in another one, too.
 
     Attributes:
-        start, end: their place in the list.
-        place: where the first of them is in the other one.
+        start, end: their positions in the list.
+        position: that of the first of them in the other one.
     """
 
     start: int
     end: int
-    place: int
+    position: int
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,20 @@ class KnownLists(Generic[V]):
     def __init__(self) -> None:
         self._lists: list[KnownList[V]] = []
 
-    def find(self, items: Sequence[object]) -> tuple[KnownList[V], list[Stretch]] | None:
+    def find(self, items: Sequence[object]) -> tuple[KnownList[V], list[CommonRange]] | None:
         """Return the newest list that has most of these items, and which; None without one."""
         for known in self._lists:
             try:
                 shift = _shift(items, known.items)
                 if shift is not None:
-                    return known, _stretches(items, known.items, shift)
+                    return known, _common_ranges(items, known.items, shift)
             # Messages that are nested too deeply to be compared are looked at one by one.
             except RecursionError:
                 return None
         return None
 
     def add(self, known: KnownList[V], instead: KnownList[V] | None = None) -> None:
-        """Remember a list, in the place of the one that it goes on from."""
+        """Remember a list, in place of the one that it goes on from."""
         lists = [known, *(other for other in self._lists if other is not instead)][:MOST_LISTS]
         while len(lists) > 1 and sum(other.characters for other in lists) > MOST_CHARACTERS:
             lists.pop()
@@ -98,11 +98,11 @@ class SharedLists:
         ``characters``: an estimate of what the list takes in memory.
         """
         result = list(items)
-        known, stretches = self._known.find(items) or (None, [])
-        for start, end, place in stretches:
+        known, ranges = self._known.find(items) or (None, [])
+        for start, end, position in ranges:
             assert known is not None
             # Equal to those that they replace, so of the same kind.
-            result[start:end] = cast("Sequence[V]", known.items[place:place + end - start])
+            result[start:end] = cast("Sequence[V]", known.items[position:position + end - start])
         self._known.add(KnownList(result, None, characters), known)
         return result
 
@@ -119,9 +119,9 @@ def _shift(items: Sequence[object], known: Sequence[object]) -> int | None:
     return None
 
 
-def _stretches(items: Sequence[object], known: Sequence[object], shift: int) -> list[Stretch]:
+def _common_ranges(items: Sequence[object], known: Sequence[object], shift: int) -> list[CommonRange]:
     """Return where the items are equal, in their order."""
-    found: list[Stretch] = []
+    found: list[CommonRange] = []
     differences = 0
     first, last = max(0, -shift), min(len(items), len(known) - shift)
     # Halves are compared as long as they differ; the first ones are on top. Differences are mostly at the ends.
@@ -133,7 +133,7 @@ def _stretches(items: Sequence[object], known: Sequence[object], shift: int) -> 
             if found and found[-1].end == start:
                 found[-1] = found[-1]._replace(end=end)
             elif end > start:
-                found.append(Stretch(start, end, start + shift))
+                found.append(CommonRange(start, end, start + shift))
         elif end - start > 1:
             middle = (start + end) // 2
             left += [(middle, end), (start, middle)]

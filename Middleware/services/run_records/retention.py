@@ -22,7 +22,7 @@ from Middleware.services.run_records.segments import (
     size_of,
     truncate_log,
 )
-from Middleware.services.run_records.settings import Keep
+from Middleware.services.run_records.settings import StoredSettings
 from Middleware.utilities import sqlite
 
 logger = logging.getLogger(__name__)
@@ -45,22 +45,22 @@ class Retention:
         # These stay, whoever holds them: in this process no file tells that.
         self._own = frozenset(own)
 
-    def apply(self, keep: Keep, now: float | None = None) -> None:
+    def apply(self, settings: StoredSettings, now: float | None = None) -> None:
         """Remove what is beyond the limits. Files go first, because deleting rows needs space. Raises sqlite3.Error."""
         now = time.time() if now is None else now
-        limit = self._oldest_kept(keep, now)
+        limit = self._oldest_kept(settings, now)
         self._remove_segments_before(limit)
         self._delete_rows("started < ? AND segment != ?", limit, PINNED)
         self._remove_lost(now)
-        self._fit(keep.megabytes * 1024 * 1024)
-        self._remove_set_aside(now - keep.days * DAY)
+        self._fit(settings.megabytes * 1024 * 1024)
+        self._remove_set_aside(now - settings.days * DAY)
         self._give_back()
 
-    def _oldest_kept(self, keep: Keep, now: float) -> int:
+    def _oldest_kept(self, settings: StoredSettings, now: float) -> int:
         """Return the moment before which runs are too old, or too many."""
-        limit = int((now - keep.days * DAY) * MICROSECONDS)
+        limit = int((now - settings.days * DAY) * MICROSECONDS)
         row = self._database.execute("SELECT started FROM run WHERE segment != ? ORDER BY started DESC "
-                                     "LIMIT 1 OFFSET ?", (PINNED, keep.runs - 1)).fetchone()
+                                     "LIMIT 1 OFFSET ?", (PINNED, settings.runs - 1)).fetchone()
         return limit if row is None else max(limit, row[0])
 
     def _remove_segments_before(self, limit: int) -> None:

@@ -162,7 +162,7 @@ class SegmentWriter:
         return int(done.lastrowid or 0)
 
     def __call__(self, key: object, data: Callable[[], bytes]) -> int:
-        """Write a text, unless it is there already; return its number. See ``Keep``."""
+        """Write a text, unless it is there already; return its number. See ``TextStore``."""
         known = self._known.get(key)
         if known is not None:
             return known

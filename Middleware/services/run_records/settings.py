@@ -29,8 +29,8 @@ LIMITS: Mapping[str, tuple[int, int]] = {"days": (1, 3650), "megabytes": (16, 1_
 
 
 @dataclass(frozen=True)
-class Keep:
-    """What is kept: the file's content.
+class StoredSettings:
+    """The content of the settings file.
 
     Attributes:
         record: the mode, unless the flag decides.
@@ -64,34 +64,34 @@ class RecordSettings:
     def __init__(self, folder: ConsoleFolder, flag: str | None = None) -> None:
         self._path, self._folder = folder.file(SETTINGS_FILE), folder
         self._flag: RecordMode | None = next((mode for mode in MODES if mode == flag), None)
-        self._keep, self._signature = Keep(), cast("Signature | None", None)
+        self._stored, self._signature = StoredSettings(), cast("Signature | None", None)
         self._next_look = 0.0
         self._problems: Once[str] = Once(1)
 
-    def keep(self) -> Keep:
-        """Return what is kept, with the flag's mode if there is one."""
+    def current(self) -> StoredSettings:
+        """Return the settings in force, with the flag's mode if there is one."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + RECHECK_SECONDS
             self._look_again()
-        return self._keep if self._flag is None else replace(self._keep, record=self._flag)
+        return self._stored if self._flag is None else replace(self._stored, record=self._flag)
 
     @property
     def known_mode(self) -> RecordMode:
         """What is kept on disk, as far as that was looked at last: without a look at the file, for requests' threads.
         """
-        return self._keep.record if self._flag is None else self._flag
+        return self._stored.record if self._flag is None else self._flag
 
     def mode(self) -> RecordMode:
         """Return what is kept on disk of each run."""
         # The writer asks for each run.
-        return self.keep().record if self._flag is None else self._flag
+        return self.current().record if self._flag is None else self._flag
 
     def values(self) -> SettingsValues:
         """Return the settings for the API."""
-        keep = self.keep()
+        stored = self.current()
         decided = {"record": f"--record {self._flag}"} if self._flag is not None else {}
-        return {"record": keep.record, "days": keep.days, "megabytes": keep.megabytes, "runs": keep.runs,
+        return {"record": stored.record, "days": stored.days, "megabytes": stored.megabytes, "runs": stored.runs,
                 "decided": decided}
 
     def change(self, values: Mapping[str, object]) -> SettingsValues:
@@ -101,23 +101,23 @@ class RecordSettings:
         # A browser sends each setting by itself, perhaps to different processes, and one change must not undo another.
         with folder_lock(self._folder.made()):
             self._look_again()
-            keep = self._with(values)
-            text = json.dumps(asdict(keep), indent=2)
+            stored = self._with(values)
+            text = json.dumps(asdict(stored), indent=2)
             atomic_write(self._path, f"{text}\n".encode(), OWNER_ONLY)
-            self._keep, self._signature = keep, file_signature(self._path)
+            self._stored, self._signature = stored, file_signature(self._path)
         return self.values()
 
-    def _with(self, values: Mapping[str, object]) -> Keep:
-        keep = self._keep
+    def _with(self, values: Mapping[str, object]) -> StoredSettings:
+        stored = self._stored
         for name, value in values.items():
-            keep = self._changed(keep, name, value)
-        return keep
+            stored = self._changed(stored, name, value)
+        return stored
 
-    def _changed(self, keep: Keep, name: str, value: object) -> Keep:
+    def _changed(self, stored: StoredSettings, name: str, value: object) -> StoredSettings:
         if name == "record" and self._flag is not None:
             raise ClientError(f"'record' is decided by --record {self._flag} on the server's command line.", 409,
                               param=name)
-        return with_setting(keep, name, value)
+        return with_setting(stored, name, value)
 
     def _look_again(self) -> None:
         signature = file_signature(self._path)
@@ -125,7 +125,7 @@ class RecordSettings:
             return
         self._signature = signature
         try:
-            self._keep = _parsed(self._path) if signature else Keep()
+            self._stored = _parsed(self._path) if signature else StoredSettings()
         # The file is ours; what somebody wrote into it by hand must not end the recording.
         except (OSError, ValueError, ClientError) as error:
             if self._problems.first(str(error)):
@@ -133,12 +133,12 @@ class RecordSettings:
                                self._path, error)
 
 
-def with_setting(keep: Keep, name: str, value: object) -> Keep:
-    """Return ``keep`` with one setting changed. Raises ClientError that says what was expected."""
+def with_setting(stored: StoredSettings, name: str, value: object) -> StoredSettings:
+    """Return ``stored`` with one setting changed. Raises ClientError that says what was expected."""
     if name == "record":
         if value not in ("off", "facts", "texts"):
             raise ClientError(f"'record' is {json.dumps(value)}. Expected: one of {', '.join(MODES)}.", param=name)
-        return replace(keep, record=value)
+        return replace(stored, record=value)
     if name not in LIMITS:
         names = ["record", *LIMITS]
         hint = did_you_mean(name, names, f" Expected: one of {', '.join(names)}.")
@@ -149,16 +149,16 @@ def with_setting(keep: Keep, name: str, value: object) -> Keep:
         raise ClientError(f"'{name}' is {json.dumps(value)}. Expected: a whole number from {least} to {most}.",
                           param=name)
     if name == "days":
-        return replace(keep, days=value)
-    return replace(keep, megabytes=value) if name == "megabytes" else replace(keep, runs=value)
+        return replace(stored, days=value)
+    return replace(stored, megabytes=value) if name == "megabytes" else replace(stored, runs=value)
 
 
-def _parsed(path: str) -> Keep:
+def _parsed(path: str) -> StoredSettings:
     with open(path, encoding="utf-8") as file:
         values = json.load(file)
     if not isinstance(values, dict):
         raise ValueError("it is not a JSON object")
-    keep = Keep()
+    stored = StoredSettings()
     for name, value in values.items():
-        keep = with_setting(keep, name, value)
-    return keep
+        stored = with_setting(stored, name, value)
+    return stored

@@ -19,9 +19,9 @@ from Middleware.services.run_records.model import RunDocument, Span
 from Middleware.services.run_records.repeated_lists import (
     LEAST_MESSAGES,
     MOST_CHARACTERS,
+    CommonRange,
     KnownList,
     KnownLists,
-    Stretch,
 )
 from Middleware.utilities.answers.tool_calls import ToolCallAssembler
 from Middleware.utilities.native_threads import new_lock
@@ -45,8 +45,10 @@ _IMAGE_STARTS = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "im
                  "Qk": "image/bmp"}
 
 
-class Settling:
-    """The lock of the threads that settle runs: the writer and those of readers. No request's thread takes it.
+class Normalisation:
+    """The lock of the threads that normalise the texts of runs: the writer and those of readers.
+
+    No request's thread takes it.
 
     ``lists``: the messages of the runs before as they are stored; guarded by the lock.
     """
@@ -56,7 +58,7 @@ class Settling:
         self.lists = KnownLists[_Fitted]()
 
 
-def settled(document: RunDocument, texts: bool = True) -> RunDocument:
+def normalised(document: RunDocument, texts: bool = True) -> RunDocument:
     """Return the document with all facts and attributes, and with its texts as they are shown and stored.
 
     The texts of a run that is over are changed themselves, once; those of one at work stay as they are.
@@ -68,36 +70,36 @@ def settled(document: RunDocument, texts: bool = True) -> RunDocument:
     completed(document)
     if not texts:
         return without_texts(document)
-    if not document.settled:
-        settling = process().one(Settling)
-        with settling.lock:
+    if not document.normalised:
+        normalisation = process().one(Normalisation)
+        with normalisation.lock:
             # Another thread may have done it meanwhile.
-            if not document.settled:
-                _settle(document, settling.lists)
-                document.settled = True
+            if not document.normalised:
+                _normalise(document, normalisation.lists)
+                document.normalised = True
     return _as_it_is(document)
 
 
 def completed(document: RunDocument) -> RunDocument:
     """Return a run that is over, itself, with all facts and attributes; its texts stay as they are."""
     if isinstance(document, LiveRun):
-        with process().one(Settling).lock:
+        with process().one(Normalisation).lock:
             complete(document)
     return document
 
 
-def settled_spans(document: RunDocument, spans: Sequence[Span]) -> list[Span]:
-    """Return some spans of a document as ``settled`` returns them."""
-    if document.settled or not isinstance(document, LiveRun):
+def normalised_spans(document: RunDocument, spans: Sequence[Span]) -> list[Span]:
+    """Return some spans of a document as ``normalised`` returns them."""
+    if document.normalised or not isinstance(document, LiveRun):
         return list(spans)
     copy = RunDocument(document.facts, _copies(document, spans))
-    _settle(copy)
+    _normalise(copy)
     return copy.spans
 
 
 def _as_it_is(run: LiveRun) -> RunDocument:
     return RunDocument(run.facts, run.spans, run.encryption_key, run.config_texts, run.spans_left_out,
-                       run.text_bytes_left_out, run.size, run.touched, settled=True)
+                       run.text_bytes_left_out, run.size, run.touched, normalised=True)
 
 
 def without_texts(document: RunDocument) -> RunDocument:
@@ -106,7 +108,7 @@ def without_texts(document: RunDocument) -> RunDocument:
     spans = [Span(span.id, span.parent, span.kind, span.name, span.start, span.duration, span.status, span.attributes,
                   {}, span.touched) for span in document.spans]
     return RunDocument(document.facts, spans, document.encryption_key, document.config_texts,
-                       document.spans_left_out, settled=True)
+                       document.spans_left_out, normalised=True)
 
 
 def _copy(run: LiveRun, texts: bool) -> RunDocument:
@@ -116,7 +118,7 @@ def _copy(run: LiveRun, texts: bool) -> RunDocument:
     complete_facts(run, copy)
     if not texts:
         return without_texts(copy)
-    _settle(copy)
+    _normalise(copy)
     return copy
 
 
@@ -129,7 +131,7 @@ def _copies(run: LiveRun, spans: Sequence[Span]) -> list[Span]:
     return list(copies.values())
 
 
-def _settle(document: RunDocument, lists: KnownLists[_Fitted] | None = None) -> None:
+def _normalise(document: RunDocument, lists: KnownLists[_Fitted] | None = None) -> None:
     """Give a document's spans their texts as they are shown and stored; ``lists``: those of earlier runs."""
     document.spans.sort(key=lambda span: span.id)
     texts = _Texts(lists)
@@ -218,14 +220,15 @@ class _Texts:
         if found is None and self.lists is not None:
             found = self.lists.find(messages)
             known = found[0] if found is not None else None
-        # What comes after the last stretch ends with an empty one.
-        for start, end, place in [*(found[1] if found is not None else ()), Stretch(len(messages), len(messages), 0)]:
+        # What comes after the last range ends with an empty one.
+        end_range = CommonRange(len(messages), len(messages), 0)
+        for start, end, position in [*(found[1] if found is not None else ()), end_range]:
             for message in messages[len(fitted.messages):start]:
                 before = self.size
                 fitted.messages.append(self._message(message, depth + 1))
                 fitted.lengths.append(self.size - before)
             if found is not None and end > start:
-                part = slice(place, place + end - start)
+                part = slice(position, position + end - start)
                 lengths = found[0].value.lengths[part]
                 more = 0 if is_counted else sum(lengths)
                 if self.size + more > MAX_RUN_TEXTS:

@@ -34,7 +34,7 @@ from Middleware.models.trace_context import TraceContext, span_id_in
 from Middleware.services.run_records import otel_names as names
 from Middleware.services.run_records.model import RunDocument, Span
 from Middleware.services.run_records.span_sender import SpanSender
-from Middleware.services.run_records.texts import settled
+from Middleware.services.run_records.texts import normalised
 
 SERVICE = "wilmerai"
 # What the SDK calls a service that nobody has named.
@@ -81,7 +81,7 @@ class RunTraces:
         if trace is None or not trace.sampled:
             return
         # Of a private run, nobody but its own user sees a text.
-        run = settled(document, texts=self._captures and not document.facts["private"])
+        run = normalised(document, texts=self._captures and not document.facts["private"])
         facts, started = run.facts, run.facts["started"]
         root = self._begin(names.span_name(names.INVOKE_WORKFLOW, facts["workflow"]), _around(trace), SpanKind.SERVER,
                            started, run_attributes(run), root_of=trace)

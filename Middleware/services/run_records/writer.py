@@ -20,7 +20,7 @@ from Middleware.services.run_records.folder import ConsoleFolder
 from Middleware.services.run_records.model import RunDocument
 from Middleware.services.run_records.queries import Key, RunQuery
 from Middleware.services.run_records.settings import RecordMode, RecordSettings
-from Middleware.services.run_records.texts import completed, settled, without_texts
+from Middleware.services.run_records.texts import completed, normalised, without_texts
 from Middleware.services.run_records.viewers import Viewer
 from Middleware.utilities.native_threads import SimpleQueue, new_lock, start_native
 from Middleware.utilities.once import Once
@@ -224,7 +224,7 @@ class RunStore:
             completed(document)
         else:
             # What is not kept need not be looked at: who writes the run leaves its texts out.
-            self._waiting.append(settled(document) if _keeps_texts(mode, document) else completed(document))
+            self._waiting.append(normalised(document) if _keeps_texts(mode, document) else completed(document))
 
     def _write(self) -> None:
         if not self._waiting:
@@ -301,7 +301,7 @@ class RunStore:
                and now - self._written_at.get(document.facts["id"], -AGAIN_SECONDS) >= AGAIN_SECONDS]
         mode = self.settings.mode()
         if due and now >= self._try_at and self._on_disk(
-                [settled(document, _keeps_texts(mode, document)) for document in due]):
+                [normalised(document, _keeps_texts(mode, document)) for document in due]):
             self._written_at.update((document.facts["id"], now) for document in due)
         running = {document.facts["id"] for document in long_ones}
         self._written_at = {run_id: at for run_id, at in self._written_at.items() if run_id in running}
@@ -322,7 +322,7 @@ class RunStore:
         if self.settings.mode() != "off":
             for document in self._ring.documents():
                 if not document.finished:
-                    ended = settled(document, _keeps_texts(self.settings.mode(), document))
+                    ended = normalised(document, _keeps_texts(self.settings.mode(), document))
                     self._waiting.append(replace(ended, facts={**ended.facts, "status": "interrupted"}))
         self._on_disk(list(self._waiting))
         self._waiting.clear()
@@ -339,7 +339,7 @@ class RunStore:
             # SQLite is loaded with the first run: an idle server does without.
             from Middleware.services.run_records.disk import Disk
 
-            self._disk = Disk(self.folder, self.settings.keep)
+            self._disk = Disk(self.folder, self.settings.current)
         return self._disk
 
     # -- from outside ------------------------------------------------------------------------------------------------

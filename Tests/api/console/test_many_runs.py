@@ -44,7 +44,7 @@ def made(number: int, chance: random.Random) -> RunDocument:
         route=f"me:{workflow.lower()}", endpoints=chance.choice((["Main"], ["Worker"], ["Main", "Worker"], [])),
         discussion=chance.choice((None, "mill", "lake")),
         question=f"{chance.choice(WORDS)} {chance.choice(WORDS)} {number}", answer=chance.choice(WORDS).upper(),
-        error="out of memory" if status == "failed" else None), [], settled=True)
+        error="out of memory" if status == "failed" else None), [], normalised=True)
 
 
 class Console:

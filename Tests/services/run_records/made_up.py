@@ -61,7 +61,7 @@ class Made:
         if seconds is not None:
             end = self.facts["started"] + round(seconds * SECOND)
             self.facts.update(answered=end, ended=end)
-        return RunDocument(self.facts, self.spans, settled=True)
+        return RunDocument(self.facts, self.spans, normalised=True)
 
 
 @st.composite

@@ -53,7 +53,7 @@ def run(key=None, messages=None, answer="Late.", **given):
     """Return a finished run as the store gets it."""
     made = spans(messages, answer)
     size = sum(len(text) for span in made for value in span.texts.values() for text in strings_in(value))
-    return RunDocument(facts(answer=answer, **given), made, encryption_key=key, size=size, settled=True)
+    return RunDocument(facts(answer=answer, **given), made, encryption_key=key, size=size, normalised=True)
 
 
 class Ring:

@@ -19,7 +19,7 @@ def repeated(items: list[dict[str, object]], known: list[dict[str, object]]) -> 
     lists = KnownLists[None]()
     lists.add(KnownList(known, None))
     found = lists.find(items)
-    return None if found is None else [tuple(stretch) for stretch in found[1]]  # type: ignore[misc]
+    return None if found is None else [tuple(common) for common in found[1]]  # type: ignore[misc]
 
 
 def test_the_next_turn_repeats_all_of_the_turn_before() -> None:
@@ -44,7 +44,7 @@ def test_another_conversation_repeats_nothing() -> None:
     assert repeated([message(f"other {number}") for number in range(100)], [message(n) for n in range(100)]) is None
 
 
-def test_stretches_are_what_is_equal_and_in_order() -> None:
+def test_common_ranges_are_what_is_equal_and_in_order() -> None:
     chance = random.Random(4)
     for _ in range(300):
         known = [message(chance.randrange(50)) for _ in range(chance.randrange(1, 90))]

@@ -21,7 +21,7 @@ from Middleware.services.run_records.archive import RunArchive
 from Middleware.services.run_records.folder import ConsoleFolder
 from Middleware.services.run_records.queries import RunQuery
 from Middleware.services.run_records.retention import DAY, Retention
-from Middleware.services.run_records.settings import Keep, RecordSettings
+from Middleware.services.run_records.settings import RecordSettings, StoredSettings
 from Middleware.services.run_records.viewers import Viewer
 from Middleware.services.run_records.writer import RunStore
 from Middleware.utilities import config_utils
@@ -291,7 +291,7 @@ def test_two_processes_write_to_one_folder(tmp_path):
     # Nobody removes what another process writes to.
     lab.settings.change({"runs": 100})
     with lab.store.index() as database:
-        Retention(lab.folder.path, database).apply(Keep(runs=1), time.time())
+        Retention(lab.folder.path, database).apply(StoredSettings(runs=1), time.time())
     for child in children:
         child.kill()
         child.wait()
@@ -319,16 +319,16 @@ def test_runs_that_are_too_old_or_too_many_go_with_their_files(lab):
     lab.record(pinned)
     lab.archive.pin(pinned.facts["id"], OPERATOR, True)
     os.utime(lab.folder.file("seg-000006.db"), (now - 3600, now - 3600))
-    apply_retention(lab, Keep(days=14), now)
+    apply_retention(lab, StoredSettings(days=14), now)
     left = [by_age[days].facts["id"] for days in (0, 1, 13)]
     assert lab.ids() == [*left, pinned.facts["id"]]
     assert [name for name in lab.files() if name.startswith("seg") and name.endswith(".db")] == [
         "seg-000003.db", "seg-000004.db", "seg-000005.db"]
     assert lab.archive.run(pinned.facts["id"], OPERATOR).spans[2].texts == {"answer": "Late."}
-    apply_retention(lab, Keep(runs=2), now)
+    apply_retention(lab, StoredSettings(runs=2), now)
     assert lab.ids() == [*left[:2], pinned.facts["id"]]
     lab.archive.pin(pinned.facts["id"], OPERATOR, False)
-    apply_retention(lab, Keep(days=14), now)
+    apply_retention(lab, StoredSettings(days=14), now)
     assert lab.ids() == left[:2]
     with open(lab.folder.file("pinned.db"), "rb") as file:
         assert b"Late" not in file.read()
@@ -574,12 +574,12 @@ def test_settings_that_are_changed_at_once_are_all_kept(lab: Lab) -> None:
         settings.change({"record": "facts", "days": 14, "megabytes": 1024, "runs": 20_000})
         with ThreadPoolExecutor(len(changes)) as threads:
             list(threads.map(settings.change, changes))
-        assert RecordSettings(lab.folder).keep() == Keep("texts", 3, 99, 500)
+        assert RecordSettings(lab.folder).current() == StoredSettings("texts", 3, 99, 500)
         # Each as in a process of its own.
         settings.change({"record": "facts", "days": 14, "megabytes": 1024, "runs": 20_000})
         with ThreadPoolExecutor(len(changes)) as threads:
             list(threads.map(lambda change: RecordSettings(lab.folder).change(change), changes))
-        assert RecordSettings(lab.folder).keep() == Keep("texts", 3, 99, 500)
+        assert RecordSettings(lab.folder).current() == StoredSettings("texts", 3, 99, 500)
 
 
 def test_settings_are_read_again_and_wrong_ones_are_told(lab, caplog, monkeypatch):
