@@ -122,7 +122,7 @@ class ConsoleApplication:
         return path.startswith(PREFIX) and (len(path) == len(PREFIX) or path[len(PREFIX)] == "/")
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
-        """Return whether a request will be refused, judged by its head alone."""
+        """Return whether a request will be refused, decided by its head alone."""
         try:
             self._require_own_host(environ)
             # Nothing but the API takes a body.

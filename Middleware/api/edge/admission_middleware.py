@@ -76,7 +76,7 @@ class OwnAdmission(Protocol):
         """Return whether a request is for this part."""
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
-        """Return whether the request will be refused, judged by its head alone."""
+        """Return whether the request will be refused, decided by its head alone."""
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request, whose body has not been read."""
@@ -128,16 +128,16 @@ class AdmissionMiddleware:
             return self._console(environ, _with_headers(start_response, id_headers(environ), True))
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
-        judgement = self._browsers.judge(environ)
-        headers = [*id_headers(environ), *judgement.headers]
+        decision = self._browsers.decide(environ)
+        headers = [*id_headers(environ), *decision.headers]
         if self._worker is not None and is_post:
             headers.append((WORKER_HEADER, str(self._worker())))
         start_response = _with_headers(start_response, headers, is_post)
         # A preflight never carries the key, so it is answered before the key is checked.
-        if judgement.preflight:
+        if decision.preflight:
             start_response("200 OK", [("Content-Length", "0")])
             return [b""]
-        refusal = judgement.refusal or self._check_key(environ)
+        refusal = decision.refusal or self._check_key(environ)
         if refusal is None:
             refusal = take_body(environ, self._limit)
         # The body of a refused request stays unread, so the connection cannot be used again.
@@ -154,13 +154,13 @@ class AdmissionMiddleware:
         return admit(self.app, request, environ, start_response)
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
-        """Return whether the request will be refused, judged by its head alone; for servers that read bodies first."""
+        """Return whether the request will be refused, decided by its head alone; for servers that read bodies first."""
         if self._private_only and public_address(environ) is not None:
             return True
         if self._console is not None and self._console.leads_to(environ):
             return self._console.refuses(environ)
-        judgement = self._browsers.judge(environ)
-        return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
+        decision = self._browsers.decide(environ)
+        return not decision.preflight and (decision.refusal or self._check_key(environ)) is not None
 
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._keys is None or _is_health_check(environ):
@@ -245,7 +245,7 @@ def _log_refusal(environ: WSGIEnvironment, refusal: Refusal) -> None:
 
 def _turn_away(refusal: Refusal, environ: WSGIEnvironment, start_response: StartResponse,
                is_logged: bool = True) -> Iterable[bytes]:
-    """Refuse a request before anything of it is judged."""
+    """Refuse a request before anything of it is checked."""
     if has_body(environ):
         environ[BODY_LEFT_KEY] = True
     if is_logged:

@@ -47,7 +47,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class BrowserDecision:
     """The decision about a request. ``preflight``: answer it at once; ``headers``: add these to any answer."""
 
     refusal: Refusal | None = None
@@ -56,7 +56,7 @@ class Judgement:
 
 
 class BrowserSafety:
-    """Judges requests by the headers in which browsers name the page that makes them.
+    """Decides about requests by the headers in which browsers name the page that makes them.
 
     Args:
         allowed: origins that are accepted besides local ones, as ``normal_origin`` spells them, or ``*``.
@@ -68,20 +68,20 @@ class BrowserSafety:
         names = {(machine if machine is not None else socket.gethostname()).lower()}
         self._own_names = names | {host for host in map(_host_of, self._allowed) if host}
 
-    def judge(self, environ: WSGIEnvironment) -> Judgement:
+    def decide(self, environ: WSGIEnvironment) -> BrowserDecision:
         """Return the decision about a request, by the method and headers in its WSGI environ alone."""
         origin = environ.get("HTTP_ORIGIN")
         if origin is None:
-            return Judgement(self._refusal_without_origin(environ))
+            return BrowserDecision(self._refusal_without_origin(environ))
         normal = normal_origin(origin)
-        if normal is None or not self._lets_in(normal, environ):
-            return Judgement(_foreign_page(origin))
+        if normal is None or not self._is_allowed(normal, environ):
+            return BrowserDecision(_foreign_page(origin))
         headers = tuple(self._headers_for(origin.strip(), normal))
         if environ.get("REQUEST_METHOD") == "OPTIONS" and "HTTP_ACCESS_CONTROL_REQUEST_METHOD" in environ and headers:
-            return Judgement(None, True, (*headers, *_preflight_headers(environ)))
-        return Judgement(_wrong_content_type(environ), headers=headers)
+            return BrowserDecision(None, True, (*headers, *_preflight_headers(environ)))
+        return BrowserDecision(_wrong_content_type(environ), headers=headers)
 
-    def _lets_in(self, normal: str, environ: WSGIEnvironment) -> bool:
+    def _is_allowed(self, normal: str, environ: WSGIEnvironment) -> bool:
         if normal in self._allowed or ANY in self._allowed:
             return True
         if normal == NULL:

@@ -1,7 +1,7 @@
 """Classify addresses, and guard against requests that a model or a user redirects to the local network.
 
-The guard judges a URL by its host and, if private addresses are refused, by every address of that host. Connect to the
-judged addresses (``Verdict.addresses``) only, because a second look-up may return different ones.
+The guard checks a URL by its host and, if private addresses are refused, by every address of that host. Connect to the
+checked addresses (``UrlDecision.addresses``) only, because a second look-up may return different ones.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CARRIER = ipaddress.ip_network("100.64.0.0/10")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class UrlDecision:
     """The guard's decision about a URL.
 
     Attributes:
@@ -65,7 +65,7 @@ def is_local_address(text: str) -> bool:
 def is_private_address(text: str) -> bool:
     """Return whether an IP address is local, or one of 100.64.0.0/10. Raises ValueError for an invalid address.
 
-    It judges clients. A back-end in 100.64.0.0/10 is not local: it may belong to anyone.
+    It is for clients. A back-end in 100.64.0.0/10 is not local: it may belong to anyone.
     """
     return is_local_address(text) or _unmapped(ipaddress.ip_address(text)) in _CARRIER
 
@@ -78,7 +78,8 @@ def parse_address(host: str) -> IPAddress | None:
         return None
 
 
-def judge_url(url: str, block_private_addresses: bool = False, allowed_hosts: Iterable[str] | None = None) -> Verdict:
+def check_url(url: str, block_private_addresses: bool = False,
+              allowed_hosts: Iterable[str] | None = None) -> UrlDecision:
     """Decide whether an absolute http or https URL may be requested.
 
     Args:
@@ -87,14 +88,14 @@ def judge_url(url: str, block_private_addresses: bool = False, allowed_hosts: It
         allowed_hosts: the only hosts allowed, without port, any case. None: all; a list without a usable entry: none.
     """
     if not block_private_addresses and allowed_hosts is None:
-        return Verdict()
+        return UrlDecision()
     try:
         host = _host_of(url)
     except ValueError as problem:
-        return Verdict(str(problem))
+        return UrlDecision(str(problem))
     if allowed_hosts is not None and host not in usable_hosts(allowed_hosts):
-        return Verdict(f"host '{host}' is not one of the allowed hosts")
-    return _judge_host(host) if block_private_addresses else Verdict()
+        return UrlDecision(f"host '{host}' is not one of the allowed hosts")
+    return _check_host(host) if block_private_addresses else UrlDecision()
 
 
 def usable_hosts(entries: Iterable[str]) -> list[str]:
@@ -115,22 +116,22 @@ def forbidden_kind(address: IPAddress) -> str | None:
     return None
 
 
-def _judge_host(host: str) -> Verdict:
+def _check_host(host: str) -> UrlDecision:
     literal = parse_address(host)
     if literal is not None:
         kind = forbidden_kind(literal)
-        return Verdict(f"'{host}' is {kind}") if kind else Verdict(addresses=(str(literal),))
+        return UrlDecision(f"'{host}' is {kind}") if kind else UrlDecision(addresses=(str(literal),))
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, ValueError):
         # getaddrinfo raises ValueError for a label that is invalid in any host name.
-        return Verdict(f"host '{host}' cannot be resolved")
+        return UrlDecision(f"host '{host}' cannot be resolved")
     addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
     for address in addresses:
         kind = forbidden_kind(ipaddress.ip_address(address))
         if kind:
-            return Verdict(f"host '{host}' resolves to {address}, which is {kind}")
-    return Verdict(addresses=tuple(addresses)) if addresses else Verdict(f"host '{host}' cannot be resolved")
+            return UrlDecision(f"host '{host}' resolves to {address}, which is {kind}")
+    return UrlDecision(addresses=tuple(addresses)) if addresses else UrlDecision(f"host '{host}' cannot be resolved")
 
 
 def _host_of(url: str) -> str:

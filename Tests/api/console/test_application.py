@@ -386,7 +386,7 @@ def test_calls_reach_neither_the_application_nor_the_requests(lab: Lab) -> None:
     assert not lab.asked
 
 
-def test_console_calls_are_judged_by_their_head(lab: Lab) -> None:
+def test_console_calls_are_decided_by_their_head(lab: Lab) -> None:
     head = {"REQUEST_METHOD": "POST", "PATH_INFO": API + "things", "HTTP_HOST": HOST, "CONTENT_LENGTH": "5",
             "CONTENT_TYPE": "application/json"}
     assert lab.application.refuses(dict(head))

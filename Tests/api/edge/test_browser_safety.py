@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.edge.browser_safety import BrowserSafety, Judgement, is_loopback_name, normal_origin
+from Middleware.api.edge.browser_safety import BrowserDecision, BrowserSafety, is_loopback_name, normal_origin
 from Tests.tables import table
 
 CHAT = "https://chat.example.com"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
 
-def judge(method: str = "POST", allowed: tuple[str, ...] = (), **fields: str) -> Judgement:
-    """The judgement over a request; the keywords are fields of the WSGI environ, mostly without ``HTTP_``."""
+def decide(method: str = "POST", allowed: tuple[str, ...] = (), **fields: str) -> BrowserDecision:
+    """The decision about a request; the keywords are fields of the WSGI environ, mostly without ``HTTP_``."""
     environ = {"CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "2"} if method == "POST" else {}
     plain = ("CONTENT_TYPE", "CONTENT_LENGTH")
     environ.update({name if name in plain else f"HTTP_{name}": value for name, value in fields.items()})
     environ.setdefault("HTTP_HOST", "127.0.0.1:5000")
-    return BrowserSafety(allowed, machine="mybox").judge({"REQUEST_METHOD": method, **environ})
+    return BrowserSafety(allowed, machine="mybox").decide({"REQUEST_METHOD": method, **environ})
 
 
-def status(judgement: Judgement) -> int:
-    return int(judgement.refusal.status[:3]) if judgement.refusal else 200
+def status(decision: BrowserDecision) -> int:
+    return int(decision.refusal.status[:3]) if decision.refusal else 200
 
 
 # -- programs that are no browsers -------------------------------------------------------------------------------------
@@ -32,8 +32,8 @@ def status(judgement: Judgement) -> int:
                 "llm.home.example.com", "", "a b"])
 @table("content_type", ["application/json", "text/plain", "application/x-www-form-urlencoded", ""])
 def test_programs_call_by_any_name_and_with_any_content_type(host: str, content_type: str) -> None:
-    assert judge(HOST=host, CONTENT_TYPE=content_type, USER_AGENT="Python/3.12 aiohttp/3.11") == Judgement()
-    assert judge(HOST=host, CONTENT_TYPE=content_type, USER_AGENT="node", SEC_FETCH_MODE="cors") == Judgement()
+    assert decide(HOST=host, CONTENT_TYPE=content_type, USER_AGENT="Python/3.12 aiohttp/3.11") == BrowserDecision()
+    assert decide(HOST=host, CONTENT_TYPE=content_type, USER_AGENT="node", SEC_FETCH_MODE="cors") == BrowserDecision()
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
@@ -43,9 +43,9 @@ def test_programs_call_by_any_name_and_with_any_content_type(host: str, content_
     "http://127.0.0.1:8080", "http://127.3.2.1", "http://[::1]:8000", "http://app.localhost:5173", "http://0.0.0.0:8080",
     "http://[::ffff:127.0.0.1]:1", "http://localhost.:80"])
 def test_pages_of_this_computer_are_served_and_may_read(origin: str) -> None:
-    judgement = judge(ORIGIN=origin)
-    assert status(judgement) == 200
-    assert ("Access-Control-Allow-Origin", origin) in judgement.headers and ("Vary", "Origin") in judgement.headers
+    decision = decide(ORIGIN=origin)
+    assert status(decision) == 200
+    assert ("Access-Control-Allow-Origin", origin) in decision.headers and ("Vary", "Origin") in decision.headers
 
 
 @table("origin", [
@@ -58,24 +58,24 @@ def test_pages_of_this_computer_are_served_and_may_read(origin: str) -> None:
     "http://\u212aey", "http://127.1", "http://2130706433", "http://[::ffff:10.0.0.1]", "http://;x.evil.example"])
 @table("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
 def test_other_pages_are_refused_and_may_read_nothing(origin: str, method: str) -> None:
-    judgement = judge(method, allowed=(CHAT,), ORIGIN=origin, ACCESS_CONTROL_REQUEST_METHOD="POST")
-    assert status(judgement) == 403 and judgement.headers == () and not judgement.preflight
+    decision = decide(method, allowed=(CHAT,), ORIGIN=origin, ACCESS_CONTROL_REQUEST_METHOD="POST")
+    assert status(decision) == 403 and decision.headers == () and not decision.preflight
 
 
 def test_the_refusal_names_the_page_and_the_flag() -> None:
-    refusal = judge(ORIGIN="https://Evil.example:443").refusal
+    refusal = decide(ORIGIN="https://Evil.example:443").refusal
     assert refusal is not None and refusal.message.endswith("--allow-origin https://evil.example")
     for origin in ("null", "http://x\x1b[31m", "http://x\x1bx", "http://" + "x" * 5000):
-        refusal = judge(ORIGIN=origin).refusal
+        refusal = decide(ORIGIN=origin).refusal
         assert refusal is not None and len(refusal.message) < 400 and refusal.message.isprintable()
 
 
 @pytest.mark.parametrize("origin", [CHAT, "HTTPS://CHAT.example.com", CHAT + ":443"])
 def test_a_page_that_was_allowed(origin: str) -> None:
-    judgement = judge(allowed=(CHAT,), ORIGIN=origin)
-    assert status(judgement) == 200
-    assert dict(judgement.headers) == {"Access-Control-Allow-Origin": origin, "Vary": "Origin",
-                                       "Access-Control-Expose-Headers": "X-Request-Id, X-Wilmer-Route, Retry-After"}
+    decision = decide(allowed=(CHAT,), ORIGIN=origin)
+    assert status(decision) == 200
+    assert dict(decision.headers) == {"Access-Control-Allow-Origin": origin, "Vary": "Origin",
+                                      "Access-Control-Expose-Headers": "X-Request-Id, X-Wilmer-Route, Retry-After"}
 
 
 @pytest.mark.parametrize(("host", "origin"), [
@@ -84,70 +84,71 @@ def test_a_page_that_was_allowed(origin: str) -> None:
     ("nas.local:5000", "http://nas.local"), ("wilmer.lan", "http://wilmer.lan:80"),
     ("llm.home.arpa:5000", "http://llm.home.arpa:8080"), ("host.docker.internal:5000", "http://host.docker.internal")])
 def test_pages_of_the_own_host_are_served(host: str, origin: str) -> None:
-    assert status(judge(HOST=host, ORIGIN=origin)) == 200
-    assert status(judge(HOST="other" + host.strip("["), ORIGIN=origin)) == 403
+    assert status(decide(HOST=host, ORIGIN=origin)) == 200
+    assert status(decide(HOST="other" + host.strip("["), ORIGIN=origin)) == 403
 
 
 @pytest.mark.parametrize("host", ["evil.example:5000", "evil.example", "mybox.evil.example", "127.0.0.1.evil.example",
                                   "local.example", "internal.example", "evil.nonlocal"])
 def test_a_name_that_was_led_here_is_not_the_own_host(host: str) -> None:
     """DNS rebinding: the page's own name now leads to this computer, so that ``Origin`` and ``Host`` agree."""
-    assert status(judge(HOST=host, ORIGIN=f"http://{host}")) == 403
-    assert status(judge("GET", HOST=host, USER_AGENT=FIREFOX)) == 403
+    assert status(decide(HOST=host, ORIGIN=f"http://{host}")) == 403
+    assert status(decide("GET", HOST=host, USER_AGENT=FIREFOX)) == 403
 
 
 @pytest.mark.parametrize("name", ["$(reboot).evil.example", "a,b.evil.example", "`x`;.evil.example", "a\x1b.example",
                                   "a&b.local", "\u00e9.local"])
 def test_a_name_that_no_computer_has_is_refused_and_goes_into_no_command(name: str) -> None:
     """Attackers choose their names, which the refusal offers as a part of a command."""
-    for judgement in (judge("GET", HOST=name, USER_AGENT=FIREFOX), judge(HOST=name, ORIGIN=f"http://{name}")):
-        assert judgement.refusal is not None and judgement.refusal.status.startswith("403")
-        message = judgement.refusal.message
+    for decision in (decide("GET", HOST=name, USER_AGENT=FIREFOX), decide(HOST=name, ORIGIN=f"http://{name}")):
+        assert decision.refusal is not None and decision.refusal.status.startswith("403")
+        message = decision.refusal.message
         assert message.isprintable() and not re.search(r"--allow-origin \S*[^\w.:/-]", message, re.ASCII)
 
 
 def test_the_names_that_were_allowed_are_own_ones() -> None:
-    assert status(judge("GET", HOST="chat.example.com", USER_AGENT=FIREFOX)) == 403
-    assert status(judge("GET", (CHAT,), HOST="chat.example.com", USER_AGENT=FIREFOX)) == 200
-    assert status(judge(allowed=(CHAT,), HOST="chat.example.com", ORIGIN="https://chat.example.com:8443")) == 200
+    assert status(decide("GET", HOST="chat.example.com", USER_AGENT=FIREFOX)) == 403
+    assert status(decide("GET", (CHAT,), HOST="chat.example.com", USER_AGENT=FIREFOX)) == 200
+    assert status(decide(allowed=(CHAT,), HOST="chat.example.com", ORIGIN="https://chat.example.com:8443")) == 200
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:5000", "localhost:5000", "192.168.1.5:5000", "mybox:5000", "nas.local"])
 def test_a_person_looks_with_a_browser(host: str) -> None:
-    assert judge("GET", HOST=host, USER_AGENT=FIREFOX) == Judgement()
-    assert judge("GET", HOST=host, USER_AGENT=FIREFOX, SEC_FETCH_SITE="none", SEC_FETCH_MODE="navigate") == Judgement()
+    assert decide("GET", HOST=host, USER_AGENT=FIREFOX) == BrowserDecision()
+    navigation = decide("GET", HOST=host, USER_AGENT=FIREFOX, SEC_FETCH_SITE="none", SEC_FETCH_MODE="navigate")
+    assert navigation == BrowserDecision()
 
 
 def test_a_trusted_connection_is_no_rebinding() -> None:
     """Browsers send ``Sec-Fetch-Site`` to HTTPS addresses only, and a proxy there has a certificate for its name."""
-    assert judge("GET", HOST="llm.example.com", USER_AGENT=FIREFOX, SEC_FETCH_SITE="none") == Judgement()
+    assert decide("GET", HOST="llm.example.com", USER_AGENT=FIREFOX, SEC_FETCH_SITE="none") == BrowserDecision()
 
 
 @pytest.mark.parametrize("origin", ["app://obsidian.md", "chrome-extension://abcdef", "tauri://localhost",
                                     "vscode-webview://1a2b", "file://", "capacitor://localhost"])
 def test_applications_are_served_and_may_read_once_they_are_named(origin: str) -> None:
-    judgement = judge(ORIGIN=origin)
-    assert status(judgement) == 200 and judgement.headers == ()
-    preflight = judge("OPTIONS", ORIGIN=origin, ACCESS_CONTROL_REQUEST_METHOD="POST")
+    decision = decide(ORIGIN=origin)
+    assert status(decision) == 200 and decision.headers == ()
+    preflight = decide("OPTIONS", ORIGIN=origin, ACCESS_CONTROL_REQUEST_METHOD="POST")
     assert not preflight.preflight and preflight.headers == ()
-    assert ("Access-Control-Allow-Origin", origin) in judge(allowed=(origin,), ORIGIN=origin).headers
+    assert ("Access-Control-Allow-Origin", origin) in decide(allowed=(origin,), ORIGIN=origin).headers
 
 
 @pytest.mark.parametrize("origin", ["null", "http://evil.example", "app://x"])
 def test_every_page_may_be_allowed(origin: str) -> None:
-    assert ("Access-Control-Allow-Origin", origin) in judge(allowed=("*",), ORIGIN=origin).headers
-    assert status(judge(allowed=("*",), ORIGIN="rubbish")) == 403
+    assert ("Access-Control-Allow-Origin", origin) in decide(allowed=("*",), ORIGIN=origin).headers
+    assert status(decide(allowed=("*",), ORIGIN="rubbish")) == 403
 
 
 def test_pages_without_an_address_may_be_allowed() -> None:
-    assert ("Access-Control-Allow-Origin", "null") in judge(allowed=("null",), ORIGIN="null").headers
+    assert ("Access-Control-Allow-Origin", "null") in decide(allowed=("null",), ORIGIN="null").headers
 
 
 @pytest.mark.parametrize(("method", "site", "expected"), [
     ("POST", "cross-site", 403), ("DELETE", "cross-site", 403), ("GET", "cross-site", 200),
     ("POST", "same-origin", 200), ("POST", "none", 200)])
 def test_a_browser_that_hides_where_it_comes_from(method: str, site: str, expected: int) -> None:
-    assert status(judge(method, SEC_FETCH_SITE=site)) == expected
+    assert status(decide(method, SEC_FETCH_SITE=site)) == expected
 
 
 # -- content types -----------------------------------------------------------------------------------------------------
@@ -160,25 +161,25 @@ def test_a_browser_that_hides_where_it_comes_from(method: str, site: str, expect
     ("application/x-www-form-urlencoded", "2", 415), ("text/plain; application/json", "2", 415), ("", "2", 415),
     ("", "", 200), ("", "0", 200), ("text/plain", "0", 415)])
 def test_pages_must_send_json(browser: Any, content_type: str, length: str, expected: int) -> None:
-    assert status(judge(CONTENT_TYPE=content_type, CONTENT_LENGTH=length, **browser)) == expected
+    assert status(decide(CONTENT_TYPE=content_type, CONTENT_LENGTH=length, **browser)) == expected
 
 
 def test_a_page_without_type_that_sends_chunks() -> None:
-    assert status(judge(ORIGIN="http://localhost", CONTENT_TYPE="", CONTENT_LENGTH="",
-                        TRANSFER_ENCODING="chunked")) == 415
+    assert status(decide(ORIGIN="http://localhost", CONTENT_TYPE="", CONTENT_LENGTH="",
+                         TRANSFER_ENCODING="chunked")) == 415
 
 
 def test_a_page_may_read_that_its_content_type_was_wrong() -> None:
-    assert judge(ORIGIN="http://localhost", CONTENT_TYPE="text/plain").headers
+    assert decide(ORIGIN="http://localhost", CONTENT_TYPE="text/plain").headers
 
 
 # -- preflights --------------------------------------------------------------------------------------------------------
 
 def test_preflight() -> None:
-    judgement = judge("OPTIONS", (CHAT,), ORIGIN=CHAT, ACCESS_CONTROL_REQUEST_METHOD="POST",
+    decision = decide("OPTIONS", (CHAT,), ORIGIN=CHAT, ACCESS_CONTROL_REQUEST_METHOD="POST",
                       ACCESS_CONTROL_REQUEST_HEADERS="authorization, content-type, x-stainless-os")
-    headers = dict(judgement.headers)
-    assert judgement.preflight and judgement.refusal is None
+    headers = dict(decision.headers)
+    assert decision.preflight and decision.refusal is None
     assert headers["Access-Control-Allow-Origin"] == CHAT and headers["Vary"] == "Origin"
     assert headers["Access-Control-Allow-Headers"] == "authorization, content-type, x-stainless-os"
     assert {"POST", "DELETE", "GET"} <= set(headers["Access-Control-Allow-Methods"].split(", "))
@@ -186,15 +187,15 @@ def test_preflight() -> None:
 
 
 def test_preflight_of_a_page_on_another_network() -> None:
-    judgement = judge("OPTIONS", (CHAT,), ORIGIN=CHAT, ACCESS_CONTROL_REQUEST_METHOD="POST",
+    decision = decide("OPTIONS", (CHAT,), ORIGIN=CHAT, ACCESS_CONTROL_REQUEST_METHOD="POST",
                       ACCESS_CONTROL_REQUEST_PRIVATE_NETWORK="true", ACCESS_CONTROL_REQUEST_HEADERS="a\u00e9<b>")
-    headers = dict(judgement.headers)
+    headers = dict(decision.headers)
     assert headers["Access-Control-Allow-Private-Network"] == "true" and "Access-Control-Allow-Headers" not in headers
 
 
 def test_a_plain_options_request_is_no_preflight() -> None:
-    assert not judge("OPTIONS", ORIGIN="http://localhost").preflight
-    assert not judge("OPTIONS", ACCESS_CONTROL_REQUEST_METHOD="POST").preflight
+    assert not decide("OPTIONS", ORIGIN="http://localhost").preflight
+    assert not decide("OPTIONS", ACCESS_CONTROL_REQUEST_METHOD="POST").preflight
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from Middleware.utilities.http.addresses import (
+    check_url,
     forbidden_kind,
     is_loopback,
-    judge_url,
     usable_hosts,
 )
 from Tests.corpora import cases
 
 
 def refusal(url: str, block_private_addresses: bool = False, allowed_hosts: list[str] | None = None) -> str | None:
-    return judge_url(url, block_private_addresses, allowed_hosts).reason
+    return check_url(url, block_private_addresses, allowed_hosts).reason
 
 
 def answer(*addresses: str) -> Any:
@@ -47,17 +47,17 @@ def test_off_means_no_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("entry", cases("ssrf_addresses", kind="answers"))
-def test_every_address_of_a_name_is_judged(monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any]) -> None:
+def test_every_address_of_a_name_is_checked(monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any]) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", answer(*entry["input"]))
-    verdict = judge_url("http://a.example/", True)
+    decision = check_url("http://a.example/", True)
     blocked = entry["expected"] == "blocked"
-    assert bool(verdict.reason) is blocked
-    assert verdict.addresses == (() if blocked else tuple(entry["input"]))
+    assert bool(decision.reason) is blocked
+    assert decision.addresses == (() if blocked else tuple(entry["input"]))
 
 
 def test_addresses_are_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", answer("8.8.8.8", "8.8.8.8"))
-    assert judge_url("http://a.example/", True).addresses == ("8.8.8.8",)
+    assert check_url("http://a.example/", True).addresses == ("8.8.8.8",)
 
 
 @pytest.mark.parametrize(("url", "allowed"), [

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
-from Middleware.utilities.http.addresses import judge_url
+from Middleware.utilities.http.addresses import check_url
 from Middleware.utilities.text_utils import nearest
 
 URL = "url"
@@ -246,7 +246,7 @@ def address_problem(args: Sequence[str], block_private: bool, allowed_hosts: Seq
     for argument in read_arguments(args):
         if argument.name == URL and argument.value is not None:
             url = argument.value if "://" in argument.value else f"http://{argument.value}"
-            reason = judge_url(url, block_private, allowed_hosts).reason
+            reason = check_url(url, block_private, allowed_hosts).reason
             if reason:
                 return reason
     return None

@@ -16,7 +16,7 @@ from Middleware.exceptions import BackendError, ConfigValueError
 from Middleware.llmapis.backend_errors import sentence
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
-from Middleware.utilities.http.addresses import Verdict, judge_url
+from Middleware.utilities.http.addresses import UrlDecision, check_url
 from Middleware.utilities.http.client import HttpClient, HttpResponse
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
 from Middleware.utilities.http.wire import HttpRequest, Route, parse_private_target
@@ -48,7 +48,7 @@ class WebRequest:
         proxy: proxy URL of any kind; None: that of the environment, if one applies and no guard is active.
         tls: settings to connect to https servers with; None: the usual ones.
         max_bytes: largest body accepted, after decompression; None: any.
-        block_private, allowed_hosts: the address guard; see ``addresses.judge_url``.
+        block_private, allowed_hosts: the address guard; see ``addresses.check_url``.
     """
 
     url: str
@@ -194,18 +194,18 @@ class _Hop:
             self.target: Url = split_url(request.url)
         except ValueError as problem:
             if request.guarded:
-                reason = judge_url(request.url, request.block_private, request.allowed_hosts).reason
+                reason = check_url(request.url, request.block_private, request.allowed_hosts).reason
                 raise _blocked(reason or str(problem)) from None
             raise WebFetchUrlError(f"WebFetch cannot ask for a URL that is {problem}.") from None
         self.origin = origin_text(self.target)
 
     def run(self) -> WebResponse:
-        verdict = self._judge()
-        if verdict.reason:
-            raise _blocked(verdict.reason)
+        decision = self._check_target()
+        if decision.reason:
+            raise _blocked(decision.reason)
         sensitive_log(logger, logging.DEBUG, "WebFetch: %s %s", self.request.method, mask_url(self.target.url))
         try:
-            return self._response(HttpClient().call(self._to_http(verdict), self.request.body, self._scope,
+            return self._response(HttpClient().call(self._to_http(decision), self.request.body, self._scope,
                                                     seconds=self._seconds_left()))
         except HttpError as error:
             raise self._failure(error.problem) from error
@@ -213,22 +213,22 @@ class _Hop:
             raise WebFetchUrlError(f"WebFetch cannot send this request to {self.origin}: a header or the URL holds "
                                    "text that HTTP cannot carry.") from error
 
-    def _judge(self) -> Verdict:
+    def _check_target(self) -> UrlDecision:
         if not self.request.guarded:
-            return Verdict()
+            return UrlDecision()
         # Name resolution cannot be interrupted, only abandoned.
         return run_interruptible(
-            lambda _: judge_url(self.target.url, self.request.block_private, self.request.allowed_hosts), self._scope,
+            lambda _: check_url(self.target.url, self.request.block_private, self.request.allowed_hosts), self._scope,
             self._seconds_left())
 
     def _seconds_left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
 
-    def _to_http(self, verdict: Verdict) -> HttpRequest:
+    def _to_http(self, decision: UrlDecision) -> HttpRequest:
         """Return the request without its body, bound to the addresses that the guard has checked."""
         request = self.request
         # With a guard the environment's proxies are ignored: they would resolve the name again.
-        route = Route(proxy=request.proxy, environment=not request.guarded, addresses=verdict.addresses,
+        route = Route(proxy=request.proxy, environment=not request.guarded, addresses=decision.addresses,
                       tls=request.tls)
         limit = NO_LIMIT if request.max_bytes is None else request.max_bytes
         return HttpRequest(parse_private_target(self.target.url), request.method, self._headers(), request.timeout,

@@ -357,7 +357,7 @@ def test_a_password_in_the_url_stays_with_its_host(lab: EngineLab, web: StubBack
     assert "authorization" in web.requests[0].headers and "authorization" not in web.requests[1].headers
 
 
-def test_every_hop_is_judged_before_connecting(lab: EngineLab, web: StubBackend) -> None:
+def test_every_hop_is_checked_before_connecting(lab: EngineLab, web: StubBackend) -> None:
     with StubBackend() as other:
         web.script(redirect(302, localhost(other)))
         output = run(lab, fetch(web.url, allowedHosts=["127.0.0.1"], onError="return"))
@@ -424,8 +424,8 @@ def test_the_allow_list_takes_variables(lab: EngineLab, web: StubBackend) -> Non
     assert "WebFetch blocked" in run(lab, node, said="other.example")
 
 
-def test_the_connection_goes_to_the_judged_address(lab: EngineLab, web: StubBackend,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connection_goes_to_the_checked_address(lab: EngineLab, web: StubBackend,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that resolves otherwise the second time leads nowhere else."""
     original, asked = socket.getaddrinfo, []
 
@@ -444,8 +444,8 @@ def test_the_connection_goes_to_the_judged_address(lab: EngineLab, web: StubBack
 
 
 @pytest.mark.parametrize("entry", cases("ssrf_addresses", kind="rebinding"))
-def test_every_connection_goes_to_the_judged_addresses(lab: EngineLab, monkeypatch: pytest.MonkeyPatch,
-                                                       entry: dict[str, Any]) -> None:
+def test_every_connection_goes_to_the_checked_addresses(lab: EngineLab, monkeypatch: pytest.MonkeyPatch,
+                                                        entry: dict[str, Any]) -> None:
     answers, dialled = list(entry["input"]), []
 
     def resolve(*_: Any, **__: Any) -> Any:
@@ -465,11 +465,11 @@ def test_every_connection_goes_to_the_judged_addresses(lab: EngineLab, monkeypat
 @pytest.mark.parametrize("entry", cases("ssrf_addresses", kind="redirect"))
 def test_no_redirect_leads_to_the_local_network(lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch,
                                                 entry: dict[str, Any]) -> None:
-    judge, judged = addresses.forbidden_kind, []
+    check, checked = addresses.forbidden_kind, []
 
     def first_is_public(address: Any) -> str | None:
-        judged.append(address)
-        return judge(address) if len(judged) > 1 else None
+        checked.append(address)
+        return check(address) if len(checked) > 1 else None
 
     monkeypatch.setattr(addresses, "forbidden_kind", first_is_public)
     web.script(redirect(302, entry["input"].replace("{port}", str(web.port))))

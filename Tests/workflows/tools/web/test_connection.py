@@ -80,10 +80,10 @@ def test_a_chosen_address_keeps_the_name(secure: StubBackend, certificate: Path)
 
 
 def test_connections_of_another_route_are_not_shared(plain: StubBackend) -> None:
-    """A connection to judged addresses serves that request alone, and takes none that somebody else has made."""
+    """A connection to checked addresses serves that request alone, and takes none that somebody else has made."""
     client, request = HttpClient(), HttpRequest(parse_target(plain.url), "GET", keep_alive=True)
-    judged = Route(addresses=("127.0.0.1",))
-    for route in (Route(), judged, judged, Route(environment=False), Route()):
+    checked = Route(addresses=("127.0.0.1",))
+    for route in (Route(), checked, checked, Route(environment=False), Route()):
         assert client.call(dataclasses.replace(request, route=route)).body == OK
     assert plain.connections == 4
 
