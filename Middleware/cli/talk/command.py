@@ -35,7 +35,7 @@ from Middleware.cli.talk.connections import (
     answer,
     model_ids,
 )
-from Middleware.cli.talk.screen import Screen
+from Middleware.cli.talk.terminal_writer import TerminalWriter
 from Middleware.cli.talk.trace import Trace
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.terminal import wants_colour
@@ -60,10 +60,10 @@ def try_main(words: Sequence[str]) -> int:
     text = sys.stdin.read() if options.text == "-" else options.text
     if not text.strip():
         parser.error("TEXT is blank")
-    screen = _screen()
-    with _reported(screen) as outcome, _connected(arguments, options, screen) as connection:
+    terminal = _terminal()
+    with _reported(terminal) as outcome, _connected(arguments, options, terminal) as connection:
         _require_model(connection, options.model)
-        _print_answer(connection, screen, options.model, [{"role": "user", "content": text}], [])
+        _print_answer(connection, terminal, options.model, [{"role": "user", "content": text}], [])
         connection.finish()
     return outcome[0]
 
@@ -71,13 +71,13 @@ def try_main(words: Sequence[str]) -> int:
 def chat_main(words: Sequence[str]) -> int:
     """Hold a conversation; return the exit status."""
     arguments, options = parse_command_arguments(_parser("chat", CHAT), words)
-    screen = _screen()
+    terminal = _terminal()
     _end_on_other_signals()
-    with _reported(screen) as outcome, _connected(arguments, options, screen) as connection:
+    with _reported(terminal) as outcome, _connected(arguments, options, terminal) as connection:
         _require_model(connection, options.model)
-        screen.note(f"Chat with {options.model}. Ctrl-C stops an answer, /new starts a new conversation, /quit or "
-                    "Ctrl-D ends the chat.")
-        _converse(connection, screen, options.model)
+        terminal.note(f"Chat with {options.model}. Ctrl-C stops an answer, /new starts a new conversation, /quit or "
+                      "Ctrl-D ends the chat.")
+        _converse(connection, terminal, options.model)
         connection.finish()
     return outcome[0]
 
@@ -94,8 +94,8 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _screen() -> Screen:
-    return Screen(wants_colour(sys.stderr))
+def _terminal() -> TerminalWriter:
+    return TerminalWriter(wants_colour(sys.stderr))
 
 
 def _end_on_other_signals() -> None:
@@ -107,41 +107,42 @@ def _end_on_other_signals() -> None:
 
 
 @contextlib.contextmanager
-def _reported(screen: Screen) -> Iterator[list[int]]:
+def _reported(terminal: TerminalWriter) -> Iterator[list[int]]:
     """Print errors; the list that is yielded holds the exit status afterwards."""
     status = [0]
     try:
         yield status
     except (TalkError, StartError, WilmerError, OSError) as error:
-        screen.end_line()
+        terminal.end_line()
         is_locked = isinstance(error, TalkError) and error.status == HTTPStatus.UNAUTHORIZED
         hint = " --ask-key asks for the key." if is_locked else ""
         say(f"ERROR: {error}{hint}", error_stream=True)
         status[0] = 1
     except KeyboardInterrupt:
-        screen.note("Stopped.")
+        terminal.note("Stopped.")
         status[0] = INTERRUPTED
 
 
 # -- the connection ----------------------------------------------------------------------------------------------------
 
 @contextlib.contextmanager
-def _connected(arguments: LaunchArguments, options: argparse.Namespace, screen: Screen) -> Iterator[Connection]:
+def _connected(arguments: LaunchArguments, options: argparse.Namespace,
+               terminal: TerminalWriter) -> Iterator[Connection]:
     """Connect to a running server, or start the engine. Raises StartError."""
     apply_arguments(arguments)
     users.check_users()
     key = key_of(options, ask=True)
-    server = None if options.trace else _answering_server(arguments.users, key, screen)
+    server = None if options.trace else _answering_server(arguments.users, key, terminal)
     if server is not None:
-        screen.note(f"[the server at {server.url}]")
+        terminal.note(f"[the server at {server.url}]")
         yield server
         return
-    with _own_engine(arguments, key, Trace(screen, options.full) if options.trace else None) as engine:
-        screen.note("[the engine in this process]")
+    with _own_engine(arguments, key, Trace(terminal, options.full) if options.trace else None) as engine:
+        terminal.note("[the engine in this process]")
         yield engine
 
 
-def _answering_server(names: Sequence[str], key: str, screen: Screen) -> ServerConnection | None:
+def _answering_server(names: Sequence[str], key: str, terminal: TerminalWriter) -> ServerConnection | None:
     found = find_server(names)
     if found is None:
         return None
@@ -152,7 +153,7 @@ def _answering_server(names: Sequence[str], key: str, screen: Screen) -> ServerC
         if error.status:
             raise
         # It is in another container, or has only begun to start.
-        screen.note(f"[{error}]")
+        terminal.note(f"[{error}]")
         return None
     return connection
 
@@ -174,7 +175,7 @@ def _own_engine(arguments: LaunchArguments, key: str, trace: Trace | None) -> It
 
 
 def _is_not_in_answer(record: logging.LogRecord) -> bool:
-    """Return whether only the log has an error: the screen shows those that are the answer to a request."""
+    """Return whether only the log has an error: the terminal shows those that are the answer to a request."""
     phases = record.args if isinstance(record.args, tuple) else ()
     return bool(record.exc_info) or any("after the answer" in str(phase) for phase in phases)
 
@@ -192,7 +193,7 @@ def _require_model(connection: Connection, model: str) -> None:
 
 # -- the conversation --------------------------------------------------------------------------------------------------
 
-def _converse(connection: Connection, screen: Screen, model: str) -> None:
+def _converse(connection: Connection, terminal: TerminalWriter, model: str) -> None:
     # With it, input() has a history and keys to edit the line.
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401
@@ -200,16 +201,16 @@ def _converse(connection: Connection, screen: Screen, model: str) -> None:
     while (text := _typed()) is not None and text.strip() != "/quit":
         if text.strip() == "/new":
             messages.clear()
-            screen.note("A new conversation.")
+            terminal.note("A new conversation.")
         elif text.strip():
             messages.append({"role": "user", "content": text})
             said: list[str] = []
             try:
-                _print_answer(connection, screen, model, messages, said)
+                _print_answer(connection, terminal, model, messages, said)
             except KeyboardInterrupt:
-                screen.note("Stopped.")
+                terminal.note("Stopped.")
             except TalkError as error:
-                screen.note(f"ERROR: {error}")
+                terminal.note(f"ERROR: {error}")
             # A message without an answer would be sent twice when it is repeated.
             if said:
                 messages.append({"role": "assistant", "content": "".join(said)})
@@ -226,7 +227,7 @@ def _typed() -> str | None:
         return None
 
 
-def _print_answer(connection: Connection, screen: Screen, model: str, messages: Sequence[dict[str, str]],
+def _print_answer(connection: Connection, terminal: TerminalWriter, model: str, messages: Sequence[dict[str, str]],
                   said: list[str]) -> None:
     """Print an answer as it arrives and keep its pieces in ``said``. Raises TalkError, KeyboardInterrupt."""
     reply, started, first = Reply(), time.monotonic(), None
@@ -234,10 +235,10 @@ def _print_answer(connection: Connection, screen: Screen, model: str, messages: 
         for piece in pieces:
             first = first or time.monotonic()
             said.append(piece)
-            screen.write(piece)
-    screen.end_line()
+            terminal.write(piece)
+    terminal.end_line()
     now = time.monotonic()
     parts = [*([f"route {reply.route}"] if reply.route else []),
              *([f"first text after {first - started:.2f} s"] if first else ["an empty answer"]),
              f"complete after {now - started:.2f} s"]
-    screen.note(f"[{', '.join(parts)}]")
+    terminal.note(f"[{', '.join(parts)}]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from Middleware.cli.talk.screen import Screen
+from Middleware.cli.talk.terminal_writer import TerminalWriter
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.llm_call import LlmCallRecord
 from Middleware.models.request_context import RequestContext
@@ -22,8 +22,8 @@ INDENT = "  "
 class Trace(EngineListener):
     """Prints events as they come. ``full``: whole prompts and outputs, instead of their beginnings."""
 
-    def __init__(self, screen: Screen, full: bool = False) -> None:
-        self._screen = screen
+    def __init__(self, terminal: TerminalWriter, full: bool = False) -> None:
+        self._terminal = terminal
         self._full = full
         self._lock = threading.Lock()
         self._routes: set[str] = set()
@@ -102,7 +102,7 @@ class Trace(EngineListener):
             self._print(depth, f"{title}: {line}" if not number else f"{INDENT}{line}")
 
     def _print(self, depth: int, text: str) -> None:
-        self._screen.note(f"{INDENT * depth}{text}")
+        self._terminal.note(f"{INDENT * depth}{text}")
 
 
 def _depth(record: RunRecord) -> int:

@@ -9,7 +9,7 @@ from Middleware.utilities.terminal import painted, without_controls
 _DIM = "2"
 
 
-class Screen:
+class TerminalWriter:
     """Prints from several threads. ``colours``: notes are dimmed."""
 
     def __init__(self, colours: bool = False) -> None:
