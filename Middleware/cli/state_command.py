@@ -19,7 +19,7 @@ from Middleware.cli.arguments import (
 )
 from Middleware.cli.database_conversations import conversations_of, patient_database
 from Middleware.cli.discussions.check import check
-from Middleware.cli.discussions.output import complain, human_size, make_utf8, say
+from Middleware.cli.discussions.output import human_size, make_utf8, print_error, say
 from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import WilmerError
 from Middleware.services.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
@@ -56,7 +56,7 @@ class NotDoneError(Exception):
 
 
 @dataclass
-class Tally:
+class TransferReport:
     """What was done, and whether anything failed."""
 
     counts: dict[Outcome, int] = field(default_factory=lambda: {"moved": 0, "known": 0, "differs": 0})
@@ -74,13 +74,13 @@ class Tally:
             self._fail(name, str(error))
         else:
             if outcome == "differs":
-                complain(f"{name}: what is {there} is different. It stays as it is, unless you give --replace.")
+                print_error(f"{name}: what is {there} is different. It stays as it is, unless you give --replace.")
             if outcome is not None:
                 self.counts[outcome] += 1
 
     def _fail(self, name: str, problem: str) -> None:
         self.failed = True
-        complain(f"{name}: {problem}")
+        print_error(f"{name}: {problem}")
 
     def status(self, done: str) -> int:
         """Print the last line; return the exit status."""
@@ -101,11 +101,11 @@ def main(words: Sequence[str], program: str = "state") -> int:
         with closing(_connect(options.database)) as connection:
             return COMMANDS[options.command](connection, options)
     except (NotDoneError, SchemaError, WilmerError) as error:
-        complain(str(error))
+        print_error(str(error))
     except psycopg.Error as error:
-        complain(f"The state database: {first_line(error)}")
+        print_error(f"The state database: {first_line(error)}")
     except KeyboardInterrupt:
-        complain("Stopped. What was printed as done is done.")
+        print_error("Stopped. What was printed as done is done.")
     return 1
 
 
@@ -155,7 +155,7 @@ def upgrade(connection: StateConnection, options: Options) -> int:
 
 def import_all(connection: StateConnection, options: Options) -> int:
     migrate(connection)
-    tally = Tally()
+    report = TransferReport()
     if options.source is not None and not os.path.isdir(options.source):
         raise NotDoneError(f"There is no folder {options.source}.")
     _warn_of_servers(connection, [options.source] if options.source else [space.root for space in spaces()])
@@ -163,8 +163,8 @@ def import_all(connection: StateConnection, options: Options) -> int:
         def act(space: str = space, discussion: StoredDiscussion = discussion) -> Outcome | None:
             return move_in(connection, space, discussion, replace=options.replace, dry_run=options.dry_run)
 
-        tally.count(_display(discussion.key_hash, discussion.discussion_id), act, "in the database")
-    return tally.status("would be imported" if options.dry_run else "imported")
+        report.count(_display(discussion.key_hash, discussion.discussion_id), act, "in the database")
+    return report.status("would be imported" if options.dry_run else "imported")
 
 
 def export_all(connection: StateConnection, options: Options) -> int:
@@ -172,7 +172,7 @@ def export_all(connection: StateConnection, options: Options) -> int:
     names = [name for name in discussion_names(connection) if not options.ids or name.discussion_id in options.ids]
     if missing := sorted(set(options.ids) - {name.discussion_id for name in names}):
         raise NotDoneError(f"There is no discussion '{missing[0]}' in the database.")
-    tally = Tally()
+    report = TransferReport()
     _warn_of_servers(connection, [options.target] if options.target else [space.root for space in spaces()])
     targets = _Targets(options.target)
     for name in names:
@@ -180,8 +180,8 @@ def export_all(connection: StateConnection, options: Options) -> int:
             root, present = targets.of(name)
             return move_out(connection, name, root, present, replace=options.replace)
 
-        tally.count(_display(name.key_hash, name.discussion_id), act, "in the folder")
-    return tally.status("exported")
+        report.count(_display(name.key_hash, name.discussion_id), act, "in the folder")
+    return report.status("exported")
 
 
 def _warn_of_servers(connection: StateConnection, roots: Sequence[str]) -> None:
@@ -192,8 +192,8 @@ def _warn_of_servers(connection: StateConnection, roots: Sequence[str]) -> None:
         for server in servers_in(root):
             # Of one that is starting, nothing is known yet.
             if server.pid and server.pid not in workers:
-                complain(f"A server without a database uses {root} ({server}). Stop it and run this again: what it "
-                         "writes meanwhile is not moved.")
+                print_error(f"A server without a database uses {root} ({server}). Stop it and run this again: what it "
+                            "writes meanwhile is not moved.")
 
 
 def check_all(connection: StateConnection, options: Options) -> int:

@@ -21,7 +21,7 @@ from Middleware.cli.workflow_tests.sandbox import temporary_world
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.run_records.exported_test import TICKS, ExportedTest, exported
+from Middleware.services.run_records.exported_test import EXPECTATIONS, ExportedTest, exported
 from Middleware.services.run_records.model import RunDocument
 from Middleware.services.run_records.records import RunRecords, build_records
 from Middleware.services.run_records.texts import normalised
@@ -68,7 +68,7 @@ class Server:
 
     def exported(self, document: RunDocument) -> ExportedTest:
         with request_scope(RequestContext(user=document.facts["user"])):
-            return exported(document, "it goes on so", TICKS, needs_stub, (), without_user_options)
+            return exported(document, "it goes on so", EXPECTATIONS, needs_stub, (), without_user_options)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from Middleware.api.console.own_commands import CommandTooSlowError, run_command
 from Middleware.api.console.run_routes import known_run
 from Middleware.api.requests.messages import without_user_options
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.run_records.exported_test import TICKS, ExportedTest, Unticked, exported
+from Middleware.services.run_records.exported_test import EXPECTATIONS, ExportedTest, OmittedExpectation, exported
 from Middleware.services.run_records.recorded_request import NotKeptError
 from Middleware.services.run_records.saved_files import save_file
 from Middleware.utilities.config.paths import get_root_config_directory
@@ -77,18 +77,18 @@ def _exported(call: Call) -> ExportedTest:
     if not document.finished:
         raise ConsoleError(409, "This run is still at work. Wait for its end.", where="ID")
     name: Any = body.get("name")
-    ticks: Any = body.get("expect", list(TICKS))
+    expected: Any = body.get("expect", list(EXPECTATIONS))
     without: Any = body.get("without", [])
     if not isinstance(name, str) or not name.strip() or len(name) > MOST_NAME:
         raise ConsoleError(400, f"'name' is a sentence of at most {MOST_NAME} characters that says what must be true.",
                            where="name")
-    if not isinstance(ticks, list) or not all(tick in TICKS for tick in ticks):
-        raise ConsoleError(400, f"'expect' is a list of {', '.join(TICKS)}.", where="expect")
+    if not isinstance(expected, list) or not all(one in EXPECTATIONS for one in expected):
+        raise ConsoleError(400, f"'expect' is a list of {', '.join(EXPECTATIONS)}.", where="expect")
     if not isinstance(without, list) or not all(isinstance(path, str) for path in without):
         raise ConsoleError(400, "'without' is a list of expectations, as 'unticked' names them.", where="without")
     try:
         with request_scope(RequestContext(user=document.facts["user"])):
-            test = exported(document, name.strip(), ticks, needs_stub, CHANGING, without_user_options)
+            test = exported(document, name.strip(), expected, needs_stub, CHANGING, without_user_options)
     except NotKeptError as error:
         raise ConsoleError(409, str(error), where="ID") from None
     for path in without:
@@ -103,7 +103,7 @@ def needs_stub(node_type: str) -> bool:
 
 
 def _shown(test: ExportedTest) -> dict[str, object]:
-    return {"path": test.path, "user": test.user, "test": test.test, "unticked": test.unticked,
+    return {"path": test.path, "user": test.user, "test": test.test, "unticked": test.omitted,
             "file": json.dumps(test.file(), indent=2, ensure_ascii=False) + "\n"}
 
 
@@ -170,8 +170,8 @@ def without_expectation(test: ExportedTest, path: str, reason: str) -> ExportedT
         kept = {key: entry if key == title else value for key, value in entries.items() if key != title or entry}
         # In its old place, so that the page shows the same order.
         left = {key: kept if key == name else value for key, value in expect.items() if key != name or kept}
-    unticked: Unticked = {"expectation": path, "reason": reason}
-    return replace(test, test={**test.test, "expect": left}, unticked=[*test.unticked, unticked])
+    omitted: OmittedExpectation = {"expectation": path, "reason": reason}
+    return replace(test, test={**test.test, "expect": left}, omitted=[*test.omitted, omitted])
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

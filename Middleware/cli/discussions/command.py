@@ -153,7 +153,7 @@ def export_one(session: Session) -> int:
     atomic_write(target, json.dumps(content, indent=2, ensure_ascii=True).encode("ascii"), OWNER_ONLY)
     output.say(f"Discussion '{reader.discussion.discussion_id}' is in {target}, in clear.")
     for problem in content["unreadable"]:
-        output.complain(f"Not exported as it should be: {problem}")
+        output.print_error(f"Not exported as it should be: {problem}")
     return 1 if content["unreadable"] else 0
 
 
@@ -164,7 +164,7 @@ def delete(session: Session) -> int:
         raise NotDoneError("Nothing was deleted.")
     result = removal.remove(discussion)
     for left in result.left:
-        output.complain(f"Not deleted: {left}")
+        output.print_error(f"Not deleted: {left}")
     output.say(f"{result.deleted} file(s) deleted.")
     _offer_runs(discussion, session.options)
     return 1 if result.left else 0
@@ -218,17 +218,17 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
         with _conversations(options.database or database_of_environment()):
             return COMMANDS[options.command](session)
     except DataKeyError as error:
-        output.complain(f"{error}, or encryptUsingApiKey of this user is off." if key_of(options, ask=False)
-                        else f"The data is {ENCRYPTED}.")
+        output.print_error(f"{error}, or encryptUsingApiKey of this user is off." if key_of(options, ask=False)
+                           else f"The data is {ENCRYPTED}.")
     except (NotDoneError, StartError, catalog.NoSuchDiscussionError, removal.RemovalRefusedError,
             WilmerError) as error:
-        output.complain(str(error))
+        output.print_error(str(error))
     except BrokenPipeError:  # "memory list | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, sqlite3.Error) as error:
-        output.complain(f"{type(error).__name__}: {error}")
+        output.print_error(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
-        output.complain("Stopped.")
+        output.print_error("Stopped.")
     return 1
 
 

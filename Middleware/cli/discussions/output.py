@@ -38,7 +38,7 @@ def say(text: str) -> None:
     print(without_controls(text), flush=True)
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     print(without_controls(text), file=sys.stderr, flush=True)
 
 

@@ -19,7 +19,7 @@ from Middleware.cli.arguments import (
     database_of_environment,
 )
 from Middleware.cli.console import StartError
-from Middleware.cli.discussions.output import complain, make_utf8, say
+from Middleware.cli.discussions.output import make_utf8, print_error, say
 from Middleware.cli.preparation import require_database_packages
 from Middleware.cli.rekey import journal as rekey_journal
 from Middleware.cli.rekey.folder import Result, change_all, stored_files
@@ -80,13 +80,13 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
             _change_list(change.old_key, change.new_key, options.accepted_keys_file)
         return status
     except (NotDoneError, OtherOperationError, keys.NotDoneError, StartError, WilmerError) as error:
-        complain(str(error))
+        print_error(str(error))
     except OSError as error:
-        complain(f"{error.filename or 'A file'}: {error.strerror or type(error).__name__}. Run it again to go on.")
+        print_error(f"{error.filename or 'A file'}: {error.strerror or type(error).__name__}. Run it again to go on.")
     except EOFError:
-        complain("No key was typed. Nothing was changed.")
+        print_error("No key was typed. Nothing was changed.")
     except KeyboardInterrupt:
-        complain("Stopped. Run it again to go on.")
+        print_error("Stopped. Run it again to go on.")
     return 1
 
 
@@ -187,7 +187,7 @@ def _run_in_database(database: str, change: KeyChange, options: Options) -> int:
         raise NotDoneError("In the state database, nothing is stored for this API key. Check the key, and the user; if "
                            "you have run this before, it is done.")
     for name, reason in result.skipped.items():
-        complain(f"WARNING: {name} {reason}. It stays as it is, under the old key.")
+        print_error(f"WARNING: {name} {reason}. It stays as it is, under the old key.")
     say(f"{result.changed} conversation(s) {'encrypted with the new key' if change.new_key else 'decrypted'}.")
     _hint(change, result.owners or {change.user})
     if result.skipped:
@@ -288,7 +288,7 @@ def _back_up(folder: str) -> None:
 
 def _report(result: Result, change: KeyChange) -> None:
     for path, reason in result.skipped.items():
-        complain(f"WARNING: {path} {reason}. It stays as it is.")
+        print_error(f"WARNING: {path} {reason}. It stays as it is.")
     say(f"{result.changed} file(s) {'encrypted with the new key' if change.new_key else 'decrypted'}"
         f"{f', {result.done_before} were so before' if result.done_before else ''}.")
 

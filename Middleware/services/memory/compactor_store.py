@@ -49,7 +49,7 @@ class Boundary:
 
 
 @dataclass(frozen=True)
-class Folded:
+class FoldedMessages:
     """The number of messages in the oldest summary.
 
     Attributes:
@@ -65,7 +65,7 @@ class Folded:
     summary_hash: str
 
     @classmethod
-    def parse(cls, content: dict[str, object]) -> Folded | None:
+    def parse(cls, content: dict[str, object]) -> FoldedMessages | None:
         """Return the content of a file; None if it is invalid."""
         index = content.get("index")
         hashes = [content.get(key) for key in ("hash", "previousHash", "summaryHash")]
@@ -115,16 +115,17 @@ class CompactorStore:
             boundary=None if boundary is None else Boundary.parse(boundary),
             oldest=oldest[0] if oldest else None, readable=old is not None and oldest is not None)
 
-    def folded(self) -> Folded | None:
+    def folded(self) -> FoldedMessages | None:
         """Return the extent of the oldest summary, if known. The file is optional: an unusable one is ignored."""
         try:
-            return Folded.parse(read_object(self.state, FOLDED_FILE))
+            return FoldedMessages.parse(read_object(self.state, FOLDED_FILE))
         except (StoredDataError, OSError) as error:
             if not logged_as_conflict(error):
                 logger.warning("%s is not used: %s", self.state.display(FOLDED_FILE), _reason(error))
         return None
 
-    def save(self, old: Pair, boundary: Boundary, oldest: Pair | None = None, folded: Folded | None = None) -> None:
+    def save(self, old: Pair, boundary: Boundary, oldest: Pair | None = None,
+             folded: FoldedMessages | None = None) -> None:
         """Replace the old section's summary, and that of what came before if there is a new one.
 
         ``folded`` is written after its summary and before the boundary, the last file: at worst, an interruption
@@ -153,10 +154,10 @@ class CompactorStore:
                 logger.error("%s cannot be read: %s", self.state.display(name), _reason(error))
         return None
 
-    def _note(self, folded: Folded) -> None:
+    def _note(self, folded: FoldedMessages) -> None:
         """Write the file about the oldest summary, unless it has other content; a failure is only logged."""
         try:
-            if Folded.parse(read_object(self.state, FOLDED_FILE)) != folded:
+            if FoldedMessages.parse(read_object(self.state, FOLDED_FILE)) != folded:
                 write_content(self.state, FOLDED_FILE, folded.as_json())
         except (StoredDataError, OSError) as error:
             if not logged_as_conflict(error):

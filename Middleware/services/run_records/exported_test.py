@@ -15,15 +15,15 @@ from Middleware.services.run_records.prefix import payload_of
 from Middleware.services.run_records.recorded_request import NotKeptError, recorded_request
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 
-Tick: TypeAlias = Literal["route", "order", "answer", "prompts", "outputs", "endpoints"]
-TICKS: tuple[Tick, ...] = get_args(Tick)
+ExpectationName: TypeAlias = Literal["route", "order", "answer", "prompts", "outputs", "endpoints"]
+EXPECTATIONS: tuple[ExpectationName, ...] = get_args(ExpectationName)
 
 SCHEMA = "workflow-test.schema.json"
 # A line of a prompt that is shorter says little about which call it belongs to.
 LEAST_LINE = 8
 
 
-class Unticked(TypedDict):
+class OmittedExpectation(TypedDict):
     """An expectation that a test cannot have: its JSON path, and the reason in a sentence."""
 
     expectation: str
@@ -43,7 +43,7 @@ class ExportedTest:
     path: str
     user: str
     test: dict[str, object]
-    unticked: list[Unticked]
+    omitted: list[OmittedExpectation]
 
     def file(self) -> dict[str, object]:
         """Return a whole test file with this test alone."""
@@ -55,18 +55,18 @@ class ExportedTest:
 Messages: TypeAlias = Sequence[Mapping[str, object]]
 
 
-def exported(document: RunDocument, name: str, ticks: Collection[str], needs_stub: Callable[[str], bool],
+def exported(document: RunDocument, name: str, expected: Collection[str], needs_stub: Callable[[str], bool],
              changing: Collection[str] = (), as_sent: Callable[[Messages], Messages] = lambda messages: messages,
              ) -> ExportedTest:
     """Return a run as a test. Raises NotKeptError if its texts are not there.
 
     Args:
-        ticks: what to expect of the next run, of ``TICKS``.
+        expected: what to expect of the next run, of ``EXPECTATIONS``.
         needs_stub: whether nodes of a type do not run in the test.
         changing: names of variables whose value is another one tomorrow.
         as_sent: returns the messages as the client had sent them, without what the user's settings have added.
     """
-    return _Export(document, needs_stub, changing).test(name, ticks, as_sent)
+    return _Export(document, needs_stub, changing).test(name, expected, as_sent)
 
 
 class _Export:
@@ -81,15 +81,15 @@ class _Export:
         for node in self._nodes:
             titles.setdefault(title(node), set()).add(self._workflow(node))
         self._ambiguous = {name for name, workflows in titles.items() if len(workflows) > 1}
-        self._unticked: list[Unticked] = []
+        self._omitted: list[OmittedExpectation] = []
 
-    def test(self, name: str, ticks: Collection[str], as_sent: Callable[[Messages], Messages]) -> ExportedTest:
+    def test(self, name: str, expected: Collection[str], as_sent: Callable[[Messages], Messages]) -> ExportedTest:
         outermost = self._outermost()
         folder = str(outermost.attributes.get("folder") or "")
         workflow = str(outermost.attributes.get("workflow.name") or outermost.name)
         path = "/".join(["Workflows", *([folder] if folder else []), f"{workflow}{TEST_SUFFIX}"])
         user = self._document.facts["user"] or ""
-        expect = {key: value for key, value in self._expectations(ticks).items() if value not in ({}, [], None)}
+        expect = {key: value for key, value in self._expectations(expected).items() if value not in ({}, [], None)}
         facts = self._document.facts
         model = facts["model"] or ""
         test: dict[str, object] = {
@@ -98,7 +98,7 @@ class _Export:
             **({"stream": True} if facts["stream"] else {}),
             **({"tools": list(self._request.tools)} if self._request.tools else {}),
             "replies": self._replies(), **({"stubs": stubs} if (stubs := self._stubs()) else {}), "expect": expect}
-        return ExportedTest(path, "" if path.split("/")[-2] == user else user, test, self._unticked)
+        return ExportedTest(path, "" if path.split("/")[-2] == user else user, test, self._omitted)
 
     def _outermost(self) -> Span:
         """Return the workflow that answered: the last one of the run itself, as a categorization runs before it."""
@@ -220,28 +220,28 @@ class _Export:
             if self._has_stub(node):
                 output = node.texts.get("output")
                 if output is not None and not isinstance(output, str):
-                    self._untick(f"stubs[{self._name(node)!r}]", f"the output of '{self._name(node)}' is no text, and "
+                    self._omit(f"stubs[{self._name(node)!r}]", f"the output of '{self._name(node)}' is no text, and "
                                                                  "the test has its JSON in its place")
                 found.setdefault(self._name(node), []).append(output_text(output))
         return {name: outputs[0] if len(set(outputs)) == 1 else outputs for name, outputs in found.items()}
 
     # -- what must hold ------------------------------------------------------------------------------------------
-    def _expectations(self, ticks: Collection[str]) -> dict[str, object]:
+    def _expectations(self, expected: Collection[str]) -> dict[str, object]:
         facts = self._document.facts
         expect: dict[str, object] = {}
         if facts["status"] == "failed" and facts["answered"] is None:
             expect["error"] = (facts["error"] or "").splitlines()[0][:200] if facts["error"] else {"matches": "."}
-        elif "answer" in ticks:
+        elif "answer" in expected:
             expect["answer"] = self._answer()
-        if "route" in ticks:
+        if "route" in expected:
             expect["route"] = {"equals": self._route()} if facts["route"] else None
-        if "order" in ticks:
+        if "order" in expected:
             expect["order"] = [self._name(node) for node in self._nodes]
-        if "outputs" in ticks:
+        if "outputs" in expected:
             expect["outputs"] = self._outputs()
-        if "prompts" in ticks:
+        if "prompts" in expected:
             expect["prompts"] = self._prompts()
-        if "endpoints" in ticks:
+        if "endpoints" in expected:
             expect["endpoints"] = self._endpoints()
         return expect
 
@@ -303,11 +303,11 @@ class _Export:
 
     # -- what will not hold tomorrow -----------------------------------------------------------------------------
     def _is_constant(self, written: object, expectation: str) -> bool:
-        """Return whether texts of a node name no variable whose value changes; untick the expectation if they do."""
+        """Return whether texts of a node name no variable whose value changes; omit the expectation if they do."""
         text = json.dumps(written, ensure_ascii=False)
         variable = next((name for name in self._changing if name in text), None)
         if variable is not None:
-            self._untick(expectation, f"the node uses {{{variable}}}, whose value is another one at another time")
+            self._omit(expectation, f"the node uses {{{variable}}}, whose value is another one at another time")
         return variable is None
 
     def _written(self, node: Span) -> object:
@@ -326,8 +326,8 @@ class _Export:
         index = (number(node.attributes.get("node.index")) or 0) - 1
         return nodes[index] if isinstance(nodes, list) and 0 <= index < len(nodes) else None
 
-    def _untick(self, expectation: str, reason: str) -> None:
-        self._unticked.append({"expectation": expectation, "reason": reason})
+    def _omit(self, expectation: str, reason: str) -> None:
+        self._omitted.append({"expectation": expectation, "reason": reason})
 
 
 def title(node: Span) -> str:

@@ -49,7 +49,7 @@ class _File:
         written: the last good version.
         value: the same without ``$schema``.
         duplicates: its keys that an object contains twice, already logged.
-        complaint: the logged error about a version that cannot be read.
+        logged_error: the logged error about a version that cannot be read.
     """
 
     checked: float
@@ -61,7 +61,7 @@ class _File:
     value: object = None
     duplicates: tuple[DuplicateKey, ...] = ()
     error: Callable[[], ConfigurationError] | None = None
-    complaint: str = ""
+    logged_error: str = ""
     derived: dict[str, Any] = field(default_factory=dict)
 
 
@@ -220,7 +220,7 @@ def _load(entry: _File, path: str, display: str) -> None:
         if duplicates and duplicates != entry.duplicates:
             logger.warning("%s: a key appears twice in one object; the last value counts: %s.", display,
                            _listed(duplicates))
-        entry.has_value, entry.error, entry.complaint, entry.duplicates = True, None, "", duplicates
+        entry.has_value, entry.error, entry.logged_error, entry.duplicates = True, None, "", duplicates
     entry.loaded, entry.unsettled = signature, unsettled
 
 
@@ -242,8 +242,8 @@ def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError],
     # One exception object that many threads raise would collect all their tracebacks, so a factory is stored.
     entry.error = make
     # An unsettled version is read several times.
-    if entry.has_value and text != entry.complaint:
-        entry.complaint = text
+    if entry.has_value and text != entry.logged_error:
+        entry.logged_error = text
         logger.error("%s. The last good version of the file stays in use.%s", text,
                      "".join(f"\n{line}" for line in shown))
 

@@ -11,14 +11,14 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.services.memory import compactor_store
-from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, Folded
+from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, FoldedMessages
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Tests.llmapis.lab import Lab
 
 OLD, OLDEST = "context_compactor_old.json", "context_compactor_oldest.json"
 FOLDED = "context_compactor_folded.json"
-MARK = Folded(3, "h2", "h1", "t0")
+MARK = FoldedMessages(3, "h2", "h1", "t0")
 BROKEN = ["{", "5", '{"a": 1}', '[{"text_block": 1, "hash": "h"}]']
 
 
@@ -93,7 +93,7 @@ def test_a_folder_in_place_of_the_note(root: Path, caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize(("dies_at", "noted"), [(OLDEST, None), (OLD, MARK)])
 def test_the_note_is_written_between_the_summaries(root: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str,
-                                                   noted: Folded | None) -> None:
+                                                   noted: FoldedMessages | None) -> None:
     write = compactor_store.write_content
 
     def die(folder: DiscussionFolder, name: str, content: object) -> None:

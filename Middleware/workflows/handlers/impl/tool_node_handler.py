@@ -100,9 +100,9 @@ class SlowButQualityRAGHandler(BaseHandler):
         ConfigKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early", inert=True))}
 
     def handle(self, context: ExecutionContext) -> object:
-        for name, complaint in (("ragTarget", NO_TARGET), ("ragType", NO_TYPE)):
+        for name, problem in (("ragTarget", NO_TARGET), ("ragType", NO_TYPE)):
             if self.value(context, name) is None:
-                return complaint
+                return problem
         if not context.discussion_id:
             logger.info("Node '%s' makes no call and returns an empty text: the conversation has no discussion id",
                         context.node_name)

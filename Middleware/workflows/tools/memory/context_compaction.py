@@ -17,7 +17,7 @@ from Middleware.exceptions import BackendError, ConfigurationError, UnreadableDa
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.messages import Message
 from Middleware.services.memory.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
-from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, Folded
+from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, FoldedMessages
 from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussion_state import COMPACTOR, DiscussionState
 from Middleware.utilities.hashing_utils import hash_content
@@ -89,7 +89,7 @@ def folded_up_to(messages: Sequence[Message], boundary: Boundary | None) -> int:
     return next((number for number, message in enumerate(messages) if _hash(message) == boundary.stored_hash), 0)
 
 
-def covered_up_to(messages: Sequence[Message], state: CompactorState, folded: Folded | None, due: int) -> int:
+def covered_up_to(messages: Sequence[Message], state: CompactorState, folded: FoldedMessages | None, due: int) -> int:
     """Return how many messages Oldest covers; the boundary may have moved back behind them.
 
     If all messages have moved, because a client has dropped the first ones, the last two folded messages identify the
@@ -114,19 +114,19 @@ def _is_unmoved(messages: Sequence[Message], boundary: Boundary | None) -> bool:
             and _hash(messages[index]) == boundary.stored_hash)
 
 
-def _ends_of(messages: Sequence[Message], folded: Folded) -> list[int]:
+def _ends_of(messages: Sequence[Message], folded: FoldedMessages) -> list[int]:
     """Return how many messages reach up to the last folded one, for each position where the last two occur."""
     hashes = [_hash(message) for message in messages]
     return [index + 2 for index in range(len(hashes) - 1)
             if hashes[index:index + 2] == [folded.previous_hash, folded.stored_hash]]
 
 
-def folded_mark(messages: Sequence[Message], count: int, oldest: Pair | None) -> Folded | None:
+def folded_mark(messages: Sequence[Message], count: int, oldest: Pair | None) -> FoldedMessages | None:
     """Return the record that ``oldest`` covers the first ``count`` messages; None if there is none."""
     if oldest is None or not 0 < count <= len(messages):
         return None
     previous = _hash(messages[count - 2]) if count > 1 else ""
-    return Folded(count, _hash(messages[count - 1]), previous, hash_content(oldest[0]))
+    return FoldedMessages(count, _hash(messages[count - 1]), previous, hash_content(oldest[0]))
 
 
 def _hash(message: Message) -> str:
