@@ -253,10 +253,10 @@ def serve(launch: Launch) -> None:
         launch.sock.close()
         if launch.drain_seconds:
             _drain(signals, launch.drain_seconds)
-        if signals.impatient:
+        if signals.forced:
             return
         helper = eventlet.spawn(shut_down, limits.SHUTDOWN_SECONDS)
-        while not helper.dead and not signals.impatient:
+        while not helper.dead and not signals.forced:
             eventlet.sleep(0.05)
         for _ in range(FLUSH_TURNS):
             eventlet.sleep(0.01)
@@ -266,7 +266,7 @@ def _drain(signals: StopSignals, seconds: float) -> None:
     """Let requests go on for at most ``seconds``. No connection here carries a second one."""
     requests, deadline = running_requests(), time.monotonic() + seconds
     requests.begin_drain(seconds)
-    while requests.at_work and time.monotonic() < deadline and not signals.impatient:
+    while requests.at_work and time.monotonic() < deadline and not signals.forced:
         eventlet.sleep(0.05)
 
 

@@ -73,7 +73,7 @@ class ConcurrencyLimitMiddleware:
         """Let ``app`` answer a request once it has a slot, or is handed over."""
         place = Place(self, environ)
         try:
-            if not place.held and not self._lets_in(place):
+            if not place.held and not self._wait_at_gate(place):
                 place.end()
                 return _refuse(environ, start_response)
             environ[PLACE_KEY] = place
@@ -82,7 +82,7 @@ class ConcurrencyLimitMiddleware:
             place.end()
             raise
 
-    def _lets_in(self, place: Place) -> bool:
+    def _wait_at_gate(self, place: Place) -> bool:
         """Let a request wait for a while; return False if it must be refused."""
         if not place.begin_waiting():
             if place.request is not None:

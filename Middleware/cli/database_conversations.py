@@ -14,11 +14,11 @@ from Middleware.utilities.postgres.database import Database, first_line
 from Middleware.utilities.postgres.documents import DatabaseDiscussions
 from Middleware.utilities.postgres.session import WorkerSession
 
-# A command has more patience than a client: a document may be large, or the machine busy.
+# A command waits longer than a client: a document may be large, or the machine busy.
 SECONDS = 60.0
 
 
-def patient_database(url: str, name: str) -> Database:
+def database_for_command(url: str, name: str) -> Database:
     """Return a database that is waited for longer than by a server. Raises psycopg.Error for an impossible address."""
     database = Database(url, f"wilmer-{name}")
     database.statement_seconds = database.checkout_seconds = SECONDS
@@ -33,7 +33,7 @@ def conversations_of(url: str, name: str) -> Iterator[None]:
     """
     before = process().one(discussions)
     try:
-        database = patient_database(url, name)
+        database = database_for_command(url, name)
         # What is wrong with the address is said here; later, nobody asks why.
         database.connect().close()
     except psycopg.Error as error:

@@ -54,7 +54,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 class StopSignals:
     """Counts the requests to stop while its ``with`` block runs. Must be entered on the main thread.
 
-    The first sets ``requested``: end cleanly. A second sets ``impatient``: the block must end at once, and the process
+    The first sets ``requested``: end cleanly. A second sets ``forced``: the block must end at once, and the process
     ends with it. One more after ``STUCK_SECONDS`` ends the process where it is. Signals that are ignored, as by
     ``nohup``, stay so.
 
@@ -65,9 +65,9 @@ class StopSignals:
     def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
         self._wake = wake
         self._previous: dict[int, object] = {}
-        self._impatient_since = 0.0
+        self._forced_since = 0.0
         self.requested = False
-        self.impatient = False
+        self.forced = False
 
     def __enter__(self) -> StopSignals:
         for number in _NUMBERS:
@@ -77,7 +77,7 @@ class StopSignals:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self.impatient:
+        if self.forced:
             end_at_once()
         # Once asked to stop, the signals stay caught, so that a late one breaks nothing.
         if not self.requested:
@@ -95,9 +95,9 @@ class StopSignals:
         # A terminal that is closed may send several of these: they are never a second request.
         elif number == _HANG_UP:
             return
-        elif not self.impatient:
-            self.impatient, self._impatient_since = True, time.monotonic()
-        elif time.monotonic() - self._impatient_since > STUCK_SECONDS:
+        elif not self.forced:
+            self.forced, self._forced_since = True, time.monotonic()
+        elif time.monotonic() - self._forced_since > STUCK_SECONDS:
             os._exit(0)
         self._wake()
 

@@ -17,7 +17,7 @@ from Middleware.cli.arguments import (
     apply_arguments,
     database_of_environment,
 )
-from Middleware.cli.database_conversations import conversations_of, patient_database
+from Middleware.cli.database_conversations import conversations_of, database_for_command
 from Middleware.cli.discussions.check import check
 from Middleware.cli.discussions.output import human_size, make_utf8, print_error, say
 from Middleware.cli.running_server import servers_in
@@ -110,7 +110,7 @@ def main(words: Sequence[str], program: str = "state") -> int:
 
 
 def _connect(url: str) -> StateConnection:
-    connection = patient_database(url, "state").connect()
+    connection = database_for_command(url, "state").connect()
     connection.execute("SELECT set_config('statement_timeout', '0', false)")
     return connection
 

@@ -32,7 +32,7 @@ def test_the_first_is_a_wish() -> None:
         with StopSignals(wake=lambda: print("woken")) as signals:
             print(signals.requested)
             send()
-            print(signals.requested, signals.impatient)
+            print(signals.requested, signals.forced)
         send()  # too late to break anything
         end_orderly()
         """) == (0, ["False", "woken", "True False", "woken", "stopped"])
@@ -54,7 +54,7 @@ def test_the_second_ends_the_process_with_its_block() -> None:
         threading.Thread(target=time.sleep, args=(60,)).start()
         with StopSignals() as signals:
             send(); send()
-            print(signals.impatient)
+            print(signals.forced)
         print("never reached")
         """)
     assert (status, printed) == (0, ["True", "stopping at once", "stopped"])
@@ -92,12 +92,12 @@ def test_before_a_server_is_there_they_end_the_process(name: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
-def test_a_terminal_that_hangs_up_twice_makes_nobody_impatient() -> None:
+def test_a_terminal_that_hangs_up_twice_forces_no_end() -> None:
     assert run("""
         with StopSignals() as signals:
             signal.raise_signal(signal.SIGHUP)
             signal.raise_signal(signal.SIGHUP)
-            print(signals.requested, signals.impatient)
+            print(signals.requested, signals.forced)
         """) == (0, ["True False"])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.cli import state_command
-from Middleware.cli.database_conversations import patient_database
+from Middleware.cli.database_conversations import database_for_command
 from Middleware.cli.discussions.command import main as memory_command
 from Middleware.cli.rekey.command import main as rekey_command
 from Middleware.cli.running_server import announced
@@ -137,7 +137,7 @@ def test_workers_find_what_was_imported(full: StateLab, database_url: str) -> No
 
 
 def versions(url: str) -> dict[str, int]:
-    with closing(patient_database(url, "test").connect()) as connection:
+    with closing(database_for_command(url, "test").connect()) as connection:
         return dict(connection.execute("SELECT name, version FROM wilmer.documents JOIN wilmer.discussions d ON d.id = "
                                        "discussion WHERE discussion_id = 'odd'").fetchall())
 
@@ -163,7 +163,7 @@ def test_what_differs_is_named_and_left_alone(full: StateLab, database_url: str)
     after = versions(database_url)
     assert sorted(after) == ["memories.json", "new.txt", "timestamps.json.bak"]
     assert [name for name in before if after.get(name) == before[name]] == ["timestamps.json.bak"]
-    with closing(patient_database(database_url, "test").connect()) as connection:
+    with closing(database_for_command(database_url, "test").connect()) as connection:
         assert connection.execute("SELECT index_generation FROM wilmer.discussions WHERE discussion_id = 'plain'"
                                   ).fetchone() == (2,)
     (full.root / "odd" / "new.txt").write_bytes(b"newer")
@@ -178,7 +178,7 @@ def test_a_server_that_writes_files_meanwhile_is_named(full: StateLab) -> None:
         assert status == 0 and f"uses {os.path.realpath(full.root)} (http://127.0.0.1:5001). Stop it" in line
         assert full.run("export")[2] == [line]
         # A server with the database reads no files.
-        with closing(patient_database(os.environ["WILMER_DATABASE_URL"], "test").connect()) as connection:
+        with closing(database_for_command(os.environ["WILMER_DATABASE_URL"], "test").connect()) as connection:
             connection.execute("SELECT pg_advisory_lock(%s, 1)", [NUMBERS])
             connection.execute("INSERT INTO wilmer.workers VALUES (1, 'i', 'host', %s, '2.0', '', now(), now())",
                                [os.getpid()])
@@ -189,7 +189,7 @@ def test_a_server_that_writes_files_meanwhile_is_named(full: StateLab) -> None:
 def test_a_dry_run_changes_nothing(full: StateLab, database_url: str) -> None:
     before = full.everything()
     assert full.run("import", "--dry-run") == (0, ["4 discussions would be imported, 0 known, 0 differ"], [])
-    with closing(patient_database(database_url, "test").connect()) as connection:
+    with closing(database_for_command(database_url, "test").connect()) as connection:
         assert connection.execute("SELECT count(*) FROM wilmer.discussions").fetchone() == (0,)
     assert full.everything() == before
 
@@ -233,7 +233,7 @@ def test_each_user_has_a_folder_of_discussions(lab: StateLab, tmp_path: Path, mo
         (root / "chat").mkdir(parents=True)
         (root / "chat" / "memories.json").write_bytes(text)
     assert lab.run("import") == (0, ["2 discussions imported, 0 known, 0 differ"], [])
-    with closing(patient_database(database_url, "test").connect()) as connection:
+    with closing(database_for_command(database_url, "test").connect()) as connection:
         rows = connection.execute("SELECT space, content FROM wilmer.documents JOIN wilmer.discussions d ON d.id = "
                                   "discussion ORDER BY space").fetchall()
     assert rows == [("", b"[2]"), (str(team), b"[1]")]
@@ -314,7 +314,7 @@ def test_status(full: StateLab, database_url: str) -> None:
 def test_status_makes_no_tables(lab: StateLab, database_url: str) -> None:
     status, out, [line] = lab.run("status")
     assert (status, out) == (1, []) and line.startswith("The database has no tables of WilmerAI.")
-    with closing(patient_database(database_url, "test").connect()) as connection:
+    with closing(database_for_command(database_url, "test").connect()) as connection:
         assert connection.execute("SELECT to_regnamespace('wilmer')").fetchall() == [(None,)]
 
 
@@ -323,7 +323,7 @@ def test_check(full: StateLab, database_url: str) -> None:
     status, out, _ = full.run("check")
     assert status == 1 and out[-1] == "4 discussions checked, 1 problem."
     assert next(line for line in out if line.startswith("PROBLEM")).startswith("PROBLEM: odd/memories.json")
-    with closing(patient_database(database_url, "test").connect()) as connection:
+    with closing(database_for_command(database_url, "test").connect()) as connection:
         connection.execute("DELETE FROM wilmer.discussions WHERE discussion_id = 'odd'")
         connection.execute("UPDATE wilmer.discussions SET space = 'other' WHERE discussion_id = 'plain'")
     status, out, _ = full.run("check")

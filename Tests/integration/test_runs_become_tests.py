@@ -17,7 +17,7 @@ from Middleware.api.requests.messages import without_user_options
 from Middleware.api.running.running_requests import running_requests
 from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.cli.workflow_tests.running import Result, run_tests
-from Middleware.cli.workflow_tests.sandbox import temporary_world
+from Middleware.cli.workflow_tests.sandbox import sandbox_folder
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext, request_scope
@@ -96,7 +96,7 @@ def result_of(test: ExportedTest, tmp_path: Path) -> Result:
     text = json.dumps(test.file(), ensure_ascii=False).encode()
     tests, findings = read_tests([path], {path: text})
     assert not findings, findings
-    with temporary_world() as folder:
+    with sandbox_folder() as folder:
         return contextvars.Context().run(run_tests, tests, folder, 1)[0]
 
 
@@ -179,7 +179,7 @@ def passes(test: ExportedTest, tmp_path: Path) -> bool:
     tests, findings = read_tests([path], {path: json.dumps(test.file(), ensure_ascii=False).encode()})
     if findings:
         return False
-    with temporary_world() as folder:
+    with sandbox_folder() as folder:
         return contextvars.Context().run(run_tests, tests, folder, 1)[0].passed
 
 
@@ -270,7 +270,7 @@ def test_a_made_test_fails_when_the_workflow_is_broken(server: Server, tmp_path:
         # A title that no workflow has any more.
         assert "no workflow has a node 'Analyse the task'" in findings[0].text
         return
-    with temporary_world() as folder:
+    with sandbox_folder() as folder:
         result = contextvars.Context().run(run_tests, tests, folder, 1)[0]
     assert expectation in [failure.json_path for failure in result.failures]
 

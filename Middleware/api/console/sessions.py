@@ -439,7 +439,7 @@ class Sessions:
 
     def sign_in(self, peer: str, code: str | None, key: str | None, label: str) -> tuple[str, Session]:
         """Return a new token with its session, for a code or a key. Raises ConsoleError."""
-        self._require_patience(peer)
+        self._refuse_after_failures(peer)
         try:
             if code is not None:
                 token = new_token()
@@ -472,7 +472,7 @@ class Sessions:
             if session is None:
                 raise _unauthorized("This session has ended. Sign in again.")
             return session
-        self._require_patience(peer)
+        self._refuse_after_failures(peer)
         try:
             return self.keys.session_of(key)
         except ConsoleError as error:
@@ -480,7 +480,7 @@ class Sessions:
                 self._failed.add(peer)
             raise
 
-    def _require_patience(self, peer: str) -> None:
+    def _refuse_after_failures(self, peer: str) -> None:
         seconds = self._failed.seconds_to_wait(peer)
         if seconds:
             raise ConsoleError(429, f"Too many failed sign-ins. Try again in {seconds} seconds.",

@@ -80,7 +80,7 @@ def _is_one_of(name: str, known: tuple[str, ...]) -> bool:
 
 def _locked(reader: Reader, name: str) -> Finding:
     """Return a finding about encrypted data, which is a problem only if the API key was given."""
-    return Finding(f"{reader.discussion.display(name)}: {reader.why_locked}", reader.key_at_hand)
+    return Finding(f"{reader.discussion.display(name)}: {reader.why_locked}", reader.has_key)
 
 
 def _cannot_read(reader: Reader, name: str, error: Exception) -> Finding:

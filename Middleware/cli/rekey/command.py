@@ -25,7 +25,7 @@ from Middleware.cli.rekey import journal as rekey_journal
 from Middleware.cli.rekey.folder import Result, change_all, stored_files
 from Middleware.cli.rekey.journal import Journal, OtherOperationError
 from Middleware.cli.rekey.keys import KeyChange
-from Middleware.cli.rekey.places import Places, tell_of_others
+from Middleware.cli.rekey.roots import DiscussionRoots, print_other_folders
 from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
         _use_configuration(options)
         if database := options.database or database_of_environment():
             return _run_in_database(database, change, options)
-        places = Places.of(is_one_named=_names_a_folder(options))
-        tell_of_others(places, change)
-        _require_no_server(places.roots)
-        status = _run(change, places.roots, options.yes)
+        roots = DiscussionRoots.of(is_one_named=_names_a_folder(options))
+        print_other_folders(roots, change)
+        _require_no_server(roots.selected)
+        status = _run(change, roots.selected, options.yes)
         if status == 0 and change.new_key:
             _change_list(change.old_key, change.new_key, options.accepted_keys_file)
         return status

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import psycopg
 
-from Middleware.cli.database_conversations import patient_database
+from Middleware.cli.database_conversations import database_for_command
 from Middleware.cli.rekey.folder import WRONG_KEY, Result, SkippedError, changed, is_data
 from Middleware.cli.rekey.keys import KeyChange
 from Middleware.exceptions import DataKeyError, StateUnavailableError
@@ -25,7 +25,7 @@ def change_in_database(url: str, change: KeyChange) -> tuple[int, Result]:
     """
     result = Result()
     try:
-        with closing(patient_database(url, "rekey").connect()) as connection:
+        with closing(database_for_command(url, "rekey").connect()) as connection:
             migrate(connection)
             if workers := connection.execute("SELECT count(*) FROM wilmer.live_workers()").fetchall()[0][0]:
                 raise StateUnavailableError(f"The state database is in use by {counted(workers, 'running server')}. "

@@ -84,8 +84,8 @@ def _turn(place: str) -> Iterator[None]:
     """Keep a running server out of a discussion, and drop what interrupted writes left there. Raises SkippedError."""
     with contextlib.ExitStack() as held:
         try:
-            for name, patience in ((MEMORIES, 0.0), (COMPACTOR, 0.0), (SHORT, _SHORT_WAIT)):
-                held.enter_context(process_lock(os.path.join(place, name), timeout=patience, mode=PRIVATE_FILE))
+            for name, seconds in ((MEMORIES, 0.0), (COMPACTOR, 0.0), (SHORT, _SHORT_WAIT)):
+                held.enter_context(process_lock(os.path.join(place, name), timeout=seconds, mode=PRIVATE_FILE))
             for name in filter(LEFT_OVER.fullmatch, os.listdir(place)):
                 os.unlink(os.path.join(place, name))
         except TimeoutError:

@@ -311,14 +311,14 @@ def _stop(server: Server, channels: dict[int, Any], signals: StopSignals, drain_
     if drain_seconds:
         drain(server, channels, signals, drain_seconds)
     # The operator has asked again.
-    if signals.impatient:
+    if signals.forced:
         return
     helper = threading.Thread(target=shut_down, args=(limits.SHUTDOWN_SECONDS,), name="shutdown", daemon=True)
     helper.start()
-    while helper.is_alive() and not signals.impatient:
+    while helper.is_alive() and not signals.forced:
         turn(channels, STOPPING_TURN_SECONDS)
     deadline = time.monotonic() + limits.FLUSH_SECONDS
-    while _busy(channels) and time.monotonic() < deadline and not signals.impatient:
+    while _busy(channels) and time.monotonic() < deadline and not signals.forced:
         turn(channels, STOPPING_TURN_SECONDS)
     close_connections(server, channels)
 
@@ -340,7 +340,7 @@ def drain(server: Server, channels: dict[int, Any], signals: StopSignals, second
     server.draining = True
     deadline = time.monotonic() + seconds
     is_over = False
-    while not is_over and time.monotonic() < deadline and not signals.impatient:
+    while not is_over and time.monotonic() < deadline and not signals.forced:
         # First of all, what has already arrived.
         turn(channels, STOPPING_TURN_SECONDS)
         slow_clients.sweep(channels.values())

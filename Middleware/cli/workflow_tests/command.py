@@ -14,7 +14,7 @@ from Middleware.cli.console import make_output_safe, program_name, say
 from Middleware.cli.signals import INTERRUPTED
 from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.cli.workflow_tests.running import DEFAULT_JOBS, Result, run_tests
-from Middleware.cli.workflow_tests.sandbox import temporary_world
+from Middleware.cli.workflow_tests.sandbox import sandbox_folder
 from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
@@ -175,7 +175,7 @@ def _run(tests: Sequence[WorkflowTest], findings: Sequence[Finding], arguments: 
     report = _Report(arguments.verbose)
     if not arguments.json:
         report.findings(findings)
-    with temporary_world() as folder:
+    with sandbox_folder() as folder:
         results = run_tests(tests, folder, arguments.jobs, None if arguments.json else report.add)
     seconds = time.perf_counter() - started
     if arguments.json:

@@ -114,7 +114,7 @@ class _TrialLog(logging.Handler):
 
 
 @contextlib.contextmanager
-def temporary_world() -> Iterator[Path]:
+def sandbox_folder() -> Iterator[Path]:
     """Yield a folder for the data of all tests, which the settings of the process point to in the meantime."""
     names = ("DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "LOGGING_DIRECTORY", "USERS")
     before = {name: getattr(instance, name) for name in names}

@@ -55,14 +55,14 @@ class Reader:
         return self.keys.encryption_key if self.discussion.key_hash == self.keys.key_hash else None
 
     @property
-    def key_at_hand(self) -> bool:
+    def has_key(self) -> bool:
         """Return whether an API key was given, and the discussion belongs to that key."""
         return self.keys.key_hash is not None and self.discussion.key_hash == self.keys.key_hash
 
     @property
     def why_locked(self) -> str:
         """Return the reason why data cannot be decrypted."""
-        if not self.key_at_hand:
+        if not self.has_key:
             return ENCRYPTED
         return WRONG_KEY if self.encryption_key else SWITCHED_OFF
 

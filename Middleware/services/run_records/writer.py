@@ -167,7 +167,7 @@ class RunStore:
 
     def _next(self) -> _Item:
         """Wait for the next item; None when something else may be due."""
-        seconds = self._patience()
+        seconds = self._seconds_until_due()
         if self._long_ones():
             seconds = min(seconds, LONG_SECONDS)
         else:
@@ -183,7 +183,7 @@ class RunStore:
         finally:
             self._resting = False
 
-    def _patience(self) -> float:
+    def _seconds_until_due(self) -> float:
         now = time.monotonic()
         due = self._retain_at
         if self._waiting:

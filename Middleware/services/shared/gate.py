@@ -90,7 +90,7 @@ class SharedGate(OfferedSlots):
         self._renewing = threading.Lock()
         self._watcher: threading.Thread | None = None
         # Soon there is something to look at; and the table may have tickets of this worker that nobody knows.
-        self._noticed = self._unsure = False
+        self._noticed = self._must_reenter = False
         self._cleaned = 0.0
         # The workers that were alive when they were last counted, and when that was.
         self._workers, self._counted = 1, 0.0
@@ -157,7 +157,7 @@ class SharedGate(OfferedSlots):
             [(ticket, before)] = self._database.write(_ENTER, [worker, self.size, not waiter.behind])
         # Perhaps it was taken all the same.
         except StateUnavailableError:
-            self._be_unsure()
+            self._reenter_all()
         finally:
             with self._changed:
                 waiter.is_entering = False
@@ -176,13 +176,13 @@ class SharedGate(OfferedSlots):
             # Deleting twice does no harm.
             self._database.run(lambda connection: connection.execute(_LEAVE, [worker, ticket, self.size]), again=True)
         except StateUnavailableError:
-            self._be_unsure()
+            self._reenter_all()
 
-    def _be_unsure(self) -> None:
+    def _reenter_all(self) -> None:
         """Have all tickets entered anew: in a second, or when the database is back."""
         if not self._database.down:
             with self._changed:
-                self._unsure = True
+                self._must_reenter = True
                 self._watch()
 
     # -- waiting -------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class SharedGate(OfferedSlots):
             with self._changed:
                 self._changed.wait_for(lambda: self._noticed, LOOK_SECONDS)
                 self._noticed = False
-                if not self._unsure and all(waiter.granted.is_set() for waiter in self._waiters):
+                if not self._must_reenter and all(waiter.granted.is_set() for waiter in self._waiters):
                     # Under the lock, so that whoever waits next starts a new thread.
                     self._watcher = None
                     return
@@ -222,7 +222,7 @@ class SharedGate(OfferedSlots):
         """Grant slots to the waiters that have one now. Raises StateUnavailableError."""
         if self._database.down:
             # All tickets are entered anew when it is back.
-            self._unsure = False
+            self._must_reenter = False
             self._share_if_down()
             return
         now = time.monotonic()
@@ -241,7 +241,7 @@ class SharedGate(OfferedSlots):
                     waiter.granted.set()
             is_lost = any(ticket not in seen and one.ticket == ticket and one in self._waiters
                           for ticket, one in waiting.items())
-        if self._unsure or is_lost:
+        if self._must_reenter or is_lost:
             self.renew()
             return
         for waiter in without:
@@ -258,7 +258,7 @@ class SharedGate(OfferedSlots):
         """
         with self._renewing:
             with self._changed:
-                self._unsure = False
+                self._must_reenter = False
                 # There was nothing to lose before the first time.
                 if self._was_renewed:
                     self._enter_from = time.monotonic() + GRACE_SECONDS
@@ -271,7 +271,7 @@ class SharedGate(OfferedSlots):
                 rows = self._database.run(lambda connection: connection.execute(
                     _AGAIN, [worker, before, former, len(running)]).fetchall(), again=True)
             except StateUnavailableError:
-                self._be_unsure()
+                self._reenter_all()
                 return
             tickets = sorted(row[0] for row in rows)
             left = []

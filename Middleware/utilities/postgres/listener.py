@@ -86,14 +86,14 @@ class Listener:
                 if self._connection is None:
                     self._listen_again()
                 else:
-                    self._hear(self._connection)
+                    self._receive(self._connection)
             except psycopg.Error as error:
                 self._lose(error)
             for function in self._beats:
                 _call(function)
         self._close()
 
-    def _hear(self, connection: StateConnection) -> None:
+    def _receive(self, connection: StateConnection) -> None:
         """Pass on what arrives within one beat."""
         for notification in connection.notifies(timeout=_BEAT_SECONDS):
             self._proved = time.monotonic()

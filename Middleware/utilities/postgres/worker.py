@@ -31,7 +31,7 @@ _POOLER = ("notifications do not arrive: a pooler in transaction mode does not w
 _POOL = (f"If this is a pooler, it needs {CONNECTIONS_OF_A_WORKER} connections to PostgreSQL for each server "
          "(PgBouncer: default_pool_size)")
 # How long the start tries to connect, and after what time it says so.
-_PATIENCE_SECONDS, _QUIET_SECONDS = 10.0, 2.0
+_CONNECT_SECONDS, _QUIET_SECONDS = 10.0, 2.0
 _PAUSE_SECONDS = 0.5
 # What the server refuses for good. It says so in its own language, so that elsewhere the start tries for a while.
 _FINAL = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied",
@@ -64,15 +64,15 @@ class StateWorker:
         self.description = ""
         self.on_stop: Callable[[], object] | None = None
 
-    def start(self, tell: Callable[[str], object], patience: float = _PATIENCE_SECONDS) -> None:
+    def start(self, tell: Callable[[str], object], timeout: float = _CONNECT_SECONDS) -> None:
         """Connect, bring the schema up to date, take a number and listen. Raises StateStartError.
 
         Args:
             tell: says to whoever waits for the start what it waits for.
-            patience: for how many seconds a database that does not answer is tried again.
+            timeout: for how many seconds a database that does not answer is tried again.
         """
         try:
-            with self._first_connection(tell, patience) as connection:
+            with self._first_connection(tell, timeout) as connection:
                 self._check(connection)
                 if not notifications_arrive(self.database, connection, self.database.checkout_seconds):
                     raise StateStartError(_POOLER)
@@ -100,7 +100,7 @@ class StateWorker:
         self.session.close()
         self.database.close()
 
-    def _first_connection(self, tell: Callable[[str], object], patience: float) -> StateConnection:
+    def _first_connection(self, tell: Callable[[str], object], timeout: float) -> StateConnection:
         began, told = time.monotonic(), False
         while True:
             try:
@@ -109,7 +109,7 @@ class StateWorker:
                 text, waited = first_line(error), time.monotonic() - began
                 if any(words in text for words in _OTHER_PROGRAM):
                     raise StateStartError(f"{self.database.place} is not PostgreSQL: {text}") from None
-                if waited >= patience or any(words in text for words in _FINAL):
+                if waited >= timeout or any(words in text for words in _FINAL):
                     raise
                 if waited >= _QUIET_SECONDS and not told:
                     tell(f"Waiting for the state database ({self.database.place}): {text}")

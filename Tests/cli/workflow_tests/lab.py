@@ -10,7 +10,7 @@ import pytest
 from Middleware.cli.workflow_tests.command import main
 from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.cli.workflow_tests.running import Result, run_tests
-from Middleware.cli.workflow_tests.sandbox import temporary_world
+from Middleware.cli.workflow_tests.sandbox import sandbox_folder
 from Middleware.utilities import config_utils
 from Tests.llmapis.lab import Lab
 
@@ -71,7 +71,7 @@ class SuiteLab(Lab):
         self.workflow("Main", *nodes, **top)
         read, findings = read_tests([str(self.suite("Main", *tests))])
         assert not findings, [str(finding) for finding in findings]
-        with temporary_world() as folder:
+        with sandbox_folder() as folder:
             return run_tests(read, folder, jobs)
 
     def failures(self, *nodes: dict[str, Any], **keys: Any) -> dict[str, list[str]]:

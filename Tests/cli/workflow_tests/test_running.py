@@ -9,7 +9,7 @@ import pytest
 
 from Middleware.cli.workflow_tests import running
 from Middleware.cli.workflow_tests.reading import read_tests
-from Middleware.cli.workflow_tests.sandbox import temporary_world
+from Middleware.cli.workflow_tests.sandbox import sandbox_folder
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.locking_service import get_locking_service
 from Middleware.workflows.handlers.registry import node_types
@@ -385,5 +385,5 @@ def _run_written(lab, path=None):
     path = path or lab.root / "Workflows" / USER / "Main.test.json"
     read, findings = read_tests([str(path)])
     assert not findings
-    with temporary_world() as folder:
+    with sandbox_folder() as folder:
         return [result.failures for result in running.run_tests(read, folder, 2)]

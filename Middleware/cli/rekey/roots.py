@@ -11,14 +11,14 @@ from Middleware.utilities.command_lines import own_command
 
 
 @dataclass(frozen=True)
-class Places:
+class DiscussionRoots:
     """The folders of discussions that are worked on, and those in which the server may look besides."""
 
-    roots: list[str]
+    selected: list[str]
     others: list[str]
 
     @classmethod
-    def of(cls, is_one_named: bool) -> Places:
+    def of(cls, is_one_named: bool) -> DiscussionRoots:
         """All folders in which the server looks. If one was named, only that: it may be a copy."""
         roots = (config_utils.get_discussions_root_directory(),
                  os.path.join(config_utils.get_project_root_directory_path(), "Public", "DiscussionIds"))
@@ -27,9 +27,9 @@ class Places:
         return cls(different[:count], different[count:])
 
 
-def tell_of_others(places: Places, change: KeyChange) -> None:
+def print_other_folders(roots: DiscussionRoots, change: KeyChange) -> None:
     """Name the folders of the same key that are left alone, and how to change them."""
-    for root in places.others:
+    for root in roots.others:
         folder = os.path.join(root, change.operation.old)
         if os.path.isdir(folder):
             configuration = os.path.abspath(config_utils.get_root_config_directory())
