@@ -16,6 +16,6 @@ SPEED = 5.0
 
 if __name__ == "__main__":
     for name in ("PAUSE_SECONDS", "BETWEEN_CALLS_SECONDS", "IDLE_SECONDS", "LONGEST_WAIT_BEHIND",
-                 "RIDE_ALONG_SECONDS"):
+                 "BACKGROUND_WAIT_SECONDS"):
         setattr(call_queue, name, getattr(call_queue, name) / SPEED)
     sys.exit(run(serve, None, limits.WORKER_THREADS))

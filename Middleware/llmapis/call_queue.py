@@ -40,7 +40,7 @@ NEXT_CALL_SECONDS = 0.3
 # Changing the model for work that nobody waits for, and back again for the next message, costs more than it brings.
 IDLE_SECONDS = 10.0
 # Where messages leave no such rest, this work is done along with calls of its model, before it forces a change.
-RIDE_ALONG_SECONDS = 30.0
+BACKGROUND_WAIT_SECONDS = 30.0
 # Work that nobody waits for is not put off for ever by messages that come one after the other.
 LONGEST_WAIT_BEHIND = 120.0
 # A call that is stopped again and again would never end.
@@ -303,7 +303,7 @@ class CallQueue:
         if turn.not_before > now:
             return _Obstacle()
         needs = self._needs_now(turn)
-        if turn.gives_precedence and turn not in view.overdue and not self._rides_along(turn, now) and any(
+        if turn.gives_precedence and turn not in view.overdue and not self._joins_loaded_model(turn, now) and any(
                 answer.holds_back(turn, now) for answer in self._answers.values()):
             return _Obstacle("an answer is not complete")
         # The slots of a shared gate are asked for when nothing else is in the way.
@@ -325,9 +325,9 @@ class CallQueue:
             return turn.needs
         return other if self._group(other.group).loaded == other.model else turn.needs
 
-    def _rides_along(self, turn: Turn, now: float) -> bool:
+    def _joins_loaded_model(self, turn: Turn, now: float) -> bool:
         needs = self._needs_now(turn)
-        return now - turn.since >= RIDE_ALONG_SECONDS and bool(needs.group) and (
+        return now - turn.since >= BACKGROUND_WAIT_SECONDS and bool(needs.group) and (
             self._group(needs.group).loaded == needs.model)
 
     def _other_model(self, turn: Turn, needs: Needs, view: _View, now: float) -> _Obstacle | None:
@@ -359,7 +359,7 @@ class CallQueue:
 
     def _start(self, turn: Turn, view: _View, now: float) -> None:
         # After such a wait it runs to its end, or work behind answers would be stopped for ever.
-        if turn in view.overdue or (turn.rank is Rank.BEHIND and self._rides_along(turn, now)):
+        if turn in view.overdue or (turn.rank is Rank.BEHIND and self._joins_loaded_model(turn, now)):
             turn.stop = None
         needs = turn.needs = self._needs_now(turn)
         del self._waiting[turn]

@@ -17,14 +17,14 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# Clients come in bursts. After this time without work a kept thread ends, and gives the memory of its stack back.
-REST_SECONDS = 2.0
-# So much work at once that finds no thread at rest is the beginning of a burst, for which spare threads are started.
+# Clients come in bursts. After this time without work a thread of the pool ends and frees the memory of its stack.
+IDLE_SECONDS = 2.0
+# So much work at once that finds no idle thread is the beginning of a burst, for which spare threads are started.
 # A single request needs up to three threads.
 BURST = 4
 SPARES = 4
-RESTING = "resting"
-"""The name of a kept thread between two pieces of work."""
+IDLE_NAME = "resting"
+"""The name of a thread of the pool between two pieces of work."""
 
 
 def start_daemon(target: Callable[[], object], name: str, without: str) -> threading.Thread | None:
@@ -42,8 +42,8 @@ def start_daemon(target: Callable[[], object], name: str, without: str) -> threa
     return thread
 
 
-class _Kept:
-    """A kept thread: its next piece of work, and the lock that it waits for while it rests."""
+class _PooledThread:
+    """A thread of the pool: its next piece of work, and the lock that it waits for while it is idle."""
 
     __slots__ = ("turn", "work")
 
@@ -53,8 +53,8 @@ class _Kept:
         self.turn.acquire()
 
 
-class KeptThreads:
-    """Daemon threads for short work, kept for the next piece of it; the one that rested last works first.
+class DaemonThreadPool:
+    """Daemon threads for short work, kept for the next piece of it; the one that became idle last works first.
 
     Starting a thread costs several system calls, and twice the wait until the interpreter's lock is free: for the new
     thread, and for the one that waits until it runs.
@@ -62,73 +62,73 @@ class KeptThreads:
 
     def __init__(self) -> None:
         # Its methods are atomic, so that it needs no lock.
-        self._resting: list[_Kept] = []
-        # Pieces of work that found no thread at rest, lately. That it may miss one does no harm.
+        self._idle: list[_PooledThread] = []
+        # Pieces of work that found no idle thread, lately. That it may miss one does no harm.
         self._missed = 0
 
     def start(self, target: Callable[[], object], name: str) -> None:
         """Run ``target`` on a thread that has this name meanwhile, in an empty context as on a new thread.
 
-        Raises RuntimeError if none rests and the system cannot start another.
+        Raises RuntimeError if none is idle and the system cannot start another.
         """
         try:
-            kept = self._resting.pop()
+            worker = self._idle.pop()
         except IndexError:
             self._missed += 1
-            self._add(_Kept((target, name)), name)
+            self._add(_PooledThread((target, name)), name)
             return
-        kept.work = target, name
-        kept.turn.release()
+        worker.work = target, name
+        worker.turn.release()
 
-    def _add(self, kept: _Kept, name: str) -> None:
-        threading.Thread(target=self._run, args=(kept,), name=name, daemon=True).start()
+    def _add(self, worker: _PooledThread, name: str) -> None:
+        threading.Thread(target=self._run, args=(worker,), name=name, daemon=True).start()
 
     def _add_spares(self) -> None:
         self._missed = 0
         try:
             for _ in range(SPARES):
-                self._add(_Kept(), RESTING)
+                self._add(_PooledThread(), IDLE_NAME)
         # Work that needs a thread will report it.
         except RuntimeError:
             pass
 
-    def _run(self, kept: _Kept) -> None:
+    def _run(self, worker: _PooledThread) -> None:
         while True:
-            if kept.work is not None:
-                self._do(kept)
-            self._resting.append(kept)
-            if not kept.turn.acquire(timeout=REST_SECONDS) and self._ends(kept):
+            if worker.work is not None:
+                self._do(worker)
+            self._idle.append(worker)
+            if not worker.turn.acquire(timeout=IDLE_SECONDS) and self._ends(worker):
                 return
 
-    def _do(self, kept: _Kept) -> None:
+    def _do(self, worker: _PooledThread) -> None:
         thread = threading.current_thread()
-        assert kept.work is not None
-        target, thread.name = kept.work
+        assert worker.work is not None
+        target, thread.name = worker.work
         try:
             contextvars.Context().run(target)
         # As at the end of any thread.
         except BaseException:
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
-        # A thread that rests must not keep the last request alive.
-        kept.work, thread.name = None, RESTING
+        # An idle thread must not keep the last request alive.
+        worker.work, thread.name = None, IDLE_NAME
         # More work is likely to come. Here nobody waits for the start of the threads, unlike in the server's loop.
         if self._missed >= BURST:
             self._add_spares()
 
-    def _ends(self, kept: _Kept) -> bool:
+    def _ends(self, worker: _PooledThread) -> bool:
         try:
-            self._resting.remove(kept)
+            self._idle.remove(worker)
         # It has just been chosen for another piece of work.
         except ValueError:
-            kept.turn.acquire()
+            worker.turn.acquire()
             return False
         self._missed = 0
         return True
 
 
-def on_kept_thread(target: Callable[[], object], name: str) -> None:
-    """Run ``target`` on one of the process's kept threads. Raises RuntimeError as ``KeptThreads.start`` does."""
-    process().one(KeptThreads).start(target, name)
+def run_in_pool(target: Callable[[], object], name: str) -> None:
+    """Run ``target`` on a thread of the process's pool. Raises RuntimeError as ``DaemonThreadPool.start`` does."""
+    process().one(DaemonThreadPool).start(target, name)
 
 
 class DeadlineError(Exception):
@@ -158,7 +158,7 @@ def run_interruptible(work: Callable[[Callable[[], bool]], Result], scope: Cance
         if not scope.cancelled:
             # Log entries of the work belong to the request, and may be private.
             context = contextvars.copy_context()
-            on_kept_thread(partial(context.run, run), "web-fetch")
+            run_in_pool(partial(context.run, run), "web-fetch")
             wake.wait(min(seconds, threading.TIMEOUT_MAX))
     finally:
         scope.remove_callback(token)

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from Middleware.utilities.daemon_threads import REST_SECONDS
+from Middleware.utilities.daemon_threads import IDLE_SECONDS
 
 NOT_KNOWN = -1
 LOOK_SECONDS = 0.1
@@ -48,11 +48,11 @@ def figures_of(pid: int) -> Figures | None:
 
 
 def held_at_rest(pid: int, expected: dict[str, int] | None = None, seconds: float = 5.0) -> dict[str, int]:
-    """What a process holds once that is ``expected``, or, without that, once no kept thread can be left to end.
+    """What a process holds once that is ``expected``, or, without that, once no thread of the pool can be left to end.
 
     Waits for ``seconds`` at most, or until then. Empty where nothing can be known.
     """
-    quiet = 0.0 if expected is not None else REST_SECONDS + 1.0
+    quiet = 0.0 if expected is not None else IDLE_SECONDS + 1.0
     deadline = time.monotonic() + seconds + 2 * quiet
     held, since = expected, time.monotonic()
     while True:

@@ -26,7 +26,7 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
 from Middleware.services.locking_service import get_locking_service
-from Middleware.utilities.daemon_threads import RESTING
+from Middleware.utilities.daemon_threads import IDLE_NAME
 from Middleware.utilities.files import file_access
 from Middleware.utilities.http.connection import Connection
 from Middleware.workflows.events import Listeners, RunRecord
@@ -247,8 +247,8 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
             objects = alive()  # those of the application, too
             leave_all(Crowd(server.port), WARM_UP)
             until(lambda: not held_by_registries() and not backend.open_connections, SETTLING_SECONDS)
-            # Kept threads end after a while without work.
-            until(lambda: RESTING not in threads())
+            # Threads of the pool end after a while without work.
+            until(lambda: IDLE_NAME not in threads())
             running = threads()
             crowd = Crowd(server.port, seed=2)
             leave_all(crowd, GIVEN_UP_IN_PROCESS)

@@ -14,13 +14,13 @@ import pytest
 from Middleware.exceptions import BackendError, EarlyTerminationException
 from Middleware.llmapis import call_queue
 from Middleware.llmapis.call_queue import (
+    BACKGROUND_WAIT_SECONDS,
     BETWEEN_CALLS_SECONDS,
     IDLE_SECONDS,
     LONGEST_WAIT_BEHIND,
     MOST_RESTARTS,
     NEXT_CALL_SECONDS,
     PAUSE_SECONDS,
-    RIDE_ALONG_SECONDS,
     CallQueue,
     Needs,
     Rank,
@@ -312,13 +312,13 @@ def test_work_behind_answers_changes_the_model_late(street: Street) -> None:
     assert street.running == ["memory"]
 
 
-def test_where_nobody_rests_it_rides_along(street: Street) -> None:
+def test_where_nobody_rests_it_joins_the_loaded_model(street: Street) -> None:
     """With calls of its own model, without being stopped, and not before those of answers for another model."""
     stopped: list[str] = []
     message, earlier = RequestContext(), RequestContext(answered_at=1.0)
     street.come("A1", "A", request=message)
     street.come("memory", "B", Rank.BEHIND, stops=stopped, request=earlier, yields=True)
-    street.wait(RIDE_ALONG_SECONDS)
+    street.wait(BACKGROUND_WAIT_SECONDS)
     street.end("A1")
     street.come("B1", "B", request=message)
     assert sorted(street.running) == ["B1", "memory"]

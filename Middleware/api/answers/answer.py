@@ -19,7 +19,7 @@ from Middleware.exceptions import ClientError, EarlyTerminationException, Server
 from Middleware.models.messages import Chunk, Message, ToolCall, Usage, token_count
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
-from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.daemon_threads import run_in_pool
 from Middleware.utilities.text_utils import rough_estimate_token_length
 from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.request_line import terminal_line
@@ -171,7 +171,7 @@ class StreamingAnswer:
         An error within ``timeout`` seconds is raised, so that the client gets a real status, unless the dialect tells
         failures in the stream.
         """
-        on_kept_thread(self._run_to_first_chunk, "first-chunk")
+        run_in_pool(self._run_to_first_chunk, "first-chunk")
         self._wake.acquire(timeout=timeout)
         if self._ready and self._error is not None and not isinstance(self._error, EarlyTerminationException) \
                 and (isinstance(self._error, ClientError) or not self._renderer.tells_failures):

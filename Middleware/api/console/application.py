@@ -53,7 +53,7 @@ from Middleware.exceptions import ClientError, WilmerError
 from Middleware.models.llm_call import Observer
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.response_builder_service import to_json
-from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.daemon_threads import run_in_pool
 from Middleware.utilities.once import Once
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ class ConsoleApplication:
                                  if isinstance(value, str) or key in ("wsgi.url_scheme", "wsgi.version")}
         copy.update({REQUEST_ID_KEY: request.request_id, "wsgi.input": BytesIO(b""), "CONTENT_LENGTH": "0"})
         arrived = threading.Event()
-        on_kept_thread(partial(self._answer_in_background, copy, request, app, arrived), "console-run")
+        run_in_pool(partial(self._answer_in_background, copy, request, app, arrived), "console-run")
         # The run is found under its id as soon as its caller knows that.
         arrived.wait(ARRIVAL_SECONDS)
 

@@ -11,7 +11,7 @@ from Middleware.api.errors import describe_error, log_error
 from Middleware.api.running.disconnect_watcher import CLIENT_LEFT, Probe
 from Middleware.api.running.running_requests import running_requests
 from Middleware.models.request_context import RequestContext
-from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.daemon_threads import run_in_pool
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class EventBody:
         # Started here and not by the first step of the body: a body that nobody reads must end, too.
         running_requests().begin(request, self._probe)
         try:
-            on_kept_thread(lambda: self._context.run(self._make, request), "console-run")
+            run_in_pool(lambda: self._context.run(self._make, request), "console-run")
         except BaseException:
             running_requests().end(request)
             raise

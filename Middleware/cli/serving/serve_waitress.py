@@ -31,7 +31,7 @@ from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import DescriptorExhaustion
 from Middleware.cli.serving.waitress_connections import UNLIMITED, Channel, SlowClients
 from Middleware.cli.signals import StopSignals
-from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.daemon_threads import run_in_pool
 
 if TYPE_CHECKING:
     from Middleware.cli.startup import Launch
@@ -80,7 +80,7 @@ def waitress_settings() -> dict[str, object]:
 
 
 class Dispatcher:
-    """Has kept threads work on Waitress's tasks, at most ``count`` at a time; further tasks wait their turn.
+    """Has the threads of the pool work on Waitress's tasks, at most ``count`` at a time; further tasks wait their turn.
 
     Waitress's own dispatcher starts all its threads at once, and gives the work to each of them in turn. With hundreds
     of threads that are seldom all needed this takes time at the start, and every thread keeps memory, all the more
@@ -107,7 +107,7 @@ class Dispatcher:
 
     def _begin(self, task: Any) -> None:
         try:
-            on_kept_thread(partial(self._work, task), "waitress")
+            run_in_pool(partial(self._work, task), "waitress")
         # The system cannot start another thread.
         except RuntimeError as error:
             with self._lock:
@@ -209,7 +209,7 @@ def _started_threads(count: int) -> int:
     started = 0
     try:
         while started < count:
-            on_kept_thread(end.wait, "thread-check")
+            run_in_pool(end.wait, "thread-check")
             started += 1
     # Python raises it if the system cannot start another thread.
     except RuntimeError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from Middleware.common.fair_semaphore import OfferedSlots
 from Middleware.exceptions import StateUnavailableError
-from Middleware.utilities.daemon_threads import on_kept_thread, start_daemon
+from Middleware.utilities.daemon_threads import run_in_pool, start_daemon
 
 if TYPE_CHECKING:
     from Middleware.utilities.postgres.database import Database
@@ -144,7 +144,7 @@ class SharedGate(OfferedSlots):
         self._share_if_down()
         # The end of the request does not wait for it.
         if ticket is not None:
-            on_kept_thread(partial(self._give_back, worker, ticket), "gate")
+            run_in_pool(partial(self._give_back, worker, ticket), "gate")
 
     def _enter(self, waiter: SharedWaiter) -> None:
         """Take a ticket for a waiter, which has a slot if it is among the oldest."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from Middleware.exceptions import StateUnavailableError
 from Middleware.services.idempotency_service import IdempotencyService
-from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.daemon_threads import run_in_pool
 
 if TYPE_CHECKING:
     from Middleware.utilities.postgres.database import Database
@@ -51,7 +51,7 @@ class SharedIdempotency(IdempotencyService):
         digest = self._hashes.pop(request_id, None) if request_id else None
         # The end of the request does not wait for it.
         if request_id and digest is not None:
-            on_kept_thread(partial(self._release, digest, request_id), "idempotency")
+            run_in_pool(partial(self._release, digest, request_id), "idempotency")
 
     def _release(self, digest: bytes, request_id: str) -> None:
         # The table is as good as empty after an outage, and old rows are replaced.

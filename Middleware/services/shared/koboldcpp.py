@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from Middleware.exceptions import StateUnavailableError
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import CallCounter
-from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.daemon_threads import run_in_pool
 from Middleware.utilities.postgres.session import lock_key
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class SharedCallCounter(CallCounter):
     def renew(self) -> None:
         """Take the locks anew, soon after the worker has lost its session and got another."""
         # Whoever noticed the loss may be about to take or free one of them.
-        on_kept_thread(self._renew, "koboldcpp-locks")
+        run_in_pool(self._renew, "koboldcpp-locks")
 
     def _renew(self) -> None:
         with self._changing:

@@ -15,7 +15,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.exceptions import StateUnavailableError
 from Middleware.utilities import config_utils
-from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.daemon_threads import run_in_pool
 from Middleware.utilities.text_utils import storable
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Presence:
 
     def drain(self) -> None:
         """Say that this worker accepts no more requests; it does not wait until that is written."""
-        on_kept_thread(self._drain, "draining")
+        run_in_pool(self._drain, "draining")
 
     def _drain(self) -> None:
         # It is for people who look, and says nothing that a proxy would not notice.

@@ -13,7 +13,7 @@ from http.client import HTTPException
 from urllib3.exceptions import HTTPError
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.daemon_threads import run_in_pool
 from Middleware.utilities.http.connection import SLICE_SECONDS, Connection
 from Middleware.utilities.http.pool import ConnectionPool, unreachable_key
 from Middleware.utilities.http.problems import PERMANENT, HttpError, Kind, connect_problem, root_cause
@@ -183,7 +183,7 @@ class _PendingConnection:
         self._outcome: Connection | Exception | None = None
 
     def start(self) -> None:
-        on_kept_thread(self._run, "http-connect")
+        run_in_pool(self._run, "http-connect")
 
     def _run(self) -> None:
         outcome: Connection | Exception

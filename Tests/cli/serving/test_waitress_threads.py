@@ -18,7 +18,7 @@ from Middleware.cli.serving.limits import CONNECTIONS, WORKER_THREADS
 from Middleware.cli.serving.serve_waitress import Dispatcher, allowed_threads, make_server
 from Middleware.models.process import Process
 from Middleware.utilities import daemon_threads
-from Middleware.utilities.daemon_threads import KeptThreads
+from Middleware.utilities.daemon_threads import DaemonThreadPool
 from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.engine_lab import until
 
@@ -42,28 +42,28 @@ class Task:
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptThreads]:
-    """The kept threads of a process of its own, without spares."""
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[DaemonThreadPool]:
+    """The thread pool of a process of its own, without spares."""
     own = Process()
     monkeypatch.setattr(daemon_threads, "SPARES", 0)
     monkeypatch.setattr("Middleware.models.process._process", own)
-    yield own.one(KeptThreads)
+    yield own.one(DaemonThreadPool)
 
 
-def rest(kept: KeptThreads, count: int) -> bool:
-    return until(lambda: len(kept._resting) == count)
+def rest(pool: DaemonThreadPool, count: int) -> bool:
+    return until(lambda: len(pool._idle) == count)
 
 
-def test_one_after_the_other_is_the_work_of_one_thread(kept: KeptThreads) -> None:
+def test_one_after_the_other_is_the_work_of_one_thread(pool: DaemonThreadPool) -> None:
     dispatcher, begun = Dispatcher(5), list[int]()
     tasks = [Task(begun, number) for number in range(20)]
     for task in tasks:
         dispatcher.add_task(task)
-        assert rest(kept, 1)
+        assert rest(pool, 1)
     assert begun == list(range(20)) and len({task.thread for task in tasks}) == 1
 
 
-def test_as_many_at_a_time_as_there_are_threads(kept: KeptThreads, caplog: pytest.LogCaptureFixture) -> None:
+def test_as_many_at_a_time_as_there_are_threads(pool: DaemonThreadPool, caplog: pytest.LogCaptureFixture) -> None:
     """The others follow in order; the number of those that wait is logged."""
     dispatcher, begun, gate = Dispatcher(5), list[int](), threading.Event()
     for number in range(12):
@@ -71,18 +71,18 @@ def test_as_many_at_a_time_as_there_are_threads(kept: KeptThreads, caplog: pytes
         assert until(lambda number=number: len(begun) == min(number + 1, 5))  # type: ignore[misc]
     assert [record.getMessage() for record in caplog.records] == [f"Task queue depth is {n}" for n in range(1, 8)]
     gate.set()
-    assert rest(kept, 5) and sorted(begun) == list(range(12)) and begun[:5] == list(range(5))
+    assert rest(pool, 5) and sorted(begun) == list(range(12)) and begun[:5] == list(range(5))
 
 
-def test_those_that_wait_follow_in_order(kept: KeptThreads) -> None:
+def test_those_that_wait_follow_in_order(pool: DaemonThreadPool) -> None:
     dispatcher, begun, gate = Dispatcher(1), list[int](), threading.Event()
     for number in range(8):
         dispatcher.add_task(Task(begun, number, gate))
     gate.set()
-    assert rest(kept, 1) and begun == list(range(8))
+    assert rest(pool, 1) and begun == list(range(8))
 
 
-def test_no_thread_before_the_first_request(kept: KeptThreads) -> None:
+def test_no_thread_before_the_first_request(pool: DaemonThreadPool) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         channels: dict[int, Any] = {}
@@ -95,7 +95,7 @@ def test_no_thread_before_the_first_request(kept: KeptThreads) -> None:
             wasyncore.close_all(channels)
 
 
-def test_a_task_that_fails_costs_no_thread(kept: KeptThreads, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_fails_costs_no_thread(pool: DaemonThreadPool, caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Task):
         def service(self) -> None:
             raise KeyError("mine")
@@ -103,25 +103,25 @@ def test_a_task_that_fails_costs_no_thread(kept: KeptThreads, caplog: pytest.Log
     dispatcher, begun = Dispatcher(1), list[int]()
     for _ in range(3):
         dispatcher.add_task(Failing(begun))
-        assert rest(kept, 1)
+        assert rest(pool, 1)
     dispatcher.add_task(Task(begun, 7))
-    assert rest(kept, 1) and begun == [7]
+    assert rest(pool, 1) and begun == [7]
     assert caplog.text.count("Exception when servicing") == 3
 
 
-def test_the_end_cancels_the_tasks_that_wait(kept: KeptThreads) -> None:
+def test_the_end_cancels_the_tasks_that_wait(pool: DaemonThreadPool) -> None:
     dispatcher, begun, gate = Dispatcher(1), list[int](), threading.Event()
     tasks = [Task(begun, number, gate) for number in range(3)]
     for task in tasks:
         dispatcher.add_task(task)
     dispatcher.shutdown()
     gate.set()
-    assert rest(kept, 1) and begun == [0] and [task.cancelled for task in tasks] == [False, True, True]
+    assert rest(pool, 1) and begun == [0] and [task.cancelled for task in tasks] == [False, True, True]
 
 
 # -- too few threads ---------------------------------------------------------------------------------------------------
 
-def test_the_system_refuses_a_thread(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch,
+def test_the_system_refuses_a_thread(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch,
                                      caplog: pytest.LogCaptureFixture) -> None:
     """The request waits for one that ends; only if there is none, its connection is closed."""
     dispatcher, begun, gate = Dispatcher(5), list[int](), threading.Event()
@@ -132,8 +132,8 @@ def test_the_system_refuses_a_thread(kept: KeptThreads, monkeypatch: pytest.Monk
         for task in later:
             dispatcher.add_task(task)
         gate.set()
-        assert rest(kept, 1) and begun == [0, 1, 2] and not any(task.cancelled for task in later)
-        kept._resting.clear()
+        assert rest(pool, 1) and begun == [0, 1, 2] and not any(task.cancelled for task in later)
+        pool._idle.clear()
         alone = Task(begun, 3)
         dispatcher.add_task(alone)
         assert alone.cancelled and begun == [0, 1, 2]
@@ -141,7 +141,7 @@ def test_the_system_refuses_a_thread(kept: KeptThreads, monkeypatch: pytest.Monk
     waits = "A request waits until another ends: can't start new thread"
     assert messages == [waits, waits, "A request is given up: can't start new thread"]
     dispatcher.add_task(Task(begun, 4))
-    assert rest(kept, 1) and begun == [0, 1, 2, 4] and dispatcher._free == 5
+    assert rest(pool, 1) and begun == [0, 1, 2, 4] and dispatcher._free == 5
 
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
@@ -154,12 +154,12 @@ def limited(monkeypatch: pytest.MonkeyPatch, limit: Path, content: str) -> None:
 
 
 @posix
-def test_a_limit_of_the_container(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_limit_of_the_container(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If there is one, the threads are started for once: the system knows best how many it allows."""
     limited(monkeypatch, tmp_path / "pids.max", "100\n")
     assert allowed_threads() == 8
-    assert rest(kept, 8)
-    kept._resting.clear()
+    assert rest(pool, 8)
+    pool._idle.clear()
     with monkeypatch.context() as patch:
         no_more_threads(patch, "thread-check")
         with pytest.raises(StartError, match="needs 8 threads, and the system allows this process only 0"):
@@ -167,7 +167,7 @@ def test_a_limit_of_the_container(kept: KeptThreads, monkeypatch: pytest.MonkeyP
 
 
 @posix
-def test_a_limit_on_address_space(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_limit_on_address_space(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whether the stacks have space is tried without threads: without memory one may never report its start."""
     import resource
     space = 1 << 40
@@ -177,14 +177,14 @@ def test_a_limit_on_address_space(kept: KeptThreads, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(threading, "stack_size", lambda: 1 << 46)
     with pytest.raises(StartError, match="needs 8 threads, and the system allows this process only [0-2]\\."):
         allowed_threads()
-    assert kept._resting == []
+    assert pool._idle == []
 
 
 @posix
-def test_without_a_limit_each_connection_may_have_a_thread(kept: KeptThreads, monkeypatch: pytest.MonkeyPatch,
+def test_without_a_limit_each_connection_may_have_a_thread(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch,
                                                            tmp_path: Path) -> None:
     import resource
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     limited(monkeypatch, tmp_path / "pids.max", "max\n")
     assert allowed_threads() == CONNECTIONS
-    assert kept._resting == []
+    assert pool._idle == []

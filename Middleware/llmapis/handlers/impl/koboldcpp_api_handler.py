@@ -15,7 +15,7 @@ from Middleware.llmapis.transport import BackendRequest
 from Middleware.models.cancel_scope import GAVE_WAY
 from Middleware.models.messages import Answer, Chunk, token_count
 from Middleware.models.process import process
-from Middleware.utilities.daemon_threads import on_kept_thread
+from Middleware.utilities.daemon_threads import run_in_pool
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
                     # The call that needs the place begins next, and would keep the abort from being sent.
                     self._abort(request)
                 else:
-                    on_kept_thread(partial(self._abort, request), "koboldcpp-abort")
+                    run_in_pool(partial(self._abort, request), "koboldcpp-abort")
 
     def _abort(self, request: BackendRequest) -> None:
         # A call that started in the meantime must not be aborted.

@@ -1,4 +1,4 @@
-"""Threads that are kept for the next piece of work."""
+"""The pool of daemon threads that are kept for the next piece of work."""
 from __future__ import annotations
 
 import contextvars
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from Middleware.utilities import daemon_threads
-from Middleware.utilities.daemon_threads import BURST, RESTING, SPARES, KeptThreads
+from Middleware.utilities.daemon_threads import BURST, IDLE_NAME, SPARES, DaemonThreadPool
 from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.engine_lab import until
 
@@ -21,7 +21,7 @@ class Crew:
     """Work for a pool of its own, and who did it."""
 
     def __init__(self) -> None:
-        self.pool = KeptThreads()
+        self.pool = DaemonThreadPool()
         self.workers: list[threading.Thread] = []
         self.names: list[str] = []
 
@@ -39,7 +39,7 @@ class Crew:
         assert until(lambda: len(self.workers) > begun)
 
     def rests(self, count: int) -> bool:
-        return until(lambda: len(self.pool._resting) == count)
+        return until(lambda: len(self.pool._idle) == count)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
     crew = Crew()
     yield crew
     # Those that rest find it when they rest again.
-    monkeypatch.setattr(daemon_threads, "REST_SECONDS", 0.01)
+    monkeypatch.setattr(daemon_threads, "IDLE_SECONDS", 0.01)
 
 
 def test_one_after_the_other_is_the_work_of_one_thread(crew: Crew) -> None:
@@ -55,7 +55,7 @@ def test_one_after_the_other_is_the_work_of_one_thread(crew: Crew) -> None:
         crew.work(name=f"work {number}")
         assert crew.rests(1)
     assert len(set(crew.workers)) == 1 and crew.names == [f"work {number}" for number in range(20)]
-    assert until(lambda: crew.workers[0].name == RESTING) and crew.workers[0].daemon
+    assert until(lambda: crew.workers[0].name == IDLE_NAME) and crew.workers[0].daemon
 
 
 def test_the_last_to_rest_is_the_first_to_work(crew: Crew) -> None:
@@ -75,7 +75,7 @@ def test_the_last_to_rest_is_the_first_to_work(crew: Crew) -> None:
 
 
 def test_a_thread_that_rests_too_long_ends(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_threads, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(daemon_threads, "IDLE_SECONDS", 0.05)
     crew.work()
     crew.workers[0].join(5)
     assert not crew.workers[0].is_alive() and crew.rests(0)
@@ -85,7 +85,7 @@ def test_a_thread_that_rests_too_long_ends(crew: Crew, monkeypatch: pytest.Monke
 
 def test_no_work_is_lost_at_the_end_of_a_rest(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the thread is chosen before or after its time is up."""
-    monkeypatch.setattr(daemon_threads, "REST_SECONDS", 0.001)
+    monkeypatch.setattr(daemon_threads, "IDLE_SECONDS", 0.001)
     for _ in range(300):
         crew.work()
     assert crew.rests(0)
@@ -96,7 +96,7 @@ def test_a_burst_finds_spare_threads(crew: Crew) -> None:
     hold, first = threading.Event(), threading.Event()
     for number in range(BURST):
         crew.work(hold if number else first)
-    assert crew.pool._resting == []
+    assert crew.pool._idle == []
     first.set()
     assert crew.rests(SPARES + 1)
     for _ in range(SPARES + 1):
@@ -106,14 +106,14 @@ def test_a_burst_finds_spare_threads(crew: Crew) -> None:
 
 
 def test_single_requests_need_no_spare_threads(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_threads, "REST_SECONDS", 0.01)
+    monkeypatch.setattr(daemon_threads, "IDLE_SECONDS", 0.01)
     for _ in range(2):
         gate = threading.Event()
         for _ in range(BURST - 1):
             crew.work(gate)
         gate.set()
         assert until(lambda: not any(worker.is_alive() for worker in crew.workers))
-    assert len(set(crew.workers)) == 2 * (BURST - 1) and crew.pool._resting == []
+    assert len(set(crew.workers)) == 2 * (BURST - 1) and crew.pool._idle == []
 
 
 def test_work_begins_in_an_empty_context(crew: Crew) -> None:
