@@ -29,7 +29,7 @@ OLLAMA_TYPES = frozenset((api_types.OLLAMA_CHAT, api_types.OLLAMA_GENERATE, api_
 
 
 @dataclass(frozen=True)
-class AskedServer:
+class BackendServer:
     """A server, as an endpoint file names it.
 
     Attributes:
@@ -91,9 +91,9 @@ class _Answer:
         return content.get(name) if isinstance(content, Mapping) else None
 
 
-def ask(server: AskedServer) -> BackendStatus:
+def ask(server: BackendServer) -> BackendStatus:
     """Return how a server is. Takes about ``ASK_SECONDS`` at most for each of the few questions that a kind needs."""
-    asked = _Asked(server)
+    asked = _ServerQueries(server)
     try:
         found = asked.status()
     except _NoAnswer as error:
@@ -105,10 +105,10 @@ def ask(server: AskedServer) -> BackendStatus:
     return found
 
 
-class _Asked:
+class _ServerQueries:
     """The questions to one server. ``slowest``: the longest that an answer has taken, in seconds."""
 
-    def __init__(self, server: AskedServer) -> None:
+    def __init__(self, server: BackendServer) -> None:
         self._server = server
         self._client = HttpClient()
         self.slowest = 0.0

@@ -150,7 +150,7 @@ class _Entry:
 
 
 @dataclass
-class _Held:
+class _OwnerUsage:
     """What one owner has in the store."""
 
     count: int = 0
@@ -158,7 +158,7 @@ class _Held:
 
 
 @dataclass
-class Awaited:
+class AwaitedResponse:
     """A response whose end somebody waits for. ``response`` is None if its client left before."""
 
     response: ResponseObject | None = None
@@ -223,11 +223,11 @@ class ResponseStore:
         self._lock = threading.Lock()
         # The least recently used first.
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._held: dict[Owner, _Held] = {}
+        self._held: dict[Owner, _OwnerUsage] = {}
         self._weight = 0
         self._numbers = itertools.count()
         self._running: dict[str, RunningResponse] = {}
-        self._awaited: dict[str, list[Awaited]] = {}
+        self._awaited: dict[str, list[AwaitedResponse]] = {}
 
     # -- a request -----------------------------------------------------------------------------------------------
     def conversation(self, caller: Caller, previous: str | None, items: Sequence[Item]) -> Conversation:
@@ -336,9 +336,9 @@ class ResponseStore:
         return None if theirs else running
 
     @contextlib.contextmanager
-    def awaiting(self, response_id: str) -> Iterator[Awaited]:
+    def awaiting(self, response_id: str) -> Iterator[AwaitedResponse]:
         """Yield an object that learns of the end of a response, which may not have begun yet."""
-        awaited = Awaited()
+        awaited = AwaitedResponse()
         with self._lock:
             self._awaited.setdefault(response_id, []).append(awaited)
         try:
@@ -403,7 +403,7 @@ class ResponseStore:
     # -- limits --------------------------------------------------------------------------------------------------
     def _put(self, response_id: str, entry: _Entry) -> None:
         self._entries[response_id] = entry
-        held = self._held.setdefault(entry.owner, _Held())
+        held = self._held.setdefault(entry.owner, _OwnerUsage())
         held.count += 1
         held.weight += entry.weight
         self._weight += entry.weight
@@ -412,7 +412,7 @@ class ResponseStore:
         while self._weight > self._max_bytes and len(self._entries) > 1:
             self._drop(self._least_used(lambda held: held.weight, response_id))
 
-    def _least_used(self, measure: Callable[[_Held], int], new: str) -> str:
+    def _least_used(self, measure: Callable[[_OwnerUsage], int], new: str) -> str:
         """Return the response that was not used for longest, of the owners that hold most."""
         most = max(measure(held) for held in self._held.values())
         names = (name for name, entry in self._entries.items()

@@ -12,7 +12,7 @@ import pytest
 
 from Middleware.llmapis import api_types
 from Middleware.services import backend_status
-from Middleware.services.backend_status import AskedServer, ask
+from Middleware.services.backend_status import BackendServer, ask
 from Tests.tables import table
 
 
@@ -85,23 +85,23 @@ STARTING = {"/health": (200, "OK"), "/running": (200, {"running": [{"model": "bi
 def test_a_server_tells_how_it_is(stub: Stub, kind: str, answers: dict[str, Any], status: str, model: str | None,
                                   slots: str | None) -> None:
     stub.answers = answers
-    found = ask(AskedServer(stub.url, kind))
+    found = ask(BackendServer(stub.url, kind))
     assert (found.status, found.model, found.slots) == (status, model, slots)
     assert (found.problem is None) == (status == "healthy")
 
 
 def test_a_stopped_server_is_told_from_a_slow_one(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ask(AskedServer("http://127.0.0.1:9", api_types.OPENAI_CHAT)).status == "stopped"
+    assert ask(BackendServer("http://127.0.0.1:9", api_types.OPENAI_CHAT)).status == "stopped"
     stub.answers, stub.delay = {"/api/ps": (200, {"models": []})}, 0.3
     monkeypatch.setattr(backend_status, "SLOW_SECONDS", 0.2)
-    assert ask(AskedServer(stub.url, api_types.OLLAMA_CHAT)).status == "slow"
+    assert ask(BackendServer(stub.url, api_types.OLLAMA_CHAT)).status == "slow"
     monkeypatch.setattr(backend_status, "ASK_SECONDS", 0.1)
-    silent = ask(AskedServer(stub.url, api_types.OLLAMA_CHAT))
+    silent = ask(BackendServer(stub.url, api_types.OLLAMA_CHAT))
     assert silent.status == "slow" and "has not answered" in str(silent.problem)
 
 
 def test_the_key_is_sent_only_where_it_is_wanted(stub: Stub) -> None:
-    server = AskedServer(stub.url, api_types.OPENAI_CHAT, "secret")
+    server = BackendServer(stub.url, api_types.OPENAI_CHAT, "secret")
     stub.answers = LLAMA
     ask(server)
     assert {key for _, key in stub.asked} == {""}
@@ -112,6 +112,6 @@ def test_the_key_is_sent_only_where_it_is_wanted(stub: Stub) -> None:
 
 def test_nothing_that_loads_a_model_is_asked(stub: Stub) -> None:
     for kind in (api_types.OPENAI_CHAT, api_types.OLLAMA_CHAT, api_types.KOBOLD_GENERATE, api_types.CLAUDE_MESSAGES):
-        ask(AskedServer(stub.url + "/v1", kind))
+        ask(BackendServer(stub.url + "/v1", kind))
     assert {path for path, _ in stub.asked} <= {
         "/health", "/props", "/slots", "/running", "/v1/models", "/api/ps", "/api/extra/perf"}

@@ -14,7 +14,7 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.backend_status import AskedServer, BackendStatus, ask
+from Middleware.services.backend_status import BackendServer, BackendStatus, ask
 from Middleware.services.run_records.backend_figures import BackendFigures, HourFigures, no_figures
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -51,7 +51,7 @@ class _Endpoint:
     shown: str
     type: str
     model: str | None
-    server: AskedServer | None
+    server: BackendServer | None
     problem: str | None = None
 
 
@@ -71,7 +71,7 @@ def check(call: Call) -> dict[str, object]:
         return _page(call, dict(zip(servers, pool.map(ask, servers), strict=True)))
 
 
-def _page(call: Call, asked: dict[AskedServer, BackendStatus]) -> dict[str, object]:
+def _page(call: Call, asked: dict[BackendServer, BackendStatus]) -> dict[str, object]:
     figures = process().one(BackendFigures).of_endpoints(call.records.archive, call.viewer, time.time_ns() // 1000)
     lines: list[EndpointLine] = []
     for one in _endpoints(call):
@@ -112,7 +112,7 @@ def _endpoint(name: str, user: str) -> _Endpoint:
         content = config_utils.load_endpoint(name)
         kind = api_types.canonical_type(config_utils.load_api_type(
             ENDPOINT.text(content, "apiTypeConfigFileName").strip()))
-        server = AskedServer(ENDPOINT.text(content, "endpoint"), kind, resolve_api_key(
+        server = BackendServer(ENDPOINT.text(content, "endpoint"), kind, resolve_api_key(
             ENDPOINT.value(content, "apiKey"), name))
         return _Endpoint(name, user, server.origin, kind, api_types.model_name(content) or None, server)
     except (ConfigurationError, OSError) as error:

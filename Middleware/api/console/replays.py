@@ -130,10 +130,10 @@ def _answer(request: RequestContext, environ: WSGIEnvironment, begin: Any) -> It
         log_error(error, request, "before the answer")
         return []
     running_requests().answered(request)
-    return _Closing(answer)
+    return _EmptyBody(answer)
 
 
-class _Closing:
+class _EmptyBody:
     """The empty body of a complete answer."""
 
     def __init__(self, answer: WholeAnswer) -> None:

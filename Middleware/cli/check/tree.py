@@ -202,7 +202,7 @@ SETTINGS_WORKFLOWS = tuple(key.name for cls in (MemorySettings, CompactorSetting
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WorkflowReference:
     """A workflow to find: by name alone, in one folder, or as the child of another."""
 
     name: str
@@ -230,7 +230,7 @@ def reached_workflows(user: UserCheck, lookups: Lookups,
     """
     waiting = [*_of_user(user, workflows), *(_shared() if user.chooses_shared() else ())]
     known: set[str] = set()
-    asked: set[Wanted] = set()
+    asked: set[WorkflowReference] = set()
     while waiting:
         wanted = waiting.pop(0)
         loaded = None if wanted in asked else wanted.load(lookups)
@@ -241,12 +241,13 @@ def reached_workflows(user: UserCheck, lookups: Lookups,
         yield loaded
         waiting += _children(loaded, lookups)
         # The check of the workflow just yielded may have looked up settings files, which name workflows too.
-        waiting += [Wanted(str(file.content[key])) for file in lookups.settings_files() for key in SETTINGS_WORKFLOWS
+        waiting += [WorkflowReference(str(file.content[key])) for file in lookups.settings_files()
+                    for key in SETTINGS_WORKFLOWS
                     if isinstance(file.content.get(key), str) and file.content[key].strip()]
 
 
-def _of_user(user: UserCheck, workflows: Collection[str]) -> Iterator[Wanted]:
-    yield from map(Wanted, user.workflow_names())
+def _of_user(user: UserCheck, workflows: Collection[str]) -> Iterator[WorkflowReference]:
+    yield from map(WorkflowReference, user.workflow_names())
     try:
         folders = user_workflow_folders()
     # Reported at the user's file.
@@ -254,10 +255,11 @@ def _of_user(user: UserCheck, workflows: Collection[str]) -> Iterator[Wanted]:
         return
     for folder in folders:
         prefix = f"Workflows/{folder}/".casefold()
-        yield from (Wanted(file[len(prefix):-len(".json")]) for file in workflows if file.casefold().startswith(prefix))
+        yield from (WorkflowReference(file[len(prefix):-len(".json")]) for file in workflows
+                    if file.casefold().startswith(prefix))
 
 
-def _shared() -> Iterator[Wanted]:
+def _shared() -> Iterator[WorkflowReference]:
     try:
         shared = config_utils.shared_workflow_folder()
         names = [*folders_in("Workflows", *shared.split("/")), *files_in("Workflows", *shared.split("/"))]
@@ -267,14 +269,14 @@ def _shared() -> Iterator[Wanted]:
         return
     for selection in selections:
         if selection is not None:
-            yield Wanted(*selection)
+            yield WorkflowReference(*selection)
 
 
-def _children(loaded: LoadedWorkflow, lookups: Lookups) -> Iterator[Wanted]:
+def _children(loaded: LoadedWorkflow, lookups: Lookups) -> Iterator[WorkflowReference]:
     for view in views_of(loaded, lookups):
         folder = child_folder(view)
         if folder is None:
             continue
         for _, name in child_names(view):
             if "{" not in name:
-                yield Wanted(name, folder or None, loaded.folder, loaded.name)
+                yield WorkflowReference(name, folder or None, loaded.folder, loaded.name)

@@ -15,7 +15,7 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import shortened
 from Middleware.utilities.config.declarations import ConfigKey, KeyTable
-from Middleware.utilities.config.json_source import JsonSource, Place, child
+from Middleware.utilities.config.json_source import JsonSource, OffsetContext, child
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import PRESET_SAMPLERS
 from Middleware.utilities.config.store import config_store
@@ -82,13 +82,13 @@ def assist(display: str, text: str, offset: int) -> Assistance:
     kind = kind_in(display, content)
     if kind is None:
         return Assistance(offset, (), None)
-    return _Assistant(display, kind, source, source.place(offset), offset).answer()
+    return _Assistant(display, kind, source, source.context_at(offset), offset).answer()
 
 
 class _Assistant:
     """One question about one place."""
 
-    def __init__(self, display: str, kind: FileKind, source: JsonSource, place: Place, offset: int) -> None:
+    def __init__(self, display: str, kind: FileKind, source: JsonSource, place: OffsetContext, offset: int) -> None:
         self._display, self._kind, self._source, self._place, self._offset = display, kind, source, place, offset
         self._users = users_of(display, kind)
 
@@ -153,7 +153,7 @@ class _Assistant:
         return f'{start}{name}": {value}' if not self._place.is_string else name
 
     # -- values ------------------------------------------------------------------------------------------------------
-    def _key(self, place: Place) -> ConfigKey | None:
+    def _key(self, place: OffsetContext) -> ConfigKey | None:
         """Return the declaration of the value at a place; None for a value under a key of the author's."""
         assert place.key is not None
         keys = self._keys(place.around)

@@ -180,7 +180,7 @@ class UnsavedLookups(Lookups):
         return loaded if found is not None and loaded is not None and found.display == loaded.display else found
 
 
-class _Alone(FileOnlyLookups):
+class _UnownedLookups(FileOnlyLookups):
     """Lookups for a workflow that is in no user's folder."""
 
     def __init__(self, unsaved: Unsaved, variables: Sequence[str]) -> None:
@@ -199,7 +199,7 @@ def _workflow(unsaved: Unsaved, loaded: LoadedWorkflow) -> Iterator[Finding]:
             found += check_workflow(loaded, UnsavedLookups(unsaved))
     if not users:
         variables = [name for user in existing_users() for name in variables_of(user)]
-        found += check_workflow(loaded, _Alone(unsaved, variables))
+        found += check_workflow(loaded, _UnownedLookups(unsaved, variables))
     yield from dict.fromkeys(replace(finding, asked_by="") for finding in found)
 
 

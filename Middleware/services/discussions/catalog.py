@@ -47,7 +47,7 @@ _FLAT = {f"_{name}{suffix}": name for name in JSON_FILES for suffix in ("", BACK
 # Ids are typed from memory, so that a distant match is still a useful suggestion.
 NEAR_CUTOFF = 0.6
 
-Place = tuple[str | None, str]
+DiscussionIdentity = tuple[str | None, str]
 """The folder of an API key, None without one, and the id of a discussion."""
 
 
@@ -211,7 +211,7 @@ def discussions_in(root: str) -> list[StoredDiscussion]:
 
 
 def _scan(roots: list[str], folders_of_databases: list[str]) -> list[StoredDiscussion]:
-    found: dict[Place, _Found] = {}
+    found: dict[DiscussionIdentity, _Found] = {}
     for root in roots:
         _scan_root(root, found)
     for folder in folders_of_databases:
@@ -227,7 +227,7 @@ def is_key_folder_name(name: str) -> bool:
     return KEY_FOLDER.fullmatch(name) is not None
 
 
-def _scan_root(root: str, found: dict[Place, _Found], key_hash: str | None = None) -> None:
+def _scan_root(root: str, found: dict[DiscussionIdentity, _Found], key_hash: str | None = None) -> None:
     for entry in _entries(root):
         if not is_flat_name(entry.name):
             continue
@@ -237,7 +237,7 @@ def _scan_root(root: str, found: dict[Place, _Found], key_hash: str | None = Non
             _add_file(found, (None, name), entry)
 
 
-def _scan_folder(folder: os.DirEntry[str], found: dict[Place, _Found], key_hash: str | None) -> None:
+def _scan_folder(folder: os.DirEntry[str], found: dict[DiscussionIdentity, _Found], key_hash: str | None) -> None:
     entries = _entries(folder.path)
     inner = any(os.path.isdir(entry) for entry in entries)
     has_data = any(entry.name.lower() in DATA_FILES or entry.name in LOCK_FILES for entry in entries)
@@ -252,7 +252,7 @@ def _scan_folder(folder: os.DirEntry[str], found: dict[Place, _Found], key_hash:
         _scan_root(folder.path, found, folder.name)
 
 
-def _scan_databases(folder: str, found: dict[Place, _Found]) -> None:
+def _scan_databases(folder: str, found: dict[DiscussionIdentity, _Found]) -> None:
     for entry in _entries(folder):
         for suffix in SQLITE_SUFFIXES:
             ending = f"_{VECTOR_DATABASE}{suffix}"
@@ -261,7 +261,7 @@ def _scan_databases(folder: str, found: dict[Place, _Found]) -> None:
                 _add_file(found, (None, name), entry)
 
 
-def _share_flat_files(found: dict[Place, _Found], roots: list[str]) -> None:
+def _share_flat_files(found: dict[DiscussionIdentity, _Found], roots: list[str]) -> None:
     """Add older files beside the folders to all ids that match: the server ignores the case of their names."""
     alike: dict[str, list[str]] = {}
     for key_hash, name in found:
@@ -276,7 +276,7 @@ def _share_flat_files(found: dict[Place, _Found], roots: list[str]) -> None:
                 found[None, name].files = list((own | flat).values())
 
 
-def _add_file(found: dict[Place, _Found], place: Place, entry: os.DirEntry[str]) -> None:
+def _add_file(found: dict[DiscussionIdentity, _Found], place: DiscussionIdentity, entry: os.DirEntry[str]) -> None:
     try:
         known = entry.stat()
     # The file was deleted a moment ago.

@@ -60,13 +60,13 @@ class ConfigChange(TypedDict):
 
 
 @dataclass(frozen=True)
-class _Side:
+class _ComparedRun:
     tree: SpanTree
     # By the id of a node's span.
     occurrences: dict[int, int]
 
     @staticmethod
-    def of(document: RunDocument) -> _Side:
+    def of(document: RunDocument) -> _ComparedRun:
         tree = SpanTree(document.spans)
         seen: Counter[tuple[str, str, str]] = Counter()
         occurrences = {}
@@ -75,7 +75,7 @@ class _Side:
                 key = node_key(tree, span)
                 seen[key] += 1
                 occurrences[span.id] = seen[key]
-        return _Side(tree, occurrences)
+        return _ComparedRun(tree, occurrences)
 
 
 def node_key(tree: SpanTree, node: Span) -> tuple[str, str, str]:
@@ -115,7 +115,7 @@ def aligned_steps(a: RunDocument, b: RunDocument) -> list[Step]:
     Nodes are the same if they have the same title and type at corresponding places, so that nodes which were added or
     removed do not shift the others.
     """
-    first, second = _Side.of(a), _Side.of(b)
+    first, second = _ComparedRun.of(a), _ComparedRun.of(b)
     return list(_aligned(first, second, _inner(first.tree, None), _inner(second.tree, None), 0))
 
 
@@ -127,7 +127,8 @@ def _inner(tree: SpanTree, span: Span | None) -> list[Span]:
     return found
 
 
-def _aligned(a: _Side, b: _Side, runs_a: Sequence[Span], runs_b: Sequence[Span], depth: int) -> Iterator[Step]:
+def _aligned(a: _ComparedRun, b: _ComparedRun, runs_a: Sequence[Span], runs_b: Sequence[Span],
+             depth: int) -> Iterator[Step]:
     for run_a, run_b in _pairs(runs_a, runs_b, workflow_name, lambda run: ""):
         for node_a, node_b in _pairs(_nodes(a, run_a), _nodes(b, run_b), _title_and_type, type_of):
             yield _step(a, b, run_a, run_b, node_a, node_b, depth)
@@ -140,7 +141,7 @@ def _title_and_type(node: Span) -> str:
     return f"{title_of(node)}\0{type_of(node)}"
 
 
-def _nodes(side: _Side, run: Span | None) -> list[Span]:
+def _nodes(side: _ComparedRun, run: Span | None) -> list[Span]:
     if run is None:
         return []
     nodes = [span for span in side.tree.children(run) if span.kind == "node"]
@@ -166,8 +167,8 @@ def _pairs(a: Sequence[Span], b: Sequence[Span], key: Callable[[Span], str],
             yield from ((None, span) for span in b[b1:b2])
 
 
-def _step(a: _Side, b: _Side, run_a: Span | None, run_b: Span | None, node_a: Span | None, node_b: Span | None,
-          depth: int) -> Step:
+def _step(a: _ComparedRun, b: _ComparedRun, run_a: Span | None, run_b: Span | None, node_a: Span | None,
+          node_b: Span | None, depth: int) -> Step:
     node, run, side = (node_b, run_b, b) if node_b is not None else (node_a, run_a, a)
     assert node is not None
     return {"workflow": workflow_name(run) if run is not None else "",

@@ -10,7 +10,7 @@ from Middleware.services.run_records.model import RunDocument, Span
 _Children = Mapping[int | None, Sequence[Span]]
 
 
-class Piece(NamedTuple):
+class TimeSlice(NamedTuple):
     """A piece of time that belongs to one span and to none of the spans in it; ``span`` None: to the run itself."""
 
     span: Span | None
@@ -71,18 +71,18 @@ def end_of(document: RunDocument, now: int | None = None) -> int:
     return max((span.start + span.duration for span in document.spans), default=0)
 
 
-def critical_path(tree: SpanTree, end: int) -> list[Piece]:
+def critical_path(tree: SpanTree, end: int) -> list[TimeSlice]:
     """Return the time from 0 to ``end`` in pieces, without gaps and in order.
 
     At each moment, the run waits for the span that ends last: of parallel nodes, only the slowest counts.
     """
-    pieces: list[Piece] = []
+    pieces: list[TimeSlice] = []
     # What is still to be divided, the latest on top, because the pieces are found from the end.
     work: list[tuple[Span | None, int, int, bool]] = [(None, 0, end, False)]
     while work:
         span, first, last, is_own = work.pop()
         if is_own:
-            pieces.append(Piece(span, first, last))
+            pieces.append(TimeSlice(span, first, last))
         else:
             work += reversed(list(_divided(tree.children(span), span, first, last, end)))
     return pieces[::-1]

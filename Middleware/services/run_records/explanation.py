@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
-from Middleware.services.run_records.critical_path import Piece, SpanTree, critical_path, end_of
+from Middleware.services.run_records.critical_path import SpanTree, TimeSlice, critical_path, end_of
 from Middleware.services.run_records.model import Attribute, RunDocument, Span
 from Middleware.utilities.text_utils import counted
 
@@ -108,7 +108,7 @@ def explain(document: RunDocument, now: int | None = None,
 
 # -- what the run waited for -------------------------------------------------------------------------------------------
 
-def _times(tree: SpanTree, piece: Piece) -> Iterator[_Time]:
+def _times(tree: SpanTree, piece: TimeSlice) -> Iterator[_Time]:
     span, us = piece.span, piece.end - piece.start
     if span is None:
         yield _Time("own", us)
@@ -136,7 +136,7 @@ def _times(tree: SpanTree, piece: Piece) -> Iterator[_Time]:
         yield _Time("own", us)
 
 
-def _of_attempt(tree: SpanTree, piece: Piece, attempt: Span, endpoint: str, node: Span | None) -> Iterator[_Time]:
+def _of_attempt(tree: SpanTree, piece: TimeSlice, attempt: Span, endpoint: str, node: Span | None) -> Iterator[_Time]:
     if attempt.status == "error":
         yield _Time("retry", piece.end - piece.start, endpoint, node)
         return

@@ -51,7 +51,7 @@ class DuplicateKey(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class OffsetContext:
     """What an offset of a text, which need not be valid JSON, belongs to.
 
     Attributes:
@@ -188,7 +188,7 @@ class JsonSource:
         end = sum(len(text) + 1 for text in self._lines[:line - 1])
         return [container.key for container in _Scan(self.text, "", end).open]
 
-    def place(self, offset: int) -> Place:
+    def context_at(self, offset: int) -> OffsetContext:
         """Return what an offset belongs to."""
         start, end, is_string = self._word(offset)
         opening = start - is_string
@@ -200,7 +200,7 @@ class JsonSource:
             named = _KEY_BEFORE.search(self.text, self.text.rfind("\n", 0, opening) + 1, opening)
             key = _string(named[1]) if named else None if key and self._is_complete(inside, opening) else key
         around = tuple(container.key for container in containers[:-1] if container.key is not None)
-        return Place(around, key, start, end, is_string)
+        return OffsetContext(around, key, start, end, is_string)
 
     def string_at(self, path: str) -> str | None:
         """Return the string at a JSON path, also of a text with mistakes elsewhere; None if there is none."""

@@ -53,7 +53,7 @@ _CONNECT: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "keepalives": 1
                             "keepalives_interval": 2, "keepalives_count": 3}
 
 
-class GivenUpError(psycopg.OperationalError):
+class StatementAbortedError(psycopg.OperationalError):
     """A statement took too long, or the database went down meanwhile. Its connection is closed."""
 
 
@@ -113,7 +113,7 @@ class StateConnection(psycopg.Connection[TupleRow]):
                     self._give_up_if_gone()
                 if ends is not None and time.monotonic() >= ends:
                     self.close()
-                    raise GivenUpError(f"a statement was not answered within {self.seconds:g} s")
+                    raise StatementAbortedError(f"a statement was not answered within {self.seconds:g} s")
                 wanted = waiting.send(ready)
         except StopIteration as done:
             return cast(T, done.value)
@@ -124,7 +124,7 @@ class StateConnection(psycopg.Connection[TupleRow]):
             raise EarlyTerminationException("The request was cancelled while the state database was asked")
         if self.gone is not None and self.gone():
             self.close()
-            raise GivenUpError("the database is down")
+            raise StatementAbortedError("the database is down")
 
 
 _Pool: TypeAlias = ConnectionPool[StateConnection]
@@ -270,7 +270,7 @@ class Database:
         connection.seconds = self.statement_seconds
         try:
             return work(connection)
-        except GivenUpError as error:
+        except StatementAbortedError as error:
             self._fail(first_line(error), pool)
             raise StateUnavailableError from None
         except psycopg.Error as error:

@@ -20,7 +20,7 @@ from Middleware.exceptions import EarlyTerminationException, StateUnavailableErr
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities.files.file_access import PathLocks, wait_until
-from Middleware.utilities.postgres.database import Database, GivenUpError, StateConnection, first_line
+from Middleware.utilities.postgres.database import Database, StateConnection, StatementAbortedError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class WorkerSession:
             try:
                 return self._work(work)
             except psycopg.Error as error:
-                if isinstance(error, GivenUpError) or self._connection is None:
+                if isinstance(error, StatementAbortedError) or self._connection is None:
                     self._lost(error)
                 # The server refuses something, and the locks are still held.
                 if not self._connection.closed:

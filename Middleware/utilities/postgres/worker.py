@@ -15,8 +15,8 @@ from Middleware.utilities.postgres.database import (
     CONNECTIONS_OF_A_WORKER,
     AddressError,
     Database,
-    GivenUpError,
     StateConnection,
+    StatementAbortedError,
     first_line,
 )
 from Middleware.utilities.postgres.listener import Listener, notifications_arrive
@@ -85,7 +85,7 @@ class StateWorker:
         except (psycopg.Error, SchemaError, StateUnavailableError, RuntimeError) as error:
             self.stop()
             # A pooler that has no connection left lets clients in and wait.
-            advice = f". {_POOL}" if isinstance(error, GivenUpError) else ""
+            advice = f". {_POOL}" if isinstance(error, StatementAbortedError) else ""
             raise StateStartError(f"{self.database.place}: {first_line(error)}{advice}") from None
         except StateStartError:
             self.stop()

@@ -67,7 +67,7 @@ class OllamaEmbed(TypedDict):
 
 
 @dataclass(frozen=True)
-class Found:
+class EmbeddingResult:
     """The vectors of a request's texts, the number of their tokens, and the name of the model that made them."""
 
     vectors: list[list[float]]
@@ -187,7 +187,8 @@ def endpoint_for(model: object) -> str:
 
 # -- the call ------------------------------------------------------------------------------------------------------
 
-def _embed(context: RequestContext, body: dict[str, object], texts: list[str], dimensions: int | None) -> Found:
+def _embed(context: RequestContext, body: dict[str, object], texts: list[str],
+           dimensions: int | None) -> EmbeddingResult:
     """Return the vectors of ``texts``. A client that disconnects ends the call."""
     service = EmbeddingApiService(endpoint_for(body.get("model")))
     logger.info("Request %s asks endpoint '%s' for embeddings of %d text(s)", context.request_id,
@@ -204,4 +205,4 @@ def _embed(context: RequestContext, body: dict[str, object], texts: list[str], d
         raise ClientError(f"The model of endpoint '{service.endpoint_name}' makes vectors of {odd} numbers, not of "
                           f"{dimensions}; leave 'dimensions' out.", param="dimensions")
     tokens = sum(map(rough_estimate_token_length, texts)) if found.tokens is None else found.tokens
-    return Found(found.vectors, tokens, service.model_name or service.endpoint_name)
+    return EmbeddingResult(found.vectors, tokens, service.model_name or service.endpoint_name)

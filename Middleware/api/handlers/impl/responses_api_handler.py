@@ -28,7 +28,7 @@ from Middleware.utilities import config_utils
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _TranslatedRequest:
     """A request in the engine's terms.
 
     Attributes:
@@ -46,7 +46,7 @@ class _Asked:
     choice: object
 
     @staticmethod
-    def of(context: RequestContext, body: Mapping[str, object]) -> _Asked:
+    def of(context: RequestContext, body: Mapping[str, object]) -> _TranslatedRequest:
         """Translate a request of the current user."""
         fields, tools = returned_fields(body), ResponsesTools(body.get("tools"))
         caller = Caller.of((config_utils.get_current_username(),), context.api_key)
@@ -54,7 +54,7 @@ class _Asked:
         messages = conversation(body.get("instructions"), talk.history, talk.items, tools)
         # After the items, because these may bring tools.
         functions, choice = tools.choose(body.get("tool_choice"))
-        return _Asked(caller, fields, talk.items, with_user_options(messages), tools, functions, choice)
+        return _TranslatedRequest(caller, fields, talk.items, with_user_options(messages), tools, functions, choice)
 
 
 class ResponsesApiHandler(BaseApiHandler):
@@ -74,7 +74,7 @@ class ResponsesApiHandler(BaseApiHandler):
 
     @staticmethod
     def _input_tokens(context: RequestContext, body: dict[str, object]) -> Response:
-        asked = _Asked.of(context, body)
+        asked = _TranslatedRequest.of(context, body)
         return json_response({"object": "response.input_tokens",
                               "input_tokens": estimated_prompt(asked.messages, asked.functions)})
 
@@ -82,7 +82,7 @@ class ResponsesApiHandler(BaseApiHandler):
         return self.serve(OPENAI_RESPONSES, self._answer)
 
     def _answer(self, context: RequestContext, body: dict[str, object]) -> Response:
-        asked = _Asked.of(context, body)
+        asked = _TranslatedRequest.of(context, body)
         context.stream = stream_flag(body, default=False)
         context.schema_field = "text.format" if asks_for_json(asked.fields["text"]["format"]) else ""
         context.has_tools = context.has_tools or bool(asked.functions)
