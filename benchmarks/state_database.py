@@ -364,7 +364,7 @@ def workers(bench: Bench, count: int, *words: str) -> Iterator[tuple[Launcher, l
         yield server, recording.children(server.process.pid) or [server.process.pid]
 
 
-class Rationed:
+class CpuLimit:
     """Lets processes run only as long as they have used less than their part of a core."""
 
     def __init__(self, pids: Sequence[int], part: float) -> None:
@@ -373,7 +373,7 @@ class Rationed:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Rationed:
+    def __enter__(self) -> CpuLimit:
         self._thread.start()
         return self
 
@@ -401,7 +401,7 @@ def second(bench: Bench) -> Iterator[Row]:
             with workers(bench, count, *NO_GATE) as (server, pids):
                 clients = Clients(server, [body] * CLIENTS)
                 time.sleep(1)
-                with Rationed(pids, PART_OF_A_CORE):
+                with CpuLimit(pids, PART_OF_A_CORE):
                     time.sleep(1)
                     before, began = clients.done, time.monotonic()
                     time.sleep(max(1.0, 8 * bench.share))

@@ -458,7 +458,7 @@ class Turn:
         waited: seconds that the call has waited, all in all.
         restarts: how often it has given way.
         reason: why it waits, for the log.
-        stop: stops the running call so that it can begin anew; None if it must not be stopped.
+        stop: stops the running call so that it can begin again; None if it must not be stopped.
         needs: what the call needs; while it runs, the endpoint in it is the one to call.
         stand_in: what it needs at the endpoint that may stand in for its own; None if there is none.
     """

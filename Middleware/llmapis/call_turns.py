@@ -34,7 +34,7 @@ def turn_for(name: str, endpoint: Mapping[str, object], scope: CancelScope | Non
 
     Args:
         name, endpoint: the endpoint and its file.
-        streamed: a part of the answer may have been used, so the call cannot begin anew.
+        streamed: a part of the answer may have been used, so the call cannot begin again.
     """
     gate = gate_for_calls()
     # What the calls of endpoints without these keys cost.

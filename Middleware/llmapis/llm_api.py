@@ -308,7 +308,7 @@ class LlmApiService:
         return self._transport.caller(self._handler_type(settings, self._transport, scope))
 
     def _handler_for(self, scope: CancelScope | None) -> LlmApiHandler:
-        """Return the handler of a call that ``scope`` cancels; a call that may have to begin anew has its own."""
+        """Return the handler of a call that ``scope`` cancels; a call that may have to begin again has its own."""
         if scope is not self._handler_scope:
             self._handler, self._handler_scope = self._make_handler(self.settings, scope), scope
         return self._handler

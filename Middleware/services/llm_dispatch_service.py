@@ -272,7 +272,7 @@ class _Call:
         return context.is_responder and (context.run is None or context.run.non_responder is None)
 
     def _note_schema(self) -> None:
-        """Log, once per request, that the client's wish for JSON is not passed on, and which node could do it."""
+        """Log, once per request, that the client's request for JSON is not passed on, and which node could do it."""
         field = self.context.request.schema_field
         if field and self.shape.schema is None and self._answers and first_logged("a schema that is not passed on"):
             logger.info("Node '%s': the client asks for JSON ('%s'), which is not passed on to the LLM; "

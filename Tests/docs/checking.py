@@ -31,7 +31,7 @@ _EARLIER = re.compile(r"\bagent(\d+)Output")
 
 
 @dataclass(frozen=True)
-class Told:
+class Diagnostic:
     """An error or warning. ``line``: in the file, 0 if it is not known."""
 
     file: str
@@ -60,7 +60,7 @@ class Checker:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._results: dict[tuple[str, str], list[tuple[Block, str]]] = {}  # by name and text of the page
-        self.before: list[Told] = []
+        self.before: list[Diagnostic] = []
         self.before = self._check()
         """What there is to say without any page."""
 
@@ -125,13 +125,13 @@ class Checker:
         finally:
             sandbox.restore()
 
-    def _check(self) -> list[Told]:
+    def _check(self) -> list[Diagnostic]:
         with own_process(), pytest.MonkeyPatch.context() as patch:
             patch.chdir(self._sandbox.folder)
             with contextlib.redirect_stdout(io.StringIO()) as output:
                 COMMANDS["check"].run(["--json", "--PublicDirectory", str(self._sandbox.public)])
         findings = json.loads(output.getvalue())["findings"]
-        found = [Told(told["file"], told["line"] or 0, _text(told)) for told in findings]
+        found = [Diagnostic(told["file"], told["line"] or 0, _text(told)) for told in findings]
         return [told for told in found if told not in self.before]
 
 

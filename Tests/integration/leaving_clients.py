@@ -1,6 +1,6 @@
 """Clients that ask and go away before they have their answer, in many phases and ways, and the back-end they ask.
 
-``leave_all`` sends a crowd of them to a server that serves ``SLOTS`` requests at a time. The server's workflows are in
+``leave_all`` sends many of them to a server that serves ``SLOTS`` requests at a time. The server's workflows are in
 ``leaving_tree``: the back-end answers ``node:quick`` at once, begins to answer ``node:stuck``, and says nothing to
 ``node:never``, which holds until the server lets go of the call.
 """
@@ -82,7 +82,7 @@ def leaving_tree(public: Path, url: str) -> ConfigTree:
 
 
 # -- one client --------------------------------------------------------------------------------------------------------
-class Crowd:
+class LeavingClients:
     """Clients of the server at ``port``. Thread-safe. ``left`` counts the requests given up so far, by phase."""
 
     def __init__(self, port: int, seed: int = 0) -> None:
@@ -158,20 +158,20 @@ class Phase:
     delete: bool = False
     talks: int = 0
 
-    def leave(self, crowd: Crowd, number: int) -> None:
+    def leave(self, clients: LeavingClients, number: int) -> None:
         """One client. Raises AssertionError if it does not hear what it should."""
-        front = OPENAI_CHAT if self.delete else crowd.some_front()
+        front = OPENAI_CHAT if self.delete else clients.some_front()
         talk = f"kept-{number % self.talks}" if self.talks else ""
-        with crowd.open(self.model, self.stream, front, talk=talk) as sock:
+        with clients.open(self.model, self.stream, front, talk=talk) as sock:
             heard = read_until(sock, self.seen, PATIENCE_SECONDS) if self.seen else b""
-            crowd.pause(self.pause)
+            clients.pause(self.pause)
             if self.delete:
                 found = _ID.search(heard)
                 assert found
-                crowd.delete(found[1])
+                clients.delete(found[1])
                 assert b"[DONE]" in heard or b"[DONE]" in read_until(sock, b"[DONE]", PATIENCE_SECONDS)
-            crowd.close(sock)
-        crowd.count(self.name)
+            clients.close(sock)
+        clients.count(self.name)
 
 
 PHASES = (
@@ -193,44 +193,44 @@ DISPLACED, AT_THE_GATE = "displaced by a retry", "at the gate"
 ALL_WAYS = {*(phase.name for phase in PHASES), DISPLACED, AT_THE_GATE}
 
 
-def displace(crowd: Crowd, number: int) -> None:
+def displace(clients: LeavingClients, number: int) -> None:
     """A chain of attempts with one key: each ends the one before it, and the client of the last closes."""
     with ExitStack() as stack:
         before: socket.socket | None = None
         for _ in range(CHAIN):
-            sock = stack.enter_context(crowd.open("Stuck", key=f"key-{number}"))
+            sock = stack.enter_context(clients.open("Stuck", key=f"key-{number}"))
             read_until(sock, TOKEN, PATIENCE_SECONDS)
             if before is not None:
                 read_until(before, b"[DONE]", PATIENCE_SECONDS)
             before = sock
-    crowd.count(DISPLACED, CHAIN)
+    clients.count(DISPLACED, CHAIN)
 
 
-def wait_in_vain(crowd: Crowd, number: int) -> None:
+def wait_in_vain(clients: LeavingClients, number: int) -> None:
     """Two attempts at the gate, while all slots are taken: one takes the place of the other, then leaves too."""
-    with crowd.open("Quick", False, key=f"gate-{number}") as first:
-        crowd.pause(0.1)
-        with crowd.open("Quick", False, key=f"gate-{number}") as second:
+    with clients.open("Quick", False, key=f"gate-{number}") as first:
+        clients.pause(0.1)
+        with clients.open("Quick", False, key=f"gate-{number}") as second:
             answered, _, _ = select.select([first, second], [], [], PATIENCE_SECONDS)  # they may overtake each other
             assert len(answered) == 1
             assert read_until(answered[0], b"\r\n\r\n", PATIENCE_SECONDS).startswith(b"HTTP/1.1 200 ")
-            crowd.pause(0.1)
-            crowd.close(second if answered == [first] else first)
-    crowd.count(AT_THE_GATE, 2)
+            clients.pause(0.1)
+            clients.close(second if answered == [first] else first)
+    clients.count(AT_THE_GATE, 2)
 
 
-def leave_all(crowd: Crowd, requests: int) -> None:
+def leave_all(clients: LeavingClients, requests: int) -> None:
     """Have about ``requests`` requests given up: most in the table's phases, the others displaced or at the gate."""
     with ThreadPoolExecutor(WORKERS) as pool:
         rounds = requests * 8 // 10 // len(PHASES) + 1
-        jobs: list[Future[None]] = [pool.submit(phase.leave, crowd, number)
+        jobs: list[Future[None]] = [pool.submit(phase.leave, clients, number)
                                     for number in range(rounds) for phase in PHASES]
-        jobs += [pool.submit(displace, crowd, number) for number in range(max(1, requests // 10 // CHAIN))]
+        jobs += [pool.submit(displace, clients, number) for number in range(max(1, requests // 10 // CHAIN))]
         for job in jobs:
             job.result()
-        held = crowd.hold_all_slots()
-        waiting = [pool.submit(wait_in_vain, crowd, number) for number in range(max(1, requests // 20))]
+        held = clients.hold_all_slots()
+        waiting = [pool.submit(wait_in_vain, clients, number) for number in range(max(1, requests // 20))]
         for job in waiting:
             job.result()
         for sock in held:
-            crowd.close(sock)
+            clients.close(sock)

@@ -46,7 +46,7 @@ class Exchange:
         return self.front.answer(self.data, self.stream)
 
 
-class RollCall(StubBackend):
+class BarrierBackend(StubBackend):
     """Answers ``<model> heard <last message>``; the first nodes of all requests only once every one of them has asked.
 
     ``complete``: they all have, so that all requests were under way at the same time.
@@ -58,7 +58,7 @@ class RollCall(StubBackend):
         self.complete = True
         self._barrier = threading.Barrier(count)
 
-    def __enter__(self) -> RollCall:
+    def __enter__(self) -> BarrierBackend:
         self.start()
         return self
 
@@ -100,7 +100,7 @@ class Scene:
     public: Path
     logs: Path
     exchanges: list[Exchange]
-    backend: RollCall
+    backend: BarrierBackend
 
     def of(self, user: str) -> list[Exchange]:
         return [exchange for exchange in self.exchanges if exchange.user == user]
@@ -123,7 +123,7 @@ def send(port: int, user: str, number: int, start: threading.Barrier) -> Exchang
 @pytest.fixture(scope="module")
 def scene(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("isolation")
-    with RollCall(TOGETHER) as backend:
+    with BarrierBackend(TOGETHER) as backend:
         tree = two_users(root / "Public", backend.url)
         users = [argument for user in USERS for argument in ("--User", user)]
         with Launcher(script, "--PublicDirectory", tree.public, *users, "--concurrency", "0",

@@ -36,7 +36,7 @@ from Tests.integration.leaving_clients import (
     ALL_WAYS,
     KEPT_TALKS,
     SLOTS,
-    Crowd,
+    LeavingClients,
     LeftBackend,
     leave_all,
     leaving_tree,
@@ -58,7 +58,7 @@ OF_A_TALK = re.compile(rf"DiscussionIds/kept-[0-{KEPT_TALKS - 1}]/(\.lock|\.memo
 
 # -- a process, from outside -------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Aftermath:
+class HeldResources:
     """What a server was asked, and what it holds ``before`` and ``after``; both empty where the system does not tell.
 
     Attributes:
@@ -82,7 +82,7 @@ class Aftermath:
 
 
 @pytest.fixture(scope="module")
-def aftermath(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
+def resources(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldResources]:
     root = tmp_path_factory.mktemp("leaks")
     temporary = root / "temporary"
     temporary.mkdir()
@@ -92,19 +92,19 @@ def aftermath(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         tree = leaving_tree(root / "Public", backend.url)
         with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", str(SLOTS)) \
                 as server:
-            leave_all(Crowd(server.port), WARM_UP)
+            leave_all(LeavingClients(server.port), WARM_UP)
             until(lambda: backend.open_connections == 0)
             before, files = held(server), files_in(tree.public)
-            crowd = Crowd(server.port, seed=1)
-            leave_all(crowd, GIVEN_UP[script])
-            slots = crowd.hold_all_slots()
+            clients = LeavingClients(server.port, seed=1)
+            leave_all(clients, GIVEN_UP[script])
+            slots = clients.hold_all_slots()
             for sock in slots:
                 sock.close()
             answer = server.ask("Quick").text
             until(lambda: backend.open_connections == 0)
-            yield Aftermath(crowd.left, backend.called, before, held(server, before),
-                            (files, files_in(tree.public)), os.listdir(temporary), backend.open_connections,
-                            lock_rows(tree.public), len(slots), answer, server.output())
+            yield HeldResources(clients.left, backend.called, before, held(server, before),
+                                (files, files_in(tree.public)), os.listdir(temporary), backend.open_connections,
+                                lock_rows(tree.public), len(slots), answer, server.output())
 
 
 def held(server: Launcher, expected: dict[str, int] | None = None) -> dict[str, int]:
@@ -125,41 +125,41 @@ def lock_rows(public: Path) -> int:
         connection.close()
 
 
-def test_enough_were_given_up(aftermath: Aftermath, script: str) -> None:
+def test_enough_were_given_up(resources: HeldResources, script: str) -> None:
     """In every way, and most of them with a call to the back-end under way."""
-    asked = sum(aftermath.left.values())
+    asked = sum(resources.left.values())
     assert asked >= GIVEN_UP[script]
-    assert aftermath.left.keys() == ALL_WAYS
-    assert aftermath.called["never"] + aftermath.called["stuck"] > asked / 2
+    assert resources.left.keys() == ALL_WAYS
+    assert resources.called["never"] + resources.called["stuck"] > asked / 2
 
 
 @pytest.mark.contract
-def test_threads_and_descriptors(aftermath: Aftermath) -> None:
-    assert aftermath.after == aftermath.before
+def test_threads_and_descriptors(resources: HeldResources) -> None:
+    assert resources.after == resources.before
 
 
-def test_calls_to_the_back_end(aftermath: Aftermath) -> None:
-    assert aftermath.open_calls == 0
+def test_calls_to_the_back_end(resources: HeldResources) -> None:
+    assert resources.open_calls == 0
 
 
-def test_places_at_the_gate(aftermath: Aftermath) -> None:
-    assert aftermath.free_slots == SLOTS and aftermath.answer == "Once upon."
+def test_places_at_the_gate(resources: HeldResources) -> None:
+    assert resources.free_slots == SLOTS and resources.answer == "Once upon."
 
 
-def test_workflow_locks(aftermath: Aftermath) -> None:
-    assert aftermath.lock_rows == 0
+def test_workflow_locks(resources: HeldResources) -> None:
+    assert resources.lock_rows == 0
 
 
-def test_files(aftermath: Aftermath) -> None:
-    before, after = aftermath.files
+def test_files(resources: HeldResources) -> None:
+    before, after = resources.files
     assert before <= after
     assert [name for name in after - before if not OF_A_TALK.fullmatch(name)] == []
-    assert aftermath.temporary == []
+    assert resources.temporary == []
 
 
-def test_the_log_has_no_trouble(aftermath: Aftermath) -> None:
-    assert "is cancelled" in aftermath.output
-    assert "Traceback" not in aftermath.output and "ERROR" not in aftermath.output
+def test_the_log_has_no_trouble(resources: HeldResources) -> None:
+    assert "is cancelled" in resources.output
+    assert "Traceback" not in resources.output and "ERROR" not in resources.output
 
 
 @pytest.mark.contract
@@ -245,14 +245,14 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
         use_tree(leaving_tree(root / "Public", backend.url), SLOTS, patch)
         with WaitressThread() as server:
             objects = alive()  # those of the application, too
-            leave_all(Crowd(server.port), WARM_UP)
+            leave_all(LeavingClients(server.port), WARM_UP)
             until(lambda: not held_by_registries() and not backend.open_connections, SETTLING_SECONDS)
             # Threads of the pool end after a while without work.
             until(lambda: IDLE_NAME not in threads())
             running = threads()
-            crowd = Crowd(server.port, seed=2)
-            leave_all(crowd, GIVEN_UP_IN_PROCESS)
-            held = crowd.hold_all_slots()
+            clients = LeavingClients(server.port, seed=2)
+            leave_all(clients, GIVEN_UP_IN_PROCESS)
+            held = clients.hold_all_slots()
             under_way, alive_under_way = held_by_registries(), alive()
             for sock in held:
                 sock.close()

@@ -30,7 +30,7 @@ from Middleware.models.cancel_scope import GAVE_WAY, CancelScope
 from Middleware.models.request_context import RequestContext
 
 
-class Street:
+class QueueLab:
     """A queue with a clock that stands still until a test moves it, and the calls in it by name."""
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class Street:
         self.queue = CallQueue(lambda: self.now)
         self.turns: dict[str, Turn] = {}
 
-    def come(self, name: str, model: str = "", rank: Rank = Rank.ANSWER, places: int = 0, patience: float = 30,
-             stops: list[str] | None = None, request: RequestContext | None = None, yields: bool = False) -> Turn:
-        """A call comes; ``stops`` gets its name when it has to make room, which ends it."""
+    def enter(self, name: str, model: str = "", rank: Rank = Rank.ANSWER, places: int = 0, patience: float = 30,
+              stops: list[str] | None = None, request: RequestContext | None = None, yields: bool = False) -> Turn:
+        """Enter a call; ``stops`` gets its name when it has to make room, which ends it."""
         turn = Turn(self.queue, Needs("E", 0, "host:1", places, "card" if model else "", model, patience), rank, None,
                     request, yields)
         self.turns[name] = turn
@@ -74,127 +74,127 @@ class Street:
 
 
 @pytest.fixture
-def street() -> Street:
-    return Street()
+def lab() -> QueueLab:
+    return QueueLab()
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("places", [0, 1, 3])
-def test_a_server_gets_as_many_calls_as_it_runs_side_by_side(street: Street, places: int) -> None:
+def test_a_server_gets_as_many_calls_as_it_runs_side_by_side(lab: QueueLab, places: int) -> None:
     for number in range(5):
-        street.come(str(number), places=places)
-    assert len(street.running) == (places or 5)
-    assert street.order() == ["0", "1", "2", "3", "4"]
+        lab.enter(str(number), places=places)
+    assert len(lab.running) == (places or 5)
+    assert lab.order() == ["0", "1", "2", "3", "4"]
 
 
-def test_answers_first_then_what_follows_them_then_tasks(street: Street) -> None:
-    street.come("first", places=1)
+def test_answers_first_then_what_follows_them_then_tasks(lab: QueueLab) -> None:
+    lab.enter("first", places=1)
     for name, rank in (("title", Rank.TASK), ("memory", Rank.BEHIND), ("a", Rank.ANSWER), ("summary", Rank.BEHIND),
                        ("b", Rank.ANSWER)):
-        street.come(name, rank=rank, places=1)
-    assert street.order() == ["first", "a", "b", "memory", "summary", "title"]
+        lab.enter(name, rank=rank, places=1)
+    assert lab.order() == ["first", "a", "b", "memory", "summary", "title"]
 
 
-def test_a_call_of_an_endpoint_that_does_not_say_is_not_counted(street: Street) -> None:
+def test_a_call_of_an_endpoint_that_does_not_say_is_not_counted(lab: QueueLab) -> None:
     """Its server may have other places; it never waits."""
-    street.come("known", places=1)
-    street.come("unknown", places=0)
-    assert street.running == ["known", "unknown"]
+    lab.enter("known", places=1)
+    lab.enter("unknown", places=0)
+    assert lab.running == ["known", "unknown"]
 
 
-def test_what_waited_very_long_goes_first(street: Street) -> None:
-    street.come("first", places=1)
-    street.come("memory", rank=Rank.BEHIND, places=1)
-    street.wait(LONGEST_WAIT_BEHIND)
-    street.come("answer", places=1)
-    assert street.order() == ["first", "memory", "answer"]
+def test_what_waited_very_long_goes_first(lab: QueueLab) -> None:
+    lab.enter("first", places=1)
+    lab.enter("memory", rank=Rank.BEHIND, places=1)
+    lab.wait(LONGEST_WAIT_BEHIND)
+    lab.enter("answer", places=1)
+    assert lab.order() == ["first", "memory", "answer"]
 
 
 # -- giving way --------------------------------------------------------------------------------------------------------
 
-def test_an_answer_stops_only_as_many_calls_as_it_needs_places(street: Street) -> None:
+def test_an_answer_stops_only_as_many_calls_as_it_needs_places(lab: QueueLab) -> None:
     stopped: list[str] = []
-    street.come("chat", places=3)
-    street.come("memory", rank=Rank.BEHIND, places=3, stops=stopped)
-    street.come("summary", rank=Rank.BEHIND, places=3, stops=stopped)
-    street.come("answer", places=3)
-    assert stopped == ["summary"] and street.running == ["chat", "memory", "answer"]
-    street.come("title", rank=Rank.TASK, places=3)
-    street.come("vectors", rank=Rank.BEHIND, places=3)
+    lab.enter("chat", places=3)
+    lab.enter("memory", rank=Rank.BEHIND, places=3, stops=stopped)
+    lab.enter("summary", rank=Rank.BEHIND, places=3, stops=stopped)
+    lab.enter("answer", places=3)
+    assert stopped == ["summary"] and lab.running == ["chat", "memory", "answer"]
+    lab.enter("title", rank=Rank.TASK, places=3)
+    lab.enter("vectors", rank=Rank.BEHIND, places=3)
     assert stopped == ["summary"]
 
 
-def test_nothing_is_stopped_while_a_place_is_free(street: Street) -> None:
+def test_nothing_is_stopped_while_a_place_is_free(lab: QueueLab) -> None:
     stopped: list[str] = []
-    street.come("memory", rank=Rank.BEHIND, places=2, stops=stopped)
-    street.come("answer", places=2)
-    assert not stopped and street.running == ["memory", "answer"]
+    lab.enter("memory", rank=Rank.BEHIND, places=2, stops=stopped)
+    lab.enter("answer", places=2)
+    assert not stopped and lab.running == ["memory", "answer"]
 
 
-def test_a_call_that_is_being_stopped_is_not_stopped_for_a_second_answer(street: Street) -> None:
+def test_a_call_that_is_being_stopped_is_not_stopped_for_a_second_answer(lab: QueueLab) -> None:
     stopped: list[str] = []
-    memory = street.come("memory", rank=Rank.BEHIND, places=1)
+    memory = lab.enter("memory", rank=Rank.BEHIND, places=1)
     memory.stop = lambda: stopped.append("memory")
-    street.come("a", places=1)
-    street.come("b", places=1)
-    assert stopped == ["memory"] and street.running == ["memory"]
+    lab.enter("a", places=1)
+    lab.enter("b", places=1)
+    assert stopped == ["memory"] and lab.running == ["memory"]
 
 
-def test_after_a_very_long_wait_nothing_is_stopped(street: Street) -> None:
+def test_after_a_very_long_wait_nothing_is_stopped(lab: QueueLab) -> None:
     stopped: list[str] = []
-    street.come("chat", places=1)
-    street.come("memory", rank=Rank.BEHIND, places=1, stops=stopped)
-    street.wait(LONGEST_WAIT_BEHIND)
-    street.end("chat")
-    street.come("answer", places=1)
-    assert not stopped and street.running == ["memory"]
+    lab.enter("chat", places=1)
+    lab.enter("memory", rank=Rank.BEHIND, places=1, stops=stopped)
+    lab.wait(LONGEST_WAIT_BEHIND)
+    lab.end("chat")
+    lab.enter("answer", places=1)
+    assert not stopped and lab.running == ["memory"]
 
 
-def test_work_behind_an_answer_begins_a_moment_after_it(street: Street) -> None:
-    request = RequestContext(answered_at=street.now)
-    street.come("memory", rank=Rank.BEHIND, places=1, request=request, yields=True)
-    street.wait(PAUSE_SECONDS - 0.1)
-    assert street.running == []
-    street.wait(0.2)
-    assert street.running == ["memory"]
-    street.end("memory")
-    street.come("summary", rank=Rank.BEHIND, places=1, request=request, yields=True)
-    assert street.running == ["summary"]
+def test_work_behind_an_answer_begins_a_moment_after_it(lab: QueueLab) -> None:
+    request = RequestContext(answered_at=lab.now)
+    lab.enter("memory", rank=Rank.BEHIND, places=1, request=request, yields=True)
+    lab.wait(PAUSE_SECONDS - 0.1)
+    assert lab.running == []
+    lab.wait(0.2)
+    assert lab.running == ["memory"]
+    lab.end("memory")
+    lab.enter("summary", rank=Rank.BEHIND, places=1, request=request, yields=True)
+    assert lab.running == ["summary"]
 
 
-def test_it_does_not_slip_in_between_two_calls_of_an_answer(street: Street) -> None:
+def test_it_does_not_slip_in_between_two_calls_of_an_answer(lab: QueueLab) -> None:
     earlier, message = RequestContext(answered_at=1.0), RequestContext()
-    street.come("route", places=1, request=message)
-    street.come("memory", rank=Rank.BEHIND, places=1, request=earlier, yields=True)
-    street.end("route")
-    assert street.running == []
-    street.come("answer", places=1, request=message)
-    street.end("answer")
-    message.answered_at = street.now
-    street.wait(0.1)
-    assert street.running == ["memory"]
+    lab.enter("route", places=1, request=message)
+    lab.enter("memory", rank=Rank.BEHIND, places=1, request=earlier, yields=True)
+    lab.end("route")
+    assert lab.running == []
+    lab.enter("answer", places=1, request=message)
+    lab.end("answer")
+    message.answered_at = lab.now
+    lab.wait(0.1)
+    assert lab.running == ["memory"]
 
 
 @pytest.mark.parametrize("end", ["cancelled", "failed", "long pause"])
-def test_it_does_not_wait_for_an_answer_that_never_comes(street: Street, end: str) -> None:
+def test_it_does_not_wait_for_an_answer_that_never_comes(lab: QueueLab, end: str) -> None:
     earlier, message = RequestContext(answered_at=1.0), RequestContext()
-    street.come("route", places=1, request=message)
-    street.come("memory", rank=Rank.BEHIND, places=1, request=earlier, yields=True)
-    street.end("route")
+    lab.enter("route", places=1, request=message)
+    lab.enter("memory", rank=Rank.BEHIND, places=1, request=earlier, yields=True)
+    lab.end("route")
     if end == "cancelled":
         message.cancel_scope.cancel()
     elif end == "failed":
         message.failed = True
-    street.wait(BETWEEN_CALLS_SECONDS if end == "long pause" else 0.1)
-    assert street.running == ["memory"]
+    lab.wait(BETWEEN_CALLS_SECONDS if end == "long pause" else 0.1)
+    assert lab.running == ["memory"]
 
 
-def test_without_the_users_wish_it_begins_at_once(street: Street) -> None:
-    street.come("route", places=1, request=RequestContext())
-    street.come("memory", rank=Rank.BEHIND, places=1, request=RequestContext(answered_at=street.now))
-    street.end("route")
-    assert street.running == ["memory"]
+def test_without_the_users_wish_it_begins_at_once(lab: QueueLab) -> None:
+    lab.enter("route", places=1, request=RequestContext())
+    lab.enter("memory", rank=Rank.BEHIND, places=1, request=RequestContext(answered_at=lab.now))
+    lab.end("route")
+    assert lab.running == ["memory"]
 
 
 class Call:
@@ -257,175 +257,175 @@ def test_the_cancellation_of_the_request_is_no_giving_way() -> None:
 
 # -- models that share memory -----------------------------------------------------------------------------------------
 
-def test_the_loaded_model_goes_first(street: Street) -> None:
+def test_the_loaded_model_goes_first(lab: QueueLab) -> None:
     """A-B-A-A-B becomes A-A-A-B-B."""
     for name in ("A1", "B1", "A2", "A3", "B2"):
-        street.come(name, name[0], places=1)
-    assert street.order() == ["A1", "A2", "A3", "B1", "B2"]
+        lab.enter(name, name[0], places=1)
+    assert lab.order() == ["A1", "A2", "A3", "B1", "B2"]
 
 
-def test_calls_of_one_model_run_side_by_side_and_others_wait_for_all(street: Street) -> None:
+def test_calls_of_one_model_run_side_by_side_and_others_wait_for_all(lab: QueueLab) -> None:
     for name in ("A1", "B1", "A2"):
-        street.come(name, name[0])
-    assert street.running == ["A1", "A2"]
-    street.end("A1")
-    assert street.running == ["A2"]
-    street.end("A2")
-    assert street.running == ["B1"] and street.queue.loaded("card") == "B"
+        lab.enter(name, name[0])
+    assert lab.running == ["A1", "A2"]
+    lab.end("A1")
+    assert lab.running == ["A2"]
+    lab.end("A2")
+    assert lab.running == ["B1"] and lab.queue.loaded("card") == "B"
 
 
-def test_patience_ends_the_run_of_the_loaded_model(street: Street) -> None:
-    street.come("A1", "A", places=1)
-    street.come("B1", "B", places=1, patience=5)
-    street.come("A2", "A", places=1)
-    street.end("A1")
-    assert street.running == ["A2"]
-    street.wait(6)
-    street.come("A3", "A", places=1)
-    street.come("B2", "B", places=1, patience=5)
-    street.come("C1", "C", places=1)
-    street.end("A2")
-    assert street.running == ["B1"]
-    street.wait(40)
-    street.come("B3", "B", places=1)
-    street.end("B1")
-    assert street.running == ["B2"], "it came before its model was loaded"
-    street.end("B2")
-    assert street.running == ["A3"], "the model with the oldest call is next"
-    street.end("A3")
-    assert street.order() == ["C1", "B3"]
+def test_patience_ends_the_run_of_the_loaded_model(lab: QueueLab) -> None:
+    lab.enter("A1", "A", places=1)
+    lab.enter("B1", "B", places=1, patience=5)
+    lab.enter("A2", "A", places=1)
+    lab.end("A1")
+    assert lab.running == ["A2"]
+    lab.wait(6)
+    lab.enter("A3", "A", places=1)
+    lab.enter("B2", "B", places=1, patience=5)
+    lab.enter("C1", "C", places=1)
+    lab.end("A2")
+    assert lab.running == ["B1"]
+    lab.wait(40)
+    lab.enter("B3", "B", places=1)
+    lab.end("B1")
+    assert lab.running == ["B2"], "it came before its model was loaded"
+    lab.end("B2")
+    assert lab.running == ["A3"], "the model with the oldest call is next"
+    lab.end("A3")
+    assert lab.order() == ["C1", "B3"]
 
 
-def test_work_behind_answers_changes_the_model_late(street: Street) -> None:
-    street.come("A1", "A")
-    street.come("memory", "B", Rank.BEHIND)
-    street.end("A1")
-    street.wait(IDLE_SECONDS - 1)
-    assert street.running == []
-    street.come("A2", "A")
-    street.come("note", "A", Rank.BEHIND)
-    assert street.running == ["A2", "note"], "at once if its model is loaded"
-    street.end("A2", "note")
-    street.wait(IDLE_SECONDS - 1)
-    assert street.running == []
-    street.wait(1.1)
-    assert street.running == ["memory"]
+def test_work_behind_answers_changes_the_model_late(lab: QueueLab) -> None:
+    lab.enter("A1", "A")
+    lab.enter("memory", "B", Rank.BEHIND)
+    lab.end("A1")
+    lab.wait(IDLE_SECONDS - 1)
+    assert lab.running == []
+    lab.enter("A2", "A")
+    lab.enter("note", "A", Rank.BEHIND)
+    assert lab.running == ["A2", "note"], "at once if its model is loaded"
+    lab.end("A2", "note")
+    lab.wait(IDLE_SECONDS - 1)
+    assert lab.running == []
+    lab.wait(1.1)
+    assert lab.running == ["memory"]
 
 
-def test_where_nobody_rests_it_joins_the_loaded_model(street: Street) -> None:
+def test_where_nobody_rests_it_joins_the_loaded_model(lab: QueueLab) -> None:
     """With calls of its own model, without being stopped, and not before those of answers for another model."""
     stopped: list[str] = []
     message, earlier = RequestContext(), RequestContext(answered_at=1.0)
-    street.come("A1", "A", request=message)
-    street.come("memory", "B", Rank.BEHIND, stops=stopped, request=earlier, yields=True)
-    street.wait(BACKGROUND_WAIT_SECONDS)
-    street.end("A1")
-    street.come("B1", "B", request=message)
-    assert sorted(street.running) == ["B1", "memory"]
-    street.end("B1")
-    street.come("A2", "A", request=message)
-    assert not stopped and street.running == ["memory"]
+    lab.enter("A1", "A", request=message)
+    lab.enter("memory", "B", Rank.BEHIND, stops=stopped, request=earlier, yields=True)
+    lab.wait(BACKGROUND_WAIT_SECONDS)
+    lab.end("A1")
+    lab.enter("B1", "B", request=message)
+    assert sorted(lab.running) == ["B1", "memory"]
+    lab.end("B1")
+    lab.enter("A2", "A", request=message)
+    assert not stopped and lab.running == ["memory"]
 
 
-def test_a_call_that_waits_goes_to_the_endpoint_that_stands_in(street: Street) -> None:
+def test_a_call_that_waits_goes_to_the_endpoint_that_stands_in(lab: QueueLab) -> None:
     """As soon as that one's model is loaded; the call is then made there."""
-    def come(name: str) -> Turn:
+    def enter(name: str) -> Turn:
         needs = Needs("Small", 0, "host:1", 0, "card", "B", 30)
-        turn = Turn(street.queue, needs, Rank.ANSWER, None, stand_in=Needs("Big", 0, "host:1", 1, "card", "A", 30))
-        street.turns[name] = turn
-        street.queue.enter(turn)
+        turn = Turn(lab.queue, needs, Rank.ANSWER, None, stand_in=Needs("Big", 0, "host:1", 1, "card", "A", 30))
+        lab.turns[name] = turn
+        lab.queue.enter(turn)
         return turn
 
-    street.come("C1", "C")
-    first = come("first")
-    street.come("A1", "A", places=1)
-    street.end("C1")
-    assert street.running == ["first"] and first.needs.endpoint == "Small", "nothing of the group was loaded for it"
-    street.end("first")
-    assert street.running == ["A1"]
-    second = come("second")
-    assert "second" not in street.running, "the place of the other endpoint's server is taken"
-    street.end("A1")
-    assert street.running == ["second"] and second.needs.endpoint == "Big"
+    lab.enter("C1", "C")
+    first = enter("first")
+    lab.enter("A1", "A", places=1)
+    lab.end("C1")
+    assert lab.running == ["first"] and first.needs.endpoint == "Small", "nothing of the group was loaded for it"
+    lab.end("first")
+    assert lab.running == ["A1"]
+    second = enter("second")
+    assert "second" not in lab.running, "the place of the other endpoint's server is taken"
+    lab.end("A1")
+    assert lab.running == ["second"] and second.needs.endpoint == "Big"
 
 
-def test_it_does_not_wait_for_ever(street: Street) -> None:
+def test_it_does_not_wait_for_ever(lab: QueueLab) -> None:
     stopped: list[str] = []
-    street.come("A1", "A")
-    street.come("memory", "B", Rank.BEHIND, stops=stopped)
+    lab.enter("A1", "A")
+    lab.enter("memory", "B", Rank.BEHIND, stops=stopped)
     for number in range(2, 20):
-        street.wait(8)
-        street.come(f"A{number}", "A")
-        street.end(f"A{number - 1}") if f"A{number - 1}" in street.turns else None
-        if "memory" in street.running:
+        lab.wait(8)
+        lab.enter(f"A{number}", "A")
+        lab.end(f"A{number - 1}") if f"A{number - 1}" in lab.turns else None
+        if "memory" in lab.running:
             break
     else:
-        street.end(*street.running)
-    assert "memory" in street.running and not stopped
-    assert street.now - 1000 >= LONGEST_WAIT_BEHIND
+        lab.end(*lab.running)
+    assert "memory" in lab.running and not stopped
+    assert lab.now - 1000 >= LONGEST_WAIT_BEHIND
 
 
-def test_an_answer_with_another_model_stops_what_nobody_waits_for(street: Street) -> None:
+def test_an_answer_with_another_model_stops_what_nobody_waits_for(lab: QueueLab) -> None:
     stopped: list[str] = []
-    street.come("A0", "A")
-    street.end("A0")
-    street.wait(IDLE_SECONDS)
-    street.come("memory", "B", Rank.BEHIND, stops=stopped)
-    street.come("summary", "B", Rank.BEHIND, stops=stopped)
-    street.come("A1", "A")
-    assert stopped == ["memory", "summary"] and street.running == ["A1"]
+    lab.enter("A0", "A")
+    lab.end("A0")
+    lab.wait(IDLE_SECONDS)
+    lab.enter("memory", "B", Rank.BEHIND, stops=stopped)
+    lab.enter("summary", "B", Rank.BEHIND, stops=stopped)
+    lab.enter("A1", "A")
+    assert stopped == ["memory", "summary"] and lab.running == ["A1"]
 
 
-def test_it_stops_nothing_in_vain(street: Street) -> None:
+def test_it_stops_nothing_in_vain(lab: QueueLab) -> None:
     stopped: list[str] = []
-    street.come("B1", "B")
-    street.come("memory", "B", Rank.BEHIND, stops=stopped)
-    street.come("A1", "A")
-    assert not stopped and street.running == ["B1", "memory"]
-    street.come("late", "B", Rank.BEHIND)
-    assert "late" not in street.running, "it would keep the answer waiting"
-    street.end("B1")
-    assert stopped == ["memory"] and street.running == ["A1"]
+    lab.enter("B1", "B")
+    lab.enter("memory", "B", Rank.BEHIND, stops=stopped)
+    lab.enter("A1", "A")
+    assert not stopped and lab.running == ["B1", "memory"]
+    lab.enter("late", "B", Rank.BEHIND)
+    assert "late" not in lab.running, "it would keep the answer waiting"
+    lab.end("B1")
+    assert stopped == ["memory"] and lab.running == ["A1"]
 
 
-def test_the_model_stays_between_two_calls_of_one_answer(street: Street) -> None:
+def test_the_model_stays_between_two_calls_of_one_answer(lab: QueueLab) -> None:
     """The next one comes within milliseconds; if it does not, others need not wait long."""
     message = RequestContext()
-    street.come("draft", "A", request=message)
-    street.come("B1", "B")
-    street.end("draft")
-    assert street.running == []
-    street.come("answer", "A", request=message)
-    assert street.running == ["answer"]
-    street.end("answer")
-    street.wait(NEXT_CALL_SECONDS + 0.01)
-    assert street.running == ["B1"]
-    street.end("B1")
-    street.come("A2", "A")
-    assert street.running == ["A2"], "the message is not expected to call B"
+    lab.enter("draft", "A", request=message)
+    lab.enter("B1", "B")
+    lab.end("draft")
+    assert lab.running == []
+    lab.enter("answer", "A", request=message)
+    assert lab.running == ["answer"]
+    lab.end("answer")
+    lab.wait(NEXT_CALL_SECONDS + 0.01)
+    assert lab.running == ["B1"]
+    lab.end("B1")
+    lab.enter("A2", "A")
+    assert lab.running == ["A2"], "the message is not expected to call B"
 
 
-def test_the_model_is_free_as_soon_as_the_answer_is_complete(street: Street) -> None:
+def test_the_model_is_free_as_soon_as_the_answer_is_complete(lab: QueueLab) -> None:
     message = RequestContext()
-    street.come("answer", "A", request=message)
-    street.come("B1", "B")
-    message.answered_at = street.now
-    street.end("answer")
-    assert street.running == ["B1"]
+    lab.enter("answer", "A", request=message)
+    lab.enter("B1", "B")
+    message.answered_at = lab.now
+    lab.end("answer")
+    assert lab.running == ["B1"]
 
 
-def test_who_leaves_while_it_waits_holds_nobody_up(street: Street) -> None:
-    street.come("A1", "A")
-    street.come("B1", "B")
-    street.come("A2", "A", places=1)
-    street.end("B1")
-    street.end("A1", "A2")
-    street.come("C1", "C")
-    assert street.running == ["C1"]
+def test_who_leaves_while_it_waits_holds_nobody_up(lab: QueueLab) -> None:
+    lab.enter("A1", "A")
+    lab.enter("B1", "B")
+    lab.enter("A2", "A", places=1)
+    lab.end("B1")
+    lab.end("A1", "A2")
+    lab.enter("C1", "C")
+    assert lab.running == ["C1"]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_answer_waits_longer_than_its_patience_and_the_calls_of_one_model(street: Street, seed: int) -> None:
+def test_no_answer_waits_longer_than_its_patience_and_the_calls_of_one_model(lab: QueueLab, seed: int) -> None:
     """Two models, of which one is always asked for, and calls of up to 8 s."""
     chance, patience, longest, step = random.Random(seed), 10.0, 8.0, 0.5
     came: dict[str, float] = {}
@@ -434,15 +434,15 @@ def test_no_answer_waits_longer_than_its_patience_and_the_calls_of_one_model(str
     for number in range(400):
         for model in "A" if chance.random() < 0.8 else "B", "B" if chance.random() < 0.1 else "A":
             name = f"{model}{number}{len(came)}"
-            came[name] = street.now
-            street.come(name, model, patience=patience)
-        for name in street.running:
+            came[name] = lab.now
+            lab.enter(name, model, patience=patience)
+        for name in lab.running:
             if name not in ends:
-                ends[name] = street.now + chance.uniform(1, longest)
-                waits.append(street.now - came[name])
-        for name in [name for name, moment in ends.items() if name in street.turns and moment <= street.now]:
-            street.end(name)
-        street.wait(step)
+                ends[name] = lab.now + chance.uniform(1, longest)
+                waits.append(lab.now - came[name])
+        for name in [name for name, moment in ends.items() if name in lab.turns and moment <= lab.now]:
+            lab.end(name)
+        lab.wait(step)
     assert len(waits) > 700 and max(waits) <= patience + longest + 2 * step
 
 

@@ -52,7 +52,7 @@ ERROR_EVENT = {"error": {"message": "out of memory"}}
 COMPLETION = {"type": "openAIV1Completion", "presetType": "OpenAiCompatibleApis"}
 
 
-class Farm:
+class FailoverLab:
     """Endpoints ``A``, ``B``, ``C`` on stub servers of their own; A has the backup B."""
 
     def __init__(self, lab: Lab, stubs: dict[str, StubBackend]) -> None:
@@ -74,9 +74,9 @@ class Farm:
 
 
 @pytest.fixture
-def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FailoverLab]:
     with ExitStack() as stack:
-        yield Farm(Lab(tmp_path, monkeypatch), {name: stack.enter_context(StubBackend()) for name in "ABC"})
+        yield FailoverLab(Lab(tmp_path, monkeypatch), {name: stack.enter_context(StubBackend()) for name in "ABC"})
 
 
 def ask(service: LlmApiService, conversation: Any = HI, **arguments: Any) -> Any:
@@ -103,28 +103,29 @@ both_modes = pytest.mark.parametrize("stream", [False, True])
     status_reply(500), status_reply(429), status_reply(401), status_reply(404), Reply(drop=BEFORE_STATUS),
     Reply(raw=b"no HTTP at all\r\n\r\n"), Reply(body=ERROR_EVENT), Reply(body=b"<html>")],
     ids=["500", "429", "401", "404", "dropped", "no-http", "error-object", "html"])
-def test_the_backup_answers_after_one_attempt(farm: Farm, failing: Reply, stream: bool) -> None:
-    farm["A"].default, farm["B"].default = failing, reply("from B", stream)
+def test_the_backup_answers_after_one_attempt(hosts: FailoverLab, failing: Reply, stream: bool) -> None:
+    hosts["A"].default, hosts["B"].default = failing, reply("from B", stream)
     service = LlmApiService("A", stream=stream)
     assert ask(service) == "from B"
-    assert farm.asked() == {"A": 1, "B": 1, "C": 0}
-    assert service.outcome.endpoint_name == "B" and service.outcome.endpoint_config["endpoint"] == farm["B"].url
+    assert hosts.asked() == {"A": 1, "B": 1, "C": 0}
+    assert service.outcome.endpoint_name == "B" and service.outcome.endpoint_config["endpoint"] == hosts["B"].url
     assert service.outcome.finish_reason == "stop" and not service.is_busy()
 
 
 @both_modes
-def test_a_refused_connection_is_not_tried_again(farm: Farm, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_connection_is_not_tried_again(hosts: FailoverLab, stream: bool,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "REFUSED_WAITS", (30.0,))
-    farm.endpoint("A", "http://127.0.0.1:1", backupEndpointName="B")
-    farm["B"].default = reply("from B", stream)
+    hosts.endpoint("A", "http://127.0.0.1:1", backupEndpointName="B")
+    hosts["B"].default = reply("from B", stream)
     started = time.monotonic()
     assert ask(LlmApiService("A", stream=stream)) == "from B"
     assert time.monotonic() - started < SOON
 
 
-def test_an_error_in_reading_an_answer_is_a_failure_too(farm: Farm, monkeypatch: pytest.MonkeyPatch,
+def test_an_error_in_reading_an_answer_is_a_failure_too(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch,
                                                         caplog: pytest.LogCaptureFixture) -> None:
-    farm["A"].default, farm["B"].default = chat_reply("from A"), chat_reply("from B")
+    hosts["A"].default, hosts["B"].default = chat_reply("from A"), chat_reply("from B")
     service = LlmApiService("A")
     monkeypatch.setattr(service._handler, "read_response", lambda body: {}[f"secret {body}"])
     assert ask(service) == "from B"
@@ -138,8 +139,8 @@ def test_an_error_in_reading_an_answer_is_a_failure_too(farm: Farm, monkeypatch:
     Reply(pieces=[b": ping\n\n"], headers={"Content-Type": "text/event-stream"}, drop=AFTER_PIECES),
     sse_reply([], drop=AFTER_HEADERS)],
     ids=["error-event", "role-then-error", "role-then-drop", "usage-then-drop", "comment-then-drop", "headers-only"])
-def test_what_shows_nothing_does_not_begin_an_answer(farm: Farm, failing: Reply) -> None:
-    farm["A"].default, farm["B"].default = failing, chat_stream_reply(["from ", "B"])
+def test_what_shows_nothing_does_not_begin_an_answer(hosts: FailoverLab, failing: Reply) -> None:
+    hosts["A"].default, hosts["B"].default = failing, chat_stream_reply(["from ", "B"])
     service = LlmApiService("A", stream=True)
     chunks: Any = list(service.get_response_from_llm(HI))
     assert "".join(chunk["token"] for chunk in chunks) == "from B"
@@ -147,49 +148,49 @@ def test_what_shows_nothing_does_not_begin_an_answer(farm: Farm, failing: Reply)
     assert service.outcome.endpoint_name == "B" and service.outcome.usage is None
 
 
-def test_signs_of_life_of_a_silent_endpoint_do_not_begin_an_answer(farm: Farm) -> None:
-    farm["A"].default = Reply(header_delay=1.5, drop=AFTER_HEADERS, pieces=[b""])
-    farm["B"].default = chat_stream_reply(["from B"])
+def test_signs_of_life_of_a_silent_endpoint_do_not_begin_an_answer(hosts: FailoverLab) -> None:
+    hosts["A"].default = Reply(header_delay=1.5, drop=AFTER_HEADERS, pieces=[b""])
+    hosts["B"].default = chat_stream_reply(["from B"])
     stream: Any = LlmApiService("A", stream=True).get_response_from_llm(HI)
-    assert next(stream) == {"token": "", "finish_reason": None} and farm.asked()["B"] == 0
+    assert next(stream) == {"token": "", "finish_reason": None} and hosts.asked()["B"] == 0
     assert "".join(chunk["token"] for chunk in stream) == "from B"
 
 
 @pytest.mark.parametrize("delta", [
     {"content": "from A"}, {"reasoning_content": "hm"},
     {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}]}])
-def test_an_answer_that_has_begun_fails_with_its_own_error(farm: Farm, delta: dict[str, Any],
+def test_an_answer_that_has_begun_fails_with_its_own_error(hosts: FailoverLab, delta: dict[str, Any],
                                                            caplog: pytest.LogCaptureFixture) -> None:
-    farm["A"].default = sse_reply([chat_chunk({"role": "assistant"}), chat_chunk(delta)], drop=AFTER_PIECES)
+    hosts["A"].default = sse_reply([chat_chunk({"role": "assistant"}), chat_chunk(delta)], drop=AFTER_PIECES)
     stream: Any = LlmApiService("A", stream=True).get_response_from_llm(HI)
     seen = []
     with pytest.raises(BackendConnectionError, match="in the middle of its answer"):
         seen.extend(stream)
     assert any(failover.is_visible(chunk) for chunk in seen)
-    assert farm.asked() == {"A": 1, "B": 0, "C": 0}
+    assert hosts.asked() == {"A": 1, "B": 0, "C": 0}
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1 and "'A'" in errors[0] and "'B'" in errors[0]
 
 
-def test_an_error_behind_tokens_of_the_same_block_comes_too_late(farm: Farm) -> None:
-    farm["A"].default = Reply(pieces=[b"".join(sse_reply([chat_chunk({"content": "x"}), ERROR_EVENT]).pieces or ())],
-                              headers={"Content-Type": "text/event-stream"})
+def test_an_error_behind_tokens_of_the_same_block_comes_too_late(hosts: FailoverLab) -> None:
+    hosts["A"].default = Reply(pieces=[b"".join(sse_reply([chat_chunk({"content": "x"}), ERROR_EVENT]).pieces or ())],
+                               headers={"Content-Type": "text/event-stream"})
     with pytest.raises(BackendResponseError, match="out of memory"):
         ask(LlmApiService("A", stream=True))
-    assert farm.asked()["B"] == 0
+    assert hosts.asked()["B"] == 0
 
 
 @both_modes
-def test_an_empty_answer_is_an_answer(farm: Farm, stream: bool) -> None:
-    farm["A"].default = reply("", stream)
+def test_an_empty_answer_is_an_answer(hosts: FailoverLab, stream: bool) -> None:
+    hosts["A"].default = reply("", stream)
     service = LlmApiService("A", stream=stream)
     assert ask(service) == "" and service.outcome.endpoint_name == "A"
-    assert farm.asked() == {"A": 1, "B": 0, "C": 0}
+    assert hosts.asked() == {"A": 1, "B": 0, "C": 0}
 
 
-def test_token_counts_before_the_first_token_are_kept_when_the_answer_comes(farm: Farm) -> None:
+def test_token_counts_before_the_first_token_are_kept_when_the_answer_comes(hosts: FailoverLab) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    farm["A"].default = sse_reply([{"choices": [], "usage": usage}, chat_chunk({"content": "x"}, "stop"), "[DONE]"])
+    hosts["A"].default = sse_reply([{"choices": [], "usage": usage}, chat_chunk({"content": "x"}, "stop"), "[DONE]"])
     chunks: Any = list(LlmApiService("A", stream=True).get_response_from_llm(HI))
     assert [chunk["usage"] for chunk in chunks if "usage" in chunk] == [usage]
 
@@ -197,34 +198,34 @@ def test_token_counts_before_the_first_token_are_kept_when_the_answer_comes(farm
 # -- chains --------------------------------------------------------------------------------------------------------
 
 @both_modes
-def test_chain_and_its_log(farm: Farm, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
-    farm.endpoint("A", backupEndpointName="B", apiKey="sk-secret-a")
-    farm.endpoint("B", backupEndpointName="C")
-    farm["A"].default, farm["B"].default = status_reply(401, "bad key sk-secret-a"), status_reply(503, "loading")
-    farm["C"].default = reply("from C", stream)
+def test_chain_and_its_log(hosts: FailoverLab, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    hosts.endpoint("A", backupEndpointName="B", apiKey="sk-secret-a")
+    hosts.endpoint("B", backupEndpointName="C")
+    hosts["A"].default, hosts["B"].default = status_reply(401, "bad key sk-secret-a"), status_reply(503, "loading")
+    hosts["C"].default = reply("from C", stream)
     service = LlmApiService("A", stream=stream)
     assert ask(service) == "from C" and service.outcome.endpoint_name == "C"
-    assert farm.asked() == {"A": 1, "B": 1, "C": 1}
+    assert hosts.asked() == {"A": 1, "B": 1, "C": 1}
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [("'A'" in text and "'B'" in text and "401" in text, "'B'" in text and "'C'" in text and "loading" in text)
             for text in warnings] == [(True, False), (False, True)]
     assert "sk-secret" not in caplog.text
 
 
-def test_the_last_endpoint_keeps_its_retries(farm: Farm) -> None:
-    farm["A"].default = status_reply(500)
-    farm["B"].script(status_reply(500), chat_reply("from B"))
+def test_the_last_endpoint_keeps_its_retries(hosts: FailoverLab) -> None:
+    hosts["A"].default = status_reply(500)
+    hosts["B"].script(status_reply(500), chat_reply("from B"))
     assert ask(LlmApiService("A")) == "from B"
-    assert farm.asked() == {"A": 1, "B": 2, "C": 0}
+    assert hosts.asked() == {"A": 1, "B": 2, "C": 0}
 
 
 @both_modes
 @pytest.mark.parametrize("where", ["status", "connection"])
-def test_the_error_of_a_backup_says_for_whom_it_stood_in(farm: Farm, where: str, stream: bool) -> None:
-    farm["A"].default = status_reply(500, "worn out")
-    farm["B"].default = status_reply(400, "ill")
+def test_the_error_of_a_backup_says_for_whom_it_stood_in(hosts: FailoverLab, where: str, stream: bool) -> None:
+    hosts["A"].default = status_reply(500, "worn out")
+    hosts["B"].default = status_reply(400, "ill")
     if where == "connection":
-        farm.endpoint("B", "http://127.0.0.1:9")
+        hosts.endpoint("B", "http://127.0.0.1:9")
     with pytest.raises(BackendStatusError if where == "status" else BackendConnectionError) as caught:
         ask(LlmApiService("A", stream=stream))
     text = str(caught.value)
@@ -232,16 +233,16 @@ def test_the_error_of_a_backup_says_for_whom_it_stood_in(farm: Farm, where: str,
     assert caught.value.endpoint == "B"
 
 
-def test_an_error_without_a_backup_says_nothing_of_one(farm: Farm) -> None:
-    farm["B"].default = status_reply(400, "ill")
+def test_an_error_without_a_backup_says_nothing_of_one(hosts: FailoverLab) -> None:
+    hosts["B"].default = status_reply(400, "ill")
     with pytest.raises(BackendStatusError) as caught:
         ask(LlmApiService("B", stream=False))
     assert "was the backup" not in str(caught.value)
 
 
 @both_modes
-def test_when_all_fail_the_last_error_counts(farm: Farm, stream: bool) -> None:
-    farm["A"].default, farm["B"].default = status_reply(500), status_reply(403)
+def test_when_all_fail_the_last_error_counts(hosts: FailoverLab, stream: bool) -> None:
+    hosts["A"].default, hosts["B"].default = status_reply(500), status_reply(403)
     service = LlmApiService("A", stream=stream)
     with pytest.raises(BackendStatusError) as caught:
         ask(service)
@@ -250,18 +251,18 @@ def test_when_all_fail_the_last_error_counts(farm: Farm, stream: bool) -> None:
 
 @both_modes
 @pytest.mark.parametrize(("back", "asked"), [("A", {"A": 1, "B": 1, "C": 0}), ("B", {"A": 1, "B": 1, "C": 0})])
-def test_cycle(farm: Farm, back: str, asked: dict[str, int], stream: bool) -> None:
-    farm.endpoint("B", backupEndpointName=back)
-    farm["A"].default, farm["B"].default = status_reply(500), status_reply(503, "B is loading")
+def test_cycle(hosts: FailoverLab, back: str, asked: dict[str, int], stream: bool) -> None:
+    hosts.endpoint("B", backupEndpointName=back)
+    hosts["A"].default, hosts["B"].default = status_reply(500), status_reply(503, "B is loading")
     with pytest.raises(RuntimeError, match=f"cycle: A -> B -> {back}") as caught:
         ask(LlmApiService("A", stream=stream))
-    assert isinstance(caught.value, FailoverError) and farm.asked() == asked
+    assert isinstance(caught.value, FailoverError) and hosts.asked() == asked
     assert "B is loading" in str(caught.value) and isinstance(caught.value.__cause__, BackendStatusError)
 
 
-def test_a_second_call_asks_the_first_endpoint_again(farm: Farm) -> None:
-    farm["A"].script(status_reply(500), chat_reply("from A"))
-    farm["B"].default = chat_reply("from B")
+def test_a_second_call_asks_the_first_endpoint_again(hosts: FailoverLab) -> None:
+    hosts["A"].script(status_reply(500), chat_reply("from A"))
+    hosts["B"].default = chat_reply("from B")
     service = LlmApiService("A")
     assert [ask(service), service.outcome.endpoint_name] == ["from B", "B"]
     assert [ask(service), service.outcome.endpoint_name] == ["from A", "A"]
@@ -269,72 +270,72 @@ def test_a_second_call_asks_the_first_endpoint_again(farm: Farm) -> None:
 
 # -- backups that cannot stand in ----------------------------------------------------------------------------------
 
-def no_endpoint(farm: Farm) -> str:
-    farm.endpoint("A", backupEndpointName="Bb")
+def no_endpoint(hosts: FailoverLab) -> str:
+    hosts.endpoint("A", backupEndpointName="Bb")
     return r"'Bb'.*Did you mean 'B'"
 
 
-def no_api_type(farm: Farm) -> str:
-    farm.endpoint("B", apiTypeConfigFileName="Nope")
+def no_api_type(hosts: FailoverLab) -> str:
+    hosts.endpoint("B", apiTypeConfigFileName="Nope")
     return "ApiTypes/Nope.json"
 
 
-def no_preset(farm: Farm) -> str:
-    farm.endpoint("A", backupEndpointName="B", backupPresetName="Gone")
+def no_preset(hosts: FailoverLab) -> str:
+    hosts.endpoint("A", backupEndpointName="B", backupPresetName="Gone")
     return "Gone"
 
 
-def embeddings(farm: Farm) -> str:
-    farm.lab.write("ApiTypes/Embed", {"type": "openAIEmbeddings"})
-    farm.endpoint("B", apiTypeConfigFileName="Embed")
+def embeddings(hosts: FailoverLab) -> str:
+    hosts.lab.write("ApiTypes/Embed", {"type": "openAIEmbeddings"})
+    hosts.endpoint("B", apiTypeConfigFileName="Embed")
     return "embeddings"
 
 
-def no_scheme(farm: Farm) -> str:
-    farm.endpoint("B", "127.0.0.1:5001")
+def no_scheme(hosts: FailoverLab) -> str:
+    hosts.endpoint("B", "127.0.0.1:5001")
     return "no usable URL"
 
 
-def no_template(farm: Farm) -> str:
-    farm.lab.write("ApiTypes/Completion", COMPLETION)
-    farm.endpoint("B", apiTypeConfigFileName="Completion", promptTemplate="lost")
+def no_template(hosts: FailoverLab) -> str:
+    hosts.lab.write("ApiTypes/Completion", COMPLETION)
+    hosts.endpoint("B", apiTypeConfigFileName="Completion", promptTemplate="lost")
     return "PromptTemplates/lost.json"
 
 
-def remote(farm: Farm) -> str:
-    farm.endpoint("B", "http://8.8.8.8")
+def remote(hosts: FailoverLab) -> str:
+    hosts.endpoint("B", "http://8.8.8.8")
     return "off-machine.*allowRemoteBackup"
 
 
 @both_modes
 @pytest.mark.parametrize("spoil", [no_endpoint, no_api_type, no_preset, embeddings, no_scheme, no_template, remote])
-def test_both_errors_are_told(farm: Farm, spoil: Callable[[Farm], str], stream: bool) -> None:
-    reason = spoil(farm)
-    farm["A"].default = status_reply(500, "A exploded")
+def test_both_errors_are_told(hosts: FailoverLab, spoil: Callable[[FailoverLab], str], stream: bool) -> None:
+    reason = spoil(hosts)
+    hosts["A"].default = status_reply(500, "A exploded")
     with pytest.raises(FailoverError, match=reason) as caught:
         ask(LlmApiService("A", stream=stream))
     error = caught.value
     assert "'A'" in str(error) and "A exploded" in str(error) and "'B" in str(error)
     assert isinstance(error.__cause__, BackendStatusError) and error.status == 500 and error.endpoint == "A"
-    assert str(farm.lab.root) not in str(error) and "\n" not in str(error)
-    assert farm.asked() == {"A": 1, "B": 0, "C": 0}
+    assert str(hosts.lab.root) not in str(error) and "\n" not in str(error)
+    assert hosts.asked() == {"A": 1, "B": 0, "C": 0}
 
 
 def test_a_missing_backup_is_reported_early_and_once_while_the_endpoint_serves(
-        farm: Farm, caplog: pytest.LogCaptureFixture) -> None:
-    no_endpoint(farm)
-    farm["A"].default = chat_reply("from A")
+        hosts: FailoverLab, caplog: pytest.LogCaptureFixture) -> None:
+    no_endpoint(hosts)
+    hosts["A"].default = chat_reply("from A")
     assert [ask(LlmApiService("A")) for _ in range(3)] == ["from A"] * 3
     assert [("'A'" in text, "'Bb'" in text, "'B'" in text) for text in caplog.messages] == [(True, True, True)]
 
 
 @pytest.mark.parametrize("none", ["", None, "  "])
-def test_no_backup(farm: Farm, none: Any) -> None:
-    farm.endpoint("A", backupEndpointName=none)
-    farm["A"].default = status_reply(404)
+def test_no_backup(hosts: FailoverLab, none: Any) -> None:
+    hosts.endpoint("A", backupEndpointName=none)
+    hosts["A"].default = status_reply(404)
     with pytest.raises(BackendStatusError):
         ask(LlmApiService("A"))
-    assert farm.asked()["B"] == 0
+    assert hosts.asked()["B"] == 0
 
 
 # -- where conversations may go --------------------------------------------------------------------------------------
@@ -358,11 +359,11 @@ class SpyTransport(Transport):
     ("http://backup.lan:1", "false", True, ""), ("http://8.8.8.8", True, False, "off-machine"),
     ("https://cloud.example", "true", False, "off-machine"), ("http://lost.example", None, True, "is unknown"),
     ("http://lost.example", True, False, "is unknown")])
-def test_remote_rule(farm: Farm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, url: str,
+def test_remote_rule(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, url: str,
                      allowed: Any, local_only: bool, warned: str) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", names({"backup.lan": ["192.168.7.7"], "cloud.example": ["1.2.3.4"]}))
-    farm.endpoint("B", url, allowRemoteBackup=allowed)
-    farm["A"].default = status_reply(500)
+    hosts.endpoint("B", url, allowRemoteBackup=allowed)
+    hosts["A"].default = status_reply(500)
     spy = SpyTransport()
     assert ask(LlmApiService("A", transport=spy)) == "from afar"
     first, second = spy.requests
@@ -417,7 +418,7 @@ def test_classify_host(url: str, place: str, monkeypatch: pytest.MonkeyPatch) ->
     assert classify_host(url) == place
 
 
-def test_slow_name_resolution_is_left_alone(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_name_resolution_is_left_alone(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch) -> None:
     freed = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: freed.wait(60) and [])
     monkeypatch.setattr(failover, "RESOLVE_SECONDS", 0.1)
@@ -426,7 +427,7 @@ def test_slow_name_resolution_is_left_alone(farm: Farm, monkeypatch: pytest.Monk
 
 
 @both_modes
-def test_cancellation_during_name_resolution(farm: Farm, monkeypatch: pytest.MonkeyPatch, stream: bool,
+def test_cancellation_during_name_resolution(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch, stream: bool,
                                              caplog: pytest.LogCaptureFixture) -> None:
     asked, freed, scope, known = threading.Event(), threading.Event(), CancelScope(), names({})
 
@@ -438,8 +439,8 @@ def test_cancellation_during_name_resolution(farm: Farm, monkeypatch: pytest.Mon
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    farm.endpoint("B", "http://slow.test")
-    farm["A"].default = status_reply(500)
+    hosts.endpoint("B", "http://slow.test")
+    hosts["A"].default = status_reply(500)
     monkeypatch.setattr(failover, "RESOLVE_SECONDS", 60.0)
     threading.Thread(target=lambda: (asked.wait(60), scope.cancel())).start()
     started = time.monotonic()
@@ -462,51 +463,51 @@ def test_cancellation_during_name_resolution(farm: Farm, monkeypatch: pytest.Mon
     (" ", {}, {"presetSamplers": {"top_k": 7}}, {"top_k": 7}),
     (None, {}, {}, {}),
 ])
-def test_preset_of_the_backup(farm: Farm, preset: str | None, a: dict[str, Any], b: dict[str, Any],
+def test_preset_of_the_backup(hosts: FailoverLab, preset: str | None, a: dict[str, Any], b: dict[str, Any],
                               expected: dict[str, Any]) -> None:
     """Names mean what they mean for the backup's own API type."""
     for kind, values in (("OpenAiCompatibleApis", (.8, .9)), ("ClaudeMessages", (.1, .2))):
         for name, value in zip("PQ", values, strict=True):
-            farm.lab.preset(kind, name, {"temperature": value})
-    farm.lab.write("ApiTypes/Odd", {**CLAUDE, "type": "openAIChatCompletion", "maxNewTokensPropertyName": "limit"})
-    farm.endpoint("A", backupEndpointName="B", **a)
-    farm.endpoint("B", apiTypeConfigFileName="Odd", **b)
-    farm["A"].default, farm["B"].default = status_reply(500), chat_reply("x")
+            hosts.lab.preset(kind, name, {"temperature": value})
+    hosts.lab.write("ApiTypes/Odd", {**CLAUDE, "type": "openAIChatCompletion", "maxNewTokensPropertyName": "limit"})
+    hosts.endpoint("A", backupEndpointName="B", **a)
+    hosts.endpoint("B", apiTypeConfigFileName="Odd", **b)
+    hosts["A"].default, hosts["B"].default = status_reply(500), chat_reply("x")
     ask(LlmApiService("A", preset, 77))
-    assert farm["B"].requests[0].json == {"model": "model-x", "messages": HI, "limit": 77, **expected}
+    assert hosts["B"].requests[0].json == {"model": "model-x", "messages": HI, "limit": 77, **expected}
 
 
-def test_an_endpoint_in_a_folder_lends_no_name(farm: Farm) -> None:
+def test_an_endpoint_in_a_folder_lends_no_name(hosts: FailoverLab) -> None:
     """Only a plain name can mean an endpoint's samplers, so the backup finds its own."""
-    farm.lab.endpoint("sub/A", {"backupEndpointName": "B", "presetSamplers": {"temperature": .3}}, farm["A"].url)
-    farm["A"].default, farm["B"].default = status_reply(500), chat_reply("from B")
+    hosts.lab.endpoint("sub/A", {"backupEndpointName": "B", "presetSamplers": {"temperature": .3}}, hosts["A"].url)
+    hosts["A"].default, hosts["B"].default = status_reply(500), chat_reply("from B")
     assert ask(LlmApiService("sub/A")) == "from B"
-    assert "temperature" not in farm["B"].requests[0].json
+    assert "temperature" not in hosts["B"].requests[0].json
 
 
-def test_the_preset_goes_along_a_chain(farm: Farm) -> None:
-    farm.endpoint("A", backupEndpointName="B", presetSamplers={"temperature": .3})
-    farm.endpoint("B", backupEndpointName="C")
+def test_the_preset_goes_along_a_chain(hosts: FailoverLab) -> None:
+    hosts.endpoint("A", backupEndpointName="B", presetSamplers={"temperature": .3})
+    hosts.endpoint("B", backupEndpointName="C")
     for name in "AB":
-        farm[name].default = status_reply(500)
-    farm["C"].default = chat_reply("x")
+        hosts[name].default = status_reply(500)
+    hosts["C"].default = chat_reply("x")
     ask(LlmApiService("A"))
-    assert farm["C"].requests[0].json["temperature"] == .3
+    assert hosts["C"].requests[0].json["temperature"] == .3
 
 
 # -- what is sent ----------------------------------------------------------------------------------------------------
 
 @both_modes
-def test_the_same_arguments_are_sent_in_the_backups_own_words(farm: Farm, stream: bool) -> None:
+def test_the_same_arguments_are_sent_in_the_backups_own_words(hosts: FailoverLab, stream: bool) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     conversation = [{"role": "user", "content": "hi", "images": ["https://h/x.png"]}]
-    farm.lab.write("ApiTypes/Llama", LLAMA_CPP)
-    farm.endpoint("A", backupEndpointName="B", addTextToStartOfSystem=True, textToAddToStartOfSystem="only A")
-    farm.endpoint("B", apiTypeConfigFileName="Llama", modelNameToSendToAPI="model-b")
-    farm["A"].default, farm["B"].default = status_reply(500), reply("x", stream)
+    hosts.lab.write("ApiTypes/Llama", LLAMA_CPP)
+    hosts.endpoint("A", backupEndpointName="B", addTextToStartOfSystem=True, textToAddToStartOfSystem="only A")
+    hosts.endpoint("B", apiTypeConfigFileName="Llama", modelNameToSendToAPI="model-b")
+    hosts["A"].default, hosts["B"].default = status_reply(500), reply("x", stream)
     ask(LlmApiService("A", None, 300, stream), conversation, llm_takes_images=True, tools=tools, tool_choice="auto",
         structured_output_schema={"type": "object"})
-    first, second = farm["A"].requests[0].json, farm["B"].requests[0].json
+    first, second = hosts["A"].requests[0].json, hosts["B"].requests[0].json
     assert [message["role"] for message in first["messages"]] == ["system", "user"] and "response_format" not in first
     assert [message["role"] for message in second["messages"]] == ["user"]
     assert second["messages"][0]["content"][1]["image_url"] == {"url": "https://h/x.png"}
@@ -535,12 +536,12 @@ TALK_TEXT = "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB<|im_start|>
     ({}, [{"role": "user", "content": None}], "", "<|im_start|>user\n<|im_end|>\n"),
     ({}, [], "", ""),
 ])
-def test_messages_become_a_text_by_the_backups_template(farm: Farm, endpoint: dict[str, Any], talk: Any, system: str,
-                                                        prompt: str) -> None:
-    farm.lab.write("ApiTypes/Completion", COMPLETION)
-    farm.lab.write("PromptTemplates/plain", {"promptTemplateUserPrefix": "U:", "promptTemplateUserSuffix": "|",
-                                             "promptTemplateAssistantPrefix": "M:"})
-    farm.endpoint("B", apiTypeConfigFileName="Completion", **endpoint)
+def test_messages_become_a_text_by_the_backups_template(hosts: FailoverLab, endpoint: dict[str, Any], talk: Any,
+                                                        system: str, prompt: str) -> None:
+    hosts.lab.write("ApiTypes/Completion", COMPLETION)
+    hosts.lab.write("PromptTemplates/plain", {"promptTemplateUserPrefix": "U:", "promptTemplateUserSuffix": "|",
+                                              "promptTemplateAssistantPrefix": "M:"})
+    hosts.endpoint("B", apiTypeConfigFileName="Completion", **endpoint)
     call = Prompt(talk, tools=[{"a": 1}], schema={"b": 2})
     sent = failover.prompt_for_backup(call, EndpointFile.load("B"), False)
     assert (sent.system_prompt, sent.prompt) == (system, prompt)
@@ -548,81 +549,82 @@ def test_messages_become_a_text_by_the_backups_template(farm: Farm, endpoint: di
 
 
 @both_modes
-def test_from_chat_to_completion_and_on_to_chat(farm: Farm, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_from_chat_to_completion_and_on_to_chat(hosts: FailoverLab, stream: bool,
+                                                caplog: pytest.LogCaptureFixture) -> None:
     """Each backup makes its prompt out of the original messages."""
-    farm.lab.write("ApiTypes/Completion", COMPLETION)
-    farm.endpoint("B", apiTypeConfigFileName="Completion", addGenerationPrompt=True, backupEndpointName="C")
-    farm["A"].default = farm["B"].default = status_reply(500)
-    farm["C"].default = reply("from C", stream)
+    hosts.lab.write("ApiTypes/Completion", COMPLETION)
+    hosts.endpoint("B", apiTypeConfigFileName="Completion", addGenerationPrompt=True, backupEndpointName="C")
+    hosts["A"].default = hosts["B"].default = status_reply(500)
+    hosts["C"].default = reply("from C", stream)
     assert ask(LlmApiService("A", stream=stream), TALK[:2]) == "from C"
-    assert farm["B"].requests[0].json["prompt"] == ("<|im_start|>system\nSys<|im_end|>\n<|im_start|>user\nA<|im_end|>\n"
-                                                    "<|im_start|>assistant")
-    assert farm["C"].requests[0].json["messages"] == TALK[:2]
+    prompt = hosts["B"].requests[0].json["prompt"]
+    assert prompt == "<|im_start|>system\nSys<|im_end|>\n<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant"
+    assert hosts["C"].requests[0].json["messages"] == TALK[:2]
     assert len(hops(caplog)) == 2 and "template" not in caplog.text
 
 
 @both_modes
-def test_each_backup_applies_its_own_template_only(farm: Farm, stream: bool) -> None:
-    farm.lab.write("ApiTypes/Completion", COMPLETION)
-    farm.lab.write("PromptTemplates/plain", {"promptTemplateUserPrefix": "U:"})
-    farm.endpoint("B", apiTypeConfigFileName="Completion", backupEndpointName="C")
-    farm.endpoint("C", apiTypeConfigFileName="Completion", promptTemplate="plain")
-    farm["A"].default = farm["B"].default = status_reply(500)
-    farm["C"].default = DIALECTS["openAIV1Completion"].reply(Answer(tokens=("from C",)), stream)
+def test_each_backup_applies_its_own_template_only(hosts: FailoverLab, stream: bool) -> None:
+    hosts.lab.write("ApiTypes/Completion", COMPLETION)
+    hosts.lab.write("PromptTemplates/plain", {"promptTemplateUserPrefix": "U:"})
+    hosts.endpoint("B", apiTypeConfigFileName="Completion", backupEndpointName="C")
+    hosts.endpoint("C", apiTypeConfigFileName="Completion", promptTemplate="plain")
+    hosts["A"].default = hosts["B"].default = status_reply(500)
+    hosts["C"].default = DIALECTS["openAIV1Completion"].reply(Answer(tokens=("from C",)), stream)
     assert ask(LlmApiService("A", stream=stream)) == "from C"
-    assert farm["C"].requests[0].json["prompt"] == "U:hi"
+    assert hosts["C"].requests[0].json["prompt"] == "U:hi"
 
 
-def test_texts_with_an_image_go_along_a_chain_unchanged(farm: Farm, caplog: pytest.LogCaptureFixture) -> None:
-    farm.lab.write("ApiTypes/Ollama", {"type": "ollamaApiGenerate", "presetType": "X"})
-    farm.endpoint("A", backupEndpointName="B", apiTypeConfigFileName="Ollama")
-    farm.endpoint("B", backupEndpointName="C")
-    farm["A"].default = farm["B"].default = status_reply(500)
-    farm["C"].default = chat_reply("from C")
+def test_texts_with_an_image_go_along_a_chain_unchanged(hosts: FailoverLab, caplog: pytest.LogCaptureFixture) -> None:
+    hosts.lab.write("ApiTypes/Ollama", {"type": "ollamaApiGenerate", "presetType": "X"})
+    hosts.endpoint("A", backupEndpointName="B", apiTypeConfigFileName="Ollama")
+    hosts.endpoint("B", backupEndpointName="C")
+    hosts["A"].default = hosts["B"].default = status_reply(500)
+    hosts["C"].default = chat_reply("from C")
     picture = [{"role": "user", "content": "", "images": ["https://h/x.png"]}]
     ask(LlmApiService("A"), picture, system_prompt="<s>Sys", prompt="<u>Hi", llm_takes_images=True)
-    assert farm["C"].requests[0].json["messages"] == farm["B"].requests[0].json["messages"]
+    assert hosts["C"].requests[0].json["messages"] == hosts["B"].requests[0].json["messages"]
     assert len([text for text in caplog.messages if "template" in text]) == 2  # once per backup
 
 
 @pytest.mark.parametrize("images", [[], ["https://h/x.png"]])
-def test_texts_are_sent_to_a_chat_backup_as_they_are(farm: Farm, images: list[str],
+def test_texts_are_sent_to_a_chat_backup_as_they_are(hosts: FailoverLab, images: list[str],
                                                      caplog: pytest.LogCaptureFixture) -> None:
-    farm.lab.write("ApiTypes/Completion", COMPLETION)
-    farm.endpoint("A", backupEndpointName="B", apiTypeConfigFileName="Completion")
-    farm["A"].default, farm["B"].default = status_reply(500), chat_reply("from B")
+    hosts.lab.write("ApiTypes/Completion", COMPLETION)
+    hosts.endpoint("A", backupEndpointName="B", apiTypeConfigFileName="Completion")
+    hosts["A"].default, hosts["B"].default = status_reply(500), chat_reply("from B")
     picture = [{"role": "user", "content": "", "images": images}] if images else None
     service = LlmApiService("A")
     assert ask(service, picture, system_prompt="<s>Sys", prompt="<u>Hi", llm_takes_images=True) == "from B"
     content: Any = "<u>Hi"
     if images:
         content = [{"type": "text", "text": content}, {"type": "image_url", "image_url": {"url": images[0]}}]
-    assert farm["B"].requests[0].json["messages"] == [{"role": "system", "content": "<s>Sys"},
-                                                      {"role": "user", "content": content}]
+    assert hosts["B"].requests[0].json["messages"] == [{"role": "system", "content": "<s>Sys"},
+                                                       {"role": "user", "content": content}]
     assert len([text for text in caplog.messages if "template" in text]) == 1 and "<u>Hi" not in caplog.text
 
 
-def test_texts_of_a_chat_endpoint_have_no_template(farm: Farm, caplog: pytest.LogCaptureFixture) -> None:
-    farm["A"].default, farm["B"].default = status_reply(500), chat_reply("from B")
+def test_texts_of_a_chat_endpoint_have_no_template(hosts: FailoverLab, caplog: pytest.LogCaptureFixture) -> None:
+    hosts["A"].default, hosts["B"].default = status_reply(500), chat_reply("from B")
     assert ask(LlmApiService("A"), None, system_prompt="Sys", prompt="Hi") == "from B"
-    assert farm["B"].requests[0].json["messages"] == farm["A"].requests[0].json["messages"]
+    assert hosts["B"].requests[0].json["messages"] == hosts["A"].requests[0].json["messages"]
     assert "template" not in caplog.text
 
 
 @both_modes
 @pytest.mark.parametrize("first", sorted(DIALECTS))
 @pytest.mark.parametrize("second", sorted(DIALECTS))
-def test_any_type_stands_in_for_any_other(farm: Farm, first: str, second: str, stream: bool) -> None:
+def test_any_type_stands_in_for_any_other(hosts: FailoverLab, first: str, second: str, stream: bool) -> None:
     for name, kind in (("A", first), ("B", second)):
-        farm.lab.write(f"ApiTypes/Of{name}", {"type": kind, "presetType": "X"})
-        farm.endpoint(name, apiTypeConfigFileName=f"Of{name}", backupEndpointName="B" if name == "A" else "")
-    farm["A"].default = status_reply(503)
-    farm["B"].default = DIALECTS[second].reply(Answer(tokens=("from ", "B")), stream)
+        hosts.lab.write(f"ApiTypes/Of{name}", {"type": kind, "presetType": "X"})
+        hosts.endpoint(name, apiTypeConfigFileName=f"Of{name}", backupEndpointName="B" if name == "A" else "")
+    hosts["A"].default = status_reply(503)
+    hosts["B"].default = DIALECTS[second].reply(Answer(tokens=("from ", "B")), stream)
     service = LlmApiService("A", stream=stream)
     arguments: dict[str, Any] = {"conversation": HI} if service.takes_message_collection else {
         "conversation": None, "system_prompt": "", "prompt": "hi"}
     assert ask(service, **arguments) == "from B"
-    assert service.outcome.endpoint_name == "B" and "hi" in farm["B"].requests[0].body.decode()
+    assert service.outcome.endpoint_name == "B" and "hi" in hosts["B"].requests[0].body.decode()
 
 
 # -- slots, cancellation, ends ---------------------------------------------------------------------------------------
@@ -634,26 +636,26 @@ def one_slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @both_modes
-def test_the_slot_is_free_before_the_backup_wants_one(farm: Farm, one_slot: None, stream: bool) -> None:
-    farm.endpoint("B", backupEndpointName="C")
-    farm["A"].default = farm["B"].default = status_reply(500)
-    farm["C"].default = reply("from C", stream)
+def test_the_slot_is_free_before_the_backup_wants_one(hosts: FailoverLab, one_slot: None, stream: bool) -> None:
+    hosts.endpoint("B", backupEndpointName="C")
+    hosts["A"].default = hosts["B"].default = status_reply(500)
+    hosts["C"].default = reply("from C", stream)
     assert ask(LlmApiService("A", stream=stream)) == "from C"
     taken().end()  # all are back
 
 
 @both_modes
-def test_no_slot_is_no_reason_for_a_backup(farm: Farm, one_slot: None, stream: bool,
+def test_no_slot_is_no_reason_for_a_backup(hosts: FailoverLab, one_slot: None, stream: bool,
                                            caplog: pytest.LogCaptureFixture) -> None:
     held = taken()
     with pytest.raises(GateTimeoutError):
         ask(LlmApiService("A", stream=stream))
     held.end()
-    assert farm.asked() == {"A": 0, "B": 0, "C": 0} and not hops(caplog)
+    assert hosts.asked() == {"A": 0, "B": 0, "C": 0} and not hops(caplog)
 
 
 @both_modes
-def test_no_slot_for_the_backup(farm: Farm, one_slot: None, stream: bool, monkeypatch: pytest.MonkeyPatch,
+def test_no_slot_for_the_backup(hosts: FailoverLab, one_slot: None, stream: bool, monkeypatch: pytest.MonkeyPatch,
                                 caplog: pytest.LogCaptureFixture) -> None:
     """Someone else takes the slot between the two: that is told as such, and nothing more is tried."""
     held = turn()
@@ -663,35 +665,35 @@ def test_no_slot_for_the_backup(farm: Farm, one_slot: None, stream: bool, monkey
         return True
 
     monkeypatch.setattr(failover, "must_stay_local", must_stay_local)
-    farm.endpoint("B", backupEndpointName="C")
-    farm["A"].default = status_reply(500)
+    hosts.endpoint("B", backupEndpointName="C")
+    hosts["A"].default = status_reply(500)
     with pytest.raises(GateTimeoutError):
         ask(LlmApiService("A", stream=stream))
     held.end()
-    assert farm.asked() == {"A": 1, "B": 0, "C": 0} and len(hops(caplog)) == 1
+    assert hosts.asked() == {"A": 1, "B": 0, "C": 0} and len(hops(caplog)) == 1
 
 
 @both_modes
 @pytest.mark.parametrize("where", ["A", "B"])
-def test_cancellation_ends_the_call_and_asks_nobody_else(farm: Farm, where: str, stream: bool) -> None:
-    farm.endpoint("B", backupEndpointName="C")
-    farm["A"].default = status_reply(500)
-    farm[where].default = Reply(never=True)
+def test_cancellation_ends_the_call_and_asks_nobody_else(hosts: FailoverLab, where: str, stream: bool) -> None:
+    hosts.endpoint("B", backupEndpointName="C")
+    hosts["A"].default = status_reply(500)
+    hosts[where].default = Reply(never=True)
     scope = CancelScope()
     service = LlmApiService("A", stream=stream, scope=scope)
 
     def cancel() -> None:
-        farm[where].wait_requests()
+        hosts[where].wait_requests()
         scope.cancel()
 
     threading.Thread(target=cancel).start()
     assert ask(service) == "" and not service.is_busy()
-    assert farm[where].requests[0].wait_ended()
-    assert farm.asked() == {"A": 1, "B": int(where == "B"), "C": 0}
+    assert hosts[where].requests[0].wait_ended()
+    assert hosts.asked() == {"A": 1, "B": int(where == "B"), "C": 0}
 
 
 @both_modes
-def test_an_error_of_a_cancelled_call_is_no_reason_for_a_backup(farm: Farm, monkeypatch: pytest.MonkeyPatch,
+def test_an_error_of_a_cancelled_call_is_no_reason_for_a_backup(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch,
                                                                 stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     scope = CancelScope()
     service = LlmApiService("A", stream=stream, scope=scope)
@@ -706,16 +708,16 @@ def test_an_error_of_a_cancelled_call_is_no_reason_for_a_backup(farm: Farm, monk
     assert not hops(caplog) and not service.is_busy()
 
 
-def test_busy_and_close_cover_the_backups_stream(farm: Farm) -> None:
-    farm["A"].default = status_reply(500)
-    farm["B"].default = chat_stream_reply(["x", "y"], hang=True)
+def test_busy_and_close_cover_the_backups_stream(hosts: FailoverLab) -> None:
+    hosts["A"].default = status_reply(500)
+    hosts["B"].default = chat_stream_reply(["x", "y"], hang=True)
     service = LlmApiService("A", stream=True)
     stream: Any = service.get_response_from_llm(HI)
     while not next(stream)["token"]:
         pass
     assert service.is_busy()
     service.close()
-    assert not service.is_busy() and list(stream) == [] and farm["B"].requests[0].wait_ended()
+    assert not service.is_busy() and list(stream) == [] and hosts["B"].requests[0].wait_ended()
 
 
 def test_the_error_is_a_backend_error_and_a_runtime_error() -> None:
@@ -725,20 +727,20 @@ def test_the_error_is_a_backend_error_and_a_runtime_error() -> None:
 # -- redaction --------------------------------------------------------------------------------------------------------
 
 @both_modes
-def test_a_redacted_request_leaves_no_word_of_a_back_end_in_the_log(farm: Farm, stream: bool,
+def test_a_redacted_request_leaves_no_word_of_a_back_end_in_the_log(hosts: FailoverLab, stream: bool,
                                                                     caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    farm["A"].default = status_reply(500, "cannot parse: dear diary")
+    hosts["A"].default = status_reply(500, "cannot parse: dear diary")
     with request_scope(RequestContext(redact=True)):
         ask(LlmApiService("A", stream=stream))
     assert "diary" not in caplog.text
     assert "Endpoint 'A' failed; its backup 'B' is used." in caplog.text and "500" in caplog.text
 
 
-def test_a_redacted_retry_is_logged_without_the_answer(farm: Farm, short_retry_waits: None,
+def test_a_redacted_retry_is_logged_without_the_answer(hosts: FailoverLab, short_retry_waits: None,
                                                        caplog: pytest.LogCaptureFixture) -> None:
-    farm.endpoint("A", backupEndpointName="")
-    farm["A"].script(status_reply(500, "cannot parse: dear diary"))
+    hosts.endpoint("A", backupEndpointName="")
+    hosts["A"].script(status_reply(500, "cannot parse: dear diary"))
     with request_scope(RequestContext(redact=True)):
         ask(LlmApiService("A"))
     assert "diary" not in caplog.text and "status 500" in caplog.text and "Trying again" in caplog.text

@@ -77,12 +77,12 @@ class Broken(EngineListener):
         raise RuntimeError("observer broke")
 
 
-class Leaving:
+class ExitingListener:
     def run_started(self, record: RunRecord) -> None:
         raise SystemExit("observer left")
 
 
-class Crooked:
+class BrokenListener:
     @property
     def run_started(self) -> None:
         raise ValueError("observer is crooked")
@@ -102,7 +102,7 @@ class Partial:
 
 
 @pytest.mark.parametrize(("listener", "logged"), [
-    (Leaving(), "observer left"), (Crooked(), "observer is crooked"), (object(), "")],
+    (ExitingListener(), "observer left"), (BrokenListener(), "observer is crooked"), (object(), "")],
     ids=["exits", "no-methods", "nothing"])
 def test_odd_listeners_change_nothing(lab: EngineLab, caplog: pytest.LogCaptureFixture, listener: object,
                                       logged: str) -> None:
@@ -364,7 +364,8 @@ def test_calls_that_nodes_make_themselves(lab: EngineLab, node: dict[str, Any]) 
 
 @pytest.mark.parametrize(("listener", "events", "heard"), [
     (EngineListener(), ["run_started", "llm_call_started"], False), (object(), ["run_started"], False),
-    (Crooked(), ["run_started", "run_finished"], False), (LogSummary(), ["llm_call_started", "run_finished"], True),
+    (BrokenListener(), ["run_started", "run_finished"], False),
+    (LogSummary(), ["llm_call_started", "run_finished"], True),
     (Calls(), ["run_started"], False), (Calls(), ["llm_call_failed"], True), (Partial(), ["request_finished"], True)])
 def test_what_is_heard(listener: object, events: list[str], heard: bool) -> None:
     assert Listeners([object(), listener]).listens_to(*events) is heard

@@ -67,7 +67,7 @@ PREFIX = "/console"
 ANONYMOUS = Session(Role.ANONYMOUS)
 # Of a sign-in, which anybody may send: a code or a key, and room around them.
 SIGN_IN_BYTES = 16 * 1024
-# A thread that has not begun by then belongs to a machine that has other troubles.
+# A thread that has not begun by then belongs to an overloaded machine.
 ARRIVAL_SECONDS = 5.0
 PAGE_POLICY = ("default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
                "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

@@ -88,7 +88,7 @@ class Feed:
         self._viewer = call.viewer
         self._run = call.query.get("run")
         now = next(self._ring.counter)
-        # A number of an earlier process, or of one whose clock was ahead: the page has to load everything anew. With
+        # A number of an earlier process, or of one whose clock was ahead: the page has to load everything again. With
         # 0, it asks for everything that there is.
         self._begun_again = after is not None and after > 0 and not self._ring.first <= after <= now
         self.number = now if after is None or self._begun_again else after

@@ -175,7 +175,7 @@ class LoadCheck(EngineListener):
     def _is_news(self, user: str, finding: Finding, version: object) -> bool:
         """Note a finding; return whether it was not logged before about this version of its file."""
         reported = self._reported.get((user, finding.file))
-        # A finding that still applies after an edit is reported again: the edit may have been meant to mend it.
+        # A finding that still applies after an edit is reported again: the edit may have been meant to fix it.
         if reported is None or not _is_same(reported.version, version):
             reported = _Reported(version)
             self._reported.put((user, finding.file), reported)

@@ -18,7 +18,7 @@ MAX_BYTES = 32 * 1024 * 1024
 RUNS_BETWEEN_SUMS = 32
 # A larger run is counted at once.
 LARGE_RUN = 256 * 1024
-# A reader that has not asked for so long begins anew.
+# A reader that has not asked for so long begins again.
 MAX_REMOVED = 1_000
 
 

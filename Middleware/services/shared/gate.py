@@ -2,7 +2,7 @@
 
 A worker that has tickets which wait looks once a second, and whenever another says that one was given back. While the
 database does not answer, each worker lets its share through by itself; afterwards it enters the tickets of all its
-running and waiting requests anew.
+running and waiting requests again.
 """
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class SharedGate(OfferedSlots):
         finally:
             with self._changed:
                 waiter.is_entering = False
-                # It may have left meanwhile, or all tickets were entered anew.
+                # It may have left meanwhile, or all tickets were entered again.
                 is_wanted = ticket is not None and waiter in self._waiters and waiter.ticket is None
                 if is_wanted:
                     waiter.ticket, waiter.worker = ticket, worker
@@ -179,7 +179,7 @@ class SharedGate(OfferedSlots):
             self._reenter_all()
 
     def _reenter_all(self) -> None:
-        """Have all tickets entered anew: in a second, or when the database is back."""
+        """Have all tickets entered again: in a second, or when the database is back."""
         if not self._database.down:
             with self._changed:
                 self._must_reenter = True
@@ -221,7 +221,7 @@ class SharedGate(OfferedSlots):
     def _look(self) -> None:
         """Grant slots to the waiters that have one now. Raises StateUnavailableError."""
         if self._database.down:
-            # All tickets are entered anew when it is back.
+            # All tickets are entered again when it is back.
             self._must_reenter = False
             self._share_if_down()
             return
@@ -251,7 +251,7 @@ class SharedGate(OfferedSlots):
                 break
 
     def renew(self) -> None:
-        """Enter the tickets of this worker anew: those of running requests now, and those of waiting ones a bit later.
+        """Enter the tickets of this worker again: those of running requests now, those of waiting ones a bit later.
 
         Call it when the worker has got its number, and when the database is back: the tickets may be lost, and
         requests may have come and gone meanwhile.

@@ -55,7 +55,7 @@ class SharedCallCounter(CallCounter):
         return not taken
 
     def renew(self) -> None:
-        """Take the locks anew, soon after the worker has lost its session and got another."""
+        """Take the locks again, soon after the worker has lost its session and got another."""
         # Whoever noticed the loss may be about to take or free one of them.
         run_in_pool(self._renew, "koboldcpp-locks")
 

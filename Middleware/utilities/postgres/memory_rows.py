@@ -2,7 +2,7 @@
 
 Each write locks the row of the discussion, so that ids follow each other without gaps and whoever reads rows with
 higher ids misses none. ``memory_version`` counts the writes; ``index_generation`` those after which an index over the
-rows must be made anew.
+rows must be rebuilt.
 """
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ class PostgresMemories(SearchableMemories):
         return None
 
     def _rows_state(self) -> RowsState:
-        # A discussion that was deleted, and perhaps began anew, is none of the known generations.
+        # A discussion that was deleted, and perhaps began again, is none of the known generations.
         for version, generation, newest in self._read(_STATE, ()):
             return RowsState((version, newest), (self._row.id, generation))
         return RowsState(None, (self._row.id, -1))

@@ -206,7 +206,7 @@ def test_a_failed_replacement_leaves_the_old_file_alone(tmp_path: Path, monkeypa
     assert (tmp_path / "a.txt").read_text() == "old" and names(tmp_path) == ["a.txt"]
 
 
-class Reluctant:
+class RefusedReplace:
     """``os.replace`` of a file that somebody has open on Windows, for the first ``refusals`` times."""
 
     def __init__(self, refusals: int) -> None:
@@ -221,14 +221,14 @@ class Reluctant:
 
 def test_a_file_in_use_is_replaced_a_little_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_access, "REPLACE_TIMEOUT", 1.0)
-    monkeypatch.setattr(os, "replace", Reluctant(5))
+    monkeypatch.setattr(os, "replace", RefusedReplace(5))
     atomic_write(str(tmp_path / "a.txt"), b"new")
     assert (tmp_path / "a.txt").read_text() == "new" and names(tmp_path) == ["a.txt"]
 
 
 def test_patience_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_access, "REPLACE_TIMEOUT", 0.1)
-    monkeypatch.setattr(os, "replace", Reluctant(10_000))
+    monkeypatch.setattr(os, "replace", RefusedReplace(10_000))
     with pytest.raises(PermissionError):
         atomic_write(str(tmp_path / "a.txt"), b"new")
     assert names(tmp_path) == []

@@ -1,7 +1,7 @@
 """Change how a whole database is stored: in clear, as tokens, or as tokens of another key.
 
 Nothing in clear may stay behind where tokens are wanted. ``secure_delete`` blanks what is overwritten or freed; the
-index of words is dropped and made anew, because deleting its rows leaves their words in its segments; pages that were
+index of words is dropped and rebuilt, because deleting its rows leaves their words in its segments; pages that were
 freed by others before are dropped by VACUUM, at a later write if somebody reads just then; and the write-ahead log,
 which holds old pages, is cut to nothing.
 """

@@ -270,7 +270,7 @@ class SearchableMemories(ABC):
 
     @abstractmethod
     def _rewrite(self, action: Callable[[], None]) -> None:
-        """Run ``action``, a transaction that changes rows; all indexes of words are made anew after it."""
+        """Run ``action``, a transaction that changes rows; all indexes of words are rebuilt after it."""
 
     @abstractmethod
     def _convert(self, target: Codec) -> None:

@@ -229,7 +229,7 @@ class MemoryCall:
         self._endpoint, self._preset, self._max_tokens = endpoint, preset, max_tokens
 
     def _load(self) -> LlmHandler:
-        # For each call anew: between two calls of a pass, another endpoint may begin to stand in.
+        # Again for each call: between two calls of a pass, another endpoint may begin to stand in.
         if not self._endpoint:
             raise ConfigValueError("the settings name no endpoint that could answer", json_path="endpointName")
         return LlmHandlerService().load_model_from_config(
