@@ -601,7 +601,7 @@ def test_settings_are_read_again_and_wrong_ones_are_told(lab, caplog, monkeypatc
     assert settings.mode() == "texts" and len(caplog.records) == 1
 
 
-def eventually(condition, seconds=20):
+def eventually(condition, seconds=60):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
