@@ -221,7 +221,7 @@ class _Export:
                 output = node.texts.get("output")
                 if output is not None and not isinstance(output, str):
                     self._omit(f"stubs[{self._name(node)!r}]", f"the output of '{self._name(node)}' is no text, and "
-                                                                 "the test has its JSON in its place")
+                                                               "the test has its JSON in its place")
                 found.setdefault(self._name(node), []).append(output_text(output))
         return {name: outputs[0] if len(set(outputs)) == 1 else outputs for name, outputs in found.items()}
 
