@@ -8,7 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from Middleware.services import memory_service
+from Middleware.workflows.tools.memory import shared
+
 REPETITIONS = "the answer only repeats earlier memories or its prompt's tags"
+# What prompts contain in place of memories or a summary that do not exist yet.
+_PLACEHOLDERS = (memory_service.NO_SUMMARY, memory_service.NO_MEMORIES, shared.NO_MEMORIES)
 # Older memories may be repeated on purpose, as a reminder.
 _MEMORIES_BEFORE = 2
 _TAG = re.compile(r"</?([A-Za-z][\w-]*)>")
@@ -25,7 +30,9 @@ _NOT_SAID = re.compile(r"[\W_]+")
 
 
 def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = (), shown: Sequence[str] = ()) -> str:
-    """Return an answer without the tags that ``prompts`` contain and without repeated sentences; "" if nothing is left.
+    """Return an answer without the tags and the placeholders of prompts and without repeated sentences.
+
+    Return "" if nothing is left.
 
     Args:
         prompts: the templates of the call.
@@ -34,7 +41,7 @@ def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = ()
     """
     own = {name for prompt in prompts for name in _TAG.findall(prompt)}
     text = _TAG.sub(lambda found: "" if found[1] in own else found.group(), answer)
-    said = {plain_words(sentence) for memory in (*before[-_MEMORIES_BEFORE:], *shown)
+    said = {plain_words(sentence) for memory in (*_PLACEHOLDERS, *before[-_MEMORIES_BEFORE:], *shown)
             for line in memory.splitlines() for sentence in _sentences(line)}
     kept, dropped = [], False
     for line in text.splitlines():

@@ -33,8 +33,11 @@ BEFORE = ("Far away.", "Mara lives in Ulm. She has a dog.", "- Balu is ill.")
     ("安走了。安走了。安跌倒了。", "安走了。安跌倒了。"),
     ("One.\n---\nTwo.\n---\nThree.", "One.\n---\nTwo.\n---\nThree."),
     ("She has a dog.\n---\nTwo.\n---\nTwo.", "Two."),
+    ("There is not yet a summary file.\nMara met Tobias.", "Mara met Tobias."),
+    ("No preceding memories to show", ""), ("there are not yet any memories", ""),
+    ("There is not yet a summary file in Ann's folder.", "There is not yet a summary file in Ann's folder."),
     ("  as it was\n", "  as it was\n"), ("<part>\n</part>", ""), ("", "")])
-def test_repetitions_and_tags_of_the_prompt_are_removed(answer: str, kept: str) -> None:
+def test_repetitions_tags_and_placeholders_of_the_prompt_are_removed(answer: str, kept: str) -> None:
     assert clean_memory(answer, PROMPTS, BEFORE) == kept
 
 
