@@ -313,6 +313,15 @@ def compare(recorded: Costs, measured: Costs) -> tuple[list[str], list[str]]:
     return grown, shrunk
 
 
+def _measured_twice_if_grown(rows: Sequence[str], script: str, recorded: Costs) -> Costs:
+    """Measure, and measure the rows that have grown once more: what a busy machine adds is seldom added twice."""
+    measured = dict(measure(rows, script))
+    grown = [row for row, figures in measured.items() if compare(recorded, {row: figures})[0]]
+    for row, figures in (measure(grown, script) if grown else {}).items():
+        measured[row] = {name: min((parts, measured[row][name]), key=_sum) for name, parts in figures.items()}
+    return measured
+
+
 def _changed(row: str, figure: str, before: Parts, after: Parts) -> list[str]:
     percent = f" ({_sum(after) / _sum(before) - 1:+.1%})" if _sum(before) else ""
     unit = "token" if len(ROWS[row]) > 1 else "request"
@@ -362,7 +371,7 @@ def main(argv: Sequence[str] | None = None, tables: Path = TABLES, script: str =
             return 1
         table = Table(path)
     started = time.monotonic()
-    measured = measure(rows, script)
+    measured = _measured_twice_if_grown(rows, script, table.costs)
     show(table.costs, measured)
     print(f"measured in {time.monotonic() - started:.0f} s")
     grown, shrunk = compare(table.costs, measured)

@@ -111,3 +111,15 @@ def test_a_table_with_a_conflict_is_made_anew(tmp_path: Path, monkeypatch: pytes
 
 def table(folder: Path) -> Path:
     return budget.table_path(folder)
+
+
+def test_what_has_grown_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def costs(calls: float) -> dict[str, dict[str, budget.Parts]]:
+        return {"nonstream": {budget.CALLS: {"all": calls}}}
+
+    for second, wanted in ((100.0, 100.0), (104.0, 103.0)):
+        readings = iter((costs(103.0), costs(second)))
+        monkeypatch.setattr(budget, "measure", lambda rows, script, readings=readings: next(readings))
+        assert budget._measured_twice_if_grown(["nonstream"], "", costs(100.0)) == costs(wanted)
+    monkeypatch.setattr(budget, "measure", lambda rows, script: costs(101.0))
+    assert budget._measured_twice_if_grown(["nonstream"], "", costs(100.0)) == costs(101.0)

@@ -128,18 +128,22 @@ def _opened(path: str, tables: Iterable[str], first: str) -> sqlite3.Connection:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, OWNER_ONLY))
     database = sqlite3.connect(path, timeout=sqlite.SLICE_SECONDS, isolation_level=None, check_same_thread=False)
     try:
-        database.execute(first)
+        _set(database, first)
         sqlite.use_write_ahead_log(database)
-        database.execute("PRAGMA synchronous = NORMAL")
-        database.execute("PRAGMA secure_delete = ON")
         # In pages of 4 KB: a log of 2 MB is written back.
-        database.execute("PRAGMA wal_autocheckpoint = 512")
-        database.execute(f"PRAGMA journal_size_limit = {4 * 1024 * 1024}")
+        for setting in ("synchronous = NORMAL", "secure_delete = ON", "wal_autocheckpoint = 512",
+                        f"journal_size_limit = {4 * 1024 * 1024}"):
+            _set(database, f"PRAGMA {setting}")
         _create(database, tables)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _set(database: sqlite3.Connection, pragma: str) -> None:
+    # It reads the file, which another process may be creating or writing to.
+    sqlite.when_free(lambda: database.execute(pragma))
 
 
 def _create(database: sqlite3.Connection, tables: Iterable[str]) -> None:
@@ -169,6 +173,11 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
                                check_same_thread=False)
     with contextlib.closing(database):
         yield database
+
+
+def has_tables(database: sqlite3.Connection) -> bool:
+    """Return whether a file has its tables already: its writer creates it first, and then all of them at once."""
+    return _version(database) != 0
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ class Reader:
             return otherwise
         try:
             with index.reading(self._index) as database:
-                return action(database)
+                return action(database) if index.has_tables(database) else otherwise
         except sqlite3.Error as error:
             self._suspect()
             self._report(index.INDEX_FILE, error)

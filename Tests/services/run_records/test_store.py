@@ -10,21 +10,23 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from Middleware.exceptions import ClientError
-from Middleware.services.run_records import disk, segments, writer
+from Middleware.services.run_records import disk, index, segments, writer
 from Middleware.services.run_records.archive import RunArchive
 from Middleware.services.run_records.folder import ConsoleFolder
 from Middleware.services.run_records.queries import RunQuery
+from Middleware.services.run_records.reading import Reader
 from Middleware.services.run_records.retention import DAY, Retention
 from Middleware.services.run_records.settings import RecordSettings, StoredSettings
 from Middleware.services.run_records.viewers import Viewer
 from Middleware.services.run_records.writer import RunStore
-from Middleware.utilities import config_utils
+from Middleware.utilities import config_utils, sqlite
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Tests.services.run_records.records_lab import Ring, ended, message, run, run_id
 
@@ -298,6 +300,25 @@ def test_two_processes_write_to_one_folder(tmp_path):
         child.stdout.close()
     assert {"seg-000001.db", "seg-000002.db"} <= set(lab.files())
     lab.close()
+
+
+def test_a_file_is_opened_although_another_process_holds_it_for_a_while(tmp_path):
+    path = str(tmp_path / "index.db")
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    # Longer than SQLite itself waits.
+    end = threading.Timer(3 * sqlite.SLICE_SECONDS, other.close)
+    end.start()
+    index.open_index(path).close()
+    end.join()
+
+
+def test_an_index_without_tables_is_one_that_is_being_created(tmp_path, caplog):
+    suspected = []
+    (tmp_path / "index.db").touch()
+    reader = Reader(str(tmp_path), lambda: suspected.append(True))
+    assert reader.usage().runs == 0 and reader.one("none") is None
+    assert not suspected and not caplog.records
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------
