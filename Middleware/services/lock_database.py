@@ -138,7 +138,7 @@ class LockDatabase:
             try:
                 # Locks need not survive a power failure, which also ends the runs that hold them. With five waits for
                 # the disk per transaction, runs waited for each other until the file of a busy disk counted as busy.
-                sqlite.when_free(lambda: database.execute("PRAGMA synchronous = OFF"), scope)
+                sqlite.set_pragma(database, "synchronous = OFF", scope)
                 with sqlite.transaction(database, scope):
                     for statement in _TABLES:
                         database.execute(statement)

@@ -32,6 +32,11 @@ def use_write_ahead_log(connection: sqlite3.Connection) -> None:
                 connection.execute("PRAGMA journal_mode = DELETE").fetchone()
 
 
+def set_pragma(connection: sqlite3.Connection, setting: str, scope: CancelScope | None = None) -> None:
+    """Change a setting such as ``synchronous = OFF``. Some read the file, so this waits as ``when_free`` does."""
+    when_free(lambda: connection.execute(f"PRAGMA {setting}"), scope)
+
+
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, scope: CancelScope | None = None) -> Iterator[None]:
     """Run the block as a transaction without other writers; it is rolled back if the block raises."""

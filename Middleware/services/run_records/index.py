@@ -114,12 +114,12 @@ def open_index(path: str) -> sqlite3.Connection:
 
     Raises OtherVersionError for a file of another version.
     """
-    return _opened(path, TABLES, "PRAGMA auto_vacuum = INCREMENTAL")
+    return _opened(path, TABLES, "auto_vacuum = INCREMENTAL")
 
 
 def open_database(path: str, tables: Iterable[str]) -> sqlite3.Connection:
     """Return a connection for writing to a file with trees and texts. Raises as ``open_index``."""
-    return _opened(path, tables, "PRAGMA auto_vacuum = NONE")
+    return _opened(path, tables, "auto_vacuum = NONE")
 
 
 def _opened(path: str, tables: Iterable[str], first: str) -> sqlite3.Connection:
@@ -128,22 +128,18 @@ def _opened(path: str, tables: Iterable[str], first: str) -> sqlite3.Connection:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, OWNER_ONLY))
     database = sqlite3.connect(path, timeout=sqlite.SLICE_SECONDS, isolation_level=None, check_same_thread=False)
     try:
-        _set(database, first)
+        # It takes effect only while the file is empty, and the write-ahead log writes a header.
+        sqlite.set_pragma(database, first)
         sqlite.use_write_ahead_log(database)
         # In pages of 4 KB: a log of 2 MB is written back.
         for setting in ("synchronous = NORMAL", "secure_delete = ON", "wal_autocheckpoint = 512",
                         f"journal_size_limit = {4 * 1024 * 1024}"):
-            _set(database, f"PRAGMA {setting}")
+            sqlite.set_pragma(database, setting)
         _create(database, tables)
     except BaseException:
         database.close()
         raise
     return database
-
-
-def _set(database: sqlite3.Connection, pragma: str) -> None:
-    # It reads the file, which another process may be creating or writing to.
-    sqlite.when_free(lambda: database.execute(pragma))
 
 
 def _create(database: sqlite3.Connection, tables: Iterable[str]) -> None:
