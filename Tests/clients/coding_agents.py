@@ -209,7 +209,8 @@ class ClaudeCode(Agent):
     def variables(self) -> dict[str, str]:
         return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_AUTH_TOKEN": KEY, "ANTHROPIC_MODEL": self.model,
                 "ANTHROPIC_DEFAULT_HAIKU_MODEL": self.model, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-                "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(CONTEXT), "CLAUDE_CODE_MAX_RETRIES": "1"}
+                "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(CONTEXT), "CLAUDE_CODE_MAX_RETRIES": "1",
+                "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1"}
 
     def calls(self) -> tuple[Call, ...]:
         source, target = str(self.repository / SOURCE), str(self.repository / TARGET)

@@ -2,17 +2,19 @@
 that is down. All of them run at the same time, as each waits most of its time."""
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from Tests.backend_dialects import Answer
+from Tests.backend_dialects import Answer, OpenAiChat
 from Tests.clients.cases import answers
 from Tests.clients.client import KEY, require
 from Tests.clients.coding_agents import AGENTS, CONTEXT, DONE, LEAVE_SECONDS, LINE, RUN_SECONDS, Agent, AgentRun
@@ -40,9 +42,10 @@ SERVERS = "run_waitress.py", "run_eventlet.py"
 AT_ONCE = 3
 DOWN = "Gone"
 IS_CODE = answers(Answer(("CODE",)))
-# What an agent decides to send before it tells the person; aider tries for a minute. claude-code sends
-# two, on a busy machine three, and many more where no header tells it not to try again.
-MOST_REQUESTS = {"codex": 6, "claude-code": 4, "opencode": 6, "aider": 30}
+# What an agent decides to send before it tells the person; aider tries for a minute.
+MOST_REQUESTS = {"codex": 6, "claude-code": 2, "opencode": 6, "aider": 30}
+# Longer than an answer may take to keep its status: a failure after that is told in the stream.
+LATE_SECONDS = 2.5
 OWN_TASKS = b"title generator", b"messages based on the provided diffs"
 REFUSAL = "There is no model of this name"
 
@@ -121,8 +124,20 @@ def is_stopped(trial: Trial) -> RecordedRequest:
     return found[0]
 
 
+def is_refused_in_two_ways(trial: Trial) -> str:
+    """Let the second failure be told in the stream, the others by their status. Returns what the agent said."""
+    numbers = itertools.count()
+
+    def before(request: RecordedRequest) -> Reply:
+        answer = OpenAiChat().reply(Answer(("ok",)), bool(request.json.get("stream")))
+        return replace(answer, header_delay=LATE_SECONDS if next(numbers) == 1 else 0.0)
+
+    trial.talk.replies["before"] = before
+    return does_the_task(trial)
+
+
 WORK: dict[str, tuple[Callable[[Trial], Any], str]] = {
-    "task": (does_the_task, USER), "stop": (is_stopped, USER), "down": (does_the_task, f"{USER}:Down"),
+    "task": (does_the_task, USER), "stop": (is_stopped, USER), "down": (is_refused_in_two_ways, f"{USER}:Down"),
     "refused": (does_the_task, f"{USER}:Refused")}
 """What an agent is made to do, and the model that it is given."""
 Made = TypeVar("Made", bound=Callable[..., None])
