@@ -246,7 +246,7 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
         "taskTokens": _between(window // 4, 256, 1000) + thoughts,
         "memoryTokens": memory + thoughts, "memoryWords": memory * 6 // 10,
         "chunkTokens": _between(window // 4, 500, 3000),
-        "summaryTokens": summary + thoughts, "summaryWords": summary * 6 // 10,
+        "summaryTokens": summary + thoughts, "summaryWords": summary * 6 // 10, "summaryRoom": summary,
         "memoriesShown": shown}
 
 

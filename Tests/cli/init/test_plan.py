@@ -44,8 +44,15 @@ def test_every_prompt_and_its_answer_fit(window: int) -> None:
     route = planned()["Workflows/me/assistant/_DefaultWorkflow.json"]["nodes"][0]
     constant = route["systemPrompt"] + "".join(turn["user"] + turn["assistant"] for turn in route["exampleTurns"])
     assert rough_estimate_token_length(constant + "x" * 2400) + thoughtful["routeNameTokens"] <= window
-    assert 3 * share["memoryTokens"] + share["chunkTokens"] + thoughtful["memoryTokens"] + INSTRUCTIONS <= window
-    assert share["summaryTokens"] + 3 * share["memoryTokens"] + thoughtful["summaryTokens"] + INSTRUCTIONS <= window
+    # A memory is written from messages, a shorter summary from the one that was full and three memories.
+    files = planned()
+    for writer, given, answer in [
+            (files["Workflows/me/_Memory-Settings.json"], share["chunkTokens"], "memoryTokens"),
+            (files["Workflows/me/memory/_DefaultWorkflow.json"]["nodes"][-1],
+             share["summaryRoom"] + 3 * share["memoryTokens"], "summaryTokens")]:
+        constant = writer["systemPrompt"] + writer["prompt"]
+        constant += "".join(turn["user"] + turn["assistant"] for turn in writer["exampleTurns"])
+        assert rough_estimate_token_length(constant) + given + thoughtful[answer] <= window
 
 
 @pytest.mark.parametrize("window, room", [(2048, 256), (8192, 1024), (131072, 2000)])

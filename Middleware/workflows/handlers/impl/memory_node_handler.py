@@ -9,7 +9,7 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
-from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.declarations import MOST_TOKENS, ConfigKey
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.conversations.discussion_files import if_readable
 from Middleware.utilities.discussion_state import DiscussionState
@@ -210,7 +210,10 @@ class ChatSummarySummarizerHandler(BaseHandler):
         *PROMPT_KEYS,
         ConfigKey("minMemoriesPerSummary", "int", 3, "How many new memories are needed for a call.", "early"),
         ConfigKey("loopIfMemoriesExceed", "int", 3,
-                  "If there are more new memories, they are folded in this many at a time.", "early"))}
+                  "If there are more new memories, they are folded in this many at a time.", "early"),
+        ConfigKey("appendMemoriesUpToTokens", "int", 0, "As long as the summary has no more tokens with the new "
+                  "memories, they are appended to it as they are, without a call.", "early", least=0,
+                  most=MOST_TOKENS))}
 
     def handle(self, context: ExecutionContext) -> object:
         from Middleware.services.memory_service import NO_SUMMARY
@@ -218,9 +221,9 @@ class ChatSummarySummarizerHandler(BaseHandler):
         state = state_of(context)
         if state is None:
             return NO_SUMMARY
-        least, most = (self.number(context, name) for name in (
-            "minMemoriesPerSummary", "loopIfMemoriesExceed"))
-        return ChatSummarizer(context, state, least, most).update()
+        least, most, room = (self.number(context, name) for name in (
+            "minMemoriesPerSummary", "loopIfMemoriesExceed", "appendMemoriesUpToTokens"))
+        return ChatSummarizer(context, state, least, most, room).update()
 
 
 class WriteCurrentSummaryHandler(BaseHandler):

@@ -25,6 +25,7 @@ from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.text_utils import rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.memory.memory_texts import clean_memory
@@ -34,20 +35,23 @@ logger = logging.getLogger(__name__)
 
 
 class ChatSummarizer:
-    """Folds new memories into the summary, in batches, with the LLM of the node in ``context``.
+    """Folds new memories into the summary, in batches: appends them, or has the LLM of the node in ``context`` write
+    a new summary.
 
     Args:
         least: the number of new memories from which a call is worthwhile.
         most: the size of a batch; more memories take several calls.
+        room: a summary of up to this many tokens is made without the LLM: the memories are appended as they are.
     """
 
-    def __init__(self, context: ExecutionContext, state: DiscussionState, least: int = 3, most: int = 3) -> None:
+    def __init__(self, context: ExecutionContext, state: DiscussionState, least: int = 3, most: int = 3,
+                 room: int = 0) -> None:
         if context.clock is None:
             # All calls of the node state the same time.
             context.clock = datetime.now()
         self._context, self._state = context, state
         self._store = MemoryStore(state)
-        self._least, self._most = least, max(1, most)
+        self._least, self._most, self._room = least, max(1, most), room
         self._folded = self._covered = 0
 
     def update(self) -> str:
@@ -90,15 +94,28 @@ class ChatSummarizer:
         return self._fold_memories(new) or self._current()
 
     def _fold_memories(self, batch: Sequence[Pair]) -> str:
+        if self._room > 0 and (appended := self._appended(batch)):
+            return self._save(batch, appended)
         memories = SUMMARY_SEPARATOR.join(text for text, _ in batch)
         return self._fold(batch, {CURRENT_SUMMARY: self._current(), LATEST_MEMORIES: memories})
 
+    def _appended(self, batch: Sequence[Pair]) -> str:
+        """Return the summary with what the memories add to it; "" if that is too long."""
+        summary = self._store.summary()
+        old = [summary[0]] if summary is not None else []
+        new = clean_memory("\n".join(text for text, _ in batch), (), old)
+        appended = "\n".join(filter(None, (*old, new)))
+        return appended if rough_estimate_token_length(appended) <= self._room else ""
+
     def _fold(self, batch: Sequence[Pair], markers: Mapping[str, str]) -> str:
-        """Return the new summary; "" if there is none, or it cannot be stored."""
+        """Return the summary that the LLM writes; "" if there is none, or it cannot be stored."""
         text = self._ask(markers)
         if not text.strip():
             logger.error("Discussion %s: the LLM wrote no summary; the present one stays", self._state.discussion_id)
             return ""
+        return self._save(batch, text)
+
+    def _save(self, batch: Sequence[Pair], text: str) -> str:
         covered = self._covered + len(batch)
         if not save_summary(self._store, text, batch[-1][1], covered):
             return ""

@@ -150,6 +150,43 @@ def test_without_discussion_id(lab: EngineLab) -> None:
     assert run(lab, node(), discussion_id="") == NO_SUMMARY and lab.prompts == []
 
 
+# -- without a call ----------------------------------------------------------------------------------------------------
+
+LINES = ["Ann keeps bees in her garden.", "Her brother Tom lives in Ghent.", "She sells honey on Saturdays."]
+MORE = ["Tom is afraid of bees.", "Ann wants to visit him in May.", "The train costs 40 euros."]
+
+
+@pytest.mark.parametrize(("old", "memories", "limit", "stored", "prompts"), [
+    # Three lines are estimated at 28 tokens.
+    (None, LINES, 28, LINES, []),
+    (None, LINES, "{agent1Output}", LINES, []),
+    (LINES[0], LINES[1:], 28, LINES, []),
+    (None, LINES, 27, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
+    (LINES[0], LINES[1:], 27, None, [f"{LINES[0]}|{DASHES.join(LINES[1:])}"]),
+    # What the summary says already is not appended.
+    (LINES[0], LINES, 28, LINES, []),
+    (LINES[2], [LINES[2], LINES[2].lower()], 9, LINES[2:], []),
+    (None, LINES, 0, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
+    (None, LINES, -5, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
+    # The batches that fit are appended, the LLM is asked about the others.
+    (None, LINES + MORE, 28, None, [f"{chr(10).join(LINES)}|{DASHES.join(MORE)}"])])
+def test_memories_are_appended_while_they_fit(
+        lab: EngineLab, store: MemoryStore, old: str | None, memories: list[str], limit: object,
+        stored: list[str] | None, prompts: list[str]) -> None:
+    if old:
+        store.append_memory("before", "h0")
+        store.save_summary(old, "h0", 1)
+    for number, memory in enumerate(memories, start=1):
+        store.append_memory(memory, f"h{number}")
+    answers(lab, "shortened")
+    keys = {"minMemoriesPerSummary": 2, "appendMemoriesUpToTokens": limit}
+    summary = "\n".join(stored) if stored is not None else "shortened"
+    assert run(lab, static("28"), node(**keys)) == summary
+    assert store.summary() == (summary, f"h{len(memories)}")
+    assert store.summary_position() == len(memories) + bool(old)
+    assert lab.prompts == prompts
+
+
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 def test_without_markers_it_is_one_ordinary_call(lab: EngineLab, store: MemoryStore) -> None:
