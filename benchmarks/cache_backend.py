@@ -314,7 +314,7 @@ SHORT_ANSWER = 60
 _KINDS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in (
     ("facts", r"JSON array"),
     ("document", r"write the document|complete new document"),
-    ("summary", r"write (the|one) summary"),
+    ("summary", r"write ((the|one) summary|both shorter)"),
     ("memory", r"write the lines|with these lines alone"),
     ("turn", r"<outcome>"),
     ("terms", r"search terms|search words"),

@@ -233,7 +233,9 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
     """
     answer = _between(window // 4, 256, 8000)
     memory = _between(window // 16, 150, 400)
-    summary = _between(window // 10, 250, 1000)
+    # The longest summary. What is made shorter is two thirds of it, and half as long afterwards.
+    summary = _between(window // 7, 250, 2400)
+    shortened = summary // 3
     thoughts = _between(window // 8, 256, 2000) if thinks else 0
     # The summary takes in two memories at a time, so it knows all others.
     notes, shown = _between(window // 10, 200, 600), 2
@@ -246,7 +248,7 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
         "taskTokens": _between(window // 4, 256, 1000) + thoughts,
         "memoryTokens": memory + thoughts, "memoryWords": memory * 6 // 10,
         "chunkTokens": _between(window // 4, 500, 3000),
-        "summaryTokens": summary + thoughts, "summaryWords": summary * 6 // 10, "summaryRoom": summary,
+        "summaryTokens": shortened + thoughts, "summaryWords": shortened * 6 // 10, "summaryRoom": summary,
         "memoriesShown": shown}
 
 

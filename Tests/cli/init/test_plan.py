@@ -33,7 +33,7 @@ def test_every_prompt_and_its_answer_fit(window: int) -> None:
     share = shares(window)
     assert all(number > 0 for number in share.values())
     assert share["answerTokens"] + share["roomTokens"] + RESERVED_TOKENS + INSTRUCTIONS <= window
-    remembered = share["summaryTokens"] + share["memoriesShown"] * share["memoryTokens"]
+    remembered = share["summaryRoom"] + share["memoriesShown"] * share["memoryTokens"]
     assert share["roomTokens"] - remembered >= 150  # messages beside all memories
     thoughtful = shares(window, thinks=True)
     assert share["sharedTokens"] >= 250
@@ -44,7 +44,7 @@ def test_every_prompt_and_its_answer_fit(window: int) -> None:
     route = planned()["Workflows/me/assistant/_DefaultWorkflow.json"]["nodes"][0]
     constant = route["systemPrompt"] + "".join(turn["user"] + turn["assistant"] for turn in route["exampleTurns"])
     assert rough_estimate_token_length(constant + "x" * 2400) + thoughtful["routeNameTokens"] <= window
-    # A memory is written from messages, a shorter summary from the one that was full and three memories.
+    # A memory is written from messages, the beginning of a summary from one that was full and three memories.
     files = planned()
     for writer, given, answer in [
             (files["Workflows/me/_Memory-Settings.json"], share["chunkTokens"], "memoryTokens"),

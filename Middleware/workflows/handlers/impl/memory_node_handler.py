@@ -211,9 +211,9 @@ class ChatSummarySummarizerHandler(BaseHandler):
         ConfigKey("minMemoriesPerSummary", "int", 3, "How many new memories are needed for a call.", "early"),
         ConfigKey("loopIfMemoriesExceed", "int", 3,
                   "If there are more new memories, they are folded in this many at a time.", "early"),
-        ConfigKey("appendMemoriesUpToTokens", "int", 0, "As long as the summary has no more tokens with the new "
-                  "memories, they are appended to it as they are, without a call.", "early", least=0,
-                  most=MOST_TOKENS))}
+        ConfigKey("appendMemoriesUpToTokens", "int", 0, "New memories are appended to the summary as they are, "
+                  "without a call, until it would have more tokens; then the LLM makes the older lines shorter.",
+                  "early", least=0, most=MOST_TOKENS))}
 
     def handle(self, context: ExecutionContext) -> object:
         from Middleware.services.memory_service import NO_SUMMARY

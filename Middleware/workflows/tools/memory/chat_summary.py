@@ -41,7 +41,8 @@ class ChatSummarizer:
     Args:
         least: the number of new memories from which a call is worthwhile.
         most: the size of a batch; more memories take several calls.
-        room: a summary of up to this many tokens is made without the LLM: the memories are appended as they are.
+        room: a summary of up to this many tokens is made without the LLM: the memories are appended as they are. Of
+            a longer one, the LLM writes the older two thirds anew.
     """
 
     def __init__(self, context: ExecutionContext, state: DiscussionState, least: int = 3, most: int = 3,
@@ -94,26 +95,35 @@ class ChatSummarizer:
         return self._fold_memories(new) or self._current()
 
     def _fold_memories(self, batch: Sequence[Pair]) -> str:
-        if self._room > 0 and (appended := self._appended(batch)):
-            return self._save(batch, appended)
+        if self._room > 0:
+            lines = self._appended(batch)
+            if lines and _size(lines) <= self._room:
+                return self._save(batch, "\n".join(lines))
+            older, newer = _parted(lines, self._room // 3)
+            if len(older) > 1:
+                middle = len(older) // 2
+                return self._fold(batch, {CURRENT_SUMMARY: "\n".join(older[:middle]),
+                                          LATEST_MEMORIES: "\n".join(older[middle:])}, newer)
         memories = SUMMARY_SEPARATOR.join(text for text, _ in batch)
         return self._fold(batch, {CURRENT_SUMMARY: self._current(), LATEST_MEMORIES: memories})
 
-    def _appended(self, batch: Sequence[Pair]) -> str:
-        """Return the summary with what the memories add to it; "" if that is too long."""
+    def _appended(self, batch: Sequence[Pair]) -> list[str]:
+        """Return the lines of the summary and of the memories, without sentences that the summary has already."""
         summary = self._store.summary()
         old = [summary[0]] if summary is not None else []
         new = clean_memory("\n".join(text for text, _ in batch), (), old)
-        appended = "\n".join(filter(None, (*old, new)))
-        return appended if rough_estimate_token_length(appended) <= self._room else ""
+        return [line for text in (*old, new) for line in text.splitlines() if line.strip()]
 
-    def _fold(self, batch: Sequence[Pair], markers: Mapping[str, str]) -> str:
-        """Return the summary that the LLM writes; "" if there is none, or it cannot be stored."""
+    def _fold(self, batch: Sequence[Pair], markers: Mapping[str, str], newer: Sequence[str] = ()) -> str:
+        """Return the summary that the LLM writes, and behind it the lines ``newer``.
+
+        Return "" if the LLM writes none, or it cannot be stored.
+        """
         text = self._ask(markers)
         if not text.strip():
             logger.error("Discussion %s: the LLM wrote no summary; the present one stays", self._state.discussion_id)
             return ""
-        return self._save(batch, text)
+        return self._save(batch, "\n".join((text, *newer)))
 
     def _save(self, batch: Sequence[Pair], text: str) -> str:
         covered = self._covered + len(batch)
@@ -150,6 +160,18 @@ class ChatSummarizer:
     def _current(self) -> str:
         summary = self._store.summary()
         return summary[0] if summary is not None else NO_SUMMARY
+
+
+def _size(lines: Sequence[str]) -> int:
+    return rough_estimate_token_length("\n".join(lines))
+
+
+def _parted(lines: Sequence[str], most: int) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the older lines, and the newest ones that have at most so many tokens."""
+    start = len(lines)
+    while start and _size(lines[start - 1:]) <= most:
+        start -= 1
+    return lines[:start], lines[start:]
 
 
 class _WithMarkers:

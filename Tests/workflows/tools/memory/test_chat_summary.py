@@ -161,15 +161,22 @@ MORE = ["Tom is afraid of bees.", "Ann wants to visit him in May.", "The train c
     (None, LINES, 28, LINES, []),
     (None, LINES, "{agent1Output}", LINES, []),
     (LINES[0], LINES[1:], 28, LINES, []),
-    (None, LINES, 27, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
-    (LINES[0], LINES[1:], 27, None, [f"{LINES[0]}|{DASHES.join(LINES[1:])}"]),
+    # If they do not fit, the newest third stays as it is, and the older lines are shortened.
+    (None, LINES, 27, ["shortened", LINES[2]], ["\n".join(LINES[:1]) + "|" + LINES[1]]),
+    (f"{LINES[0]}\n\n{LINES[1]}\n{LINES[2]}", MORE[:2], 44, ["shortened", MORE[1]], [
+        f"{LINES[0]}\n{LINES[1]}|{LINES[2]}\n{MORE[0]}"]),
+    # A line too long for that is no reason to lose another one.
+    (None, [LINES[0], " ".join(MORE)], 27, ["shortened"], [f"{LINES[0]}|{' '.join(MORE)}"]),
+    # What is one line cannot be parted.
+    (None, [" ".join(LINES)] * 2, 27, None, [f"{NO_SUMMARY}|{DASHES.join([' '.join(LINES)] * 2)}"]),
+    (None, [" "] * 2, 27, None, [f"{NO_SUMMARY}| {DASHES} "]),
     # What the summary says already is not appended.
     (LINES[0], LINES, 28, LINES, []),
     (LINES[2], [LINES[2], LINES[2].lower()], 9, LINES[2:], []),
     (None, LINES, 0, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
     (None, LINES, -5, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
     # The batches that fit are appended, the LLM is asked about the others.
-    (None, LINES + MORE, 28, None, [f"{chr(10).join(LINES)}|{DASHES.join(MORE)}"])])
+    (None, LINES + MORE, 30, ["shortened", MORE[2]], [f"{LINES[0]}\n{LINES[1]}|{LINES[2]}\n{MORE[0]}\n{MORE[1]}"])])
 def test_memories_are_appended_while_they_fit(
         lab: EngineLab, store: MemoryStore, old: str | None, memories: list[str], limit: object,
         stored: list[str] | None, prompts: list[str]) -> None:
