@@ -70,7 +70,7 @@ ROWS = {row.name: row for row in (
     Row("straight", "", MODEL),
     Row("me:chat", "me", "me:chat", (190, 190)),
     Row("chat-ui:general", "chat-ui", "general", (190, 190)),
-    Row("me:memory", "me", "me:memory", (700, 950), (), (530, 530)),
+    Row("me:memory", "me", "me:memory", (700, 950), (), (559, 559)),
     Row("me:assistant", "me", "me:assistant", (1100, 1550), ROUTES, (990, 1055)),
     Row("chat-ui-cot", "chat-ui-cot", "general-reasoning", (800, 800), (), (912, 912)),
     Row("router", "_simple_router_no_memory", "any", (1050, 1300), ["GENERAL"], (623, 623)),

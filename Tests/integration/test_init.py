@@ -207,18 +207,30 @@ def test_a_conversation_with_an_id_is_remembered(server: Launcher, model: Model,
     model.category = "CONVERSATION"
     name = model_id.replace(":", "-")
     system = f"[DiscussionId]{name}[/DiscussionId]Be brief."
+    begun = len(model.prompts)
     for rounds in (3, 12, 18):
         ask(server, "And now?", model_id, system, history=rounds, to_the_end=True)
     folder = next(path for path in (public / "DiscussionIds").iterdir() if path.name == name)
+    file = folder / "chat_summary.json"
     assert "Odo owns a mill." in (folder / "memories.json").read_text("utf-8")
-    assert "Odo, a miller, lost his cat." in (folder / "chat_summary.json").read_text("utf-8")
+    # It takes the memories as they are as long as it is short.
+    assert "Odo owns a mill." in file.read_text("utf-8") and not model.asked("keep the summary", begun)
+    [summary] = json.loads(file.read_text("utf-8"))
+    summary["text_block"] = "\n".join(f"Sack {number} is full." for number in range(120))
+    file.write_text(json.dumps([summary]), encoding="utf-8")
+    for rounds in (28, 38):
+        ask(server, "And now?", model_id, system, history=rounds, to_the_end=True)
+    [(_, asked)] = model.asked("keep the summary", begun)
+    assert "Sack 0 is full." in asked and "Sack 119 is full." not in asked
+    text = json.loads(file.read_text("utf-8"))[0]["text_block"]
+    assert text.startswith("Odo, a miller, lost his cat.\n") and re.search("Sack 119 is full.\nHe has .* cats.", text)
     since = len(model.prompts)
-    ask(server, "Who owns the mill?", model_id, system, history=19)
+    ask(server, "Who owns the mill?", model_id, system, history=39)
     [(prompt, sent)] = model.asked("<summary>", since)
     assert prompt.startswith("Be brief.") and "DiscussionId" not in prompt + sent
     assert prompt == "Be brief."
     assert "Odo owns a mill." in sent and "Odo, a miller, lost his cat." in sent
-    newest = sent.rpartition("Answer 18.")[2]
+    newest = sent.rpartition("Answer 38.")[2]
     assert newest.startswith("\nYou remember:") and newest.endswith("Who owns the mill?")
 
 

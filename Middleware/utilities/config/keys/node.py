@@ -143,10 +143,10 @@ NUMERIC_FIELDS: dict[str, Any] = {
     **{key.name: KEEP if key.default is None else key.default
        for key in (*COMMON_KEYS, *PROMPT_KEYS) if key.kind == "int"},
     "limit": 5, "maxTurnsToPull": KEEP, "maxSummaryChunksFromFile": KEEP, "lookbackStart": 0, "lookbackStartTurn": 0,
-    "minMemoriesPerSummary": 3, "loopIfMemoriesExceed": 3, "appendMemoriesUpToTokens": 0,
-    "visionScanMessageLimit": 20, "num_results": 10, "top_n_articles": 3, "chunksPerMemory": 3,
-    "vectorMemoryMaxResponseSizeInTokens": 1024, "vectorMemoryChunkEstimatedTokenSize": 1000,
-    "vectorMemoryMaxMessagesBetweenChunks": 5,
+    "minMemoriesPerSummary": 3, "loopIfMemoriesExceed": 3, "visionScanMessageLimit": 20, "num_results": 10,
+    "top_n_articles": 3, "chunksPerMemory": 3, "vectorMemoryMaxResponseSizeInTokens": 1024,
+    "vectorMemoryChunkEstimatedTokenSize": 1000, "vectorMemoryMaxMessagesBetweenChunks": 5,
+    "appendMemoriesUpToTokens": 0,
     "chunkEstimatedTokenSize": 1000, "maxMessagesBetweenChunks": 5, "memoryCondensationBuffer": 0,
     "offlineWikiApiPort": KEEP}
 """The keys that are numbers in nodes of any type, with the default for a string that is not a number."""

@@ -35,8 +35,9 @@ logger = logging.getLogger(__name__)
 
 
 class ChatSummarizer:
-    """Folds new memories into the summary, in batches: appends them, or has the LLM of the node in ``context`` write
-    a new summary.
+    """Folds new memories into the summary, in batches.
+
+    They are appended, or the LLM of the node in ``context`` writes a new summary.
 
     Args:
         least: the number of new memories from which a call is worthwhile.
@@ -97,9 +98,10 @@ class ChatSummarizer:
     def _fold_memories(self, batch: Sequence[Pair]) -> str:
         if self._room > 0:
             lines = self._appended(batch)
-            if lines and _size(lines) <= self._room:
-                return self._save(batch, "\n".join(lines))
-            older, newer = _parted(lines, self._room // 3)
+            summary = "\n".join(lines)
+            if summary and rough_estimate_token_length(summary) <= self._room:
+                return self._save(batch, summary)
+            older, newer = _without_newest(lines, self._room // 3)
             if len(older) > 1:
                 middle = len(older) // 2
                 return self._fold(batch, {CURRENT_SUMMARY: "\n".join(older[:middle]),
@@ -162,14 +164,10 @@ class ChatSummarizer:
         return summary[0] if summary is not None else NO_SUMMARY
 
 
-def _size(lines: Sequence[str]) -> int:
-    return rough_estimate_token_length("\n".join(lines))
-
-
-def _parted(lines: Sequence[str], most: int) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the older lines, and the newest ones that have at most so many tokens."""
-    start = len(lines)
-    while start and _size(lines[start - 1:]) <= most:
+def _without_newest(lines: Sequence[str], most: int) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the older lines, and the newest ones, which have at most ``most`` tokens together."""
+    start, used = len(lines), 0
+    while start and (used := used + rough_estimate_token_length(lines[start - 1])) <= most:
         start -= 1
     return lines[:start], lines[start:]
 

@@ -43,7 +43,8 @@ def test_the_table_is_that_of_the_specification() -> None:
     kept = {key for key, default in NUMERIC_FIELDS.items() if default is KEEP}
     assert kept == {"lastMessagesToSendInsteadOfPromptMaxTokenSize", "maxTurnsToPull", "maxSummaryChunksFromFile",
                     "offlineWikiApiPort", "messageBlockSize"}
-    assert len(NUMERIC_FIELDS) == 28
+    # A key of our own beside the 28 of the specification.
+    assert len(NUMERIC_FIELDS.keys() - {"appendMemoriesUpToTokens"}) == 28
     assert FLOAT_FIELDS == {"percentile": 0.5}
 
 
