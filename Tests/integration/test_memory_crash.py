@@ -229,17 +229,17 @@ def test_memory_survives_kills(name: str, backend: MemoryBackend, tmp_path: Path
         stored = check(folder, tmp_path, stored, sent) if folder.is_dir() else stored
         check(folder, tmp_path, before, sent)
     assert answered > KILLS // 2, "nearly all kills came before any memory was written"
-    _check_the_end(tree.public, backend, name, sent, folder, tmp_path, stored)
+    _check_the_end(tree.public, name, sent, folder, tmp_path, stored)
 
 
-def _check_the_end(public: Path, backend: MemoryBackend, name: str, sent: int, folder: Path, scratch: Path,
-                   stored: Stored) -> None:
+def _check_the_end(public: Path, name: str, sent: int, folder: Path, scratch: Path, stored: Stored) -> None:
     """Left alone, the server catches up with everything."""
     with Launcher("run_waitress.py", "--PublicDirectory", public, "--User", USER) as server:
         for _ in range(3):  # one kind of memories is condensed once in a turn
-            sent += TURN
+            sent, size = sent + TURN, server.output_size()
             assert Exchange(server.port, "Chat", conversation(name, sent)).wait().answered
-            _wait_until_quiet(backend)
+            # The nodes after the answer have ended.
+            server.wait_output(" done after ", 60, since=size)
             stored = check(folder, scratch, stored, sent)
     done = stored.rows if name == "crash-vectors" else stored.remembered
     assert done == list(range(sent - LOOKBACK))
@@ -249,9 +249,3 @@ def _check_the_end(public: Path, backend: MemoryBackend, name: str, sent: int, f
         assert stored.summary_hash in stored.hashes[-2:]  # one memory alone waits for another
         assert len(stored.times) == sent and stored.old and stored.oldest
         assert any(len(memory) > 6 for memory in stored.memories), "nothing was condensed"
-
-
-def _wait_until_quiet(backend: MemoryBackend) -> None:
-    """No call for a while: the nodes after the answer have ended."""
-    while backend.wait_calls("", 1, 0.4):
-        pass
