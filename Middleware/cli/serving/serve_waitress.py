@@ -28,7 +28,7 @@ from Middleware.api.running.running_requests import running_requests
 from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.console import StartError
 from Middleware.cli.serving import limits
-from Middleware.cli.serving.listening import DescriptorExhaustion
+from Middleware.cli.serving.listening import DescriptorExhaustion, start_listening
 from Middleware.cli.serving.waitress_connections import UNLIMITED, Channel, SlowClients
 from Middleware.cli.signals import StopSignals
 from Middleware.utilities.daemon_threads import run_in_pool
@@ -274,6 +274,8 @@ class Server(TcpWSGIServer):
 
 def make_server(application: WSGIApplication, sock: socket.socket, channels: dict[int, Any]) -> Server:
     """Make a server on a bound socket; it listens from now on. Raises StartError."""
+    # Waitress does it, too, but its error would be a traceback.
+    start_listening(sock)
     dispatcher = Dispatcher(allowed_threads())
     adjustments = Adjustments(sockets=[sock], **waitress_settings())
     server = Server(application, channels, True, sock, dispatcher, adjustments, bind_socket=False,

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
 
@@ -14,6 +15,7 @@ from Middleware.cli.serving.listening import (
     url_of,
     urls_elsewhere,
 )
+from Middleware.cli.serving.serve_waitress import make_server
 from Middleware.utilities.http.addresses import is_loopback
 
 
@@ -27,6 +29,14 @@ def test_a_taken_port_is_one_clear_sentence():
 def test_an_address_of_another_machine():
     with pytest.raises(StartError, match="192.0.2.1"):
         bind_socket("192.0.2.1", 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the second one cannot even bind there")
+def test_a_port_on_which_another_program_listens_meanwhile():
+    with bind_socket("127.0.0.1", 0) as one, bind_socket("127.0.0.1", one.getsockname()[1]) as two:
+        start_listening(one)
+        with pytest.raises(StartError, match=str(one.getsockname()[1])):
+            make_server(lambda environ, start_response: [], two, {})
 
 
 def test_a_name_that_does_not_exist():
