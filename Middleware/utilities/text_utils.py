@@ -9,10 +9,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from Middleware.common.constants import LEFT_BRACE_SENTINEL, RIGHT_BRACE_SENTINEL
 from Middleware.models.messages import Message
 
+_T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 
 
@@ -139,10 +141,15 @@ def split_into_tokenized_chunks(text: str, size: float) -> list[str]:
 def reduce_text_to_token_limit(text: str, limit: float) -> str:
     """Return the last words of ``text``, with single spaces, as many as fit ``limit`` estimated tokens."""
     words = text.split()
-    used, start = 0, len(words)
-    while start and (used := used + rough_estimate_token_length(words[start - 1] + " ")) <= limit:
+    return " ".join(words[newest_within(words, limit, lambda word: rough_estimate_token_length(word + " ")):])
+
+
+def newest_within(items: Sequence[_T], limit: float, size: Callable[[_T], int]) -> int:
+    """Return the smallest index from which the sizes of all items together are at most ``limit``."""
+    used, start = 0, len(items)
+    while start and (used := used + size(items[start - 1])) <= limit:
         start -= 1
-    return " ".join(words[start:])
+    return start
 
 
 # --- messages ---

@@ -146,7 +146,7 @@ def _create(database: sqlite3.Connection, tables: Iterable[str]) -> None:
     if _version(database) == VERSION:
         return
     with sqlite.transaction(database):
-        version, = sqlite.when_free(lambda: database.execute("PRAGMA user_version").fetchone())
+        version = _version(database)
         # Another process may have made them meanwhile.
         if version == VERSION:
             return

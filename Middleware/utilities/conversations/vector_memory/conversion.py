@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.vector_memory import schema
 from Middleware.utilities.conversations.vector_memory.schema import Codec, sql_is_clear
-from Middleware.utilities.sqlite import transaction, when_free
+from Middleware.utilities.sqlite import set_pragma, transaction, when_free
 
 logger = logging.getLogger(__name__)
 
@@ -108,9 +108,9 @@ def forget_old_pages(database: sqlite3.Connection, scope: CancelScope | None = N
         if left == _HOLDS_OLD_PAGES:
             when_free(lambda: database.execute("VACUUM"), scope)
             left = _HOLDS_OLD_LOG
-            when_free(lambda: database.execute(f"PRAGMA user_version = {left}"), scope)
+            set_pragma(database, f"user_version = {left}", scope)
         if left == _HOLDS_OLD_LOG and _log_is_emptied(database, scope):
-            when_free(lambda: database.execute("PRAGMA user_version = 0"), scope)
+            set_pragma(database, "user_version = 0", scope)
     except sqlite3.Error as error:
         logger.warning("A memory database was encrypted, but pages that were deleted before could not be dropped; it "
                        "is tried again at its next write: %s", error)

@@ -25,7 +25,7 @@ from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussion_state import DiscussionState
-from Middleware.utilities.text_utils import rough_estimate_token_length
+from Middleware.utilities.text_utils import newest_within, rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.memory.memory_texts import clean_memory
@@ -101,11 +101,11 @@ class ChatSummarizer:
             summary = "\n".join(lines)
             if summary and rough_estimate_token_length(summary) <= self._room:
                 return self._save(batch, summary)
-            older, newer = _without_newest(lines, self._room // 3)
-            if len(older) > 1:
-                middle = len(older) // 2
-                return self._fold(batch, {CURRENT_SUMMARY: "\n".join(older[:middle]),
-                                          LATEST_MEMORIES: "\n".join(older[middle:])}, newer)
+            end = newest_within(lines, self._room // 3, rough_estimate_token_length)
+            if end > 1:
+                middle = end // 2
+                return self._fold(batch, {CURRENT_SUMMARY: "\n".join(lines[:middle]),
+                                          LATEST_MEMORIES: "\n".join(lines[middle:end])}, lines[end:])
         memories = SUMMARY_SEPARATOR.join(text for text, _ in batch)
         return self._fold(batch, {CURRENT_SUMMARY: self._current(), LATEST_MEMORIES: memories})
 
@@ -162,14 +162,6 @@ class ChatSummarizer:
     def _current(self) -> str:
         summary = self._store.summary()
         return summary[0] if summary is not None else NO_SUMMARY
-
-
-def _without_newest(lines: Sequence[str], most: int) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the older lines, and the newest ones, which have at most ``most`` tokens together."""
-    start, used = len(lines), 0
-    while start and (used := used + rough_estimate_token_length(lines[start - 1])) <= most:
-        start -= 1
-    return lines[:start], lines[start:]
 
 
 class _WithMarkers:

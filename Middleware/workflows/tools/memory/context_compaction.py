@@ -21,7 +21,7 @@ from Middleware.services.memory.compactor_store import Boundary, CompactorState,
 from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussion_state import COMPACTOR, DiscussionState
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.utilities.text_utils import estimate_message, message_text, restore_braces
+from Middleware.utilities.text_utils import estimate_message, message_text, newest_within, restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import raw_messages
 from Middleware.workflows.tools.memory.shared import MemoryCall
@@ -50,19 +50,9 @@ def cut_sections(messages: Sequence[Message], lookback: int, recent_budget: int,
     Old is never empty while there are messages before Recent: a message larger than its budget is a section of its own.
     """
     end = len(messages) - lookback if 0 < lookback < len(messages) else len(messages)
-    recent = _start_within(messages, end, recent_budget)
-    old = _start_within(messages, recent, old_budget)
+    recent = newest_within(messages[:end], recent_budget, estimate_message)
+    old = newest_within(messages[:recent], old_budget, estimate_message)
     return Sections(max(0, recent - 1) if old == recent else old, recent, end)
-
-
-def _start_within(messages: Sequence[Message], end: int, budget: int) -> int:
-    """Return the smallest index from which all messages before ``end`` fit ``budget``."""
-    used = 0
-    for index in range(end - 1, -1, -1):
-        used += estimate_message(messages[index])
-        if used > budget:
-            return index + 1
-    return 0
 
 
 def is_run_needed(messages: Sequence[Message], sections: Sections, state: CompactorState) -> bool:
