@@ -18,7 +18,7 @@ COMPLETION_APIS = frozenset((OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE
 LEFT_BRACE_SENTINEL = "__WILMER_L_CURLY__"
 RIGHT_BRACE_SENTINEL = "__WILMER_R_CURLY__"
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 # The version that is reported to Ollama clients that check for features.
 OLLAMA_VERSION = "0.9"
 
