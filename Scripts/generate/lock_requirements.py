@@ -31,7 +31,8 @@ def command(source: str, lock: str, constraint: str | None, more: Sequence[str])
     """The call of uv that writes one lock file."""
     uv = shutil.which("uv") or os.path.join(os.path.dirname(sys.executable), "uv")
     return [uv, "pip", "compile", source, "--output-file", lock, "--generate-hashes", "--universal", "--quiet",
-            "--python-version", OLDEST_PYTHON,
+            # A pip before 23.3 takes "coverage[toml]" and "coverage" for two things, and wants a version for the first.
+            "--no-strip-extras", "--python-version", OLDEST_PYTHON,
             "--custom-compile-command", "python -m Scripts.generate.lock_requirements",
             *(["--constraint", constraint] if constraint else []), "--no-emit-index-url", "--no-emit-find-links", *more]
 
