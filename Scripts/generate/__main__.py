@@ -3,9 +3,9 @@
     python -m Scripts.generate            write what is not current
     python -m Scripts.generate --check    write nothing; exit status 1 if a file is not current
 
-The pages of node types and their index, the reference pages, the JSON Schemas with the settings for VS Code, and the
-table of dialects, for which a server runs for a few seconds. The lock files need the network and have a command of
-their own: ``python -m Scripts.generate.lock_requirements``.
+The pages of node types and their index, the index of messages, the reference pages, the JSON Schemas with the settings
+for VS Code, and the table of dialects, for which a server runs for a few seconds. The lock files need the network and
+have a command of their own: ``python -m Scripts.generate.lock_requirements``.
 """
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from Scripts.generate import (
     generated_files,
     node_reference,
     settings_reference,
+    troubleshooting_index,
 )
 
 
 def files() -> dict[Path, str]:
     """Everything that is generated: path to content."""
     return {**node_reference.files(node_reference.PAGES), **settings_reference.files(),
-            **configuration_reference.files(), **config_schemas.files(), **dialect_table.files()}
+            **configuration_reference.files(), **config_schemas.files(), **dialect_table.files(),
+            **troubleshooting_index.files()}
 
 
 def report_unknown_pages(pages: Path) -> int:

@@ -1,4 +1,4 @@
-"""Whether the messages that the page about troubleshooting quotes are the program's, and none that matters is missing.
+"""Whether the messages that the pages about troubleshooting quote are the program's, and none that matters is missing.
 
 A quoted message stands in bold as inline code, with ``...`` for what varies.
 """
@@ -10,16 +10,18 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from Scripts.generate import generated_files, troubleshooting_index
 from Tests.tables import check_all, table
 
 PROJECT = Path(__file__).resolve().parents[2]
-PAGE = PROJECT / "Docs/User/troubleshooting.md"
+PAGES = sorted((PROJECT / "Docs/User/troubleshooting").glob("*.md"))
 FOLDERS = ("Middleware", "Scripts")
 SHELL_SCRIPTS = ("run_linux.sh", "run_windows.bat")
 GAP = "\0"
 """Stands for what a source text fills in."""
 FEWEST_LETTERS = 10
-_QUOTED = re.compile(r"\*\*(`+)(.+?)\1\*\*", re.DOTALL)
 _FORMAT = re.compile(r"%(?:\.\d+)?[sdrgf]")
 _WORDS = re.compile(r"[A-Za-z']+")
 
@@ -33,8 +35,8 @@ OTHER_COMMANDS = ("Middleware/cli/init/", "Middleware/cli/workflow_tests/")
 
 
 def quoted() -> list[str]:
-    text = PAGE.read_text(encoding="utf-8")
-    return [" ".join(match[2].split()) for match in _QUOTED.finditer(text)]
+    return [" ".join(match[2].split()) for page in PAGES
+            for match in troubleshooting_index.MESSAGE.finditer(page.read_text(encoding="utf-8")) if match[2]]
 
 
 def flat(node: ast.expr) -> str:
@@ -112,9 +114,9 @@ def _counts(text: str) -> bool:
     return len(_WORDS.findall(text)) >= 3
 
 
-def test_the_page_has_what_stops_a_start_or_a_request() -> None:
+def test_the_pages_have_what_stops_a_start_or_a_request() -> None:
     def check(item: tuple[str, str]) -> None:
-        assert any(says(item[1], message) for message in quoted()), f"not on the page: {item[1]!r}"
+        assert any(says(item[1], message) for message in quoted()), f"on no page about troubleshooting: {item[1]!r}"
 
     # Found here, not when the tests are collected: every process of a run does that.
     check_all(list(needed()), check, lambda item: item[0])
@@ -128,7 +130,29 @@ def test_a_message_that_is_not_the_programs_is_found() -> None:
     assert len(list(needed())) > 50
 
 
-def test_the_index_leads_to_every_part() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    parts = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^## (.+)$", text, re.M)}
-    assert parts == set(re.findall(r"\]\(#([\w-]+)\) \|$", text, re.M))
+def test_the_index_has_every_message_of_the_pages_and_is_current() -> None:
+    rows = troubleshooting_index.PATH.read_text(encoding="utf-8").splitlines()
+    missing = [message for message in quoted() if not any(row.startswith(f"| `{message}` |") for row in rows)]
+
+    assert not missing
+    assert not generated_files.stale_files(troubleshooting_index.files()), "run: python -m Scripts.generate"
+
+
+def test_the_index_has_messages_examples_and_symptoms_in_the_order_of_their_letters(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(
+        "# Troubleshooting: a page\n\nIntroduction, not **`an entry`**.\n\n## Where, and why?\n\n"
+        "**`... second\nmessage`**, **`'first' | message`** Text with **emphasis**. **\"404 third\"** More.\n\n"
+        "**It is slow.** Text, and **`fourth message`**.\n\nA paragraph with **emphasis** alone.\n", encoding="utf-8")
+
+    rows = [line for line in troubleshooting_index.index(tmp_path).splitlines() if line.startswith("| ")]
+
+    where = f"[a page: Where, and why?]({troubleshooting_index.PAGES.name}/page.md#where-and-why)"
+    assert rows == ["| What you see | Explained in |", f"| It is slow | {where} |", "| Message | Explained in |",
+                    f"| `'first' \\| message` | {where} |", f"| `fourth message` | {where} |",
+                    f"| `... second message` | {where} |", f"| `404 third` | {where} |"]
+
+
+def test_a_page_without_a_title_is_named(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("# Another title\n\n## Heading\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"page\.md does not begin with"):
+        troubleshooting_index.index(tmp_path)
