@@ -66,6 +66,9 @@ FORKED = Refusal("500 Internal Server Error",
                  "This process was forked from one that had connected to the state database, and has no connection of "
                  "its own. Let each process of the WSGI server load the application itself: gunicorn without "
                  "--preload, uWSGI with lazy-apps = true")
+ADMITTED_TOO_LATE = Refusal("503 Service Unavailable",
+                            "This server did not accept the request when its head arrived, and would accept it now; "
+                            "its body was not read. Send it again.", (RETRY_AFTER,))
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
@@ -271,6 +274,9 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
 
     Returns the refusal of an incomplete body, or of one with more than ``limit`` bytes; its rest has not been read.
     """
+    # Waitress has asked about the head, and since then the list of keys has changed, or somebody has signed in.
+    if BODY_LEFT_KEY in environ:
+        return ADMITTED_TOO_LATE
     try:
         _read_body(environ, limit)
     except _BodyTooLarge:
@@ -286,14 +292,17 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
 
 
 def _read_body(environ: WSGIEnvironment, limit: int | None) -> None:
+    # Waitress has read the body already, and knows the length of a chunked one too.
+    is_read = "waitress.client_disconnected" in environ
+    if is_read:
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
     is_chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
     length = None if is_chunked else _declared_length(environ)
     if limit is not None and length is not None and length > limit:
         raise _BodyTooLarge
     # Reading to the end of the input is safe only where the server decodes the chunks.
     ends_by_itself = is_chunked and ("wsgi.input_terminated" in environ or "eventlet.input" in environ)
-    # Waitress has read the body already, or there is none.
-    if "waitress.client_disconnected" in environ or not (length or ends_by_itself):
+    if is_read or not (length or ends_by_itself):
         return
     body = _read(environ["wsgi.input"], length, limit)
     environ.pop("HTTP_TRANSFER_ENCODING", None)

@@ -230,8 +230,8 @@ class Server(TcpWSGIServer):
     """Accepts connections. Without a free descriptor it lets them wait, where Waitress would try again at once."""
 
     channel_class = Channel
-    # Judges requests by their heads.
-    is_unwelcome: Callable[[dict[str, object]], bool] | None = None
+    # Judges requests by their environ, before their bodies are read.
+    is_unwelcome: Callable[[dict[str, Any]], bool] | None = None
     # Requests go on until they end, and connections are closed when they are idle.
     draining = False
 

@@ -9,12 +9,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import ErrorTask, WSGITask
 from waitress.utilities import BadRequest
 
+from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, own_error
 from Middleware.common import instance_global_variables as instance
@@ -37,14 +39,16 @@ class Parser(HTTPRequestParser):
     Args:
         on_refusal: called then, and for a request that cannot be read. The client may still be sending, and no request
             can follow.
-        is_unwelcome: takes the head as a WSGI environ.
+        is_unwelcome: takes this parser, which has read the head and nothing else.
     """
 
     # Until the first line of the head has been read.
     path = ""
+    # Of a request with a body from the end of its head on, of others from the start of their task on.
+    environ: dict[str, Any] | None = None
 
     def __init__(self, adj: object, on_refusal: Callable[[], None],
-                 is_unwelcome: Callable[[dict[str, object]], bool] | None = None) -> None:
+                 is_unwelcome: Callable[[Parser], bool] | None = None) -> None:
         super().__init__(adj)
         self._is_unwelcome = is_unwelcome
         self._limit = instance.MAX_REQUEST_MB * MEGABYTE or UNLIMITED
@@ -70,10 +74,7 @@ class Parser(HTTPRequestParser):
         if self._is_unwelcome is None or self.completed or not self.headers_finished:
             return False
         asked, self._is_unwelcome = self._is_unwelcome, None
-        fields = {f"HTTP_{name}": value for name, value in self.headers.items()}
-        return asked({**fields, "REQUEST_METHOD": self.command, "PATH_INFO": self.path,
-                      "CONTENT_TYPE": self.headers.get("CONTENT_TYPE", ""),
-                      "CONTENT_LENGTH": self.headers.get("CONTENT_LENGTH", "")})
+        return asked(self)
 
     def _refuse(self, error: BadRequest | None) -> None:
         self.completed = True
@@ -104,6 +105,21 @@ class Task(WSGITask):
 
     # Declared by Waitress without a type.
     wrote_header: bool
+
+    def get_environment(self) -> dict[str, Any]:
+        """Return the environ of the request: the one with which its head was judged, if it was, now with the body."""
+        request: Parser = self.request
+        if request.environ is not None:
+            request.environ["wsgi.input"] = request.get_body_stream()
+            # Of a chunked body, the length was not known before.
+            request.environ["CONTENT_LENGTH"] = request.headers["CONTENT_LENGTH"]
+            return request.environ
+        environ: dict[str, Any] = super().get_environment()
+        # Waitress hides how the body comes. That there is one decides about requests, even if it is empty in the end.
+        if request.chunked:
+            environ["HTTP_TRANSFER_ENCODING"] = "chunked"
+        request.environ = environ
+        return environ
 
     def build_response_header(self) -> bytes:
         # While the server drains, the connection ends with the answer, and the answer says so.
@@ -154,7 +170,15 @@ class Channel(HTTPChannel):
 
     def parser_class(self, adj: object) -> Parser:
         """Make the parser of a request; Waitress calls it as it would call the class."""
-        return Parser(adj, self._discard_input, self.server.is_unwelcome)
+        return Parser(adj, self._discard_input, self._is_unwelcome if self.server.is_unwelcome is not None else None)
+
+    def _is_unwelcome(self, head: Parser) -> bool:
+        """Return whether a request will be refused. Its task will use the same environ, so that the answers agree."""
+        environ = Task(self, head).get_environment()
+        refused: bool = self.server.is_unwelcome(environ)
+        if refused:
+            environ[BODY_LEFT_KEY] = True
+        return refused
 
     def _discard_input(self) -> None:
         self._discards_input = True

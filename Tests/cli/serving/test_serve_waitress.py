@@ -14,6 +14,7 @@ import pytest
 from waitress.buffers import OverflowableBuffer
 
 from Middleware.cli.serving import limits, serve_waitress
+from Middleware.cli.serving.listening import bind_socket
 from Middleware.cli.serving.serve_waitress import make_server
 from Middleware.cli.serving.waitress_connections import Channel, SlowClients
 from Tests.api.front_dialects import openai_message
@@ -23,11 +24,10 @@ PIECE = b"x" * 65536
 
 
 class Running:
-    """A server and the thread that turns its loop."""
+    """A server and the thread that turns its loop. It listens on ``listener``, which is bound."""
 
-    def __init__(self, application: Callable[..., Any]) -> None:
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
+    def __init__(self, application: Callable[..., Any], listener: socket.socket | None = None) -> None:
+        listener = listener or bind_socket("127.0.0.1", 0)
         self.channels: dict[int, Any] = {}
         self.server = make_server(application, listener, self.channels)
         self.slow_clients = SlowClients()
