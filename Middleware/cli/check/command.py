@@ -18,7 +18,7 @@ from Middleware.cli.arguments import (
     parse_command_arguments,
 )
 from Middleware.cli.check.data_checks import check_conversation_modes, check_data_folders, check_modes
-from Middleware.cli.check.findings import Finding, Summary, count_of, human_text, json_text
+from Middleware.cli.check.findings import Finding, Selection, Summary, count_of, human_text, json_text
 from Middleware.cli.check.online import check_servers, origins
 from Middleware.cli.check.scope import split_words
 from Middleware.cli.check.tree_check import CheckResult, TreeCheck
@@ -34,9 +34,9 @@ from Middleware.utilities.text_utils import counted
 FileCheck = Callable[[Iterable[str]], Iterable[Finding]]
 
 DESCRIPTION = """Checks the configuration: every JSON file, what the files name, and the rules of workflows with the
-settings of each user. After names of users, it covers only what these users reach; after paths of files or folders,
-only those. Exit status: 0 if there is nothing worse than warnings (with --strict: than notes), 1 otherwise, 2 for a
-wrong command line."""
+settings of each user. Errors come first. After names of users, it covers only what these users reach; after paths of
+files or folders, only those. Exit status: 0 if there is nothing worse than warnings (with --strict: than notes), 1
+otherwise, 2 for a wrong command line."""
 
 
 def main(words: Sequence[str], check_test_files: FileCheck) -> int:
@@ -47,6 +47,10 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
     parser = build_command_parser(program_name("check"), DESCRIPTION)
     describe_positionals(parser, "NAME|FILE|FOLDER", "users, and files or folders of the configuration; default: all")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--errors", action="store_true", help="print only errors; the rest is counted")
+    which.add_argument("--notes", action="store_true",
+                       help="also print the notes about what LLM servers read again, which are counted otherwise")
     parser.add_argument("--online", action="store_true",
                         help="also ask the LLM servers whether they answer: those of the users that are named, else "
                              "those of the current one")
@@ -73,8 +77,9 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
         return 1
     finally:
         logging.disable(logging.NOTSET)
-    say(json_text(result.findings, summary) if options.json else
-        human_text(result.findings, summary, wants_colour(sys.stdout)))
+    selection = Selection(options.errors, options.notes or options.json)
+    say(json_text(result.findings, summary, selection) if options.json else
+        human_text(result.findings, summary, wants_colour(sys.stdout), selection))
     return 1 if count_of(result.findings, "error") or (
         options.strict and count_of(result.findings, "warning")) else 0
 

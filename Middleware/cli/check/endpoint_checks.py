@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from Middleware.cli.check.findings import Finding, shown_address
@@ -154,10 +155,11 @@ class EndpointCheck:
                            TURN_ON)
         if kind in KNOWN_TYPES - EMBEDDINGS_TYPES - COMPLETION_TYPES and injected_text(
                 self._content, "addTextToStartOfPrompt", "textToAddToStartOfPrompt"):
-            yield self._at("note", "addTextToStartOfPrompt", "the text stands before the newest message of the user "
-                           "only, so that the server reads this message and the answer to it again with the next one",
-                           "the text in 'lateInstruction' of the nodes that need it, or before the system prompt with "
-                           "'addTextToStartOfSystem'")
+            found = self._at("note", "addTextToStartOfPrompt", "the text stands before the newest message of the user "
+                             "only, so that the server reads this message and the answer to it again with the next "
+                             "one", "the text in 'lateInstruction' of the nodes that need it, or before the system "
+                             "prompt with 'addTextToStartOfSystem'")
+            yield replace(found, is_advice=True)
 
     def _quoted_numbers(self) -> Iterator[Finding]:
         """Yield numbers that are written as strings and sent as such, which most LLM servers refuse."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -40,6 +40,7 @@ class Finding:
         users: the users whose settings it applies to, if it does not apply to all users of the file.
         about: the file whose mistake this finding only repeats, as it cannot be used.
         offset: the index in the string at ``json_path`` to which the position belongs, if it is inside a string.
+        is_advice: a note about what servers read again, which costs time and is no mistake.
     """
 
     severity: Severity
@@ -54,6 +55,7 @@ class Finding:
     users: tuple[str, ...] = ()
     about: str = ""
     offset: int | None = None
+    is_advice: bool = False
 
     def __str__(self) -> str:
         line = f" (line {self.line})" if self.line is not None else ""
@@ -89,6 +91,13 @@ def finding_in(display: str, severity: Severity, path: str, message: str, expect
                asked_by: str = "") -> Finding:
     """Return a finding about a value of the file ``display``; the other arguments are those of ``KeyCheck``."""
     return Finding(severity, display, path, None, message, expected, suggestion, asked_by)
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings by severity, the worst first, and by file and position; advice is the last."""
+    severities = list(PLURALS)
+    return sorted(findings, key=lambda finding: (finding.is_advice, severities.index(finding.severity), finding.file,
+                                                 finding.line or 0, finding.column or 0))
 
 
 def distinct(findings: Iterable[Finding], bad_files: Container[str] = ()) -> list[Finding]:
@@ -180,15 +189,41 @@ class Summary:
     online: bool = False
 
 
-def human_text(findings: Sequence[Finding], summary: Summary, colour: bool = False) -> str:
-    """Return the findings by file, and a last line with their numbers."""
+@dataclass(frozen=True)
+class Selection:
+    """The findings to print. The numbers of a report are those of all findings.
+
+    Attributes:
+        errors: only errors.
+        advice: advice as well.
+    """
+
+    errors: bool = False
+    advice: bool = False
+
+    def of(self, findings: Iterable[Finding]) -> list[Finding]:
+        return [finding for finding in findings if (
+            finding.severity == "error" if self.errors else self.advice or not finding.is_advice)]
+
+
+def human_text(findings: Sequence[Finding], summary: Summary, colour: bool = False,
+               selection: Selection = Selection()) -> str:
+    """Return the selected findings by severity and file, and last lines with the numbers of all."""
     excerpts = Excerpts(summary.root)
     blocks = ["\n".join(_lines(finding, summary.root, colour, excerpts) for finding in group)
-              for _, group in groupby(findings, key=lambda finding: finding.file)]
+              for _, group in groupby(selection.of(findings), key=lambda finding: finding.file)]
     counts = ", ".join(counted(count, severity) for severity in PLURALS if (count := count_of(findings, severity)))
     extent = f"{counted(summary.files, 'file')}, {counted(len(summary.users), 'user')}"
     last = f"Checked {extent} in {summary.seconds:.1f} s: {counts or 'nothing wrong found'}."
-    return "\n\n".join([*blocks, last])
+    return "\n\n".join([*blocks, "\n".join([*_advice_left_out(findings, selection), last])])
+
+
+def _advice_left_out(findings: Iterable[Finding], selection: Selection) -> Iterator[str]:
+    """Yield one line in place of all advice, if it is left out."""
+    count = sum(finding.is_advice for finding in findings)
+    if count and not (selection.errors or selection.advice):
+        them = "it" if count == 1 else "them"
+        yield f"{counted(count, 'note')} about what servers read again: --notes prints {them}."
 
 
 def _lines(finding: Finding, root: str, colour: bool, excerpts: Excerpts) -> str:
@@ -206,13 +241,13 @@ def _lines(finding: Finding, root: str, colour: bool, excerpts: Excerpts) -> str
     return "\n".join(lines)
 
 
-def json_text(findings: Sequence[Finding], summary: Summary) -> str:
-    """Return one JSON document, in ASCII."""
+def json_text(findings: Sequence[Finding], summary: Summary, selection: Selection = Selection(advice=True)) -> str:
+    """Return one JSON document, in ASCII, with the selected findings and the numbers of all."""
     counts = {plural: count_of(findings, severity) for severity, plural in PLURALS.items()}
     return json.dumps({
         "configuration": os.path.abspath(summary.root), "users": list(summary.users), "files": summary.files,
         "seconds": round(summary.seconds, 3), "online": summary.online, **counts,
-        "findings": [_as_json(finding, summary.root) for finding in findings]}, indent=2)
+        "findings": [_as_json(finding, summary.root) for finding in selection.of(findings)]}, indent=2)
 
 
 def _as_json(finding: Finding, root: str) -> dict[str, object]:

@@ -54,6 +54,10 @@ class NodeView:
         where = path or (child(self.path, key) if key else self.path)
         return Finding(severity, self.loaded.display, where, None, f"{self.label}: {message}", expected, suggestion)
 
+    def advice(self, key: str, message: str, expected: str) -> Finding:
+        """Return a note about what a server reads again because of ``key`` ("": the node)."""
+        return replace(self.finding("note", key, message, expected=expected), is_advice=True)
+
     def at(self, severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
         """Return a finding at ``path``, with the arguments of ``KeyCheck``."""
         return self.finding(severity, "", message, expected=expected, suggestion=suggestion, path=path)

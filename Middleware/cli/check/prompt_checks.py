@@ -15,7 +15,7 @@ from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label, texts_in
 from Middleware.cli.check.text_checks import variables_in
 from Middleware.llmapis.call_turns import group_of, model_of, server_of
-from Middleware.utilities.config.check import Severity, quoted
+from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.declarations import number_from
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE, is_responder
@@ -61,22 +61,14 @@ class Beginnings:
     def __init__(self) -> None:
         self._nodes: list[tuple[NodeView, Lookups]] = []
         self._calls: _Calls = defaultdict(list)
-        # Endpoint, in lower case -> the LLM nodes that name it.
-        self._on: dict[str, set[tuple[str, int]]] = defaultdict(set)
-        # Whether a node takes its endpoint from a variable, so that it may be any of them.
-        self._anywhere = False
 
     def add(self, views: Iterable[NodeView], lookups: Lookups) -> None:
         """Add the nodes of a workflow."""
         for view in views:
             for child in child_workflows(view, lookups) or ():
                 self._calls[child.display].append((view, lookups))
-            if "systemPrompt" not in view.keys:
-                continue
-            self._nodes.append((view, lookups))
-            endpoint = _endpoint_name(view)
-            self._anywhere = self._anywhere or "{" in endpoint
-            self._on[endpoint.casefold()].add((view.loaded.display, view.index))
+            if "systemPrompt" in view.keys:
+                self._nodes.append((view, lookups))
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings about all nodes."""
@@ -84,7 +76,7 @@ class Beginnings:
             prompt = _Prompt(view, lookups, self._calls)
             yield from prompt.constant_text_last()
             if _messages_follow(view):
-                yield from prompt.changing_beginning("note" if self._is_alone(view) else "warning")
+                yield from prompt.changing_beginning()
                 yield from prompt.sliding_window()
         files: dict[str, list[_Place]] = defaultdict(list)
         for view, lookups in self._nodes:
@@ -94,9 +86,6 @@ class Beginnings:
         for places in files.values():
             yield from _different_beginnings(places)
             yield from _alternating_models(places)
-
-    def _is_alone(self, view: NodeView) -> bool:
-        return not self._anywhere and len(self._on[_endpoint_name(view).casefold()]) == 1
 
 
 def _endpoint_name(view: NodeView) -> str:
@@ -131,10 +120,10 @@ def _different_beginnings(places: Sequence[_Place]) -> Iterator[Finding]:
             continue
         told.add(place.model)
         key = "systemPrompt" if "systemPrompt" in view.node else ""
-        yield view.finding("note", key, f"the node begins with another system prompt than {other.label}, and the "
-                           "server runs one call at a time, so that each reads all of its prompt again",
-                           expected="the same 'systemPrompt' in both, with what each is to do in 'lateInstruction'; or "
-                                    "a server with two slots, and 'parallelCalls' 2")
+        yield view.advice(key, f"the node begins with another system prompt than {other.label}, and the server runs "
+                          "one call at a time, so that each reads all of its prompt again",
+                          "the same 'systemPrompt' in both, with what each is to do in 'lateInstruction'; or a server "
+                          "with two slots, and 'parallelCalls' 2")
 
 
 def _alternating_models(places: Sequence[_Place]) -> Iterator[Finding]:
@@ -150,8 +139,8 @@ def _alternating_models(places: Sequence[_Place]) -> Iterator[Finding]:
         around = next((places[number] for number, model in others.items() if number < index and model in later), None)
         if around is not None:
             told.add(name.casefold())
-            yield place.view.finding(
-                "note", "endpointName", f"the model of endpoint '{name}' is loaded between two calls of endpoint "
+            yield place.view.advice(
+                "endpointName", f"the model of endpoint '{name}' is loaded between two calls of endpoint "
                 f"'{_endpoint_name(around.view)}', which has the same memory ('swapGroup' {quoted(group)})",
                 expected=f"'swapStandIn' in the file of endpoint '{name}', or all calls of a model one after the other")
 
@@ -160,7 +149,7 @@ def check_block_size(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Yield a finding if windows of messages would begin with the assistant every second time."""
     if BLOCK_SIZE in view.keys:
         for message, expected in odd_block_size(view.node.get(BLOCK_SIZE)):
-            yield view.finding("warning", BLOCK_SIZE, message, expected=expected)
+            yield view.finding("note", BLOCK_SIZE, message, expected=expected)
 
 
 def check_relative_times(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
@@ -168,9 +157,9 @@ def check_relative_times(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     relative = "useRelativeTimestamps"
     if _messages_follow(view) and NODE.flag(view.node, relative) and NODE.flag(
             view.node, "addDiscussionIdTimestampsForLLM"):
-        yield view.finding("warning", relative, "the messages say how long ago they were sent, which changes from call "
-                           "to call, so that the server reads the whole conversation again",
-                           expected=f"times that stay the same, without '{relative}'")
+        yield view.advice(relative, "the messages say how long ago they were sent, which changes from call to call, so "
+                          "that the server reads the whole conversation again",
+                          f"times that stay the same, without '{relative}'")
 
 
 def _messages_follow(view: NodeView) -> bool:
@@ -194,23 +183,22 @@ class _Prompt:
     lookups: Lookups
     calls: _Calls
 
-    def changing_beginning(self, severity: Severity) -> Iterator[Finding]:
-        """Yield what changes in front of the messages. ``severity`` is that of outputs of other nodes."""
-        yield from self._changing("systemPrompt", "the system prompt holds", [self.view.node.get("systemPrompt")],
-                                  severity)
+    def changing_beginning(self) -> Iterator[Finding]:
+        """Yield what changes in front of the messages."""
+        yield from self._changing("systemPrompt", "the system prompt holds", [self.view.node.get("systemPrompt")])
         examples = [text for _, text in example_texts(self.view.node)]
-        yield from self._changing(EXAMPLES, "an example holds", examples, severity)
+        yield from self._changing(EXAMPLES, "an example holds", examples)
 
-    def _changing(self, key: str, subject: str, texts: Iterable[object], severity: Severity) -> Iterator[Finding]:
+    def _changing(self, key: str, subject: str, texts: Iterable[object]) -> Iterator[Finding]:
         found = self._origins(texts)
         time = next((name for name in found if name in TIMES), "")
         if time:
-            yield self.view.finding("warning", key, f"{subject} the time ({{{time}}}), which changes from call to "
-                                    f"call, {_AFTER}", expected="the time in 'lateSystemPrompt'; the date may stay")
+            yield self.view.advice(key, f"{subject} the time ({{{time}}}), which changes from call to call, {_AFTER}",
+                                   "the time in 'lateSystemPrompt'; the date may stay")
         others = [label for label in found if label not in TIMES]
         if others:
-            yield self.view.finding(severity, key, f"{subject} the output of {others[0]}, which changes from call to "
-                                    f"call, {_AFTER}", expected="that output in 'lateSystemPrompt'")
+            yield self.view.advice(key, f"{subject} the output of {others[0]}, which changes from call to call, "
+                                   f"{_AFTER}", "that output in 'lateSystemPrompt'")
 
     def _origins(self, texts: Iterable[object]) -> list[str]:
         origins = _Origins(self.view.loaded, self.lookups, self.calls, self.view.loaded.display)
@@ -236,9 +224,9 @@ class _Prompt:
             key, size = COUNT, f"more than {count} messages"
         else:
             return
-        yield self.view.finding("note", key, f"in a conversation with {size}, each message moves the beginning of "
-                                "what is sent, so that the server reads all of it again",
-                                expected=f"'{BLOCK_SIZE}' in the node or the user file, such as 10")
+        yield self.view.advice(key, f"in a conversation with {size}, each message moves the beginning of what is sent, "
+                               "so that the server reads all of it again",
+                               f"'{BLOCK_SIZE}' in the node or the user file, such as 10")
 
     def constant_text_last(self) -> Iterator[Finding]:
         """Yield a finding if much text that never changes stands behind the conversation, which always does."""
@@ -256,11 +244,10 @@ class _Prompt:
                     key == EXAMPLES and self._origins([f"{{{one}}}"]))), "")
                 where = key if name else ""
         if constant > MOST_CONSTANT:
-            yield self.view.finding("note", where, f"{constant} characters that never change stand behind "
-                                    f"{{{name}}}, so that the server reads them again with each message",
-                                    expected="examples that never change, or that one as the last"
-                                    if where == EXAMPLES else
-                                    "text that never changes in 'systemPrompt', or at the beginning of 'prompt'")
+            yield self.view.advice(where, f"{constant} characters that never change stand behind {{{name}}}, so that "
+                                   "the server reads them again with each message",
+                                   "examples that never change, or that one as the last" if where == EXAMPLES else
+                                   "text that never changes in 'systemPrompt', or at the beginning of 'prompt'")
 
     def _variables(self) -> Mapping[str, object]:
         return {**self.lookups.user_variables(), **self.view.loaded.variables}

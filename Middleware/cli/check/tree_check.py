@@ -10,7 +10,7 @@ from typing import Any
 from Middleware.cli.check.call_checks import Inputs
 from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_key, check_presets_anywhere
 from Middleware.cli.check.file_checks import SETTINGS, SourceCheck, check_source
-from Middleware.cli.check.findings import Finding, distinct
+from Middleware.cli.check.findings import Finding, distinct, in_order
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.prompt_checks import Beginnings
 from Middleware.cli.check.scope import EVERYTHING, Scope
@@ -37,7 +37,7 @@ class CheckResult:
     """The result of a check.
 
     Attributes:
-        findings: by file and JSON path.
+        findings: in the order of ``in_order``.
         files: how many files were read.
         users: the users whose settings were used.
         workflows: the workflows that each of them reaches, by how messages name their files.
@@ -56,7 +56,7 @@ class CheckResult:
 
     def add(self, findings: Iterable[Finding]) -> None:
         """Add the findings of other checks, which have positions."""
-        self.findings = _in_order([*self.findings, *findings])
+        self.findings = in_order([*self.findings, *findings])
 
 
 # What the settings of a user choose the folder of, or allow.
@@ -314,11 +314,7 @@ def _merged(found: Sequence[tuple[str, Finding]], users: dict[str, set[str]]) ->
         # The paths that were tried differ between users; the mistake does not.
         key = (finding.file, finding.json_path, finding.severity, finding.message.partition(" Looked for:")[0])
         together.setdefault(key, (finding, set()))[1].add(user)
-    return _in_order(distinct((_for_users(finding, whose, users) for finding, whose in together.values()), bad))
-
-
-def _in_order(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
+    return in_order(distinct((_for_users(finding, whose, users) for finding, whose in together.values()), bad))
 
 
 def _for_users(finding: Finding, whose: set[str], users: dict[str, set[str]]) -> Finding:

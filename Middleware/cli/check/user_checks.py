@@ -230,7 +230,7 @@ class UserCheck:
     # -- other names -------------------------------------------------------------------------------------------------
     def _block_size(self) -> Iterator[Finding]:
         for message, expected in odd_block_size(self._settings.get("messageBlockSize")):
-            yield self._at("warning", "messageBlockSize", message, expected)
+            yield self._at("note", "messageBlockSize", message, expected)
 
     def _template(self) -> Iterator[Finding]:
         name = self._name("chatPromptTemplateName")

@@ -218,6 +218,32 @@ def test_another_spelling_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFi
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
+ADVISED = nodes(llm(systemPrompt="{current_time_24h}"))
+
+
+@pytest.mark.parametrize(("words", "shown", "status"), [
+    ((), ["error", "warning"], 1), (("--notes",), ["error", "warning", "note"], 1), (("--errors",), ["error"], 1),
+    (("--errors", "Workflows"), [], 0), (("--strict", "Workflows"), [], 0), (("--notes", "Workflows"), ["note"], 0)])
+def test_which_findings_are_printed(words: tuple[str, ...], shown: list[str], status: int, tmp_path: Path,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit status does not depend on it, and JSON has all."""
+    write_tree(tmp_path, changed(USER, routingConfig="rutes", port="abc"), ADVISED)
+    assert check(["--PublicDirectory", str(tmp_path), *words]) == status
+    text = capsys.readouterr().out
+    assert re.findall(r"^\S+: (error|warning|note): ", text, re.MULTILINE) == shown
+    assert ("1 note about what servers read again: --notes prints it.\n" in text) == (
+        "--notes" not in words and "--errors" not in words)
+    assert ("1 error, 1 warning, 1 note." if "Workflows" not in words else "1 note.") in text
+    check(["--PublicDirectory", str(tmp_path), "--json", *words])
+    told = json.loads(capsys.readouterr().out)
+    assert told["notes"] == 1 and ("note" in [one["severity"] for one in told["findings"]]) == ("--errors" not in words)
+
+
+def test_errors_and_notes_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        check(["--PublicDirectory", str(tmp_path), "--errors", "--notes"])
+
+
 def test_one_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree(tmp_path, put("Users/bob.json", "{"), put("Workflows/bob/x.json", "{"))
     assert check(["--PublicDirectory", str(tmp_path), "--User", "alice"]) == 0

@@ -4,16 +4,20 @@ from __future__ import annotations
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from Middleware.cli.check.findings import Finding, Summary, human_text, json_text, path_shown
+from Middleware.cli.check.findings import Finding, Selection, Summary, human_text, in_order, json_text, path_shown
 from Middleware.utilities.terminal import wants_colour
+from Tests.tables import table
 
 BAD = Finding("error", "Users/ann.json", "port", 3, "it is bad", "good", "better", column=5)
 WORSE = Finding("warning", "Users/ann.json", "", None, "it is odd", users=("ann", "bob"))
 NOTE = Finding("note", "Workflows/a/B.json", "nodes[0]", 1, "so be it", column=1)
+ADVICE = Finding("note", "Users/ann.json", "x", 1, "it is read again", is_advice=True)
+FIRST = Finding("error", "Workflows/z/Z.json", "", 9, "it is missing")
 
 
 class Terminal(io.StringIO):
@@ -34,6 +38,35 @@ def test_by_file(summary: Summary) -> None:
         f"{ann}: warning: it is odd", "    With the settings of: ann, bob", "",
         f"{other}:1:1: note: nodes[0]: so be it", "",
         "Checked 12 files, 2 users in 0.3 s: 1 error, 1 warning, 1 note."]
+
+
+def test_order() -> None:
+    last = replace(ADVICE, file="Workflows/a/B.json")
+    assert in_order([last, ADVICE, NOTE, WORSE, FIRST, BAD]) == [BAD, FIRST, WORSE, NOTE, ADVICE, last]
+
+
+READ_AGAIN = "about what servers read again: --notes prints"
+
+
+@table(("selection", "findings", "printed", "last"), [
+    (Selection(), [FIRST, WORSE, NOTE, ADVICE], ["is missing", "is odd", "so be it"],
+     f"1 note {READ_AGAIN} it.\nChecked 12 files, 2 users in 0.3 s: 1 error, 1 warning, 2 notes."),
+    (Selection(), [ADVICE] * 3, [], f"3 notes {READ_AGAIN} them.\nChecked 12 files, 2 users in 0.3 s: 3 notes."),
+    (Selection(advice=True), [FIRST, WORSE, NOTE, ADVICE], ["is missing", "is odd", "so be it", "is read again"],
+     "\n\nChecked 12 files, 2 users in 0.3 s: 1 error, 1 warning, 2 notes."),
+    (Selection(errors=True), [FIRST, BAD, WORSE, NOTE, ADVICE], ["is missing", "is bad"],
+     "\n\nChecked 12 files, 2 users in 0.3 s: 2 errors, 1 warning, 2 notes."),
+    (Selection(errors=True), [WORSE, ADVICE], [], "Checked 12 files, 2 users in 0.3 s: 1 warning, 1 note.")])
+def test_selection(selection: Selection, findings: list[Finding], printed: list[str], last: str,
+                   summary: Summary) -> None:
+    text = human_text(findings, summary, selection=selection)
+    assert [message for message in ("is missing", "is bad", "is odd", "so be it", "is read again")
+            if message in text] == printed
+    assert text.endswith(last)
+    told = json.loads(json_text(findings, summary, selection))
+    assert len(told["findings"]) == len(printed)
+    assert (told["errors"], told["warnings"], told["notes"]) == tuple(
+        sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note"))
 
 
 def test_nothing(summary: Summary) -> None:

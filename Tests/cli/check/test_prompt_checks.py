@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,61 +49,63 @@ TIME = "the time in 'lateSystemPrompt'"
 OUTPUT = "that output in 'lateSystemPrompt'"
 BLOCKS = "'messageBlockSize' in the node or the user file, such as 10"
 FIRST = "text that never changes in 'systemPrompt', or at the beginning of 'prompt'"
+ADVICE = re.compile("reads? .*again|which changes from call to call|is loaded between two calls")
+"""What costs time only. The other findings are about prompts that a model refuses, and about names."""
 FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
     "time": (
         (nodes(answer(systemPrompt="It is {current_time_24h}.")),),
-        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_24h})", TIME)),
+        ("note", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_24h})", TIME)),
     "time in a template": (
         (nodes(answer(jinja2=True, systemPrompt="{% if 1 %}It is {{ current_time_12h }}.{% endif %}")),),
-        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_12h})", TIME)),
+        ("note", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_12h})", TIME)),
     "time since the last message": (
         (nodes(answer(systemPrompt="{time_context_summary}")),),
-        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({time_context_summary})", TIME)),
+        ("note", GENERAL, "nodes[0].systemPrompt", "holds the time ({time_context_summary})", TIME)),
     "time of a static text": (
         (nodes({"type": "StaticResponse", "content": "Now: {current_time_12h}"},
                answer(systemPrompt="{agent1Output}")),),
-        ("warning", GENERAL, "nodes[1].systemPrompt", "holds the time ({current_time_12h})", TIME)),
+        ("note", GENERAL, "nodes[1].systemPrompt", "holds the time ({current_time_12h})", TIME)),
     "time in a variable of the file": (
         (workflow(answer(systemPrompt="{clock}"), clock="It is {current_time_24h}."),),
-        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_24h})", TIME)),
+        ("note", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_24h})", TIME)),
     "time in a variable of the user": (
         (nodes(answer(systemPrompt="{clock}")),
          changed(USER, userWideWorkflowVariables={"clock": "{current_time_24h}"})),
-        ("warning", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_24h})", TIME)),
+        ("note", GENERAL, "nodes[0].systemPrompt", "holds the time ({current_time_24h})", TIME)),
     "plan": (
         (nodes(PLAN, answer(systemPrompt="Keep to this plan: {agent1Output}")),),
-        ("warning", GENERAL, "nodes[1].systemPrompt", "node 2 'Answer': the system prompt holds the output of node 1 "
+        ("note", GENERAL, "nodes[1].systemPrompt", "node 2 'Answer': the system prompt holds the output of node 1 "
          "'Plan', which changes from call to call", OUTPUT)),
     "joined summary": (
         (nodes(SUMMARY, {"type": "StringConcatenator", "strings": ["So far: ", "{agent1Output}"]},
                answer(systemPrompt="{agent2Output}")),),
-        ("warning", GENERAL, "nodes[2].systemPrompt", "the output of node 1 'Summary'", OUTPUT)),
+        ("note", GENERAL, "nodes[2].systemPrompt", "the output of node 1 'Summary'", OUTPUT)),
     "child": (
         (nodes({"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
                 "scoped_variables": ["x"], "title": "Recall"}, answer(systemPrompt="{agent1Output}")),),
-        ("warning", GENERAL, "nodes[1].systemPrompt", "the output of node 1 'Recall'", OUTPUT)),
+        ("note", GENERAL, "nodes[1].systemPrompt", "the output of node 1 'Recall'", OUTPUT)),
     "input of a child": (
         (nodes(PLAN, {"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
                       "scoped_variables": ["x", "Plan: {agent1Output}"], "returnToUser": True}),
          put(CHILD, {"nodes": [answer(systemPrompt="{agent1Input} {agent2Input}")]})),
-        ("warning", CHILD, "nodes[0].systemPrompt", "the output of node 1 'Plan' of workflow 'alice/General'", OUTPUT)),
+        ("note", CHILD, "nodes[0].systemPrompt", "the output of node 1 'Plan' of workflow 'alice/General'", OUTPUT)),
     "time of a child's input": (
         (nodes({"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
                 "jinja2": True, "scoped_variables": "{{ current_time_24h }}", "returnToUser": True}),
          put(CHILD, {"nodes": [answer(systemPrompt="{agent1Input}")]})),
-        ("warning", CHILD, "nodes[0].systemPrompt", "the system prompt holds the time ({current_time_24h})", TIME)),
+        ("note", CHILD, "nodes[0].systemPrompt", "the system prompt holds the time ({current_time_24h})", TIME)),
     "input that a child passes back": (
         (nodes(PLAN, {"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
                       "scoped_variables": ["{agent1Output}"], "title": "Join"}, answer(systemPrompt="{agent2Output}")),
          put(CHILD, {"nodes": [{"type": "StaticResponse", "content": "Plan: {agent1Input}"}]})),
-        ("warning", GENERAL, "nodes[2].systemPrompt", "the output of node 2 'Join'", OUTPUT)),
+        ("note", GENERAL, "nodes[2].systemPrompt", "the output of node 2 'Join'", OUTPUT)),
     "plan in an example": (
         (nodes(PLAN, answer(exampleTurns=[{"user": "a", "assistant": "b"}, {"user": "{agent1Output}",
                                                                             "assistant": "c"}])),),
-        ("warning", GENERAL, "nodes[1].exampleTurns", "an example holds the output of node 1 'Plan'", OUTPUT)),
+        ("note", GENERAL, "nodes[1].exampleTurns", "an example holds the output of node 1 'Plan'", OUTPUT)),
     "time in an example": (
         (nodes(answer(exampleTurns=[{"user": "What time is it?", "assistant": "{current_time_24h}"}])),),
-        ("warning", GENERAL, "nodes[0].exampleTurns", "an example holds the time ({current_time_24h})", TIME)),
+        ("note", GENERAL, "nodes[0].exampleTurns", "an example holds the time ({current_time_24h})", TIME)),
     "examples behind the conversation": (
         (nodes(answer(exampleTurns=[{"user": "{chat_user_prompt_last_five}", "assistant": "b"},
                                     {"user": LONG, "assistant": "c"}], prompt="Hello")),),
@@ -183,18 +186,18 @@ FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
         ("error", SPARE, "swapStandIn", "endpoint 'Mian' does not exist in Endpoints/home", "")),
     "relative times": (
         (nodes(answer(**RELATIVE)),),
-        ("warning", GENERAL, "nodes[0].useRelativeTimestamps", "node 1 'Answer': the messages say how long ago",
+        ("note", GENERAL, "nodes[0].useRelativeTimestamps", "node 1 'Answer': the messages say how long ago",
          "without 'useRelativeTimestamps'")),
     "odd block size": (
         (nodes(answer(messageBlockSize=7)),),
-        ("warning", GENERAL, "nodes[0].messageBlockSize", "node 1 'Answer': 'messageBlockSize' is 7, which is odd",
+        ("note", GENERAL, "nodes[0].messageBlockSize", "node 1 'Answer': 'messageBlockSize' is 7, which is odd",
          "an even number, such as 8")),
     "odd block size as text": (
         (nodes(answer(messageBlockSize="11")),),
-        ("warning", GENERAL, "nodes[0].messageBlockSize", "is 11, which is odd", "such as 12")),
+        ("note", GENERAL, "nodes[0].messageBlockSize", "is 11, which is odd", "such as 12")),
     "odd block size of the user": (
         (changed(USER, messageBlockSize=9),),
-        ("warning", USER, "messageBlockSize", "'messageBlockSize' is 9, which is odd", "such as 10")),
+        ("note", USER, "messageBlockSize", "'messageBlockSize' is 9, which is odd", "such as 10")),
     "text before the newest message": (
         (changed(ENDPOINT, addTextToStartOfPrompt=True, textToAddToStartOfPrompt="/no_think "),),
         ("note", ENDPOINT, "addTextToStartOfPrompt", "before the newest message of the user only",
@@ -284,6 +287,7 @@ FINE: dict[str, tuple[Mistake, ...]] = {
 def test_what_is_found(tree: TreeLab, mistakes: tuple[Mistake, ...], expected: Expected) -> None:
     found = tree.check(*mistakes)
     assert [(one.severity, one.file, one.json_path) for one in found] == [expected[:3]], found
+    assert found[0].is_advice == bool(ADVICE.search(found[0].message)), found
     assert found[0].line is not None
     assert expected[3] in found[0].message and expected[4] in found[0].expected, found
 
