@@ -11,6 +11,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from Middleware.cli.keys import script as main
+from Middleware.cli.standard_streams import run_command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -32,6 +32,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from Middleware.cli.arguments import DATABASE_VARIABLE, LaunchArguments, apply_arguments, database_of_environment
 from Middleware.cli.console import StartError
 from Middleware.cli.preparation import require_database_packages
+from Middleware.cli.standard_streams import run_command
 from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.utilities import config_utils, sqlite
 from Middleware.utilities.conversations.discussion_folder import stored_discussion
@@ -287,4 +288,4 @@ class _Run:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from Middleware.cli.standard_streams import run_command
 from Scripts.generate.config_schemas import set_up_vscode
 
 
@@ -29,4 +30,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

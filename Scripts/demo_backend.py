@@ -16,6 +16,8 @@ from Middleware.cli.demo_backend import answer as answer
 from Middleware.cli.demo_backend import is_running as is_running
 from Middleware.cli.demo_backend import main as main
 from Middleware.cli.demo_backend import start as start
+from Middleware.cli.standard_streams import prepare_streams
 
 if __name__ == "__main__":
+    prepare_streams()
     sys.exit(main())

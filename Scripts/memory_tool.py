@@ -11,6 +11,7 @@ if __name__ == "__main__":
     prerequisites.require_packages()
 
 from Middleware.cli.discussions.command import run as main
+from Middleware.cli.standard_streams import run_command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

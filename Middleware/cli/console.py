@@ -1,11 +1,11 @@
-"""The console and the process: safe output, the limit of open files, and the words of command lines."""
+"""The process: the limit of open files, printed lines, and the words of command lines."""
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import sys
 
+from Middleware.cli.standard_streams import prepare_streams
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import COMPOSE_RUN, START_SCRIPT, command, in_project_container
 
@@ -18,16 +18,9 @@ class StartError(Exception):
 
 
 def prepare_process() -> None:
-    """Make output safe on a console that cannot show every character, and allow enough open sockets."""
-    make_output_safe()
+    """Make the standard streams safe, and allow enough open sockets."""
+    prepare_streams()
     raise_descriptor_limit()
-
-
-def make_output_safe() -> None:
-    """Write characters that the console's encoding lacks as escapes, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:

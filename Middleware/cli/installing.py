@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from Middleware.cli.standard_streams import prepare_streams
+
 INTERRUPTED = 130
 # A longer line would wrap, and could not be rewritten.
 WIDTH = 70
@@ -129,4 +131,6 @@ class Progress:
 
 
 if __name__ == "__main__":
+    # The installation goes on when nobody reads what it prints: the start waits for it.
+    prepare_streams()
     sys.exit(main(sys.argv[1:]))

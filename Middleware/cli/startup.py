@@ -20,7 +20,8 @@ from Middleware.cli.console import StartError, prepare_process, program_name, sa
 from Middleware.cli.preparation import build_application, build_records, configure, require_optional_packages
 from Middleware.cli.running_server import announced
 from Middleware.cli.serving.listening import bind_socket, url_of
-from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
+from Middleware.cli.signals import end_orderly
+from Middleware.cli.standard_streams import run_command
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import CHILD_VARIABLE
 from Middleware.utilities.http.addresses import is_loopback
@@ -100,7 +101,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
         prepare_process()
         command = find_command(argv)
     if command is not None:
-        return _run_command(command)
+        return run_command(command)
     try:
         with _collector_off():
             launch = prepare(argv, threads, shares, several)
@@ -121,15 +122,6 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
         traceback.print_exc()
         return 1
     return 0
-
-
-def _run_command(command: Callable[[], int]) -> int:
-    """Run a sub-command and return its exit status. An interrupted one does not count as successful."""
-    interrupt_on_signals()
-    try:
-        return command()
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
 @contextmanager

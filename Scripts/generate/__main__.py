@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+from Middleware.cli.standard_streams import run_command
 from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import (
     config_schemas,
@@ -54,4 +55,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

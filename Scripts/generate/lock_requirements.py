@@ -18,6 +18,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from Middleware.cli.standard_streams import run_command
+
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_PYTHON = "3.11"
 LOCKS = (("requirements.txt", "requirements.lock"), ("requirements-test.txt", "requirements-test.lock"),
@@ -53,4 +55,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from Middleware.cli.standard_streams import run_command
+
 VENDOR = Path(__file__).resolve().parents[2] / "Middleware" / "api" / "console" / "static" / "vendor"
 LIST = "vendor.json"
 
@@ -133,4 +135,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -223,8 +223,6 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
     except (NotDoneError, StartError, catalog.NoSuchDiscussionError, removal.RemovalRefusedError,
             WilmerError) as error:
         output.print_error(str(error))
-    except BrokenPipeError:  # "memory list | head"
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, sqlite3.Error) as error:
         output.print_error(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:

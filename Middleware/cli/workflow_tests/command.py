@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from Middleware.cli.check.findings import Finding, path_shown
-from Middleware.cli.console import make_output_safe, program_name, say
+from Middleware.cli.console import program_name, say
 from Middleware.cli.signals import INTERRUPTED
 from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.cli.workflow_tests.running import DEFAULT_JOBS, Result, run_tests
@@ -94,7 +94,6 @@ def main(argv: Sequence[str]) -> int:
 
     Returns 0 if all passed, 1 if one failed, 2 for wrong use or a test file that cannot be used, 130 if interrupted.
     """
-    make_output_safe()
     try:
         return _main(build_parser().parse_args(argv))
     except KeyboardInterrupt:
