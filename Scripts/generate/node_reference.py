@@ -29,7 +29,7 @@ The examples use what `bash run_linux.sh init` writes ([getting started](getting
 endpoints `Main` and `Worker`. Save each file under the path above it. A file
 `Public/Configs/Workflows/me/mail/_DefaultWorkflow.json` is the model `me:mail` in your client's list a second later;
 in most clients, you have to reload the list. `bash run_linux.sh check` finds mistakes. The
-[cookbook](cookbook/README.md) has ten larger examples.
+[cookbook](cookbook/README.md) has larger examples.
 
 In the tables of keys, *Variables* says which [variables](variables.md) work in the value: **all**, such as
 `{agent1Output}` or `{chat_user_prompt_last_one}`; or those that are known **early**, before the node's endpoint is:
