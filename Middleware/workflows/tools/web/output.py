@@ -5,9 +5,9 @@ import codecs
 import json
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 
 from Middleware.workflows.tools.web.fetch import ResponseTooLargeError, WebFetchError, WebResponse
+from Middleware.workflows.tools.web.html_text import visible_text
 
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 _META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
@@ -15,87 +15,6 @@ _META_WITHIN_BYTES = 2048
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 Stopped = Callable[[], bool]
-
-
-HIDDEN_ELEMENTS = frozenset({"script", "style", "head", "noscript", "iframe"})
-# What is parsed between two looks at ``stopped``.
-PIECE_CHARACTERS = 64 * 1024
-# How many characters may be read again for each "<" of an unfinished end, which may be text after all.
-MOST_EFFORT = 4_000_000
-
-
-def visible_text(html: str, stopped: Callable[[], bool] = lambda: False) -> str:
-    """Return the page's pieces of text, each trimmed, one per line; entities decoded, hidden elements left out.
-
-    Takes any string; one that is not HTML is returned trimmed. Large pages take seconds: once ``stopped`` returns True,
-    the rest is left out.
-    """
-    reader, start = _Reader(), 0
-    while start < len(html) and not stopped():
-        # The parser scans the unfinished rest again with each feed; growing pieces keep the effort linear.
-        end = start + max(PIECE_CHARACTERS, len(reader.rawdata))
-        reader.feed(html[start:end])
-        start = end
-    rest = reader.rawdata
-    if len(rest) <= PIECE_CHARACTERS and len(rest) * rest.count("<") <= MOST_EFFORT:
-        # A longer rest is a tag or comment that never ends, which browsers hide too.
-        reader.close()
-    return "\n".join(reader.finished())
-
-
-class _Reader(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self._pieces: list[str] = []
-        # The data that belongs to one piece.
-        self._open: list[str] = []
-        self._hidden, self._depth = "", 0
-
-    def finished(self) -> list[str]:
-        self._end_piece()
-        return self._pieces
-
-    def handle_data(self, data: str) -> None:
-        if not self._hidden:
-            self._open.append(data)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._end_piece()
-        # The end tag of head may be left out.
-        if self._hidden == "head" and tag == "body":
-            self._hidden = ""
-        if not self._hidden and tag in HIDDEN_ELEMENTS:
-            self._hidden, self._depth = tag, 0
-        if tag == self._hidden:
-            self._depth += 1
-
-    def handle_endtag(self, tag: str) -> None:
-        self._end_piece()
-        if tag == self._hidden:
-            self._depth -= 1
-            if self._depth == 0:
-                self._hidden = ""
-
-    def _skip(self, data: str) -> None:
-        self._end_piece()
-
-    handle_comment = handle_pi = unknown_decl = _skip
-
-    def handle_decl(self, decl: str) -> None:
-        self._end_piece()
-
-    def parse_marked_section(self, i: int, report: bool = True) -> int:
-        try:
-            return super().parse_marked_section(i, report)
-        # "<![" before something unknown, which browsers treat as a comment.
-        except AssertionError:
-            return self.parse_bogus_comment(i)
-
-    def _end_piece(self) -> None:
-        text = "".join(self._open).strip()
-        self._open.clear()
-        if text:
-            self._pieces.append(text)
 
 
 def render_response(response: WebResponse, output_format: str, stopped: Stopped) -> str:
