@@ -131,7 +131,9 @@ def _on_event(event: str, _args: object) -> None:
     if (event != "subprocess.Popen" and event not in _UNTRACEABLE) or (call := _current.get()) is None:
         return
     # The event names the command only; the object that will know the number is the one whose method raises the event.
-    owner = sys._getframe(1).f_locals.get("self") if event == "subprocess.Popen" else None
+    # For one start that may be two events: subprocess.Popen starts most programs with os.posix_spawn.
+    frame = sys._getframe(1)
+    owner = frame.f_locals.get("self") if frame.f_globals is vars(subprocess) else None
     call.add(owner if isinstance(owner, subprocess.Popen) else None, event)
 
 

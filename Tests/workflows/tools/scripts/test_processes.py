@@ -39,6 +39,7 @@ WAYS = {
     "run": "subprocess.run(command, check=True)",
     "output": "subprocess.check_output(command)",
     "shell": "subprocess.run(subprocess.list2cmdline(command), shell=True)",
+    "without closing files": "subprocess.run(command, close_fds=False)",  # os.posix_spawn in older Pythons
     "os.popen": "os.popen(subprocess.list2cmdline(command)).read()",
     "asyncio": "asyncio.run(in_a_loop(command))",
     "not waited for": "subprocess.Popen(command); sleep_until(pids + '.release')",
@@ -206,18 +207,28 @@ def test_a_start_that_failed_delays_the_end_only_for_a_moment(sleeper: subproces
     assert sleeper.poll() is None
 
 
-def test_what_cannot_be_found_is_logged(script: Callable[[str], str], caplog: pytest.LogCaptureFixture) -> None:
-    path = script("""
-        import os, time
-        def Invoke():
-            os.system("exit 0")
-            time.sleep(0.5)
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no os.posix_spawn")
+@pytest.mark.parametrize("start", ["os.system('exit 0')", "os.waitpid(os.posix_spawn(python, [python, '-V'], {}), 0)",
+                                   "Own([python, '-V']).wait()"])
+def test_what_cannot_be_found_is_logged(script: Callable[[str], str], caplog: pytest.LogCaptureFixture,
+                                        start: str) -> None:
+    path = script(f"""
+        import os, subprocess
+        class Own(subprocess.Popen):
+            def wait(self):
+                os.system("exit 0")
+                return super().wait()
+        def Invoke(python, started, release):
+            {start}
+            started.set()
+            release.wait(60)
         """)
-    request = RequestContext()
-    stop_when(lambda: len(running_scripts()) == 1 and (time.sleep(0.3) or True), request)
+    request, started, release = RequestContext(), threading.Event(), threading.Event()
+    stop_when(started.is_set, request)
     with request_scope(request), pytest.raises(EarlyTerminationException):
-        run_dynamic_module(path)
-    assert "has used os.system" in caplog.text
+        run_dynamic_module(path, sys.executable, started, release)
+    release.set()
+    assert f"has used {'os.posix_spawn' if 'spawn' in start else 'os.system'}" in caplog.text
 
 
 def test_one_that_has_ended_is_not_touched(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
