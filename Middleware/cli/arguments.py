@@ -29,6 +29,7 @@ class LaunchArguments:
     """The values on the command line. None or an empty list means that the option was not given.
 
     Attributes:
+        first_word: the configuration folder if it was given without its flag.
         concurrency_timeout: seconds a request waits for a slot.
         workers: how many processes serve; with more than one, this process only starts them.
         drain_seconds: how long requests may go on after a signal to stop; 0: they are cancelled.
@@ -47,6 +48,7 @@ class LaunchArguments:
     """
 
     config_directory: str | None = None
+    first_word: str | None = None
     public_directory: str | None = None
     discussion_directory: str | None = None
     sqlite_directory: str | None = None
@@ -134,11 +136,25 @@ def build_parser(program: str | None = None, commands: str = "") -> argparse.Arg
     return parser
 
 
+def accept_launch_flags(parser: argparse.ArgumentParser) -> None:
+    """Accept the flags of the launchers that a sub-command does not know, without effect.
+
+    So the command can be put into an existing command line. ``--User`` is not among them: a command that cannot be held
+    to one user must not seem to be.
+    """
+    known = {"--User"}.union(*(action.option_strings for action in parser._actions))
+    launcher = build_parser()
+    for action in launcher._actions:
+        if action.option_strings and known.isdisjoint(action.option_strings):
+            action.help = action.default = argparse.SUPPRESS
+            parser._add_action(action)
+
+
 def build_command_parser(program: str, description: str, positionals: bool = True) -> argparse.ArgumentParser:
     """Return the parser of a sub-command that needs the directories.
 
-    It accepts the other flags of the launchers too, without effect, so that the command can be put in front of an
-    existing command line. ``positionals``: also the older short form of the flags for configuration and user.
+    It accepts the other flags of the launchers too (``accept_launch_flags``). ``positionals``: also the older short
+    form of the flags for configuration and user.
     """
     parser = Parser(prog=program, description=description)
     if positionals:
@@ -148,6 +164,30 @@ def build_command_parser(program: str, description: str, positionals: bool = Tru
         _add_launch_flags(parser, help=argparse.SUPPRESS)
         parser.set_defaults(positionals=[])
     return parser
+
+
+def first_positional(parser: argparse.ArgumentParser, words: Sequence[str]) -> int | None:
+    """Return the position of the first word that is neither an option nor the value of one.
+
+    None if there is none, behind ``--``, and if an option before it is not known or ends the program, as
+    ``--version`` does.
+    """
+    options = {option: action for action in parser._actions for option in action.option_strings}
+    declared = parser._as_declared(words) if isinstance(parser, Parser) else list(words)
+    position = 0
+    while position < len(words):
+        name, equals, _ = declared[position].partition("=")
+        if not name.startswith("-"):
+            return position
+        action = options.get(name)
+        if action is None or isinstance(action, argparse._VersionAction):
+            return None
+        position += 1
+        # The value of --listen may be left out.
+        left_out = action.nargs == "?" and any(word.startswith("-") for word in words[position:position + 1])
+        if action.nargs != 0 and not equals and not left_out:
+            position += 1
+    return None
 
 
 def describe_options(parser: argparse.ArgumentParser, texts: Mapping[str, str]) -> None:
@@ -264,6 +304,7 @@ def parse_command_arguments(
 
     ``prepare`` takes out of the options what the sub-command reads itself, before they are read here.
     """
+    accept_launch_flags(parser)
     raw, unknown = parser.parse_known_intermixed_args(list(words))
     if unknown:
         _refuse(parser, unknown)
@@ -274,8 +315,10 @@ def parse_command_arguments(
 def _directories(raw: argparse.Namespace) -> LaunchArguments:
     """Return the directories and users on the command line, with defaults for all other options."""
     positionals = [*raw.positionals, "", ""]
+    named, first_word = _directory(raw.ConfigDirectory), _directory(positionals[0])
     return LaunchArguments(
-        config_directory=_directory(raw.ConfigDirectory) or _directory(positionals[0]),
+        config_directory=named or first_word,
+        first_word=None if named else first_word,
         public_directory=_directory(raw.PublicDirectory),
         discussion_directory=_directory(raw.DiscussionDirectory),
         sqlite_directory=_directory(raw.UserLevelSqlLiteDirectory),

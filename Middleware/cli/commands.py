@@ -1,6 +1,7 @@
-"""Sub-commands, which a launcher runs instead of serving when the command line begins with a word such as ``check``.
+"""Sub-commands, which a launcher runs instead of serving when the first word of the command line that is neither a flag
+nor the value of one is a word such as ``check``.
 
-``python server.py check`` runs the command ``check`` with the words after it. A folder with the name of a command can
+``python server.py check`` runs the command ``check`` with all other words. A folder with the name of a command can
 still be given as the older positional ConfigDirectory if it is written as a path: ``./check``.
 """
 from __future__ import annotations
@@ -125,8 +126,21 @@ def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
     ``argv`` is without the program's name; None for the command line of this process.
     """
     words = sys.argv[1:] if argv is None else list(argv)
-    command = COMMANDS.get(words[0]) if words else None
-    return None if command is None else lambda: command.run(words[1:])
+    place = _first_plain(words) if COMMANDS.keys() & words else None
+    if place is None or words[place] not in COMMANDS:
+        return None
+    command, flags, rest = words[place], words[:place], words[place + 1:]
+    # The help of a command needs no configuration.
+    return lambda: COMMANDS[command].run(rest if command == "help" else [*flags, *rest])
+
+
+def _first_plain(words: Sequence[str]) -> int | None:
+    """Return the position of the first word that is neither a flag of the launchers nor the value of one."""
+    if not words[0].startswith("-"):
+        return 0
+    # Imported here because most command lines with a command begin with it.
+    from Middleware.cli.arguments import build_parser, first_positional
+    return first_positional(build_parser(), words)
 
 
 def no_such_command(word: str | None) -> str:
@@ -134,7 +148,8 @@ def no_such_command(word: str | None) -> str:
     # A path, or an existing folder, is certainly not a misspelt command.
     if not word or not word.isidentifier() or os.path.isdir(word):
         return ""
-    return f"There is no command '{word}', and no configuration folder of that name. {_hint(word)}"
+    hint = "Behind '--' there are no commands." if word in COMMANDS else _hint(word)
+    return f"There is no command '{word}', and no configuration folder of that name. {hint}"
 
 
 def _hint(word: str) -> str:

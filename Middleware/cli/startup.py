@@ -152,9 +152,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, share
         raise StartError("--workers is for run_waitress.py only: start that instead.")
     apply_arguments(arguments)
     require_optional_packages(arguments)
-    if not arguments.users and (problem := no_such_command(arguments.config_directory)):
-        raise StartError(problem)
-    if problem := users.second_user(arguments.config_directory):
+    if problem := users.second_user(arguments.config_directory) or no_such_command(arguments.first_word):
         raise StartError(problem)
     users.check_users()
     if demo.is_first_start(arguments):

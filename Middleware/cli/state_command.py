@@ -14,6 +14,7 @@ from Middleware.cli.arguments import (
     DATABASE_VARIABLE,
     LaunchArguments,
     Parser,
+    accept_launch_flags,
     apply_arguments,
     database_of_environment,
 )
@@ -93,6 +94,8 @@ def main(words: Sequence[str], program: str = "state") -> int:
     make_utf8()
     parser = _parser(program)
     options = parser.parse_args(words)
+    if options.User is not None:
+        parser.error("--User has no place here: this command is about the conversations of all users")
     options.database = (options.database or database_of_environment() or "").strip()
     if not options.database.startswith(SCHEMES):
         parser.error(f"which database? Give --database postgresql://..., or set {DATABASE_VARIABLE}")
@@ -275,6 +278,8 @@ def _parser(program: str) -> Parser:
             command.add_argument("ids", nargs="*", metavar="ID", help="only these conversations")
         if name in ("import", "export"):
             command.add_argument("--replace", action="store_true", help="replace what is there and different")
+    parser.add_argument("--User", help=argparse.SUPPRESS)
+    accept_launch_flags(parser)
     return parser
 
 

@@ -10,12 +10,24 @@ from Middleware.cli import commands
 from Middleware.cli.commands import Command, find_command
 from Middleware.cli.startup import run
 from Tests.integration.launcher import PROJECT, run_launcher
+from Tests.tables import table
 
 
 @pytest.mark.parametrize(("words", "given"), [
     (["stub"], []), (["stub", "--json", "x"], ["--json", "x"]), ([], None), (["--User", "stub"], None),
-    (["./stub"], None), (["Stub"], None)])
-def test_the_first_word_alone_counts(words: list[str], given: list[str] | None,
+    (["./stub"], None), (["Stub"], None),
+    # Flags before the command, and values of flags that are called like it.
+    (["--User", "me", "stub", "x"], ["--User", "me", "x"]), (["--user=me", "stub"], ["--user=me"]),
+    (["--User", "stub", "stub"], ["--User", "stub"]), (["--User", "stub", "--port", "5001"], None),
+    (["--port", "5001", "-v", "--allow-public", "stub"], ["--port", "5001", "-v", "--allow-public"]),
+    (["--config-directory", "stub", "--User=stub"], None), (["folder", "stub"], None),
+    (["folder", "--User", "stub"], None),
+    # --listen takes the word as its address, unless another flag or address follows it.
+    (["--listen", "stub"], None), (["--listen", "::", "stub"], ["--listen", "::"]),
+    (["--listen", "--metrics", "stub"], ["--listen", "--metrics"]), (["--listen=", "stub"], ["--listen="]),
+    # The launcher itself answers these.
+    (["--version", "stub"], None), (["--prot", "5001", "stub"], None), (["--", "stub"], None)])
+def test_the_first_word_that_is_no_flag_counts(words: list[str], given: list[str] | None,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     monkeypatch.setitem(commands.COMMANDS, "stub", Command("", lambda rest: seen.append(list(rest)) or 7))
@@ -49,6 +61,14 @@ def test_a_command_that_does_not_exist(word: str, hint: str, tmp_path: Path, mon
     assert told.startswith(f"There is no command '{word}', and no configuration folder of that name. {hint}")
     (tmp_path / word).mkdir()
     assert commands.no_such_command(word) == ""
+
+
+def test_the_help_of_a_command_needs_no_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    command = find_command(["--User", "nobody", "help", "check"])
+    assert command is not None
+    with contextlib.suppress(SystemExit):
+        command()
+    assert "[NAME|FILE|FOLDER ...]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("folder", [None, "", "./chek", "C:\\configs", "my configs"])
@@ -109,3 +129,35 @@ def test_a_key_needs_a_user_who_exists(tmp_path: Path) -> None:
     ended = run_launcher("server.py", "keys", "add", "--user", "alic", "--PublicDirectory", str(tmp_path))
     assert ended.returncode == 1 and ended.stdout == "" and "Did you mean 'alice'?" in ended.stderr
     assert not (tmp_path / "accepted-keys.txt").exists()
+
+
+@pytest.mark.slow
+@table(("words", "told"), [
+    ("--User ann chekc", "There is no command 'chekc', and no configuration folder of that name. "
+                         "Did you mean 'check'?"),
+    ("chekc ann", "There is no command 'chekc', and no configuration folder of that name. Did you mean 'check'?"),
+    ("-- check", "of that name. Behind '--' there are no commands."),
+    ("--ConfigDirectory tset", "ERROR: There is no configuration folder "),
+    ("--listen check --port 0", "To run the command, put it first: {program} check --listen"),
+    ("--User ann state status", "--User has no place here: this command is about the conversations of all users")])
+def test_what_is_no_command(words: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "Configs" / "Users").mkdir(parents=True)
+    (tmp_path / "Configs" / "Users" / "ann.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "Configs" / "Users" / "_current-user.json").write_text('{"currentUser": "ann"}', encoding="utf-8")
+    ended = run_launcher("server.py", "--PublicDirectory", tmp_path, *words.split())
+    assert ended.returncode in (1, 2) and told.split("{program}", maxsplit=1)[0] in ended.stderr, ended.stderr
+    assert told.rpartition("{program}")[2] in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+@table("command", ["check", "test", "keys list", "memory list", "try x y", "console", "init --yes", "state status",
+                   "rekey --api-key x", "chat x"])
+def test_every_command_takes_the_flags_of_a_launcher_before_it(command: str, tmp_path: Path) -> None:
+    """What they refuse, if anything, is not a flag."""
+    (tmp_path / "Configs" / "Users").mkdir(parents=True)
+    (tmp_path / "Configs" / "Users" / "ann.json").write_text("{}", encoding="utf-8")
+    user = [] if command.startswith("state") else ["--user=ann"]
+    flags = ("--PublicDirectory", tmp_path, "--port", "5001", "-v", *user, "--log-level", "info")
+    ended = run_launcher("server.py", *flags, *command.split())
+    assert ended.stderr.count("option") == 0 and "unrecognized" not in ended.stderr, ended.stderr
+    assert "Listening on" not in ended.stdout

@@ -17,6 +17,7 @@ from Middleware.cli.arguments import (
     DATABASE_VARIABLE,
     LaunchArguments,
     Parser,
+    accept_launch_flags,
     apply_arguments,
     database_of_environment,
 )
@@ -271,6 +272,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         if name != "list":
             command.add_argument("id", metavar="ID", nargs="?" if name == "check" else None)
         _OWN_ARGUMENTS.get(name, _no_more)(command)
+    accept_launch_flags(parser)
     return parser
 
 

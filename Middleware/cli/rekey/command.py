@@ -15,6 +15,7 @@ from Middleware.cli.arguments import (
     DATABASE_VARIABLE,
     LaunchArguments,
     Parser,
+    accept_launch_flags,
     apply_arguments,
     database_of_environment,
 )
@@ -106,6 +107,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     for name, meaning in (("ConfigDirectory", "the Configs folder"), ("PublicDirectory", "parent of Configs"),
                           ("DiscussionDirectory", "folder of the stored conversations")):
         add(f"--{name}", metavar="P", help=meaning)
+    accept_launch_flags(parser)
     return parser
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from Middleware.cli.arguments import Parser, accept_launch_flags
 from Middleware.cli.check.findings import Finding, path_shown
 from Middleware.cli.console import program_name, say
 from Middleware.cli.signals import INTERRUPTED
@@ -124,7 +125,7 @@ def _main(arguments: argparse.Namespace) -> int:
 
 def _read(arguments: argparse.Namespace) -> tuple[list[WorkflowTest], list[Finding]]:
     if arguments.stdin_as is None:
-        return read_tests(test_files(arguments.paths))
+        return read_tests(test_files([*arguments.User, *arguments.paths]))
     if arguments.paths:
         raise NoSuchTestsError("--stdin-as reads the tests from the standard input, so no other paths can be given")
     path = _test_file_to_be(arguments.stdin_as)
@@ -143,8 +144,8 @@ def _test_file_to_be(path: str) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program_name("test"), allow_abbrev=False,
+    parser = Parser(
+        prog=program_name("test"),
         description="Runs the tests of workflows, which lie beside them as <workflow>.test.json. No LLM is called.")
     add = parser.add_argument
     add("paths", nargs="*", metavar="PATH", help="a workflow, a test file or a folder, from here or from "
@@ -156,6 +157,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("-v", "--verbose", action="store_true", help="a line for each test")
     add("--ConfigDirectory", metavar="P", help="the Configs folder (default: <public directory>/Configs)")
     add("--PublicDirectory", metavar="P", help="parent of Configs (default: Public beside this program)")
+    add("--User", metavar="N", action="append", default=[], help="the same as the path N: the folder of a user")
+    accept_launch_flags(parser)
     return parser
 
 

@@ -234,13 +234,19 @@ def test_a_text_that_fits_nothing_is_wrong_use(two, capsys):
     assert (status, err) == (2, "ERROR: no test has 'zebra' in its name or in that of its file\n")
 
 
-@pytest.mark.parametrize("words", [("--jobs", "0"), ("--jobs", "many"), ("--verbos",), ("-k",)],
+@pytest.mark.parametrize("words", [("--jobs", "0"), ("--jobs", "many"), ("--zebra",), ("-k",)],
                          ids=["no job", "no number", "unknown", "no text"])
 def test_wrong_use_prints_the_usage(two, capsys, words):
     status, _, err = run(capsys, *words)
 
     assert status == 2
     assert err.startswith("usage: ")
+
+
+def test_an_option_that_is_nearly_one(two, capsys):
+    status, _, err = run(capsys, "--verbos")
+
+    assert status == 2 and err.endswith(": error: there is no option --verbos. Did you mean --verbose?\n")
 
 
 def test_help_names_the_command(capsys):
