@@ -114,7 +114,7 @@ TEXTS: Mapping[str, KindText] = {
         {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"]},
         "The file is a JSON Schema, which is sent to the server as it is."),
     "workflow-test": KindText(
-        "beside the workflow, `<name>.test.json`. `python server.py test` runs them.",
+        "next to the workflow, `<name>.test.json`. `bash run_linux.sh test` runs them.",
         {"user": "demo", "tests": [{"name": "The answer comes from the model.",
                                     "messages": [{"role": "user", "content": "hi"}],
                                     "replies": {"Answer": "Hello!"}, "expect": {"answer": "Hello!"}}]},

@@ -84,7 +84,7 @@ _NO_FINGERPRINT = ("OpenAI Responses", "Anthropic Messages", "Ollama chat", "Oll
 LOSSES = (
     Loss("This back-end's API has no tool calls; the tools that a client offers are not sent to it.", _NO_CALLS,
          backs=(TEXT, GENERATE, KOBOLD)),
-    Loss("This client API cannot carry tool calls; they become text, behind the text beside them.",
+    Loss("This client API cannot carry tool calls; they become text, after the text next to them.",
          {"call": AS_TEXT, "calls": AS_TEXT, "call end": STOP}, _TEXT_FRONTS),
     Loss("This client API has no reason of its own for it: such an answer ends as any other.", {"call end": STOP},
          ("Ollama chat", "OpenAI Responses")),

@@ -76,7 +76,7 @@ _ALL = (
              "Settings for compacting long conversations; the user file names this file.",
              (*_REMARKS, *settings_keys(CompactorSettings).values()), is_open=True),
     FileKind("workflow-test", "workflow test", "Workflows/**/*.test.json",
-             "Tests of the workflow beside it, which need no LLM.", (*_REMARKS, *WORKFLOW_TEST_KEYS)),
+             "Tests of the workflow next to it, which need no LLM.", (*_REMARKS, *WORKFLOW_TEST_KEYS)),
     FileKind("workflow", "workflow", "Workflows/**/*.json",
              "The steps that answer a request, and the variables that they use.",
              (SCHEMA_KEY, *WORKFLOW_FILE_KEYS), is_open=True),

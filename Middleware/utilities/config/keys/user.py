@@ -26,7 +26,7 @@ WORKFLOW_CHOICE: tuple[ConfigKey, ...] = (
               "How long the nodes after the answer may run in the background; 0 means no limit.", least=0),
     ConfigKey("backgroundNodesYield", "bool", False,
               "Calls of nodes after the answer give way to the next message: they begin 3 seconds after the answer, "
-              "and are stopped and begun anew if a message needs their place. Endpoints say with parallelCalls or "
+              "and are stopped and started again if a message needs their place. Endpoints say with parallelCalls or "
               "swapGroup that places are few."),
     ConfigKey("defaultParallelProcessWorkflow", "str", "", "Accepted without effect.", inert=True),
 )

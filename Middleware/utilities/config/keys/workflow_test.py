@@ -15,7 +15,7 @@ PATTERN_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("lacks", "str", None, "What must not be part of the text."),
 )
 REPLY_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("content", "str", "", "What the LLM says beside its tool calls."),
+    ConfigKey("content", "str", "", "What the LLM writes in addition to its tool calls."),
     ConfigKey("tool_calls", "list", FrozenList(), "Tools that the LLM calls: name and arguments, or OpenAI's shape.",
               entries="object"),
 )
@@ -56,7 +56,7 @@ TEST_KEYS: tuple[ConfigKey, ...] = (
               entries="object", keys=MESSAGE_KEYS),
     ConfigKey("model", "str", "", "The model field of the request, such as the name of a shared workflow; only with "
                                   "the entry request."),
-    ConfigKey("entry", "str", "workflow", "What runs: the workflow beside the file, or the whole path of a request.",
+    ConfigKey("entry", "str", "workflow", "What runs: the workflow next to the file, or the whole path of a request.",
               choices=ENTRIES),
     ConfigKey("scoped_variables", "list", FrozenList(), "The workflow's agent1Input, agent2Input, ...; only with the "
                                                         "entry workflow.", entries="str"),
