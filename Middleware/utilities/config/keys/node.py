@@ -39,8 +39,8 @@ PROMPT_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("lateSystemPrompt", "str", "", "Put in front of the newest user message, or of the prompt: for what "
               "changes from call to call, such as memories.", "full"),
     ConfigKey("lateSystemPromptStays", "bool", False, "With a discussion id, lateSystemPrompt stays at the message "
-              "where it first stood, until it changes."),
-    ConfigKey("lateInstruction", "str", "", "Put behind the newest user message, or the prompt: what this node is to "
+              "where it was first inserted, until it changes."),
+    ConfigKey("lateInstruction", "str", "", "Put after the newest user message, or the prompt: what this node has to "
               "do, if its prompt begins like those of other nodes.", "full"),
     ConfigKey("exampleTurns", "list", FrozenList(), "Example messages, sent after the system prompt: "
               '{"user": message, "assistant": answer}.', "full",
