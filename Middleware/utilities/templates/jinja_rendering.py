@@ -29,7 +29,7 @@ from Middleware.utilities.templates.jinja_limits import (
     limited,
     weight,
 )
-from Middleware.utilities.templates.substitution import LONG_NUMBER, MAX_CACHED_LENGTH
+from Middleware.utilities.templates.substitution import LONG_NUMBER, MAX_CACHED_LENGTH, mark
 from Middleware.utilities.text_utils import escape_braces
 
 # So many small steps between two looks at the clock, which costs as much as one of them.
@@ -46,29 +46,31 @@ _CONSUMING_FILTERS = frozenset({"batch", "join", "slice", "sum"})
 _CONSUMING_METHODS = frozenset({"extend", "fromkeys", "join", "update"})
 
 
-def render_template(text: str, find: Callable[[Iterable[str]], Mapping[str, object]], escaped: bool = False) -> str:
+def render_template(text: str, find: Callable[[Iterable[str]], Mapping[str, object]], escaped: bool = False,
+                    marked: bool = False) -> str:
     """Return ``text`` rendered with the values that ``find`` gives for the names it uses.
 
-    With ``escaped`` the braces of values come out as sentinels, those of the template's own text as they are.
+    With ``escaped`` the braces of values come out as sentinels, those of the template's own text as they are. With
+    ``marked``, what each expression gives stands between the two marks of ``substitution``.
     Raises what the template or its values raise, jinja2.TemplateError and RenderLimitError among them.
     """
     # Constants are worked out while compiling.
     with limited():
         compile_template = _compile_cached if len(text) <= MAX_CACHED_LENGTH else _compile
-        template, names = compile_template(text, escaped)
+        template, names = compile_template(text, _marked_output if marked else _escaped_output if escaped else _output)
     values = find(names)
     with limited(weight(values)):
         return str(template.render(values))
 
 
-@lru_cache(maxsize=2)
-def _environment(escaped: bool) -> LimitedEnvironment:
-    return LimitedEnvironment(finalize=_escaped_output if escaped else _output)
+@lru_cache(maxsize=3)
+def _environment(output: Callable[[object], object]) -> LimitedEnvironment:
+    return LimitedEnvironment(finalize=output)
 
 
-def _compile(text: str, escaped: bool) -> tuple[Any, tuple[str, ...]]:
+def _compile(text: str, output: Callable[[object], object]) -> tuple[Any, tuple[str, ...]]:
     """Return the compiled template and the names it may read."""
-    environment = _environment(escaped)
+    environment = _environment(output)
     names = {node.name for node in environment.parse(text).find_all(nodes.Name) if node.ctx == "load"}
     return environment.from_string(text), tuple(sorted(names))
 
@@ -87,6 +89,10 @@ def _output(value: object) -> object:
 
 def _escaped_output(value: object) -> str:
     return escape_braces(str(_output(value)))
+
+
+def _marked_output(value: object) -> str:
+    return mark(str(_output(value)))
 
 
 def _join(pieces: Iterable[str]) -> str:

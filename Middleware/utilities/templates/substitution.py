@@ -3,6 +3,8 @@
 A lookup function gives each name its value and says whether it came from the configuration. Only such values may
 contain further placeholders; everything else (users, models, tools) is inserted with its braces as sentinels, so
 that no later pass can take it for a template. Callers restore the sentinels when the last pass is done.
+
+For a text in which inserted values must be told from what its author wrote, each is put between two marks.
 """
 from __future__ import annotations
 
@@ -21,6 +23,10 @@ from Middleware.utilities.text_utils import escape_braces, restore_braces
 
 # name -> (value, whether it comes from the configuration); raises UnknownVariableError.
 Lookup = Callable[[str], "tuple[Any, bool]"]
+
+# Unicode gives these to no text, for use inside of a program.
+VALUE_BEGINS, VALUE_ENDS = "\ufdd0", "\ufdd1"
+_MARKS = dict.fromkeys(map(ord, (VALUE_BEGINS, VALUE_ENDS)))
 
 # Longer texts are rare, and some hundred of them would take much memory.
 MAX_CACHED_LENGTH = 16_384
@@ -60,15 +66,19 @@ class Template:
 
     parts: tuple[str | Field, ...]
 
-    def fill(self, lookup: Lookup, keep_unknown: bool = False) -> str:
-        """Return the text with values inserted. ``keep_unknown`` leaves placeholders of unknown names as written."""
+    def fill(self, lookup: Lookup, keep_unknown: bool = False, marked: bool = False) -> str:
+        """Return the text with values inserted.
+
+        ``keep_unknown`` leaves placeholders of unknown names as written; ``marked`` puts each value between two marks.
+        """
         pieces = []
         for part in self.parts:
             if isinstance(part, str):
                 pieces.append(part)
                 continue
             try:
-                pieces.append(_render(part, lookup))
+                value = _render(part, lookup)
+                pieces.append(mark(value) if marked else value)
             except UnknownVariableError:
                 if not keep_unknown:
                     raise
@@ -85,26 +95,36 @@ def has_braces(text: str) -> bool:
     return "{" in text or "}" in text
 
 
-def substitute(text: str, lookup: Lookup, keep_unknown: bool = False) -> str:
+def mark(value: str) -> str:
+    """Return a value between the two marks, without any that it has itself."""
+    return f"{VALUE_BEGINS}{without_marks(value)}{VALUE_ENDS}"
+
+
+def without_marks(text: str) -> str:
+    return text.translate(_MARKS)
+
+
+def substitute(text: str, lookup: Lookup, keep_unknown: bool = False, marked: bool = False) -> str:
     """Fill in all placeholders, then once more those that came with values from the configuration.
 
     A failure of the first pass raises SubstitutionError, one of the second is ignored. Sentinels are not restored.
-    ``keep_unknown`` leaves placeholders of unknown names as written.
+    ``keep_unknown`` and ``marked`` are those of ``Template.fill``. A marked value from the configuration has marked
+    values in it.
     """
-    result = parse(text).fill(lookup, keep_unknown)
+    result = parse(text).fill(lookup, keep_unknown, marked)
     if "{" not in result:
         return result
     try:
-        return _parse(result).fill(lookup, keep_unknown)
+        return _parse(result).fill(lookup, keep_unknown, marked)
     except SubstitutionError:
         return result
 
 
-def substitute_wherever_possible(text: str, lookup: Lookup) -> str:
+def substitute_wherever_possible(text: str, lookup: Lookup, marked: bool = False) -> str:
     """Replace each ``{placeholder}`` that can be resolved and leave everything else; never fails on the text."""
     def replace(match: re.Match[str]) -> str:
         try:
-            return parse(match.group()).fill(lookup)
+            return parse(match.group()).fill(lookup, marked=marked)
         except SubstitutionError:
             return match.group()
 

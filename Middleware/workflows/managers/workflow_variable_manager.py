@@ -32,11 +32,13 @@ _OUTPUT_NAME = re.compile(r"agent(\d+)Output")
 class WorkflowVariableManager:
     """Fills in the variables of one text at a time. It holds no request state, so that one serves all requests."""
 
-    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str:
+    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True,
+                        marked: bool = False) -> str:
         """Return ``text`` with the variables of this node filled in.
 
         A text that cannot be filled in is returned as written, with a warning. ``restore=False`` leaves the braces
-        of inserted values as sentinels: for text that is going to be substituted again, in a child.
+        of inserted values as sentinels: for text that is going to be substituted again, in a child. ``marked`` puts
+        each value between two marks, as ``substitution`` says.
 
         Raises ConfigurationError if a variable needs a file (a prompt template) that is missing or broken.
         """
@@ -44,9 +46,9 @@ class WorkflowVariableManager:
             text = "" if text is None else str(text)
         # Nearly all nodes leave the key out; every text of theirs passes here.
         if context.config.get(*_JINJA) is not False and NODE.flag(context.config, "jinja2"):
-            result = self._apply_jinja(text, context, escaped=not restore)
+            result = self._apply_jinja(text, context, escaped=not restore, marked=marked)
         elif "{" in text or "}" in text:
-            result = self._apply_format(text, context)
+            result = self._apply_format(text, context, marked)
         else:
             result = text
         return restore_braces(result) if restore else result
@@ -85,16 +87,16 @@ class WorkflowVariableManager:
         return self.apply_early_variables(text, context.agent_inputs, context.workflow_config, context.agent_outputs,
                                           context.discussion_id, config_utils.user_wide_variables())
 
-    def _apply_format(self, text: str, context: ExecutionContext) -> str:
+    def _apply_format(self, text: str, context: ExecutionContext, marked: bool) -> str:
         values = Values(context)
         try:
-            return substitute(text, values.find_text)
+            return substitute(text, values.find_text, marked=marked)
         except SubstitutionError as problem:
             partial = config_utils.user_flag("partialVariableSubstitution")
             _warn(problem, text, values, "filled in where possible" if partial else "left as written")
-        return substitute_wherever_possible(text, values.find_text) if partial else text
+        return substitute_wherever_possible(text, values.find_text, marked) if partial else text
 
-    def _apply_jinja(self, text: str, context: ExecutionContext, escaped: bool) -> str:
+    def _apply_jinja(self, text: str, context: ExecutionContext, escaped: bool, marked: bool) -> str:
         # Jinja changes line breaks, too: it makes all of them line feeds and drops the last one.
         if "{" not in text and "\n" not in text and "\r" not in text:
             return text
@@ -103,7 +105,7 @@ class WorkflowVariableManager:
 
         values = Values(context)
         try:
-            return render_template(text, values.for_jinja, escaped)
+            return render_template(text, values.for_jinja, escaped, marked)
         # A missing prompt template is a mistake in the configuration, not in this text.
         except WilmerError:
             raise

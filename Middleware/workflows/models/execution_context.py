@@ -72,7 +72,8 @@ class RunRequest:
 class VariableService(Protocol):
     """Fills in the variables of a node's texts (``WorkflowVariableManager``)."""
 
-    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str: ...
+    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True,
+                        marked: bool = False) -> str: ...
 
     def fill_early(self, text: str, context: ExecutionContext) -> str: ...
 
@@ -152,6 +153,11 @@ class ExecutionContext:
         """
         assert self.workflow_variable_service is not None
         return self.workflow_variable_service.apply_variables(str(value), self, restore=restore)
+
+    def substitute_marked(self, text: str) -> str:
+        """Return ``text`` as ``substitute`` does, with two marks around each value (``templates.substitution``)."""
+        assert self.workflow_variable_service is not None
+        return self.workflow_variable_service.apply_variables(text, self, marked=True)
 
     def substitute_early(self, text: str) -> str:
         """Return ``text`` with the variables filled in that are known before the node's endpoint is."""

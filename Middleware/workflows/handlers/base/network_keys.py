@@ -31,6 +31,8 @@ MAX_RESPONSE_BYTES = ConfigKey("maxResponseBytes", "int", DEFAULT_MAX_RESPONSE_B
                                "Largest answer in bytes; 0 or less: no limit.", "early")
 BLOCK_PRIVATE_ADDRESSES = ConfigKey("blockPrivateAddresses", "bool", False,
                                     "Refuse hosts that are or resolve to an address that is not globally routable.")
+ENCODE_URL_VALUES = ConfigKey("encodeUrlValues", "bool", True,
+                              "Percent-encode what variables insert into the path and the parameters of a URL.")
 ALLOWED_HOSTS = ConfigKey("allowedHosts", "list", None, "The only hosts that may be contacted, without port.", "full")
 
 

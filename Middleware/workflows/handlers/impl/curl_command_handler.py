@@ -15,7 +15,13 @@ from Middleware.utilities.text_utils import without_surrogates
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.curl.options import address_problem, has_option, injection_problem, without_last_breaks
+from Middleware.workflows.tools.curl.options import (
+    address_problem,
+    has_option,
+    injection_problem,
+    with_encoded_urls,
+    without_last_breaks,
+)
 from Middleware.workflows.tools.curl.tool import CurlError, CurlExitError, CurlResult, run_curl
 
 logger = logging.getLogger(__name__)
@@ -42,7 +48,8 @@ class CurlCommandHandler(BaseHandler):
 
     KEYS = {"CurlCommand": (
         ARGS, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, network.MAX_RESPONSE_BYTES,
-        network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS, BLOCK_OPTION_INJECTION, ALLOW_SCHEME_INJECTION)}
+        network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS, network.ENCODE_URL_VALUES, BLOCK_OPTION_INJECTION,
+        ALLOW_SCHEME_INJECTION)}
 
     def handle(self, context: ExecutionContext) -> object:
         output_format = network.choice(context, OUTPUT_FORMAT)
@@ -90,8 +97,7 @@ def _args(context: ExecutionContext) -> list[str]:
     if not isinstance(items, list) or not items:
         network.refuse(context, ARGS, "a list of curl's arguments")
     raw = [str(item) for item in items]
-    filled = without_last_breaks(
-        [without_surrogates(context.substitute(item)) if isinstance(item, str) else str(item) for item in items])
+    filled = without_last_breaks(_filled(context, items))
     problem = next((f"args[{index}]: an argument cannot hold a NUL character" for index, item in enumerate(filled)
                     if "\0" in item), None)
     problem = problem or injection_problem(
@@ -99,6 +105,15 @@ def _args(context: ExecutionContext) -> list[str]:
     if problem:
         raise ConfigValueError(f"CurlCommand node '{context.node_name}': {problem}")
     return filled
+
+
+def _filled(context: ExecutionContext, items: Sequence[object]) -> list[str]:
+    """Return the items with variables filled in, those in URLs encoded."""
+    if not network.boolean(context, network.ENCODE_URL_VALUES):
+        return [without_surrogates(context.substitute(item)) if isinstance(item, str) else str(item) for item in items]
+    marked = [without_surrogates(context.substitute_marked(item)) if isinstance(item, str) else str(item)
+              for item in items]
+    return with_encoded_urls(marked)
 
 
 def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bool:

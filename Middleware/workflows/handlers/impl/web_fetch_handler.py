@@ -52,8 +52,9 @@ class WebFetchHandler(BaseHandler):
     reaches_outside = True
 
     KEYS = {"WebFetch": (
-        URL, METHOD, HEADERS, BODY, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, VERIFY, CA_BUNDLE,
-        ALLOW_REDIRECTS, network.MAX_RESPONSE_BYTES, network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS)}
+        URL, network.ENCODE_URL_VALUES, METHOD, HEADERS, BODY, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY,
+        VERIFY, CA_BUNDLE, ALLOW_REDIRECTS, network.MAX_RESPONSE_BYTES, network.BLOCK_PRIVATE_ADDRESSES,
+        network.ALLOWED_HOSTS)}
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:
@@ -101,13 +102,24 @@ def _request(context: ExecutionContext) -> WebRequest:
     # Text of a model may hold lone surrogates, which UTF-8 cannot encode: hence "replace" below.
     body = _text(context, BODY)
     return WebRequest(
-        url=_text(context, URL).strip() or network.refuse(context, URL, "a URL"), method=_method(context),
+        url=_url(context), method=_method(context),
         headers=_headers(context), body=body.encode("utf-8", "replace") if body else None,
         timeout=network.seconds(context, TIMEOUT), proxy=network.proxy_url(context), tls=_tls(context),
         allow_redirects=network.boolean(context, ALLOW_REDIRECTS),
         max_bytes=network.byte_cap(context, network.MAX_RESPONSE_BYTES),
         block_private=network.boolean(context, network.BLOCK_PRIVATE_ADDRESSES),
         allowed_hosts=network.allowed_hosts(context))
+
+
+def _url(context: ExecutionContext) -> str:
+    from Middleware.workflows.tools.web.url_values import with_encoded_values
+    encode = network.boolean(context, network.ENCODE_URL_VALUES)
+    value = URL.of(context.config)
+    if encode and isinstance(value, str):
+        url = with_encoded_values(context.substitute_marked(value))
+    else:
+        url = _text(context, URL)
+    return url.strip() or network.refuse(context, URL, "a URL")
 
 
 def _text(context: ExecutionContext, key: ConfigKey) -> str:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from Middleware.utilities.http.addresses import check_url
+from Middleware.utilities.templates.substitution import without_marks
 from Middleware.utilities.text_utils import nearest
+from Middleware.workflows.tools.web.url_values import with_encoded_values
 
 URL = "url"
 
@@ -151,6 +153,19 @@ def without_last_breaks(args: Sequence[str]) -> list[str]:
     """Remove line breaks at the end of values that go into the head of a request: models end texts with one."""
     last = {argument.value_index for argument in read_arguments(args) if argument.name in _IN_THE_HEAD}
     return [item.rstrip("\r\n") if index in last else item for index, item in enumerate(args)]
+
+
+def with_encoded_urls(marked: Sequence[str]) -> list[str]:
+    """Return arguments whose values stand between marks without these, and values in URLs encoded."""
+    filled = [without_marks(item) for item in marked]
+    for argument in list(read_arguments(filled)):
+        if argument.name != URL or argument.value_index is None:
+            continue
+        item = marked[argument.value_index]
+        follows_option = argument.value_index == argument.index and not argument.positional
+        option, equals, url = item.partition("=") if follows_option else ("", "", item)
+        filled[argument.value_index] = without_marks(option) + equals + with_encoded_values(url)
+    return filled
 
 
 def brings_break(argument: Argument, template: str, options: Collection[str]) -> bool:

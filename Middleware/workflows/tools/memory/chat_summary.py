@@ -170,8 +170,10 @@ class _WithMarkers:
     def __init__(self, variables: VariableService, markers: Mapping[str, str]) -> None:
         self._variables, self._markers = variables, markers
 
-    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str:
-        return fill_markers(self._variables.apply_variables(text, context, restore=restore), self._markers)
+    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True,
+                        marked: bool = False) -> str:
+        return fill_markers(self._variables.apply_variables(text, context, restore=restore, marked=marked),
+                            self._markers)
 
     def fill_early(self, text: str, context: ExecutionContext) -> str:
         return self._variables.fill_early(text, context)

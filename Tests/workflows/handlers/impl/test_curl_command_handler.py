@@ -18,6 +18,7 @@ from Middleware.workflows.handlers.impl.curl_command_handler import CurlCommandH
 from Tests.stub_backend import Reply, StubBackend
 from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, start, static, until, user
+from Tests.workflows.url_values import MUSEUM, MUSEUM_ENCODED, ROWS
 
 FakeCurl = Callable[[str], Path]
 
@@ -79,6 +80,31 @@ def test_arguments_take_variables(lab: EngineLab, web: StubBackend) -> None:
     request = web.requests[0]
     assert (request.method, request.path, request.body.decode()) == ("POST", "/echo", f"b={said}")
     assert request.headers["x-test"] == said
+
+
+@table(("url", "value", "target"), ROWS.values(), ids=list(ROWS))
+def test_values_in_urls_are_encoded(lab: EngineLab, web: StubBackend, url: str, value: str, target: str) -> None:
+    web.script(Reply(body=b"ok"))
+    assert run(lab, static(value), curl("-sS", web.url + url)) == "ok"
+    assert web.requests[0].path == target
+
+
+@table(("args", "shown"), [
+    (["http://a.example/s?q={agent1Output}"], f"http://a.example/s?q={MUSEUM_ENCODED}"),
+    (["a.example/wiki/{agent1Output}"], f"a.example/wiki/{MUSEUM_ENCODED}"),
+    (["localhost:8080/?q={agent1Output}"], f"localhost:8080/?q={MUSEUM_ENCODED}"),
+    (["--url", "a.example/?q={agent1Output}"], f"--url|a.example/?q={MUSEUM_ENCODED}"),
+    (["--url=a.example/?q={agent1Output}"], f"--url=a.example/?q={MUSEUM_ENCODED}"),
+    # What the address guard does not take for a URL.
+    (["-d", "q={agent1Output}", "a.example"], f"-d|q={MUSEUM}|a.example"),
+    (["-G", "--data-urlencode", "q={agent1Output}", "a.example"], f"-G|--data-urlencode|q={MUSEUM}|a.example"),
+    (["-H", "X: http://b.example/?{agent1Output}", "a.example"], f"-H|X: http://b.example/?{MUSEUM}|a.example"),
+    (["-e", "http://b.example/?q={agent1Output}", "a.example"], f"-e|http://b.example/?q={MUSEUM}|a.example")])
+def test_only_values_in_urls_are_encoded(lab: EngineLab, fake_curl: FakeCurl, args: list[str], shown: str) -> None:
+    fake_curl(SHOW.replace("'|'", "sys.stdout.reconfigure(encoding='utf-8') or '|'"))
+    assert run(lab, static(MUSEUM), curl(*args, maxResponseBytes=0)) == f"{shown}\n"
+    whole = run(lab, static(MUSEUM), curl(*args, maxResponseBytes=0, encodeUrlValues=False))
+    assert whole == f"{shown}\n".replace(MUSEUM_ENCODED, MUSEUM)
 
 
 def test_streamed_word_by_word(lab: EngineLab, web: StubBackend) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import re
 import socket
 import sys
 import threading
@@ -19,9 +20,11 @@ from Middleware.utilities.http import addresses, connection
 from Middleware.workflows.handlers.impl.web_fetch_handler import WebFetchHandler
 from Middleware.workflows.tools.web import fetch as web_fetch_tool
 from Tests.corpora import cases
+from Tests.integration.launcher import PROJECT
 from Tests.stub_backend import AFTER_PIECES, BEFORE_STATUS, RecordedRequest, Reply, StubBackend
 from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, start, static, user
+from Tests.workflows.url_values import ROWS
 
 PAGE = b"<html><head><title>T</title></head><body><h1>Ferry</h1><p>Leaves at <b>nine</b>.</p></body></html>"
 
@@ -74,6 +77,72 @@ def test_a_page(lab: EngineLab, web: StubBackend) -> None:
     request = web.requests[0]
     assert (request.method, request.path, request.body) == ("GET", "/page?q=ferry%20boats", b"")
     assert request.headers["host"] == f"127.0.0.1:{web.port}"
+
+
+@table(("url", "value", "target"), ROWS.values(), ids=list(ROWS))
+def test_values_in_the_url_are_encoded(lab: EngineLab, web: StubBackend, url: str, value: str, target: str) -> None:
+    web.script(html())
+    run(lab, static(value), fetch(web.url + url))
+    assert web.requests[0].path == target
+
+
+def documented_requests() -> list[tuple[str, str, str]]:
+    """The rows of the page: URL, value, and target of the request."""
+    page = (PROJECT / "Docs" / "User" / "web-nodes.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `(\S+)` \| `(.+)` \| `GET (\S+)` \|$", page, re.MULTILINE)
+
+
+def test_the_page_shows_what_is_requested(lab: EngineLab, web: StubBackend) -> None:
+    rows = documented_requests()
+    assert len(rows) == 4
+    web.script(*(html() for _ in rows))
+    for url, value, _ in rows:
+        here = [re.sub(r"^https://[a-z.]+", web.url, text) for text in (url, value)]
+        run(lab, static(here[1]), fetch(here[0]))
+    assert [request.path for request in web.requests] == [target for _, _, target in rows]
+
+
+@table("switch", [False, "false", "False"])
+def test_values_that_are_not_to_be_encoded(lab: EngineLab, web: StubBackend, switch: object) -> None:
+    web.script(html())
+    run(lab, static("a&b=c"), fetch(f"{web.url}/s?q={{agent1Output}}", encodeUrlValues=switch))
+    assert web.requests[0].path == "/s?q=a&b=c"
+
+
+def test_a_whole_url_and_one_that_begins_with_a_value(lab: EngineLab, web: StubBackend) -> None:
+    web.script(html(), html())
+    run(lab, static(f"  {web.url}/s?q=a%20b&c=d#e\n"), fetch("{agent1Output}"))
+    run(lab, static(f"{web.url}/s?q="), static("a&b"), fetch("{agent1Output}{agent2Output}"))
+    assert [request.path for request in web.requests] == ["/s?q=a%20b&c=d", "/s?q=a%26b"]
+
+
+def test_values_of_the_workflow_that_hold_variables(lab: EngineLab, web: StubBackend) -> None:
+    """Ready-made parameters are the author's; what they insert, and a value in its place, are encoded."""
+    web.script(html(), html())
+    lab.workflow("Main", [static("a&b"), fetch(f"{web.url}/s?{{parameters}}&about={{topic}}")], site="custom",
+                 parameters="lang=de&q={agent1Output}", topic="K\u00f6ln & {agent1Output}")
+    list(start(lab, "Main", user("Hi"), probes={"WebFetch": WebFetchHandler()}))
+    assert web.requests[0].path == "/s?lang=de&q=a%26b&about=K%C3%B6ln%20%26%20a%26b"
+
+
+@table(("url", "target"), [
+    ("/s?q={{ agent1Output }}&x=1", "/s?q=a%20%26%20b&x=1"),
+    ("/s?q={{ agent1Output | urlencode }}", "/s?q=a%20%26%20b"),
+    ("/s?q={{ agent1Output ~ '#' }}", "/s?q=a%20%26%20b%23"),
+    ("/s{% if agent1Output %}?q={{ agent1Output | upper }}&y=1{% endif %}", "/s?q=A%20%26%20B&y=1"),
+    ("/s?{% for word in agent1Output.split() %}w={{ word }}&{% endfor %}z=1", "/s?w=a&w=%26&w=b&z=1"),
+    ("/s?{{ 'q=1&r=2' }}", "/s?q=1&r=2"), ("/s?q={{ missing }}", "/s?q=")])
+def test_values_of_templates_are_encoded(lab: EngineLab, web: StubBackend, url: str, target: str) -> None:
+    web.script(html())
+    run(lab, static("a & b"), fetch(web.url + url, jinja2=True))
+    assert web.requests[0].path == target
+
+
+def test_a_url_that_is_filled_in_only_where_possible(lab: EngineLab, web: StubBackend) -> None:
+    lab.user(partialVariableSubstitution=True)
+    web.script(html())
+    run(lab, static("a&b"), fetch(f"{web.url}/s?q={{agent1Output}}&r={{nothing}}"))
+    assert web.requests[0].path == "/s?q=a%26b&r=%7Bnothing%7D"
 
 
 def test_streamed_word_by_word(lab: EngineLab, web: StubBackend) -> None:
