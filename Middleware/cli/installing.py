@@ -18,6 +18,8 @@ from typing import TextIO
 
 from Middleware.cli.standard_streams import prepare_streams
 
+NEWEST = (3, 15)
+"""The newest Python that the lock files have wheels for; ``Docs/Developer/platforms.md`` has all that they serve."""
 INTERRUPTED = 130
 # A longer line would wrap, and could not be rewritten.
 WIDTH = 70
