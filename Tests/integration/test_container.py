@@ -185,6 +185,19 @@ def test_init_then_chat_then_restart_with_keys(app: Path, public: Path) -> None:
             container.request("/v1/chat/completions", question)
 
 
+def test_a_new_image_brings_its_files_into_an_old_volume_when_asked(app: Path, public: Path) -> None:
+    page = (PROJECT / "Docs/User/container.md").read_text(encoding="utf-8")
+    words = re.search(r"docker compose run --rm wilmerai (cp .*)", page)[1].split()  # type: ignore[index]
+    assert run_in(app, "check").returncode == 0
+    shipped, own = public / "Configs/ApiTypes/OllamaApiChat.json", public / "Configs/Presets/OllamaApiChat/mine.json"
+    shipped.write_text("{}", encoding="utf-8")
+    own.write_text('{"temperature": 0.1}', encoding="utf-8")
+
+    assert run_in(app, "check").returncode == 1, "nothing is overwritten without being asked"
+    assert run_in(app, *words).returncode == 0
+    assert run_in(app, "check").returncode == 0 and own.is_file()
+
+
 def test_init_looks_at_the_computer_around_the_container(app: Path, public: Path) -> None:
     assert "(host.docker.internal)" in run_in(app, "init", "--yes").stdout
 
