@@ -24,7 +24,7 @@ TESTS = Path(__file__).parent
 # The marker of each test by its file's path below Tests. --quick leaves out all files that are named here, and within
 # the others the tests that are marked "slow".
 MARKED = {
-    "integration": ("integration/*",),
+    "integration": ("integration/*", "doors/*"),
     "docs": ("docs/*",),
     "shipped": ("utilities/test_shipped_*",),
     "generated": ("scripts/test_config_schemas.py", "scripts/test_*_reference.py", "scripts/test_node_pages.py",

@@ -12,6 +12,7 @@ missing=()
 for name in caddy haproxy nginx pgbouncer; do
     [ -n "$(PATH="$PATH:/usr/sbin" command -v "$name")" ] || missing+=("$name")
 done
+[ -n "$(PATH="$PATH:/usr/sbin:/sbin" command -v ip)" ] || missing+=(iproute2)
 compgen -G "/usr/lib/postgresql/*/bin/initdb" > /dev/null || missing+=(postgresql)
 [ ${#missing[@]} -eq 0 ] || install_in_ci "${missing[@]}"
 [ "${1-}" = "--prepare-only" ] && exit 0

@@ -1,0 +1,10 @@
+"""Who gets in where, on ``run_eventlet.py``."""
+from __future__ import annotations
+
+from Tests.doors.rows import EVENTLET, LISTENING, PAGES, TOGETHER, Row
+from Tests.doors.trying import Lab, check, every_row_in
+
+
+@every_row_in(LISTENING, TOGETHER, PAGES, by=[EVENTLET])
+def test_every_call_is_answered_as_the_row_says(row: Row, by: str, shared_lab: Lab) -> None:
+    check(row, by, shared_lab)
