@@ -90,7 +90,7 @@ CHOICES = (
     Mistake("routing-without-default", USER, '"Categorize"', '"Sort"',
             ("the answer of workflow 'Sort' may name no category of the routing 'routes' (CHAT, TALK)",
              "there is no workflow _DefaultWorkflow, which would run then"), at='"routingConfig"',
-            more={"Workflows/ann/Sort.json": '[{"type": "Standard", "endpointName": "Main", "prompt": "Which?"}]\n'}),
+            more={"Workflows/ann/Sort.json": '[{"type": "Standard", "endpointName": "Main", "prompt": "CHAT?"}]\n'}),
     Mistake("routing-by-a-text-that-is-no-category", USER, '"Categorize"', '"Titles"',
             ("the answer of workflow 'Titles' may name no category",), at='"routingConfig"'),
     Mistake("routing-without-a-chooser", USER, '"Categorize"', '""',

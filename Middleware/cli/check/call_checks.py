@@ -4,22 +4,29 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups
-from Middleware.cli.check.node_checks import NodeView, child_names, child_workflows, texts_in
+from Middleware.cli.check.node_checks import NodeView, child_folder, child_names, child_workflows, texts_in
+from Middleware.cli.check.text_checks import variables_in
 from Middleware.utilities.config.check import quoted
+from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE, is_responder
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
+from Middleware.utilities.text_utils import counted
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.managers.workflow_manager import MAX_NESTING
 
 # A held lock ends the run, so the nodes behind one need not run.
 _MAY_END_THE_RUN = "WorkflowLock"
-_INPUT = re.compile(r"\{\{?\s*agent([1-9][0-9]{0,3})Input\b")
+_INPUT = re.compile(r"(?<!\{)\{agent([1-9][0-9]{0,3})Input\b")
+# The prompts of a child that its caller may replace, with the keys of the caller.
+_REPLACED_BY = {"systemPrompt": ("firstNodeSystemPromptOverride", "systemPromptOverride"),
+                "prompt": ("firstNodePromptOverride", "promptOverride")}
+_NAME = re.compile(r"(?<!\{)\{([^\W\d]\w{0,99})")
 # In a Jinja2 statement, or with a filter or a test, a missing input may be what the author expects.
 _OPTIONAL = re.compile(r"\{%[^%]*agent([1-9][0-9]{0,3})Input\b|"
                        r"agent([1-9][0-9]{0,3})Input\s*(?:\||is\b|or\b|if\b|and\b)|(?:\bif|\bor|\band|\bnot)\s+agent([1-9][0-9]{0,3})Input\b")
@@ -103,56 +110,112 @@ def _is_used(view: NodeView) -> bool:
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
-@dataclass
-class Inputs:
-    """The inputs that workflows use, and how many their callers pass.
+@dataclass(frozen=True)
+class _Call:
+    """A node that runs a workflow.
 
     Attributes:
-        passed: by file, the most that one of its callers passes.
-        by_name: the same by the name of the workflow, where only a run shows which file it is.
+        path: the JSON path of what names the workflow.
+        missing: the inputs that the workflow uses above those that the node passes, each with its node and JSON path.
     """
 
-    passed: dict[str, float] = field(default_factory=dict)
-    by_name: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    _used: dict[str, LoadedWorkflow] = field(default_factory=dict)
+    view: NodeView
+    path: str
+    missing: Mapping[int, tuple[NodeView, str]]
+
+
+class Inputs:
+    """The inputs that workflows use, and those that their callers pass."""
+
+    def __init__(self) -> None:
+        # By file: its callers, each once, whichever user reaches it.
+        self._calls: dict[str, dict[tuple[str, int], _Call]] = defaultdict(dict)
+        self._named: set[str] = set()
 
     def add(self, loaded: LoadedWorkflow, lookups: Lookups) -> None:
-        """Add a workflow, with the workflows that it runs."""
-        self._used[loaded.display] = loaded
+        """Add a workflow as a caller of the workflows that it runs."""
         for view in calling_views(loaded):
-            count = _passed_by(view)
-            children = child_workflows(view, lookups)
-            for child in children or ():
-                self.passed[child.display] = max(self.passed.get(child.display, 0), count)
-            if children is None:
-                self.called((name for _, name in child_names(view)), count)
+            folder = child_folder(view)
+            # Nodes without this key pass inputs of their own.
+            count = _messages_first(view) + len(_passed(view)) if "scoped_variables" in view.keys else math.inf
+            for path, name in child_names(view) if folder is not None else ():
+                child_loaded = None if "{" in name else lookups.child(name, folder or None, loaded)
+                if child_loaded is not None:
+                    missing = _missing_inputs(child_loaded, count, lookups, _replaced_prompts(view))
+                    self._calls[child_loaded.display].setdefault((loaded.display, view.index),
+                                                                 _Call(view, path, missing))
 
-    def called(self, names: Iterable[str], count: float = math.inf) -> None:
-        """Add callers of workflows of which only the names are known."""
-        for name in names:
-            stem = name.rpartition("/")[2].casefold()
-            self.by_name[stem] = max(self.by_name[stem], count)
+    def named(self, names: Iterable[str]) -> None:
+        """Add names in settings: the program itself runs these workflows, and passes inputs to some of them."""
+        self._named.update(name.rpartition("/")[2].casefold() for name in names)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield the inputs that no caller passes, each once. A workflow without a caller may be meant for scripts."""
-        for display, loaded in self._used.items():
-            if display not in self.passed:
-                continue
+        """Yield the inputs that no caller passes, where they are used, and those that some pass, at the others."""
+        for display, calls in self._calls.items():
             stem = display.rpartition("/")[2].removesuffix(".json").casefold()
-            most = max(self.passed[display], self.by_name[stem])
-            named: set[int] = set()
-            for view, path, number in _used_inputs(loaded):
-                if number > most and number not in named:
-                    named.add(number)
-                    given = f"pass {most:.0f} at most" if most else "pass none"
-                    entries = "one entry" if number == 1 else f"{number} entries"
-                    yield view.finding("warning", "", f"{{agent{number}Input}} is never filled in: the nodes that run "
-                                       f"this workflow {given}", path=path,
-                                       expected=f"'scoped_variables' with {entries} in the node that runs it")
+            everywhere = set.intersection(*(set(one.missing) for one in calls.values()))
+            everywhere = set() if stem in self._named else everywhere
+            yield from _passed_by_none([*calls.values()], everywhere)
+            for call in calls.values():
+                missing = {number: use for number, use in call.missing.items() if number not in everywhere}
+                if missing:
+                    yield _passed_by_others(call, missing)
 
 
-def _passed_by(view: NodeView) -> float:
-    return _messages_first(view) + len(_passed(view)) if "scoped_variables" in view.keys else math.inf
+def _passed_by_none(calls: Sequence[_Call], numbers: Collection[int]) -> Iterator[Finding]:
+    most = max(len(_passed(call.view)) + _messages_first(call.view) for call in calls)
+    for number in sorted(numbers):
+        view, path = calls[0].missing[number]
+        given = f"pass {most} at most" if most else "pass none"
+        entries = "one entry" if number == 1 else f"{number} entries"
+        yield view.finding("warning", "", f"{{agent{number}Input}} is never filled in: the nodes that run this "
+                           f"workflow {given}", path=path,
+                           expected=f"'scoped_variables' with {entries} in the node that runs it")
+
+
+def _passed_by_others(call: _Call, missing: Mapping[int, tuple[NodeView, str]]) -> Finding:
+    view, passed = call.view, len(_passed(call.view))
+    user = next(iter(missing.values()))[0]
+    where = child(view.path, "scoped_variables") if "scoped_variables" in view.node else call.path
+    names = ", ".join(f"{{agent{number}Input}}" for number in sorted(missing))
+    return view.finding("warning", "", f"{names} in {user.label} of workflow {quoted(_short(user.loaded))} "
+                        f"{'is' if len(missing) == 1 else 'are'} not filled in when this node runs it: it passes "
+                        f"{counted(passed, 'input') if passed else 'no inputs'}", path=where,
+                        expected="'scoped_variables' with "
+                                 + counted(max(missing) - _messages_first(view), "entry", "entries"))
+
+
+def check_request_inputs(loaded: LoadedWorkflow, lookups: Lookups, caller: str = "a request") -> Iterator[Finding]:
+    """Yield a finding for each input of a workflow that ``caller`` runs, which passes none."""
+    for number, (view, path) in _missing_inputs(loaded, 0, lookups).items():
+        yield view.finding("warning", "", f"{{agent{number}Input}} is never filled in where {caller} runs this "
+                           "workflow: only nodes that run a workflow pass inputs", path=path,
+                           expected="a variable of the conversation, such as {chat_user_prompt_last_one}")
+
+
+def _missing_inputs(loaded: LoadedWorkflow, count: float, lookups: Lookups,
+                    replaced: Collection[str] = ()) -> dict[int, tuple[NodeView, str]]:
+    """Return the inputs above ``count`` that a workflow uses, each with the first node and JSON path that does.
+
+    ``replaced``: the prompts that the caller replaces in the first node with prompts.
+    """
+    found: dict[int, tuple[NodeView, str]] = {}
+    own = next((index for index, node in enumerate(loaded.nodes) if any(key in node for key in _REPLACED_BY)), -1)
+    for view, path, number in _used_inputs(loaded):
+        is_replaced = view.index == own and path in [child(view.path, key) for key in replaced]
+        # A key of the file, or of the user, with the name of an input is what counts where none is passed.
+        name = f"agent{number}Input"
+        if number > count and not is_replaced and name not in {**loaded.variables, **lookups.user_variables()}:
+            found.setdefault(number, (view, path))
+    return found
+
+
+def _replaced_prompts(view: NodeView) -> list[str]:
+    """Return the prompts that a node replaces in its child, for some value at least."""
+    routes = view.node.get("routeOverrides")
+    sources = [view.node, *(routes.values() if isinstance(routes, Mapping) else ())]
+    return [key for key, names in _REPLACED_BY.items() if any(
+        source.get(name) for source in sources if isinstance(source, Mapping) for name in names)]
 
 
 def _passed(view: NodeView) -> Sequence[object]:
@@ -173,13 +236,24 @@ def passed_text(view: NodeView, number: int) -> object:
 
 
 def _used_inputs(loaded: LoadedWorkflow) -> Iterator[tuple[NodeView, str, int]]:
+    """Yield the inputs that texts of a workflow cannot do without: the node, the JSON path of the text, the number."""
     for index, node in enumerate(loaded.nodes):
         view = NodeView(loaded, index, node, "Standard", {})
+        jinja = NODE.flag(node, "jinja2")
         for path, text, _ in texts_in(node, view.path, SECRET_KEYS):
-            if "Input" not in text:
-                continue
-            optional = {int(number) for found in _OPTIONAL.findall(text) for number in found if number}
-            numbers = [int(number) for number in _INPUT.findall(text)]
             # A child fills in such a text with its own inputs.
-            if not path.rpartition(".")[2].lower().endswith("promptoverride"):
-                yield from ((view, path, number) for number in numbers if number not in optional)
+            if "{" in text and not path.rpartition(".")[2].lower().endswith("promptoverride"):
+                numbers = _inputs_of_template(text) if jinja else _inputs_of_text(text, loaded.variables)
+                yield from ((view, path, number) for number in numbers)
+
+
+def _inputs_of_text(text: str, variables: Mapping[str, object]) -> list[int]:
+    # A variable of the file may itself hold variables, one level deep.
+    own = (variables.get(name) for name in _NAME.findall(text))
+    return [int(number) for one in (text, *own) if isinstance(one, str) for number in _INPUT.findall(one)]
+
+
+def _inputs_of_template(text: str) -> list[int]:
+    optional = {number for found in _OPTIONAL.findall(text) for number in found}
+    names = (re.fullmatch(r"agent([1-9][0-9]{0,3})Input", name) for name in variables_in(text, jinja=True))
+    return [int(name[1]) for name in names if name is not None and name[1] not in optional]

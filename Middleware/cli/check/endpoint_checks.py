@@ -7,7 +7,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from Middleware.cli.check.findings import Finding, shown_address
-from Middleware.cli.check.lookups import files_in, folders_in
+from Middleware.cli.check.lookups import files_in, folder_problem, folders_in
 from Middleware.cli.check.preset_checks import SENT_AS_STRING, unquoted
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
@@ -285,12 +285,6 @@ class EndpointCheck:
 
 def check_api_type(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """Yield findings about an API type beyond the types of its keys."""
-    folder = content.get("presetType")
-    if isinstance(folder, str) and folder.strip():
-        known = folders_in("Presets")
-        near = nearest(folder, known)
-        if folder not in known and near:
-            yield Finding("error", display, "presetType", None, f"there is no folder Presets/{folder}", "", near)
     fields = content.get("samplerFieldMap")
     fields = fields if isinstance(fields, Mapping) else {}
     for name in fields:
@@ -298,6 +292,15 @@ def check_api_type(display: str, content: Mapping[str, object]) -> Iterator[Find
         if near and near not in fields:
             yield Finding("warning", display, child("samplerFieldMap", name), None, f"the sampler {quoted(name)} is "
                           "unknown, likely a typo", "", near)
+
+
+def check_preset_folder(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
+    """Yield a finding if the presets of an API type have no folder. A node that names one has an error of its own."""
+    folder = content.get("presetType")
+    problem = folder_problem(folder.strip(), "Presets") if isinstance(folder, str) and folder.strip() else None
+    if problem is not None:
+        yield Finding("warning", display, "presetType", None, f"{problem.message}, so that endpoints of this API type "
+                      "have no presets", "the name of a folder in Presets", problem.suggestion)
 
 
 def is_address(url: str) -> bool:

@@ -90,7 +90,7 @@ class LoadCheck(EngineListener):
     def check_start(self) -> None:
         """Log the errors in the files that the served users reach, and in the directories of their data."""
         try:
-            result = TreeCheck(users.served_users(), lambda: time.sleep(PAUSE_SECONDS), waits=False).run()
+            result = TreeCheck(users.served_users(), lambda: time.sleep(PAUSE_SECONDS), at_start=True).run()
             folders = [finding for finding in check_data_folders(result.users) if finding.severity == "error"]
             text, shown = short_form([*folders, *result.findings])
             if text:

@@ -327,7 +327,7 @@ class Lookups:
             try:
                 self.named[config_utils.preset_file(preset, preset_type).display] = "preset"
             except ConfigNotFoundError as error:
-                cause = self._wrong_folder(file, preset_type)
+                cause = self._wrong_folder()
                 if cause:
                     return Problem(str(error), file=cause)
                 raise
@@ -349,13 +349,10 @@ class Lookups:
         self.named[donor.display] = "endpoint"
         return True
 
-    def _wrong_folder(self, file: EndpointFile, preset_type: str) -> str:
-        """Return the file that names a missing folder of presets, while a folder with nearly that name exists."""
-        types = folders_in("Presets")
-        if preset_type and preset_type not in types and nearest(preset_type, types):
-            return config_utils.api_type_file(ENDPOINT.text(file.config, "apiTypeConfigFileName")).display
+    def _wrong_folder(self) -> str:
+        """Return the user's file if it names a missing folder of presets, while one with nearly that name exists."""
         folder = config_utils.user_name_setting("presetConfigsSubDirectoryOverride")
-        known = [name for preset_type in types for name in folders_in("Presets", preset_type)]
+        known = [name for preset_type in folders_in("Presets") for name in folders_in("Presets", preset_type)]
         return self.user_file().display if folder and folder not in known and nearest(folder, known, 0.6) else ""
 
     def _workflow(self, name: str, folder: str | None, calling_folder: str | None,

@@ -18,12 +18,13 @@ from Middleware.llmapis.call_turns import group_of, model_of, server_of
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.declarations import number_from
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.config.keys.node import NODE, is_responder
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.prompt_extraction_utils import block_size
 from Middleware.utilities.templates.substitution import Field, SubstitutionError, parse
 from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.processors.workflows_processor import find_responder
 
 TIMES = frozenset({"current_time_12h", "current_time_24h", "time_context_summary"})
 _OUTPUT, _INPUT = (re.compile(rf"agent([1-9][0-9]{{0,3}}){kind}") for kind in ("Output", "Input"))
@@ -364,5 +365,4 @@ class _Origins:
     def of_result(self, depth: int) -> list[str]:
         """Return the same for the result of the whole workflow."""
         nodes = self.loaded.nodes
-        answering = next((index for index, node in enumerate(nodes) if is_responder(node)), len(nodes) - 1)
-        return self._of_node(answering, depth) if nodes else []
+        return self._of_node(find_responder(nodes), depth) if nodes else []

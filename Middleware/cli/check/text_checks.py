@@ -73,6 +73,9 @@ def is_numbered(name: str) -> bool:
 _IDENTIFIER = re.compile(r"[^\W\d]\w{0,99}")
 _SIMPLE = re.compile(r"(?<!\{)\{([^\W\d]\w{0,99})\}(?!\})")
 _JINJA = re.compile(r"\{\{\s+([^\W\d]\w{0,99})\b[^{}]*\}\}|\{%")
+# Raw blocks, expressions, statements and comments.
+_JINJA_PARTS = re.compile(r"\{%[-+]?\s*raw\s*[-+]?%\}.*?\{%[-+]?\s*endraw\s*[-+]?%\}|\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}",
+                          re.DOTALL)
 # A text with many unknown names should not push the other findings off the screen.
 MAX_NAMED = 5
 # The longest part of a Jinja2 message to show: such messages end with a list of the expected tags.
@@ -81,12 +84,17 @@ MAX_SAID = 200
 
 @dataclass(frozen=True)
 class TextProblem:
-    """A mistake in a text, with the parts of the ``Finding`` that it becomes."""
+    """A mistake in a text, with the parts of the ``Finding`` that it becomes.
+
+    Attributes:
+        offset: the index in the text to which the position belongs; None: the whole text.
+    """
 
     severity: Severity
     message: str
     expected: str = ""
     suggestion: str = ""
+    offset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -193,8 +201,8 @@ def _meant_for_child(name: str, rules: TextRules) -> str:
     return nearest(name, rules.children) or rules.names.nearest(name)
 
 
-def check_jinja(text: str, rules: TextRules) -> Iterator[TextProblem]:
-    """Yield problems of a Jinja2 template."""
+def check_jinja(text: str, rules: TextRules, is_filled_again: bool = False) -> Iterator[TextProblem]:
+    """Yield problems of a Jinja2 template. ``is_filled_again``: what it leaves as written may mean something later."""
     if "{" not in text:
         return
     # Imported here because most workflows have no templates.
@@ -212,6 +220,19 @@ def check_jinja(text: str, rules: TextRules) -> Iterator[TextProblem]:
         yield TextProblem("warning", "this text cannot be read as a Jinja2 template")
         return
     yield from _check_jinja_names([name for name in used if not rules.names.knows(name)], rules)
+    yield from () if is_filled_again else _single_braces(text, rules)
+
+
+def _single_braces(text: str, rules: TextRules) -> Iterator[TextProblem]:
+    """Yield one problem if a template has variables in single braces, at the first of them."""
+    # As long as the text, so that the positions in it are those in the text.
+    literal = _JINJA_PARTS.sub(lambda part: " " * len(part[0]), text)
+    found = [name for name in _SIMPLE.finditer(literal) if rules.names.knows(name[1])]
+    if found:
+        names = [*dict.fromkeys(name[1] for name in found)]
+        yield TextProblem("warning", f"{_listed(names, rules)} stays as written: with \"jinja2\": true the text is a "
+                          "Jinja2 template, where variables have two braces", "",
+                          f"{{{{{names[0]}}}}}" if rules.show else "", found[0].start())
 
 
 def check_plain_value(text: str, rules: TextRules) -> Iterator[TextProblem]:

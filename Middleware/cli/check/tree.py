@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
@@ -228,7 +228,12 @@ def reached_workflows(user: UserCheck, lookups: Lookups,
     Shared workflows that no list shows to a client are left out (``UserCheck.chooses_shared``).
     ``workflows``: all workflow files, relative to the config root. Those in the user's own folders belong to the user.
     """
-    waiting = [*_of_user(user, workflows), *(_shared() if user.chooses_shared() else ())]
+    return followed([*_of_user(user, workflows), *(_shared() if user.chooses_shared() else ())], lookups)
+
+
+def followed(first: Iterable[WorkflowReference], lookups: Lookups) -> Iterator[LoadedWorkflow]:
+    """Yield these workflows, and every workflow that a node of them can lead to, each file once."""
+    waiting = [*first]
     known: set[str] = set()
     asked: set[WorkflowReference] = set()
     while waiting:

@@ -2,13 +2,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from Middleware.cli.check.call_checks import Inputs
-from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_key, check_presets_anywhere
+from Middleware.cli.check.endpoint_checks import (
+    check_endpoint_presets,
+    check_key,
+    check_preset_folder,
+    check_presets_anywhere,
+)
 from Middleware.cli.check.file_checks import SETTINGS, SourceCheck, check_source
 from Middleware.cli.check.findings import Finding, distinct, in_order
 from Middleware.cli.check.lookups import Lookups
@@ -24,7 +29,12 @@ from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.lookup import FORBIDDEN_FOLDER
 from Middleware.utilities.config.paths import meant_folder, missing_folder
 from Middleware.utilities.config.users import find_user_file
-from Middleware.utilities.config.workflows import LoadedWorkflow, load_workflow
+from Middleware.utilities.config.workflows import (
+    TEST_SUFFIX,
+    LoadedWorkflow,
+    load_workflow,
+    user_workflow_folders,
+)
 from Middleware.utilities.config_utils import endpoint_candidate
 from Middleware.utilities.files.file_access import is_forbidden
 
@@ -91,12 +101,13 @@ class TreeCheck:
         users: the users whose files are checked, with all that they reach; None: all users, and all other files too.
         pause: called between files, so that other threads can run.
         scope: the files to report about. The others are read all the same: what is wrong in a file depends on them.
-        waits: also report prompts that are right, but that servers read again and again.
+        at_start: leave out what need not concern those who start a server: advice, tests of workflows, inputs,
+            prompts for a category (a model may have been trained for them), folders of presets.
     """
 
     def __init__(self, users: Sequence[str] | None = None, pause: Callable[[], None] = lambda: None,
-                 scope: Scope = EVERYTHING, waits: bool = True) -> None:
-        self._pause, self._scope, self._waits = pause, scope, waits
+                 scope: Scope = EVERYTHING, at_start: bool = False) -> None:
+        self._pause, self._scope, self._at_start = pause, scope, at_start
         self._only = None if users is None else list(users)
         self._sources: dict[str, SourceCheck] = {}
         # File -> the users that reach it.
@@ -131,6 +142,7 @@ class TreeCheck:
         # Without the users' variables nearly every text would look wrong.
         if self._only is None and not any(finding.file == "Users" for finding in tree.findings):
             self._unreached(tree)
+        if not self._at_start:
             self._add(self._locate(self._unpassed_inputs()))
         self._add(finding for finding in tree.findings if self._concerns(finding.file))
         self.result.findings = _merged([(user, finding) for user, finding in self._found
@@ -147,8 +159,11 @@ class TreeCheck:
             known = self._sources[file.display] = check_source(file.path, file.display, file.kind)
             self._add(known.findings)
             self.result.paths[file.display] = file.path
-            if file.kind is not None and file.kind.name == "endpoint":
+            kind = file.kind.name if file.kind is not None else ""
+            if kind == "endpoint":
                 self.result.endpoints[file.display] = known.content
+            if kind == "api-type" and isinstance(known.content, dict) and not self._at_start:
+                self._add(self._locate(check_preset_folder(file.display, known.content)))
         return known
 
     def _add(self, findings: Iterable[Finding], user: str = "") -> None:
@@ -194,7 +209,8 @@ class TreeCheck:
             return
         lookups = Lookups()
         check = UserCheck(lookups)
-        about_file = [*check.findings(), *check.startable(), *allowed_folders(check.file.content, file.display)]
+        about_file = [*check.findings(), *check.startable(), *allowed_folders(check.file.content, file.display),
+                      *(() if self._at_start else check.category_prompt())]
         self._add(self._locate(about_file), user)
         self._workflows(user, check, lookups, tree)
         known = {finding.json_path for _, finding in self._found if finding.file == file.display}
@@ -243,8 +259,22 @@ class TreeCheck:
             self._add(check_workflow(loaded, lookups), user)
             self._inputs.add(loaded, lookups)
             beginnings.add(views_of(loaded, lookups), lookups)
-        if self._waits:
+        if not self._at_start:
             self._add(self._locate(beginnings.findings()), user)
+            self._tests(user, reached, tree)
+
+    def _tests(self, user: str, reached: Collection[str], tree: Tree) -> None:
+        """Check the files with tests of the workflows that a user reaches, and those in the user's own folders."""
+        try:
+            own = tuple(f"workflows/{folder}/".casefold() for folder in user_workflow_folders())
+        # Reported at the user's file.
+        except ConfigurationError:
+            own = ()
+        for file in tree.of_kind("workflow-test"):
+            workflow = f"{file.display.removesuffix(TEST_SUFFIX)}.json"
+            if workflow in reached or (own and file.display.casefold().startswith(own)):
+                self._users.setdefault(file.display, set()).add(user)
+                self._source(file)
 
     def _named(self, user: str, lookups: Lookups, tree: Tree) -> None:
         """Check the files that the user's workflows name, and those that these name in turn."""
@@ -282,12 +312,14 @@ class TreeCheck:
         self._inputs.add(loaded, lookups)
         beginnings.add(views_of(loaded, lookups), lookups)
 
+
     def _unpassed_inputs(self) -> Iterator[Finding]:
-        """Yield the inputs of workflows that no caller passes; only with all files are all callers known."""
+        """Yield the inputs of workflows that callers do not pass; of the users who are checked, all callers are known.
+        """
         for file in self._tree.of_kind("user", *SETTINGS):
-            content = self._sources[file.display].content
+            content = self._sources[file.display].content if file.display in self._sources else None
             names = content.values() if isinstance(content, dict) else ()
-            self._inputs.called(name for name in names if isinstance(name, str))
+            self._inputs.named(name for name in names if isinstance(name, str))
         return self._inputs.findings()
 
 

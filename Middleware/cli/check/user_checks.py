@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from Middleware.cli.check.call_checks import check_request_inputs
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import (
     FOLDER_CUTOFF,
@@ -17,7 +18,7 @@ from Middleware.cli.check.lookups import (
 )
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, EMBEDDINGS_EXPECTED, HELPERS, MEMORY_KEY
 from Middleware.cli.check.prompt_checks import odd_block_size
-from Middleware.cli.check.value_checks import result_of
+from Middleware.cli.check.value_checks import check_category_prompt, result_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.services.prompt_categorization_service import UNKNOWN, match_category
 from Middleware.utilities import config_utils
@@ -64,6 +65,14 @@ class UserCheck:
                            "run", suggestion=meant_key(misspelt, STARTING_KEYS))
         elif not self._name("routingConfig") and not USER.flag(self._settings, "customWorkflowOverride"):
             yield from self._default()
+
+    def category_prompt(self) -> Iterator[Finding]:
+        """Yield a finding if the LLM that chooses a category of the routing is not told the categories."""
+        routing = self._lookups.routing(self._name("routingConfig")) if self._name("routingConfig") else {}
+        chooser = self._lookups.own_workflow(self._name("categorizationWorkflow") or DEFAULT_WORKFLOW)
+        if routing and isinstance(routing, Mapping) and chooser is not None and not USER.flag(
+                self._settings, "customWorkflowOverride"):
+            yield from check_category_prompt(chooser, routing, self._lookups)
 
     def memory(self, known: Collection[str]) -> Iterator[Finding]:
         """Yield what concerns memory nodes only. ``known``: JSON paths that have a finding already."""
@@ -148,6 +157,7 @@ class UserCheck:
     def _workflows(self) -> Iterator[Finding]:
         custom = USER.flag(self._settings, "customWorkflowOverride")
         routing = self._name("routingConfig")
+        yield from self._inputs()
         if custom and not self._name("customWorkflow"):
             yield self._at("error", "customWorkflowOverride", "'customWorkflowOverride' is true, but 'customWorkflow' "
                            "names no workflow", "the name of a workflow")
@@ -164,6 +174,22 @@ class UserCheck:
             yield from self._routing(routing, in_use=not custom)
         elif not custom:
             yield from self._workflow("categorizationWorkflow", in_use=False)
+
+    def _inputs(self) -> Iterator[Finding]:
+        """Yield the inputs that workflows use which this file, or its routing, runs without any."""
+        routing = self._lookups.routing(self._name("routingConfig")) if self._name("routingConfig") else {}
+        if USER.flag(self._settings, "customWorkflowOverride"):
+            names = [self._name("customWorkflow")]
+        else:
+            entries = routing.values() if isinstance(routing, Mapping) else ()
+            names = [self._name("categorizationWorkflow") if routing else "", *(entry["workflow"] for entry in entries)]
+        callers = {**dict.fromkeys((self._name(key) for key in HELPERS), "a memory node"),
+                   **dict.fromkeys((*names, self._name("backgroundTaskWorkflow")), "a request")}
+        for name, caller in callers.items():
+            loaded = self._lookups.own_workflow(name) if name else None
+            # That one reports it itself.
+            if loaded is not None and loaded.name != DEFAULT_WORKFLOW:
+                yield from check_request_inputs(loaded, self._lookups, caller)
 
     def _workflow(self, key: str, in_use: bool) -> Iterator[Finding]:
         if self._name(key):

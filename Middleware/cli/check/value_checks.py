@@ -8,15 +8,17 @@ from typing import Any
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, Problem
-from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label
+from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label, texts_in
 from Middleware.cli.check.text_checks import parsed_template
 from Middleware.services.llm_calls.prompt_parts import prompt_templates
+from Middleware.services.prompt_categorization_service import UNKNOWN
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.json_source import child
-from Middleware.utilities.config.keys.node import NODE, is_responder
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.processors.workflows_processor import find_responder
 
 _TABLE = "conditionalWorkflows"
 _INSTEAD = "UseDefaultContentInsteadOfWorkflow"
@@ -69,6 +71,48 @@ def check_choice(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 def result_of(loaded: LoadedWorkflow, lookups: Lookups) -> Range | None:
     """Return what a workflow may answer; None if the files do not show it."""
     return _Values(loaded, lookups).of_result(0)
+
+
+def check_category_prompt(loaded: LoadedWorkflow, routing: Mapping[str, object], lookups: Lookups) -> Iterator[Finding]:
+    """Yield a finding if no text of a workflow whose LLM chooses a category says what the categories are."""
+    said = result_of(loaded, lookups)
+    texts = _told(loaded, lookups) if said is not None and said.is_open else None
+    names = [name.casefold() for name in routing if name != UNKNOWN]
+    if texts is None or any(_CATEGORY_VARIABLES.search(text) or any(name in text.casefold() for name in names)
+                            for text in texts):
+        return
+    index = find_responder(loaded.nodes)
+    node = loaded.nodes[index]
+    view = NodeView(loaded, index, node, "Standard", {})
+    yield view.finding("warning", next((key for key in ("prompt", "systemPrompt") if node.get(key)), ""),
+                       "nothing in this workflow, which chooses the category, tells the LLM what the categories are "
+                       f"({', '.join(routing)})", expected="{category_colon_descriptions} in a prompt")
+
+
+def _told(loaded: LoadedWorkflow, lookups: Lookups) -> list[str] | None:
+    """Return all texts of a workflow and of those that it runs; None if one of its nodes may bring others."""
+    texts = [text for _, text, _ in texts_in(dict(lookups.user_variables()), "", frozenset())]
+    waiting, known = [loaded], {loaded.display}
+    while waiting:
+        one = waiting.pop()
+        texts += [text for _, text, _ in texts_in([dict(one.variables), *one.nodes], "", frozenset())]
+        for index, node in enumerate(one.nodes):
+            children = _brought_by(one, index, node, lookups)
+            if children is None:
+                return None
+            waiting += [following for following in children if following.display not in known]
+            known.update(following.display for following in children)
+    return texts
+
+
+def _brought_by(loaded: LoadedWorkflow, index: int, node: Mapping[str, Any],
+                lookups: Lookups) -> list[LoadedWorkflow] | None:
+    """Return the workflows that a node runs; None if it may read texts that no file of a workflow shows."""
+    node_type = node.get("type", "Standard")
+    handler = node_types().get(node_type) if isinstance(node_type, str) else None
+    if handler is None or handler.reaches_outside or node_type == "GetCustomFile" or node.get("structuredOutputFile"):
+        return None
+    return child_workflows(NodeView(loaded, index, node, node_type, handler.TABLES[node_type]), lookups)
 
 
 def _check_closed(view: NodeView, found: Range, keys: Mapping[str, str], has_fallback: bool) -> Iterator[Finding]:
@@ -177,8 +221,7 @@ class _Values:
     def of_result(self, depth: int) -> Range | None:
         """Return the values of the whole workflow."""
         nodes = self.loaded.nodes
-        answering = next((index for index, node in enumerate(nodes) if is_responder(node)), len(nodes) - 1)
-        return self._of_node(answering, depth) if nodes else None
+        return self._of_node(find_responder(nodes), depth) if nodes else None
 
 
 class _Template:

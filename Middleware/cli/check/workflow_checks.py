@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from Middleware.cli.check.call_checks import check_child_answers, check_loop
+from Middleware.cli.check.call_checks import check_child_answers, check_loop, check_request_inputs
 from Middleware.cli.check.condition_checks import check_condition
 from Middleware.cli.check.file_kinds import HOMES
 from Middleware.cli.check.findings import Finding
@@ -40,12 +40,14 @@ from Middleware.utilities.config.check import KeyCheck, Severity, quoted, shorte
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import FLOAT_FIELDS, NODE, NUMERIC_FIELDS, is_responder
+from Middleware.utilities.config.users import DEFAULT_WORKFLOW
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.utilities.templates.substitution import has_braces
 from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.processors.workflows_processor import find_responder
 
 # Keys whose texts a child workflow fills in again.
 HANDED_DOWN = frozenset({"firstNodeSystemPromptOverride", "systemPromptOverride", "firstNodePromptOverride",
@@ -106,6 +108,9 @@ class _Check:
             yield self._no_nodes()
         yield from self._responders()
         yield from self._variables()
+        # The file makes its folder a model, which clients choose.
+        if self.loaded.name == DEFAULT_WORKFLOW:
+            yield from check_request_inputs(self.loaded, self.lookups)
 
     def _no_nodes(self) -> Finding:
         meant = nearest("nodes", self.loaded.variables)
@@ -188,8 +193,9 @@ class _Check:
                 rules = TextRules(names, self._partly, show=not (secret or secret_key),
                                   children=self._variables_of_children(view) if key.name in HANDED_DOWN else None)
                 for problem in _check_by_declaration(key, text, jinja, rules):
-                    yield view.finding(problem.severity, key.name, problem.message, expected=problem.expected,
-                                       suggestion=problem.suggestion, path=path)
+                    found = view.finding(problem.severity, key.name, problem.message, expected=problem.expected,
+                                         suggestion=problem.suggestion, path=path)
+                    yield replace(found, offset=problem.offset)
 
 
     def _variables_of_children(self, view: NodeView) -> frozenset[str] | None:
@@ -204,7 +210,8 @@ def _check_by_declaration(key: ConfigKey, text: str, jinja: bool, rules: TextRul
     if key.variables != "full":
         return check_plain_value(text, rules) if key.kind in ("str", "object", "list", "any") else iter(())
     if jinja:
-        return check_jinja(text, rules)
+        # A child that fills the text in again may do so without Jinja2.
+        return check_jinja(text, rules, is_filled_again=key.name in HANDED_DOWN)
     return check_handed_down_text(text, rules) if key.name in HANDED_DOWN else check_text(text, rules)
 
 
@@ -233,7 +240,7 @@ def check_tools(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         return
     nodes = view.loaded.nodes
     # Only the answer of the responder reaches the client, and with it its tool calls.
-    if view.index != next((index for index, node in enumerate(nodes) if is_responder(node)), len(nodes) - 1):
+    if view.index != find_responder(nodes):
         yield view.finding("warning", "allowTools", "the node gives its model the client's tools, but does not "
                            "answer the client; no tool call of it is carried out")
 

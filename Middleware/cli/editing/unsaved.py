@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_key, check_presets_anywhere
+from Middleware.cli.check.endpoint_checks import (
+    check_endpoint_presets,
+    check_key,
+    check_preset_folder,
+    check_presets_anywhere,
+)
 from Middleware.cli.check.file_checks import SETTINGS, check_content, duplicate_keys, syntax_finding
 from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
 from Middleware.cli.check.findings import Finding, distinct
@@ -125,6 +130,8 @@ def _by_kind(unsaved: Unsaved) -> Iterator[Finding]:
         yield from check_current_user(content, unsaved.display, existing_users())
     elif kind.name == "workflow" and unsaved.loaded is not None:
         yield from _workflow(unsaved, unsaved.loaded)
+    elif kind.name == "api-type" and isinstance(content, dict):
+        yield from check_preset_folder(unsaved.display, content)
     elif kind.name == "endpoint" and isinstance(content, dict):
         yield from _endpoint(unsaved, content)
     elif isinstance(content, dict) and kind.name in ("user", "routing", *SETTINGS):

@@ -11,6 +11,7 @@ from typing import Any
 
 from Middleware.cli.check.file_checks import syntax_finding
 from Middleware.cli.check.findings import Finding
+from Middleware.cli.workflow_tests.reach import Reach
 from Middleware.cli.workflow_tests.suites import (
     Condition,
     Expectations,
@@ -52,12 +53,12 @@ _TEST = KeyTable(TEST_KEYS)
 
 def check_test_files(paths: Iterable[str]) -> list[Finding]:
     """Return the mistakes in test files, except those in their JSON syntax and keys that appear twice."""
-    titles = _all_titles()
+    titles, reach = _all_titles(), Reach(display_path(str(path)) for path in _workflow_files())
     findings: list[Finding] = []
     for path in paths:
         # The caller reports these of every file.
         with contextlib.suppress(ConfigSyntaxError, OSError):
-            findings += _read(path, titles)[1]
+            findings += _read(path, titles, reach=reach)[1]
     return findings
 
 
@@ -83,15 +84,15 @@ def read_tests(paths: Iterable[str], texts: Mapping[str, bytes] | None = None) -
     return tests, findings
 
 
-def _read(path: str, titles: Collection[str], duplicates: bool = False,
-          text: bytes | None = None) -> tuple[list[WorkflowTest], list[Finding]]:
+def _read(path: str, titles: Collection[str], duplicates: bool = False, text: bytes | None = None,
+          reach: Reach | None = None) -> tuple[list[WorkflowTest], list[Finding]]:
     display = display_path(path)
     source = JsonSource(decode_text(Path(path).read_bytes() if text is None else text, display), display)
     content = source.parse()
     twice = [Finding("error", display, key.json_path, key.line, "the key appears twice in one object, first in line "
                      f"{key.first_line}", "each key once", column=key.column)
              for key in source.duplicates()] if duplicates else []
-    reader = _Reader(path, source, titles)
+    reader = _Reader(path, source, titles, reach)
     tests = reader.tests(content)
     # Only one of two values was parsed, and nothing says which one is meant.
     return [] if twice else tests, [*twice, *reader.findings]
@@ -101,13 +102,17 @@ def _all_titles() -> frozenset[str]:
     """Return the titles of all nodes: alone, and after the name of their workflow with and without its folders."""
     root = Path(get_root_config_directory(), "Workflows")
     found: set[str] = set()
-    # Not ``rglob``, which fails for a folder that must not be read; the check of the tree reports that.
-    for path in (Path(folder, name) for folder, _, names in os.walk(root) for name in names):
-        if path.suffix == ".json" and not path.name.endswith(TEST_SUFFIX):
-            parts = path.relative_to(root).with_suffix("").parts
-            found.update("/".join([*parts[start:], title]) for title in _titles(str(path))
-                         for start in range(len(parts) + 1))
+    for path in _workflow_files():
+        parts = path.relative_to(root).with_suffix("").parts
+        found.update("/".join([*parts[start:], title]) for title in _titles(str(path))
+                     for start in range(len(parts) + 1))
     return frozenset(found)
+
+
+def _workflow_files() -> Iterator[Path]:
+    # Not ``rglob``, which fails for a folder that must not be read; the check of the tree reports that.
+    for folder, _, names in os.walk(Path(get_root_config_directory(), "Workflows")):
+        yield from (Path(folder, name) for name in names if name.endswith(".json") and not name.endswith(TEST_SUFFIX))
 
 
 def _titles(path: str) -> Iterator[str]:
@@ -128,8 +133,11 @@ class _Reader:
         findings: the mistakes, in the order in which they were found.
     """
 
-    def __init__(self, path: str, source: JsonSource, titles: Collection[str]) -> None:
+    def __init__(self, path: str, source: JsonSource, titles: Collection[str], reach: Reach | None) -> None:
         self.findings: list[Finding] = []
+        self._reach = reach
+        # The titles in the present test that some workflow has, by their JSON paths.
+        self._named: dict[str, str] = {}
         self._source = source
         self._path = path
         self._titles = titles
@@ -172,6 +180,7 @@ class _Reader:
 
     def _test(self, suite: Suite, index: int, value: object) -> WorkflowTest:
         path = child("tests", index)
+        self._named = {}
         entries = self._entries(value, path, TEST_KEYS)
         is_request, inputs = entries["entry"] == "request", _TEST.value(entries, "scoped_variables")
         if is_request and inputs:
@@ -184,13 +193,25 @@ class _Reader:
         for number, tool in enumerate(entries["tools"]):
             self._entries(tool, child(child(path, "tools"), number), (), is_open=True)
         self._check_titles(entries["stubs"], child(path, "stubs"))
-        return WorkflowTest(
+        test = WorkflowTest(
             suite=suite, number=index, name=entries["name"], messages=tuple(entries["messages"]),
             model=entries["model"], is_request=is_request, scoped_inputs=tuple(inputs),
             stream=entries["stream"], tools=tuple(entries["tools"]),
             rules=self._rules(entries["replies"], child(path, "replies")),
             stubs=self._stubs(entries["stubs"], child(path, "stubs")),
             files=entries["files"], expect=self._expectations(entries["expect"], child(path, "expect")))
+        self._check_reach(suite, is_request)
+        return test
+
+    def _check_reach(self, suite: Suite, is_request: bool) -> None:
+        """Report titles of nodes that other workflows have, and that this test cannot run."""
+        titles = self._reach.titles(suite, is_request) if self._reach is not None else None
+        for path, title in self._named.items() if titles is not None else ():
+            if not any(title == one or title.endswith(f"/{one}") for one in titles or ()):
+                which = "no workflow that a request can lead to has" if is_request else (
+                    f"neither '{suite.workflow}' nor a workflow that it runs has")
+                self.findings.append(self._at("warning", path, f"{which} a node {quoted(title)}", "the title of a node "
+                                              "that runs in this test", nearest(title, sorted(titles or ()))))
 
     # -- what the LLM answers ------------------------------------------------------------------------------------
     def _rules(self, value: Any, path: str) -> tuple[Rule, ...]:
@@ -338,7 +359,9 @@ class _Reader:
 
     def _check_title(self, title: object, path: str) -> None:
         """Report a title that no node of any workflow has."""
-        if isinstance(title, str) and title not in self._titles:
+        if isinstance(title, str) and title in self._titles:
+            self._named[path] = title
+        elif isinstance(title, str):
             self._wrong(path, f"no workflow has a node {quoted(title)}",
                         expected="the title of a node, or Workflow/title",
                         suggestion=nearest(title, sorted(self._titles)))

@@ -66,7 +66,8 @@ def good_files() -> Files:
                  "OTHER": {"description": "the rest", "workflow": "General"},
                  # For answers that name no category, as there is no _DefaultWorkflow.
                  "UNKNOWN": {"description": "not clear", "workflow": "General"}},
-        "Workflows/alice/Categorize.json": {"nodes": [llm(prompt="{chat_user_prompt_last_one}")]},
+        "Workflows/alice/Categorize.json": {"nodes": [llm(
+            prompt="{category_colon_descriptions}: {chat_user_prompt_last_one}")]},
         CODING: {"nodes": [{"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
                             "scoped_variables": ["{chat_user_prompt_last_one}"]}]},
         GENERAL: {"nodes": [llm(title="Think", returnToUser=False), llm(prompt="{agent1Output}")]},

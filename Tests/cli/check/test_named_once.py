@@ -135,7 +135,11 @@ CALLS = (
         "pass 1 at most. Expected: 'scoped_variables' with 2 entries in the node that runs it."),
     Row("no input", (nodes(run("Other")), child("Other", llm(jinja2=True, prompt="Is {{ agent1Input }} it?"))),
         f"{OTHER}:8:7: warning: node 1 'Answer': {{agent1Input}} is never filled in: the nodes that run this workflow "
-        "pass none."))
+        "pass none."),
+    Row("input that another caller passes", (nodes(run("Other"), run("Other", scoped_variables="x")),
+                                             child("Other", llm(prompt="{agent1Input}", returnToUser=False))),
+        f"{GENERAL}:5:7: warning: node 1: {{agent1Input}} in node 1 'Answer' of workflow 'alice/Other' is not filled "
+        "in when this node runs it: it passes no inputs. Expected: 'scoped_variables' with 1 entry."))
 
 FINE = {
     "a condition ends the loop": (nodes({
@@ -147,8 +151,6 @@ FINE = {
     "this node answers": (nodes(run("Other", returnToUser=True), llm(returnToUser=False)), child("Other", llm())),
     "an input that may be missing": (nodes(run("Other")), child("Other", llm(
         jinja2=True, prompt="{{ agent1Input | default('') }}{% if agent2Input %}{{ agent2Input }}{% endif %}"))),
-    "another caller passes it": (nodes(run("Other"), run("Other", scoped_variables="x")),
-                                 child("Other", llm(prompt="{agent1Input}", returnToUser=False))),
     "blocks of messages": (nodes({"type": "ConversationChunkProcessor", "id": "a", "workflowName": "Other",
                                   "cursorDirectory": "x", "scoped_variables": ["x"]}),
                            child("Other", llm(prompt="{agent1Input} {agent2Input}"))),

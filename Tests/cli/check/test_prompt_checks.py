@@ -13,6 +13,7 @@ from Middleware.utilities import config_utils
 from Tests.cli.check.config_tree import (
     API_TYPE,
     CHILD,
+    CODING,
     ENDPOINT,
     GENERAL,
     SPARE,
@@ -87,7 +88,8 @@ FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
     "input of a child": (
         (nodes(PLAN, {"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
                       "scoped_variables": ["x", "Plan: {agent1Output}"], "returnToUser": True}),
-         put(CHILD, {"nodes": [answer(systemPrompt="{agent1Input} {agent2Input}")]})),
+         put(CHILD, {"nodes": [answer(systemPrompt="{agent1Input} {agent2Input}")]}),
+         put(CODING, {"nodes": [answer()]})),
         ("note", CHILD, "nodes[0].systemPrompt", "the output of node 1 'Plan' of workflow 'alice/General'", OUTPUT)),
     "time of a child's input": (
         (nodes({"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
@@ -272,7 +274,7 @@ FINE: dict[str, tuple[Mistake, ...]] = {
     "times that are not shown": (nodes(answer(useRelativeTimestamps=True)),),
     "relative times without messages": (nodes(answer(prompt="Hello", **RELATIVE)),),
     "even block size": (nodes(answer(messageBlockSize=10)), changed(USER, messageBlockSize=1)),
-    "block size of a caller": (nodes(answer(messageBlockSize="{agent1Input}")),),
+    "block size of a caller": (put(CHILD, {"nodes": [answer(messageBlockSize="{agent1Input}")]}),),
     "text before the prompt of a completion type": (
         changed(API_TYPE, type="openAIV1Completion"),
         changed(ENDPOINT, addTextToStartOfPrompt=True, textToAddToStartOfPrompt="/no_think ")),

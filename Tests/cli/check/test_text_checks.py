@@ -1,11 +1,13 @@
 """Texts of nodes: outputs, placeholders, braces, Jinja2."""
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from Tests.cli.check.checking import FakeLookups, brief, check, llm, only, static
+from Tests.tables import table
 
 PATH = "nodes[1].content"
 
@@ -164,6 +166,35 @@ def test_jinja_errors(text: str, line: int) -> None:
     "{{ 'x' * 1000000000000 }}"])
 def test_good_jinja(text: str) -> None:
     assert second(text, jinja=True) == []
+
+
+@table(("text", "names", "column"), [
+    ("See {agent1Output}.", "{agent1Output}", 5), ("{motto}", "{motto}", 1),
+    ("{% if agent1Output %}{todays_date_pretty}{% endif %}", "{todays_date_pretty}", 22),
+    ("{{ agent1Output }} {# {motto} #} {agent1Output} {motto} {agent1Output}", "{agent1Output}, {motto}", 34),
+    ("{% raw %}{motto}{% endraw %}{motto}", "{motto}", 29), ('{"a": "{agent2Input}"}', "{agent2Input}", 8)])
+def test_single_braces_in_a_template(text: str, names: str, column: int) -> None:
+    source = json.dumps({"nodes": [static(), static(text, jinja2=True)], "motto": "x"}, indent=1)
+    found = only(second(text, jinja=True, lookups=FakeLookups(source=source), motto="x"))
+    assert (found.severity, found.json_path) == ("warning", PATH)
+    assert found.message.startswith(f"node 2: {names} stays as written: with \"jinja2\": true the text is a Jinja2")
+    assert found.suggestion == "{" + names.partition(",")[0] + "}"
+    line = source.splitlines()[found.line - 1]
+    assert line[found.column - 1:].startswith(names.partition(",")[0])
+
+
+@table("text", [
+    "{{ agent1Output }}", "{{agent1Output}}", "{% raw %}{agent1Output}{% endraw %}", "{%- raw -%}{motto}{%- endraw -%}",
+    "{# {agent1Output} #}", "{% set a = '{motto}' %}{{ a }}", "{{ '{motto}' }}", "{unknown} {agent3Output} { motto }",
+    "{color: red}", "{'a': 1}"])
+def test_what_a_template_may_hold(text: str) -> None:
+    assert second(text, jinja=True, motto="x") == []
+
+
+def test_single_braces_for_a_child() -> None:
+    """A child that is no template fills in what its parent's template leaves as written."""
+    node = {"type": "CustomWorkflow", "workflowName": "Child", "jinja2": True, "promptOverride": "Say {agent1Output}."}
+    assert brief(check(static(), node)) == []
 
 
 def test_misspelt_name_in_jinja() -> None:

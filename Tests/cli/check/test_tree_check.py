@@ -199,7 +199,6 @@ MISTAKES: list[tuple[str, Mistake, str, str, str, str]] = [
      "apiKey", ""),
     ("API type: type", changed(API_TYPE, type="openAIChatCompletions"), "error", API_TYPE, "type",
      "openAIChatCompletion"),
-    ("API type: preset folder", changed(API_TYPE, presetType="OpenA"), "error", API_TYPE, "presetType", "OpenAi"),
     ("API type: inner choice", changed(API_TYPE, thinking={"mode": "effrt", "field": "x"}), "warning", API_TYPE,
      "thinking.mode", "effort"),
     ("API type: sampler", changed(API_TYPE, samplerFieldMap={"temperature": "t", "top_pp": "x"}), "warning", API_TYPE,
@@ -332,7 +331,8 @@ def test_what_is_run_is_not_chosen_by_an_llm(tree: TreeLab, node: dict[str, Any]
 # -- users -------------------------------------------------------------------------------------------------------------
 
 BOB = {"customWorkflowOverride": True, "customWorkflow": "Start", "userWideWorkflowVariables": {"motto": "x"}}
-START = {"nodes": [{"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common"}]}
+START = {"nodes": [{"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
+                    "scoped_variables": ["x"]}]}
 
 
 def test_a_workflow_is_checked_with_the_settings_of_each_user(tree: TreeLab) -> None:
