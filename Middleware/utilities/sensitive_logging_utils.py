@@ -20,6 +20,7 @@ SECRET_KEYS = frozenset({
     "auth_token", "bearer_token", "secret", "client_secret", "authorization", "auth", "private_key", "privatekey",
 })
 _RULE = "*" * 80
+_SECRET_MEMBER = re.compile(rf'(?i)("(?:{"|".join(sorted(SECRET_KEYS))}|key)"\s*:\s*")(?:[^"\\]|\\.)*')
 _SECRET_PARAMETER = re.compile(rf"(?i)(^|&)((?:{'|'.join(sorted(SECRET_KEYS))}|key)=)[^&]*")
 
 
@@ -118,6 +119,11 @@ def mask_url(url: str) -> str:
     if host == parts.netloc and query == parts.query:
         return url
     return urlunsplit((parts.scheme, host, parts.path, query, parts.fragment))
+
+
+def mask_data(text: str) -> str:
+    """Return data of a request with the values of secret-like parameters and of members of JSON objects masked."""
+    return _SECRET_MEMBER.sub(rf"\1{MASK}", _SECRET_PARAMETER.sub(rf"\1\2{MASK}", text))
 
 
 def host_in(url: str) -> str | None:

@@ -89,6 +89,28 @@ def test_trace(backend: Backend, tree: ConfigTree) -> None:
     assert full.count("one\n") >= 20 and "more lines" not in full
 
 
+def test_trace_shows_what_tools_are_asked(backend: Backend, tree: ConfigTree, tmp_path: Path) -> None:
+    script = tmp_path / "roll.py"
+    script.write_text("def Invoke(*args, **kwargs):\n    return 'rolled'\n", encoding="utf-8")
+    tree.shared("Tools", {"type": "StaticResponse", "title": "say", "content": "rock & roll"},
+                {"type": "WebFetch", "title": "fetch", "method": "POST", "body": "about {agent1Output}",
+                 "url": f"{backend.url.replace('//', '//ann:pw@')}/node/page?q={{agent1Output}}&token=abc"},
+                {"type": "CurlCommand", "title": "curl", "onError": "return", "maxResponseBytes": 0,
+                 "args": ["-sS", "-u", "ann:pw", f"{backend.url}/node/page/{{agent1Output}}"]},
+                {"type": "PythonModule", "title": "roll", "module_path": str(script), "args": ["{agent1Output}"],
+                 "kwargs": {"sides": "6"}},
+                {"type": "StaticResponse", "title": "end", "content": "end", "returnToUser": True})
+    backend.replies["page"] = json_reply({"a": 1})
+    shown = run_launcher(*command(tree, "try", "Tools", backend.hello, "--trace", "--full")).stderr
+    lines = [line.strip() for line in shown.splitlines()]
+    asked = lines.index(f"calls WebFetch: POST {backend.url}/node/page?q=rock%20%26%20roll&token=***REDACTED***")
+    assert lines[asked - 1].startswith("> node 2 WebFetch") and lines[asked + 1] == "about rock & roll"
+    assert any(line.startswith("calls curl: -sS -u ") and "/node/page/rock%20%26%20roll" in line
+               for line in lines)
+    assert f'calls {script}: {{"args": ["rock & roll"], "kwargs": {{"sides": "6"}}}}' in lines
+    assert "ann:pw" not in shown
+
+
 @pytest.mark.parametrize(("text", "key", "workflow"), [("CODE", "CODE", "Single"), ("else", "Default", "Chain")])
 def test_trace_names_the_branch(backend: Backend, tree: ConfigTree, text: str, key: str, workflow: str) -> None:
     tree.shared("Fork", {"type": "ConditionalCustomWorkflow", "title": "fork",

@@ -1,13 +1,15 @@
 """The listener that prints what happens in a request: route, nodes, prompts, outputs, calls and times."""
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 
 from Middleware.cli.talk.terminal_writer import TerminalWriter
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
-from Middleware.models.llm_call import LlmCallRecord
+from Middleware.models.llm_call import LlmCallRecord, current_site
 from Middleware.models.request_context import RequestContext
+from Middleware.models.run_step import Step
 from Middleware.utilities.text_utils import counted, restore_braces
 from Middleware.workflows.events import EngineListener, RunRecord
 from Middleware.workflows.models.execution_context import NodeExecutionInfo
@@ -72,6 +74,11 @@ class Trace(EngineListener):
         depth = self._depths.get((call.request_id, call.workflow_name, call.node_index), 0)
         self._print(depth + 1, f"{call.endpoint} failed after {call.seconds:.2f} s: {error}")
 
+    def step_started(self, request: RequestContext, step: Step) -> None:
+        arguments = step.texts.get("arguments")
+        if step.kind == "tool" and arguments is not None:
+            self._fold(self._depth_of_site() + 1, f"calls {step.name}", restore_braces(_called_with(arguments)))
+
     def node_delivered(self, record: RunRecord, index: int, output: object) -> None:
         self._new_branches(record, _depth(record) + 1)
         self._fold(_depth(record) + 1, f"output of node {index}", restore_braces("" if output is None else str(output)))
@@ -87,6 +94,11 @@ class Trace(EngineListener):
             self._routes.discard(request.request_id)
             self._branches.pop(request.request_id, None)
             self._depths = {key: depth for key, depth in self._depths.items() if key[0] != request.request_id}
+
+    def _depth_of_site(self) -> int:
+        """Return how deep the workflow is nested for which this thread works."""
+        site = current_site()
+        return self._depths.get((site.request_id, site.workflow_name, site.node_index), 0) if site is not None else 0
 
     def _new_branches(self, record: RunRecord, depth: int) -> None:
         """Print the branches taken since the last call. The workflow of a branch starts after it was chosen."""
@@ -107,6 +119,15 @@ class Trace(EngineListener):
 
 def _depth(record: RunRecord) -> int:
     return max(0, len(record.run.chain) - 1)
+
+
+def _called_with(arguments: object) -> str:
+    """Return the arguments of a tool as a person reads them: a request by its method and address, else as JSON."""
+    if isinstance(arguments, str):
+        return arguments
+    if isinstance(arguments, dict) and {"method", "url"} <= arguments.keys():
+        return f"{arguments['method']} {arguments['url']}\n{arguments.get('body') or ''}".rstrip()
+    return json.dumps(arguments, ensure_ascii=False, default=str)
 
 
 def _parts(prompt: Prompt) -> Iterator[tuple[str, str]]:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import Step, tool
+from Middleware.utilities.command_lines import command as command_line
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
-from Middleware.utilities.sensitive_logging_utils import mask_url, sensitive_log
+from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.utilities.text_utils import without_surrogates
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -21,6 +22,7 @@ from Middleware.workflows.tools.curl.options import (
     injection_problem,
     with_encoded_urls,
     without_last_breaks,
+    without_secrets,
 )
 from Middleware.workflows.tools.curl.tool import CurlError, CurlExitError, CurlResult, run_curl
 
@@ -62,7 +64,7 @@ class CurlCommandHandler(BaseHandler):
         command = [*_leading(args, max_bytes, guarded, proxy), *args]
         sensitive_log(logger, logging.DEBUG, "CurlCommand: curl %s", command)
         try:
-            with tool("curl", "curl", _addresses(args)) as step:
+            with tool("curl", "curl", command_line(without_secrets(command))) as step:
                 result = _run(command, timeout, max_bytes, context.request.cancel_scope, not guarded, step)
             text = _render(result, output_format)
         except CurlError as error:
@@ -84,11 +86,6 @@ def _run(command: Sequence[str], timeout: float, max_bytes: int | None, scope: C
         raise
     step.attributes["exit_status"], step.texts["result"] = result.returncode, result.stdout
     return result
-
-
-def _addresses(args: Sequence[str]) -> list[str]:
-    """Return the addresses among curl's arguments, without passwords; the others may hold keys."""
-    return [mask_url(arg) for arg in args if arg.lower().startswith(("http://", "https://"))]
 
 
 def _args(context: ExecutionContext) -> list[str]:

@@ -13,7 +13,7 @@ from Middleware.models.run_step import tool
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
 from Middleware.utilities.http.connection import custom_context
-from Middleware.utilities.sensitive_logging_utils import host_in, mask_url, sensitive_log
+from Middleware.utilities.sensitive_logging_utils import host_in, mask_data, mask_url, sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -67,7 +67,7 @@ class WebFetchHandler(BaseHandler):
         raises = network.choice(context, network.ON_ERROR) == "raise"
         request = _request(context)
         host = host_in(request.url)
-        body = None if request.body is None else request.body.decode("utf-8", "replace")
+        body = None if request.body is None else mask_data(request.body.decode("utf-8", "replace"))
         try:
             # Without the headers, which may hold keys.
             with tool("WebFetch", "web", {"method": request.method, "url": mask_url(request.url), "body": body},

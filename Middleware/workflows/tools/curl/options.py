@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from Middleware.utilities.http.addresses import check_url
+from Middleware.utilities.sensitive_logging_utils import MASK, mask_data, mask_url
 from Middleware.utilities.templates.substitution import without_marks
 from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.tools.web.url_values import with_encoded_values
@@ -58,6 +59,10 @@ _DATA_OR_FILE = frozenset(("cookie", "data", "data-ascii", "data-binary", "data-
 # Options whose value curl writes into the head of a request as it is, line breaks included.
 _IN_THE_HEAD = frozenset(("aws-sigv4", "cookie", "header", "oauth2-bearer", "proxy-header", "range", "referer",
                           "request", "request-target", "user-agent"))
+
+# Options whose value is or may hold a password or a key.
+_SECRET = frozenset(("aws-sigv4", "cert", "cookie", "header", "oauth2-bearer", "pass", "proxy", "proxy-header",
+                     "proxy-user", "user"))
 
 # The name of a user is encoded in the head of a request, unless one of these options is given.
 _USERS = frozenset(("proxy-user", "user"))
@@ -265,6 +270,27 @@ def address_problem(args: Sequence[str], block_private: bool, allowed_hosts: Seq
             if reason:
                 return reason
     return None
+
+
+def without_secrets(args: Sequence[str]) -> list[str]:
+    """Return the arguments as a log may show them: of headers their names, of URLs and data no secret parameters."""
+    shown = list(args)
+    for argument in read_arguments(args):
+        if argument.value is None or argument.value_index is None:
+            continue
+        item = shown[argument.value_index]
+        shown[argument.value_index] = item[:len(item) - len(argument.value)] + _without_secret(argument)
+    return shown
+
+
+def _without_secret(argument: Argument) -> str:
+    value = argument.value or ""
+    if argument.name in _SECRET:
+        name, colon, _ = value.partition(":")
+        return f"{name}: {MASK}" if colon and argument.name in ("header", "proxy-header") else MASK
+    if argument.name not in (URL, "referer"):
+        return mask_data(value)
+    return mask_url(value) if "://" in value else mask_url(f"//{value}").removeprefix("//")
 
 
 def has_option(args: Sequence[str], name: str) -> bool:

@@ -13,6 +13,7 @@ from Middleware.workflows.tools.curl.options import (
     _IN_THE_HEAD,
     _LETTERS,
     _PLAIN_USERS,
+    _SECRET,
     _TOUCH_FILES_OR_PROTOCOLS,
     _USERS,
     _WITH_VALUE,
@@ -22,6 +23,7 @@ from Middleware.workflows.tools.curl.options import (
     injection_problem,
     read_arguments,
     without_last_breaks,
+    without_secrets,
 )
 from Tests.tables import table
 
@@ -53,7 +55,8 @@ def test_the_allowed_options_are_those_of_the_installed_curl() -> None:
     assert known | {"no-keepalive", "no-buffer", "no-progress-meter"} >= _FLAGS | _WITH_VALUE
     letters = {line[0][1]: name for name, line in named if re.fullmatch("-[^-]", line[0])}
     assert {letter: name for letter, name in letters.items() if name in _FLAGS | _WITH_VALUE} == _LETTERS
-    assert _TOUCH_FILES_OR_PROTOCOLS | _DATA_OR_FILE | _IN_THE_HEAD | _USERS | _PLAIN_USERS <= _FLAGS | _WITH_VALUE
+    special = _TOUCH_FILES_OR_PROTOCOLS | _DATA_OR_FILE | _IN_THE_HEAD | _USERS | _PLAIN_USERS
+    assert special <= _FLAGS | _WITH_VALUE and _SECRET <= _WITH_VALUE
 
 
 @table(("item", "text"), [
@@ -211,3 +214,18 @@ def test_globs_in_urls(before: list[str]) -> None:
 def test_messages_quote_no_values() -> None:
     text = problem("{x}", "file:///secret") or ""
     assert "args[0]" in text and "secret" not in text
+
+
+@table(("args", "shown"), [
+    (["-sS", "--max-time", "5", "https://h/p?q=1"], ["-sS", "--max-time", "5", "https://h/p?q=1"]),
+    (["-H", "Authorization: Bearer x"], ["-H", "Authorization: *"]), (["-HX-Key: x"], ["-HX-Key: *"]),
+    (["-H", "@file"], ["-H", "*"]), (["-u", "ann:pw"], ["-u", "*"]), (["-uann:pw"], ["-u*"]),
+    (["--user=ann:pw"], ["--user=*"]), (["-b", "session=x"], ["-b", "*"]), (["-x", "http://u:p@proxy"], ["-x", "*"]),
+    (["-E", "file:pw"], ["-E", "*"]), (["--oauth2-bearer", "x"], ["--oauth2-bearer", "*"]),
+    (["https://ann:pw@h/?token=x&q=1"], ["https://h/?token=*&q=1"]), (["ann:pw@h:80/?key=x"], ["h:80/?key=*"]),
+    (["--url=https://h/?api_key=x"], ["--url=https://h/?api_key=*"]), (["-e", "http://u:p@h/"], ["-e", "http://h/"]),
+    (["-d", "a=1&password=x&b=2"], ["-d", "a=1&password=*&b=2"]), (["--json", '{"token": "x\\"y", "a": 1}'],
+                                                                   ["--json", '{"token": "*", "a": 1}']),
+    (["-d", "one\ntwo=&auth=x"], ["-d", "one\ntwo=&auth=*"]), (["-o"], ["-o"])])
+def test_what_a_record_may_show(args: list[str], shown: list[str]) -> None:
+    assert [item.replace("***REDACTED***", "*") for item in without_secrets(args)] == shown

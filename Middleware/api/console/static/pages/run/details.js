@@ -34,6 +34,8 @@ export function Details({ run, span, prefix, live, session }) {
   const own = useTexts(id, span);
   const called = useTexts(id, call !== span ? call : null);
   const sent = useTexts(id, attempt !== span ? attempt : null);
+  // What the tool of a node was asked says more about the node than its output alone.
+  const asked = useTexts(id, kind === "node" ? span.children.find((one) => one.kind === "tool") : null);
   const texts = { ...called.texts, ...sent.texts, ...own.texts };
   // An attempt that failed has no part in the answer.
   const answer = call === span ? { ...own.texts } : call && answeringAttempt(call) === span ? { ...called.texts } : {};
@@ -67,9 +69,9 @@ export function Details({ run, span, prefix, live, session }) {
         ${!empty && html`<${CopyButton} text=${copied} />`}
       </div>
     </div>
-    ${[own, called, sent].map(({ error, reload }) => html`<${Problem} error=${error} retry=${reload} />`)}
+    ${[own, called, sent, asked].map(({ error, reload }) => html`<${Problem} error=${error} retry=${reload} />`)}
     <${Tabs} label="Details" tabs=${tabs} chosen=${tab} onChoose=${choose}>
-      ${empty && !WITHOUT_TEXTS.includes(tab) ? html`<${NotKept} run=${run} />` : content[tab]?.() ?? html`<${Texts} texts=${own.texts} span=${span} />`}
+      ${empty && !WITHOUT_TEXTS.includes(tab) ? html`<${NotKept} run=${run} />` : content[tab]?.() ?? html`<${Texts} texts=${{ arguments: asked.texts.arguments, ...own.texts }} span=${span} />`}
     <//>
   </section>`;
 }
