@@ -93,7 +93,7 @@ def test_trace_shows_what_tools_are_asked(backend: Backend, tree: ConfigTree, tm
     script = tmp_path / "roll.py"
     script.write_text("def Invoke(*args, **kwargs):\n    return 'rolled'\n", encoding="utf-8")
     tree.shared("Tools", {"type": "StaticResponse", "title": "say", "content": "rock & roll"},
-                {"type": "WebFetch", "title": "fetch", "method": "POST", "body": "about {agent1Output}",
+                {"type": "WebFetch", "title": "fetch", "method": "POST", "body": '{{"about": "{agent1Output}"}}',
                  "url": f"{backend.url.replace('//', '//ann:pw@')}/node/page?q={{agent1Output}}&token=abc"},
                 {"type": "CurlCommand", "title": "curl", "onError": "return", "maxResponseBytes": 0,
                  "args": ["-sS", "-u", "ann:pw", f"{backend.url}/node/page/{{agent1Output}}"]},
@@ -104,7 +104,7 @@ def test_trace_shows_what_tools_are_asked(backend: Backend, tree: ConfigTree, tm
     shown = run_launcher(*command(tree, "try", "Tools", backend.hello, "--trace", "--full")).stderr
     lines = [line.strip() for line in shown.splitlines()]
     asked = lines.index(f"calls WebFetch: POST {backend.url}/node/page?q=rock%20%26%20roll&token=***REDACTED***")
-    assert lines[asked - 1].startswith("> node 2 WebFetch") and lines[asked + 1] == "about rock & roll"
+    assert lines[asked - 1].startswith("> node 2 WebFetch") and lines[asked + 1] == '{"about": "rock & roll"}'
     assert any(line.startswith("calls curl: -sS -u ") and "/node/page/rock%20%26%20roll" in line
                for line in lines)
     assert f'calls {script}: {{"args": ["rock & roll"], "kwargs": {{"sides": "6"}}}}' in lines
