@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import itertools
 import os
+import platform
 import re
+import shlex
+import signal
+import struct
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from Middleware.cli.prerequisites import OLDEST
 from Middleware.cli.standard_streams import prepare_streams
 
 NEWEST = (3, 15)
 """The newest Python that the lock files have wheels for; ``Docs/Developer/platforms.md`` has all that they serve."""
+SYSTEMS = ("linux-x86_64", "linux-aarch64", "win-amd64")
+"""What ``sysconfig.get_platform()`` says of the systems that they serve, apart from macOS."""
+OLDEST_GLIBC = (2, 28)
 INTERRUPTED = 130
 # A longer line would wrap, and could not be rewritten.
 WIDTH = 70
@@ -28,7 +37,9 @@ _INCLUDED = re.compile(r"(?:-r|--requirement)[ =]\s*(\S+)")
 # A package from a folder is named by its file.
 _SEEN = re.compile(r"(?:Collecting |Requirement already satisfied: |Ignoring |Processing (?:\S*[/\\])?)"
                    r"([A-Za-z0-9][\w.]*(?:-[A-Za-z][\w.]*)*)")
-_DETAIL = re.compile(r"\s|Downloading |Using cached |Installing |Successfully |Looking in |Preparing ")
+_DETAIL = re.compile(r"Downloading |Using cached |Installing |Successfully |Looking in |Preparing ")
+# Where a package is built, pip indents its errors, too.
+_ERROR = re.compile(r"\s+(?:error|fatal): ", re.IGNORECASE)
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,21 +47,65 @@ def main(words: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", *words]
     files = [word for option, word in itertools.pairwise(words) if option in ("-r", "--requirement")]
     progress = Progress(sys.stdout, sum(map(count_requirements, files)))
-    # pip's errors come in the order of its steps, so that the reason of a failure is not among later lines.
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-                               errors="replace", env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"})
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            progress.read(line.rstrip())
-        status = process.wait()
-    except KeyboardInterrupt:
-        process.wait()
-        status = INTERRUPTED
+    status = _run(command, progress)
     progress.end()
-    if status not in (0, INTERRUPTED):
+    if status == INTERRUPTED:
+        sys.stderr.write("The installation was interrupted. The next start continues it.\n")
+    elif status:
         sys.stderr.write("".join(f"{line}\n" for line in progress.problems))
+        advice = None if progress.retried else way_out(words)
+        sys.stderr.write(f"{advice}\n" if advice else "")
     return status
+
+
+def _run(command: Sequence[str], progress: Progress) -> int:
+    """Run pip, and return its exit status or ``INTERRUPTED``."""
+    # pip's errors come in the order of its steps, so that the reason of a failure is not among later lines.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
+                          env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                progress.read(line.rstrip())
+            return process.wait()
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
+            # pip has got the same Ctrl-C, unless only this process was told, and undoes what it has begun.
+            try:
+                process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+            return INTERRUPTED
+
+
+def way_out(words: Sequence[str]) -> str | None:
+    """Return what to do where the lock files have no wheels for this Python or system; None where they have."""
+    system = sysconfig.get_platform()
+    newest, oldest = (".".join(map(str, version)) for version in (NEWEST, OLDEST))
+    other = (platform.python_implementation() if sys.implementation.name != "cpython"
+             else "free-threaded Python" if sysconfig.get_config_var("Py_GIL_DISABLED") else None)
+    if other or sys.version_info[:2] > NEWEST:
+        return (f"The packages have wheels for Python {oldest} to {newest}, and this is "
+                f"{other or f'Python {platform.python_version()}'}: install Python {newest}, delete {sys.prefix}, "
+                "and start again.")
+    missing = f"Some packages have no wheels for this system ({system})"
+    if sys.platform == "win32":
+        return None if system in SYSTEMS else (
+            f"{missing}: install Python {newest} for x64 (\"Windows installer (64-bit)\"), create the environment with "
+            f"it (python.exe -m venv --clear \"{sys.prefix}\"), and start again.")
+    # A 64-bit kernel may run a 32-bit system.
+    if struct.calcsize("P") < 8:
+        return f"{missing}, which has 32 bits: install a 64-bit one, for example Raspberry Pi OS (64-bit)."
+    if (system in SYSTEMS and not _is_old_glibc()) or sys.platform == "darwin":
+        return None
+    build = shlex.join([sys.executable, "-m", "pip", "install", *_without_wheels_only(words)])
+    return f"{missing}: build them, with compilers for C and Rust, by {build}, and start again."
+
+
+def _is_old_glibc() -> bool:
+    """Whether this is a Linux with a C library that most wheels are too new for."""
+    name, version = platform.libc_ver()
+    return name == "glibc" and tuple(map(int, version.split("."))) < OLDEST_GLIBC
 
 
 def count_requirements(path: str) -> int:
@@ -65,15 +120,23 @@ def count_requirements(path: str) -> int:
     return count
 
 
+def _without_wheels_only(words: Sequence[str]) -> list[str]:
+    position = words.index("--only-binary") if "--only-binary" in words else len(words)
+    return [*words[:position], *words[position + 2:]]
+
+
 class Progress:
     """Shows what pip does: one line that is rewritten on a terminal, a line for each package elsewhere.
 
     Attributes:
         problems: lines of pip that are neither progress nor shown already.
+        retried: whether the network failed at times.
     """
 
     def __init__(self, output: TextIO, total: int) -> None:
         self.problems: list[str] = []
+        self.retried = False
+        self._in_problem = False
         self._output, self._total = output, total
         self._rewrites = output.isatty()
         self._names: set[str] = set()
@@ -86,6 +149,7 @@ class Progress:
         """Take one line of pip's output."""
         found = _SEEN.match(line)
         if found:
+            self._in_problem = False
             self._names.add(found[1].lower())
             # A list that is not complete grows while pip finds what its packages need.
             total = f" of {self._total}" if len(self._names) <= self._total else ""
@@ -94,9 +158,17 @@ class Progress:
             self._show("Unpacking and compiling them ...")
         # The network fails at present; without this line the user would wait for nothing.
         elif line.startswith("WARNING: Retrying"):
+            self.retried = True
             self._print(line)
-        elif line and not _DETAIL.match(line):
+        elif line and self._is_problem(line):
             self.problems.append(line)
+
+    def _is_problem(self, line: str) -> bool:
+        """Indented lines belong to the line above them: the reasons of an error, or more of what pip does."""
+        if line[0].isspace() and not _ERROR.match(line):
+            return self._in_problem
+        self._in_problem = _DETAIL.match(line) is None
+        return self._in_problem
 
     def end(self) -> None:
         """Show nothing more, and leave the cursor at the begin of an empty line."""

@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags, create_compatible_tags_selector, mac_platforms
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from Middleware.cli.installing import NEWEST
+from Middleware.cli.installing import NEWEST, OLDEST_GLIBC
 from Middleware.cli.prerequisites import OLDEST
 from Scripts.generate.generated_files import ROOT, write_or_check
 
@@ -30,7 +30,7 @@ PAGE = ROOT / "Docs" / "Developer" / "platforms.md"
 PACKAGES = ROOT / "Tests" / "scripts" / "locked_packages.json"
 PYTHONS = [(3, minor) for minor in range(OLDEST[1], NEWEST[1] + 1)]
 # The oldest system of each kind that is served: glibc 2.28 (Debian 10, RHEL 8), musl 1.2 (Alpine 3.13), macOS 13.
-_GLIBC, _MUSL, _MACOS = 28, 2, (13, 0)
+_GLIBC, _MUSL, _MACOS = OLDEST_GLIBC[1], 2, (13, 0)
 _HEAD = """# Systems and Pythons
 
 `python -m Scripts.generate.lock_requirements` writes this page. It has a table for each lock file: "yes" where every

@@ -18,7 +18,7 @@ from Tests.tables import check_all, table
 PROJECT = Path(__file__).resolve().parents[2]
 PAGES = sorted((PROJECT / "Docs/User/troubleshooting").glob("*.md"))
 FOLDERS = ("Middleware", "Scripts")
-SHELL_SCRIPTS = ("run_linux.sh", "run_windows.bat")
+SHELL_SCRIPTS = ("Scripts/environment.sh", "run_windows.bat")
 GAP = "\0"
 """Stands for what a source text fills in."""
 FEWEST_LETTERS = 10

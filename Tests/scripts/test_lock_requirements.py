@@ -79,8 +79,9 @@ def test_every_promised_system_is_served_by_wheels(lock: str, system: str) -> No
     assert row.count("yes") == len(lock_platforms.PYTHONS), row
 
 
-@pytest.mark.parametrize("script", ["run_linux.sh", "run_windows.bat"])
-def test_start_scripts_install_from_the_lock(script: str) -> None:
-    text = (ROOT / script).read_text(encoding="utf-8")
-    [line] = [line for line in text.splitlines() if "Middleware.cli.installing" in line]
-    assert "--require-hashes -r requirements.lock" in line
+@pytest.mark.parametrize(("script", "words"), [
+    ("run_linux.sh", "prepare_environment venv requirements.lock"),
+    ("Scripts/environment.sh", "options=(--require-hashes --only-binary :all:)"),
+    ("run_windows.bat", "-m Middleware.cli.installing --require-hashes --only-binary :all: -r requirements.lock")])
+def test_start_scripts_install_wheels_of_the_lock(script: str, words: str) -> None:
+    assert words in (ROOT / script).read_text(encoding="utf-8")

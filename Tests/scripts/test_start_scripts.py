@@ -1,14 +1,24 @@
 """The start scripts for Linux and macOS find their folder, wherever and however they are called."""
 from __future__ import annotations
 
+import http.server
 import os
+import re
 import shutil
+import signal
 import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from Middleware.cli.installing import NEWEST
+from Middleware.cli.prerequisites import OLDEST
+
 PROJECT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="scripts of other systems")
 
 
 @pytest.fixture
@@ -17,8 +27,9 @@ def installed(tmp_path: Path) -> Path:
     """
     project = tmp_path / "my project"
     (project / "venv" / "bin").mkdir(parents=True)
-    for name in ("run_linux.sh", "run_macos.sh"):
-        shutil.copy(PROJECT / name, project)
+    (project / "Scripts").mkdir()
+    for name in ("run_linux.sh", "run_macos.sh", "Scripts/environment.sh"):
+        shutil.copy(PROJECT / name, project / name)
     for name in ("requirements.lock", "venv/installed-requirements.lock"):
         (project / name).write_text("x", encoding="utf-8")
     python = project / "venv" / "bin" / "python"
@@ -27,7 +38,6 @@ def installed(tmp_path: Path) -> Path:
     return project
 
 
-@pytest.mark.skipif(os.name == "nt", reason="scripts of other systems")
 @pytest.mark.parametrize("script", ["run_linux.sh", "run_macos.sh"])
 @pytest.mark.parametrize("way", ["absolute", "relative", "link", "link to a link"])
 def test_the_folder_is_found(installed: Path, script: str, way: str) -> None:
@@ -42,3 +52,138 @@ def test_the_folder_is_found(installed: Path, script: str, way: str) -> None:
                            env={**os.environ, "CDPATH": str(elsewhere)}, timeout=30, check=False)
     assert (ended.stdout, ended.stderr, ended.returncode) == (
         f"{installed}|bash {script}|run_waitress.py check a b\n", "", 0)
+
+
+def executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def start(project: Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Start the program as a person does, with these folders of programs before all others."""
+    programs = os.pathsep.join(filter(None, [path, os.environ["PATH"]]))
+    return subprocess.run(["bash", str(project / "run_linux.sh")], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "PATH": programs}, check=False)
+
+
+@pytest.mark.parametrize("served", [(3, minor) for minor in range(OLDEST[1], NEWEST[1] + 1)])
+@pytest.mark.parametrize("script", ["Scripts/environment.sh", "run_windows.bat"])
+def test_every_served_python_is_looked_for(script: str, served: tuple[int, int]) -> None:
+    text = (PROJECT / script).read_text(encoding="utf-8")
+    assert f"{'py -' if 'windows' in script else 'python'}{served[0]}.{served[1]}" in text
+    after = f"({NEWEST[0]}, {NEWEST[1] + 1})"
+    assert f"({OLDEST[0]}, {OLDEST[1]}) <= sys.version_info < {after}" in text
+
+
+@pytest.mark.parametrize(("present", "taken"), [
+    ({"python3": "3.10", "python3.13": "3.13", "python3.12": "3.12"}, "python3.13"),
+    # Those that the lock files serve go before a newer one, whatever it is called.
+    ({"python3": "3.16", "python3.15": "3.15", "python": "3.16"}, "python3.15"),
+    ({"python3": "3.16", "python": "3.11"}, "python"),
+    ({"python3": "3.16"}, "python3"),
+    ({"python3": "3.10"}, "")])
+def test_a_served_python_is_taken(tmp_path: Path, present: dict[str, str], taken: str) -> None:
+    for name, version in present.items():
+        numbers = version.replace(".", ", ")
+        executable(tmp_path / name, f"""#!{sys.executable}
+import sys
+sys.version_info = ({numbers}, 1, "final", 0)
+exec(sys.argv[2])
+""")
+    for name in ("python3.15", "python3.14", "python3.13", "python3.12", "python3.11", "python3", "python"):
+        if name not in present:
+            executable(tmp_path / name, "#!/bin/sh\nexit 1\n")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    found = subprocess.run(["bash", "-c", ". Scripts/environment.sh; find_python"], cwd=PROJECT, capture_output=True,
+                           text=True, env={**os.environ, "PATH": path}, check=True)
+    assert found.stdout.strip() == taken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("obstacle", ["a file", "a link into nothing", "a folder that cannot be written"])
+def test_a_folder_that_cannot_be_written_is_named(installed: Path, obstacle: str) -> None:
+    folder = installed / "venv"
+    shutil.rmtree(folder)
+    if obstacle == "a file":
+        folder.write_text("", encoding="utf-8")
+    elif obstacle == "a link into nothing":
+        folder.symlink_to("/dev/null/venv")
+    else:  # the system refuses that to every user
+        folder.symlink_to("/proc/venv")
+    done = start(installed)
+    assert done.returncode == 1 and done.stdout == "Creating the Python environment venv ...\n"
+    assert re.fullmatch(r"ERROR: The environment could not be made in \S.*/my project/venv \(.*\[Errno \d+\] .*\)\. "
+                        r"Put WilmerAI into a folder that you may write to, with 300 MB of free space\.\n", done.stderr)
+
+
+@pytest.mark.slow
+def test_an_environment_without_pip_is_made_anew(installed: Path) -> None:
+    """That is what Ctrl-C leaves while it is made."""
+    shutil.rmtree(installed / "venv")
+    python = executable(installed.parent / "programs" / "python3", f"""#!/bin/sh
+case $* in
+    *--clear*) mkdir -p "$4/bin"; printf '#!/bin/sh\\necho "anew: $*"\\n' > "$4/bin/python"; chmod +x "$4/bin/python";;
+    *) exec "{sys.executable}" "$@";;
+esac
+""")
+    executable(installed / "venv" / "bin" / "python", '#!/bin/sh\n[ "$1" = -c ]\n')
+    done = start(installed, str(python.parent))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-2:] == [
+        "anew: -m Middleware.cli.installing --require-hashes --only-binary :all: -r requirements.lock",
+        "anew: run_waitress.py"]
+
+
+def test_a_python_that_makes_no_environments_is_named(installed: Path) -> None:
+    shutil.rmtree(installed / "venv")
+    python = executable(installed.parent / "programs" / "python3", f"""#!/bin/sh
+case $* in *venv*) echo "The environment was not created: ensurepip is not available" >&2; exit 1;; esac
+exec "{sys.executable}" "$@"
+""")
+    done = start(installed, str(python.parent))
+    assert (done.returncode, done.stderr) == (1, "ERROR: This Python cannot make environments. On Debian and Ubuntu: "
+                                                 "sudo apt install python3-venv\n")
+
+
+@pytest.fixture
+def silent_index() -> Iterator[tuple[str, threading.Event]]:
+    """A package index that answers nothing; its address, and an event that is set when it is asked."""
+    asked, ended = threading.Event(), threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.set()
+            ended.wait()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is to be shown."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/simple", asked
+    ended.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_during_the_installation_is_no_error(
+        installed: Path, silent_index: tuple[str, threading.Event], times: int) -> None:
+    address, asked = silent_index
+    shutil.copytree(PROJECT / "Middleware" / "cli", installed / "Middleware" / "cli")
+    executable(installed / "venv" / "bin" / "python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (installed / "requirements.lock").write_text(f"one==1.0 --hash=sha256:{'0' * 64}\n", encoding="utf-8")
+    process = subprocess.Popen(
+        ["bash", str(installed / "run_linux.sh")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env={**os.environ, "PIP_INDEX_URL": address, "PIP_CONFIG_FILE": os.devnull,
+                                     "PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"})
+    assert asked.wait(120)
+    for _ in range(times):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    stdout, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stderr) == (130, "The installation was interrupted. The next start continues it.\n")
+    assert "Traceback" not in stdout
