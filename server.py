@@ -41,7 +41,10 @@ def get_application() -> Callable[..., Any]:
 if __name__ == "__main__":
     sys.exit(main())
 
+from Middleware.cli import shipped_configuration  # noqa: E402  - of no use to the launcher, which has ended above
+
 arguments = LaunchArguments(database=database_of_environment())
+shipped_configuration.provide()
 require_optional_packages(arguments)
 configure(arguments)
 announce_until_exit()

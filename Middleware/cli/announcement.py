@@ -16,6 +16,7 @@ from Middleware.common.constants import VERSION
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container, own_command
+from Middleware.utilities.config.paths import page_shown
 from Middleware.utilities.config.users import has_current_user_file
 from Middleware.utilities.http.addresses import is_loopback
 
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 RULE = "!" * 100
 PRIVATE_ONLY = ("  Clients:        everyone with a private address (your own network), without a key; others get 403",
-                "                  With keys: Docs/User/network-access.md. Without keys, for everyone: --allow-public")
+                f"                  With keys: {page_shown('User/network-access.md')}. Without keys, for everyone: "
+                "--allow-public")
 
 
 def describe(host: str, port: int, address: str, is_demo: bool = False,
@@ -139,7 +141,7 @@ def _warning() -> list[str]:
             "!!  To end this, make a key. It is shown once; give it to your clients as their API key:",
             f"!!    {own_command('keys', 'add', '--accepted-keys-file', path)}",
             *_start_with_keys(path),
-            "!!  More: Docs/User/network-access.md",
+            f"!!  More: {page_shown('User/network-access.md')}",
             RULE]
 
 

@@ -14,6 +14,7 @@ from Middleware.cli.console import say
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.paths import is_package, page_shown
 from Middleware.utilities.text_utils import nearest
 
 ALL_INTERFACES = "0.0.0.0"
@@ -330,7 +331,8 @@ def _directories(raw: argparse.Namespace) -> LaunchArguments:
 def apply_arguments(arguments: LaunchArguments) -> None:
     """Store the given values in ``instance_global_variables``; values that were not given stay unchanged there.
 
-    The log directory and file logging depend on the user files and are set later, in ``startup``.
+    The log directory and file logging depend on the user files and are set later, in ``startup``. The public root of an
+    installed wheel is filled at the first start; raises SystemExit if that fails.
     """
     for name, value in (("CONFIG_DIRECTORY", arguments.config_directory),
                         ("PUBLIC_DIRECTORY", arguments.public_directory),
@@ -348,6 +350,10 @@ def apply_arguments(arguments: LaunchArguments) -> None:
     instance.CONCURRENCY_LEVEL = arguments.concurrency_level
     instance.MAX_REQUEST_MB = arguments.max_request_mb
     instance.ALLOWED_ORIGINS = arguments.allow_origins
+    if is_package():
+        # Imported here: a clone has its configuration.
+        from Middleware.cli import shipped_configuration
+        shipped_configuration.provide()
 
 
 def _directory(value: str | None, keep_trailing: bool = False) -> str | None:
@@ -397,7 +403,7 @@ def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
         parser.error("--workers must be >= 1")
     if raw.workers > 1 and not (raw.database or database_of_environment()):
         parser.error("--workers needs --database when there are several: the processes share conversations, the limit "
-                     "on requests and stops by a PostgreSQL database, see Docs/User/several-workers.md")
+                     f"on requests and stops by a PostgreSQL database, see {page_shown('User/several-workers.md')}")
     # Also refuses nan.
     if not 0 <= raw.drain_seconds < float("inf"):
         parser.error("--drain-seconds must be >= 0")

@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 
 from Middleware.cli.standard_streams import prepare_streams
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities.command_lines import COMPOSE_RUN, START_SCRIPT, command, in_project_container
+from Middleware.utilities.command_lines import command, usual_start
 
 # A stream takes two sockets, and Waitress accepts 1000 connections.
 WANTED_DESCRIPTORS = 8192
@@ -41,12 +40,8 @@ def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
 
 
 def launcher() -> list[str]:
-    """Return the words that start the program: the start script if one was used, else the words that were typed."""
-    if in_project_container():
-        return list(COMPOSE_RUN)
-    # Users who start with a script do not know the Python in its environment.
-    by_script = os.environ.get(START_SCRIPT, "").split()
-    return by_script or [next(iter(sys.orig_argv), "python"), sys.argv[0]]
+    """Return the words that start the program as its users know it, else those that were typed."""
+    return usual_start() or [next(iter(sys.orig_argv), "python"), sys.argv[0]]
 
 
 def program_name(*words: str) -> str:

@@ -20,6 +20,7 @@ from Middleware.common.constants import VERSION
 from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container
+from Middleware.utilities.config.paths import is_package
 from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
@@ -120,9 +121,10 @@ def _require(flag: str, file: str, packages: str, *modules: str) -> None:
     if in_project_container():
         raise StartError(f"{flag} needs packages that are not installed. Write PIP_PACKAGES={packages} "
                          "into .env, then run docker compose up -d --build")
-    path = os.path.join(config_utils.get_project_root_directory_path(), file)
+    wanted = packages.split() if is_package() else [
+        "-r", os.path.join(config_utils.get_project_root_directory_path(), file)]
     raise StartError(f"{flag} needs packages that are not installed. Install them with: "
-                     f"{command([sys.executable, '-m', 'pip', 'install', '-r', path])}")
+                     f"{command([sys.executable, '-m', 'pip', 'install', *wanted])}")
 
 
 def _is_installed(module: str) -> bool:

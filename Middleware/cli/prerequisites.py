@@ -24,10 +24,17 @@ def require_packages(*modules: str) -> None:
     """End the process with a message and status 1 if a module of ``NEEDED`` or ``modules`` is not installed."""
     missing = [name for name in NEEDED + modules if importlib.util.find_spec(name) is None]
     if missing:
-        listed = _quoted(_in_project("requirements.lock"))
         _end(f"Python packages are missing: {', '.join(missing)}. This Python does not have them: {sys.executable}\n"
-             f"Start WilmerAI with: {_start_command()}\n"
-             f"Or install them: {_quoted(sys.executable)} -m pip install -r {listed}{_environment_hint()}")
+             + _installation())
+
+
+def _installation() -> str:
+    """Return how the missing packages are installed."""
+    listed = _in_project("requirements.lock")
+    if not os.path.exists(listed):
+        return "Install WilmerAI's wheel again, with the packages that it needs."
+    return (f"Start WilmerAI with: {_start_command()}\n"
+            f"Or install them: {_quoted(sys.executable)} -m pip install -r {_quoted(listed)}{_environment_hint()}")
 
 
 def _start_command() -> str:

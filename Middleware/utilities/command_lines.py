@@ -3,14 +3,17 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from Middleware.utilities import config_utils
+from Middleware.utilities.config.paths import get_project_root_directory_path, is_package
 
 # The environment variable in which run_linux.sh and the other start scripts put how they were called.
 START_SCRIPT = "WILMER_START_SCRIPT"
+# The script that pip makes of the entry point in pyproject.toml.
+INSTALLED_COMMAND = "wilmerai"
 COMPOSE_RUN = ("docker", "compose", "run", "--rm", "wilmerai")
 """Runs a command in a new container of the service in compose.yaml, whether that is running or not."""
 
@@ -25,11 +28,25 @@ def in_project_container() -> bool:
     return os.environ.get("WILMER_CONTAINER") == "1"
 
 
-def own_command(*words: str) -> str:
-    """Return the command line that runs this program with ``words``; for a container, from outside of it."""
+def usual_start() -> list[str]:
+    """Return the words that start the program, for a container from outside of it; nothing if its users name one of
+    its files and a Python.
+    """
     if in_project_container():
-        return command([*COMPOSE_RUN, *words])
+        return list(COMPOSE_RUN)
     # Users who start with a script do not know the Python in its environment.
     by_script = os.environ.get(START_SCRIPT, "").split()
-    program = os.path.join(config_utils.get_project_root_directory_path(), "server.py")
-    return command([*(by_script or [sys.executable, program]), *words])
+    return by_script or ([_installed_command()] if is_package() else [])
+
+
+def _installed_command() -> str:
+    """Return the command of an installed wheel: its name if the shell finds it by that, else its path."""
+    here = shutil.which(INSTALLED_COMMAND, path=os.path.dirname(sys.executable))
+    found = shutil.which(INSTALLED_COMMAND)
+    return INSTALLED_COMMAND if here is None or (found and os.path.samefile(found, here)) else here
+
+
+def own_command(*words: str) -> str:
+    """Return the command line that runs this program with ``words``."""
+    program = os.path.join(get_project_root_directory_path(), "server.py")
+    return command([*(usual_start() or [sys.executable, program]), *words])

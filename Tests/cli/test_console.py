@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from Middleware.cli.console import START_SCRIPT
 from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import START_SCRIPT
 from Tests.integration.launcher import PROJECT
 
 ROOT = config_utils.get_project_root_directory_path()

@@ -59,6 +59,7 @@ def test_the_python_of_the_environment(tmp_path, monkeypatch, capsys):
     python = tmp_path / "venv" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     python.parent.mkdir(parents=True)
     python.touch()
+    (tmp_path / "requirements.lock").touch()
     monkeypatch.setattr(prerequisites, "_in_project", lambda name: str(tmp_path / name))
     with pytest.raises(SystemExit):
         prerequisites.require_packages("no_such_package_anywhere")

@@ -13,16 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.container import health, start
-from deploy.container.start import fill, is_program, launcher_words
-
-
-@pytest.fixture
-def defaults(tmp_path: Path) -> Path:
-    for name in ("Configs/Users/demo.json", "Schemas/user.json", "WorkflowFiles/README.md"):
-        file = tmp_path / "Defaults" / name
-        file.parent.mkdir(parents=True)
-        file.write_text("shipped", encoding="utf-8")
-    return tmp_path / "Defaults"
+from deploy.container.start import is_program, launcher_words
 
 
 @pytest.fixture
@@ -32,50 +23,9 @@ def public(tmp_path: Path) -> Path:
     return folder
 
 
-def files(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_fills_an_empty_folder(public: Path, defaults: Path) -> None:
-    assert fill(public, defaults)
-    assert files(public) == files(defaults)
-
-
-def test_fills_only_once(public: Path, defaults: Path) -> None:
-    fill(public, defaults)
-    (public / "Schemas/user.json").unlink()
-    (public / "Configs/Users/demo.json").write_text("mine", encoding="utf-8")
-    assert not fill(public, defaults)
-    assert files(public) == {"Configs/Users/demo.json": "mine", "WorkflowFiles/README.md": "shipped"}
-
-
-def test_overwrites_nothing_in_a_folder_without_configuration(public: Path, defaults: Path) -> None:
-    (public / "Schemas").mkdir()
-    (public / "Schemas/user.json").write_text("mine", encoding="utf-8")
-    (public / "accepted-keys.txt").write_text("key", encoding="utf-8")
-    assert fill(public, defaults)
-    assert files(public) == {**files(defaults), "Schemas/user.json": "mine", "accepted-keys.txt": "key"}
-
-
-def test_an_interrupted_copy_is_made_again(public: Path, defaults: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rename = Path.rename
-
-    def fail_at_configs(self: Path, target: Path) -> Path:
-        if self.name == "Configs":
-            raise OSError("power failure")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail_at_configs)
-    with pytest.raises(OSError, match="power failure"):
-        fill(public, defaults)
-    assert not (public / "Configs").exists() and (public / "Schemas").exists()
-    monkeypatch.undo()
-    assert fill(public, defaults)
-    assert files(public) == files(defaults)
-
-
-def test_a_folder_that_cannot_be_filled_is_explained(public: Path, defaults: Path, monkeypatch: pytest.MonkeyPatch,
+def test_a_folder_that_cannot_be_filled_is_explained(public: Path, monkeypatch: pytest.MonkeyPatch,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    (public.parent / "Defaults").mkdir()
     monkeypatch.setattr(start, "ROOT", public.parent)
     public.rmdir()
     public.write_text("a file", encoding="utf-8")

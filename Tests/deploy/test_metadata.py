@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 import tomllib
 from pathlib import Path
 
 from Middleware.common.constants import VERSION
+from Middleware.utilities.command_lines import INSTALLED_COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -13,13 +15,18 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 def test_version_and_requirements_are_written_once() -> None:
     dynamic = PYPROJECT["tool"]["setuptools"]["dynamic"]
-    assert set(PYPROJECT["project"]["dynamic"]) == set(dynamic) == {"version", "dependencies"}
+    assert set(PYPROJECT["project"]["dynamic"]) == set(dynamic) == {"version", "dependencies", "optional-dependencies"}
     module, _, name = dynamic["version"]["attr"].rpartition(".")
     assert getattr(importlib.import_module(module), name) == VERSION
-    assert all((ROOT / file).is_file() for file in dynamic["dependencies"]["file"])
+    sources = [dynamic["dependencies"], *dynamic["optional-dependencies"].values()]
+    assert all((ROOT / file).is_file() for source in sources for file in source["file"])
 
 
-def test_the_command_starts_a_launcher() -> None:
-    module, _, name = PYPROJECT["project"]["scripts"]["wilmerai"].partition(":")
-    assert module in PYPROJECT["tool"]["setuptools"]["py-modules"]
+def test_the_command_exists() -> None:
+    module, _, name = PYPROJECT["project"]["scripts"][INSTALLED_COMMAND].partition(":")
     assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_the_tests_build_with_the_same_setuptools() -> None:
+    [wanted] = PYPROJECT["build-system"]["requires"]
+    assert re.search(rf"^{re.escape(wanted)}\s", (ROOT / "requirements-test.txt").read_text(encoding="utf-8"), re.M)

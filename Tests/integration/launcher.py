@@ -176,7 +176,7 @@ class Launcher:
     def __enter__(self) -> Launcher:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(PROJECT / self.script), "--port", "0", *self._arguments],
+                [*self.command(), "--port", "0", *self._arguments],
                 cwd=self._folders[0] if self._folders else tempfile.gettempdir(),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 env={**clean_environment(), **(home_environment(self._folders[1]) if self._folders else {})})
@@ -191,6 +191,10 @@ class Launcher:
                  trace: TracebackType | None) -> None:
         self.stop()
         self._folder.cleanup()
+
+    def command(self) -> list[str]:
+        """The words that start the program."""
+        return [sys.executable, str(PROJECT / self.script)]
 
     @property
     def url(self) -> str:
@@ -298,8 +302,9 @@ def clean_environment() -> dict[str, str]:
 
 
 def home_environment(home: Path) -> dict[str, str]:
-    """What makes a folder the home directory of a process, on every system."""
-    return {"HOME": str(home), "USERPROFILE": str(home)}
+    """What makes a folder the home directory of a process, on every system, and the one for its data below that."""
+    return {"HOME": str(home), "USERPROFILE": str(home), "LOCALAPPDATA": str(home / "AppData" / "Local"),
+            "XDG_DATA_HOME": ""}
 
 
 def read_until(sock: socket.socket, wanted: bytes, timeout: float = 60.0) -> bytes:

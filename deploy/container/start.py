@@ -19,12 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from Middleware.cli.commands import COMMANDS
+from Middleware.cli.shipped_configuration import cannot_fill, fill
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = ROOT / "run_waitress.py"
-CONFIGS = "Configs"
-UNFINISHED = ".filling"
 DEFAULT_PORT = "5000"
+REMEDY = ("If it is a folder of the computer, give it to that user (sudo chown -R UID FOLDER), or name its owner as "
+          'the container\'s user (docker run --user UID:GID; in compose.yaml user: "UID:GID").')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,29 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         fill(public, ROOT / "Defaults")
     except OSError as error:
-        print(f"ERROR: {_explain(public, error)}", file=sys.stderr)
+        print(f"ERROR: {cannot_fill(public, error)} {REMEDY}", file=sys.stderr)
         return 1
     if is_program(words):
         return _run_program(words)
     return _run_launcher(launcher_words(words, os.environ.get("WILMER_PORT", DEFAULT_PORT)))
-
-
-def fill(public: Path, defaults: Path) -> bool:
-    """Copy ``defaults`` into a ``public`` without ``Configs``; tells whether that was done.
-
-    ``Configs`` appears last and at once: a copy that was interrupted is made again. Raises OSError.
-    """
-    if (public / CONFIGS).exists() or not defaults.is_dir():
-        return False
-    unfinished = public / UNFINISHED
-    shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(defaults, unfinished)
-    for entry in sorted(unfinished.iterdir(), key=lambda path: path.name == CONFIGS):
-        if not (public / entry.name).exists():
-            entry.rename(public / entry.name)
-    shutil.rmtree(unfinished)
-    print(f"{public} was empty and has been filled with the configuration that comes with WilmerAI.", flush=True)
-    return True
 
 
 def is_program(words: Sequence[str]) -> bool:
@@ -88,15 +71,6 @@ def _run_program(words: Sequence[str]) -> int:
     if os.name == "posix":
         os.execvp(words[0], list(words))
     return subprocess.run(words).returncode
-
-
-def _explain(public: Path, error: OSError) -> str:
-    owner = ""
-    if sys.platform != "win32":
-        owner = f" by user {os.getuid()}"
-    return (f"{public} is empty and cannot be filled{owner}: {error.strerror}: {error.filename}. If it is a folder of "
-            "the computer, give it to that user (sudo chown -R UID FOLDER), or name its owner as the container's user "
-            "(docker run --user UID:GID; in compose.yaml user: \"UID:GID\").")
 
 
 if __name__ == "__main__":

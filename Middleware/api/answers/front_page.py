@@ -9,8 +9,9 @@ from html import escape
 from pathlib import Path
 
 from Middleware.common.constants import VERSION
+from Middleware.utilities.config.paths import documentation_directory
 
-DOCUMENTATION = Path(__file__).parents[3] / "Docs"
+DOCUMENTATION = Path(documentation_directory())
 # Pages that the front page links to, with what they are about; the route of the documentation serves all others too.
 _GUIDES = (("User/open-webui.md", "Open WebUI"), ("User/sillytavern.md", "SillyTavern"),
            ("User/connecting-clients.md", "other programs"), ("User/troubleshooting.md", "troubleshooting"),

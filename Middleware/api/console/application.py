@@ -347,7 +347,8 @@ def _require_small_body(environ: WSGIEnvironment) -> None:
 
 def _way_to(role: Role) -> str:
     if role is Role.OPERATOR:
-        return " 'python server.py console' on the server's computer prints a sign-in link for it."
+        return (" 'python server.py console' (installed from a wheel: 'wilmerai console') on the server's computer "
+                "prints a sign-in link for it.")
     return " The key's line in the list of accepted keys would have to say 'console=all'."
 
 

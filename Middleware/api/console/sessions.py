@@ -455,7 +455,8 @@ class Sessions:
         read = read_code(self._secret(), code, self._clock())
         if read is None or not self.operators.spend(*read):
             raise ConsoleError(401, "This sign-in link is not valid: each is good once, for ten minutes. "
-                                    "'python server.py console' prints a new one.")
+                                    "'python server.py console' (installed from a wheel: 'wilmerai console') prints "
+                                    "a new one.")
         return self.operators.begin(token, label)
 
     def of_call(self, peer: str, authorization: str | None, count: bool = True) -> Session:

@@ -18,6 +18,7 @@ from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.lookup import config_lookup, forbidden_folder
+from Middleware.utilities.config.paths import below_install_directory
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
@@ -209,7 +210,7 @@ class Lookups:
     def script(self, path: str) -> Problem | None:
         """Look up a Python script: a relative path counts from the working or the install directory."""
         expanded = os.path.expanduser(path)
-        paths = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
+        paths = (expanded, below_install_directory(expanded))
         name = os.path.basename(path)
         found = next(filter(os.path.isfile, paths), None)
         if found is None:

@@ -20,6 +20,7 @@ from Middleware.cli.init.writing import Written
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container
+from Middleware.utilities.config.paths import page_shown
 from Middleware.utilities.config.users import FIRST_USER
 from Middleware.utilities.terminal import printable
 
@@ -157,7 +158,7 @@ def client_lines(choice: Choice) -> list[str]:
     return ["Then, in your client:",
             f"  Open WebUI:   Settings, Connections, OpenAI API: URL {base}/v1, any text as the key",
             f"  SillyTavern:  Chat Completion, Custom (OpenAI-compatible): base URL {base}/v1",
-            "  If it runs in a container or on another computer: Docs/User/connecting-clients.md", *hint,
+            f"  If it runs in a container or on another computer: {page_shown('User/connecting-clients.md')}", *hint,
             f"  Models:       {user}:chat, {user}:assistant, {user}:memory" + (
                 f"; for coding agents {user}:agent" if serves_agents(choice) else ""),
             "  To have a chat remembered, put [DiscussionId]a-name[/DiscussionId] into its system prompt.",

@@ -14,6 +14,7 @@ from Middleware.cli.console import StartError
 from Middleware.cli.init.servers import Model, NoServer, Server
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER as USER_KEYS
+from Middleware.utilities.config.paths import shipped_directories
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.prompt_extraction_utils import RESERVED_TOKENS
 
@@ -193,13 +194,11 @@ def _missing(choice: Choice) -> dict[str, bytes]:
 
 
 def _shipped_file(path: str) -> bytes:
-    project = config_utils.get_project_root_directory_path()
-    # In a container, Public is a volume that may be older than the program; Defaults is part of its image.
-    for folder in ("Public", "Defaults"):
+    for folder in shipped_directories():
         with contextlib.suppress(OSError):
-            return Path(project, folder, "Configs", path).read_bytes()
+            return Path(folder, "Configs", path).read_bytes()
     raise StartError(f"{path} is missing, although the program comes with it: copy it from a fresh clone into "
-                     f"{os.path.join(project, 'Public', 'Configs')}. Nothing was written.")
+                     f"{os.path.join(shipped_directories()[0], 'Configs')}. Nothing was written.")
 
 
 # -- the context window ------------------------------------------------------------------------------------------------

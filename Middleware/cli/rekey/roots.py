@@ -8,6 +8,7 @@ from Middleware.cli.discussions.output import say
 from Middleware.cli.rekey.keys import KeyChange
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import own_command
+from Middleware.utilities.config.paths import own_public_directory
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class DiscussionRoots:
     def of(cls, is_one_named: bool) -> DiscussionRoots:
         """All folders in which the server looks. If one was named, only that: it may be a copy."""
         roots = (config_utils.get_discussions_root_directory(),
-                 os.path.join(config_utils.get_project_root_directory_path(), "Public", "DiscussionIds"))
+                 os.path.join(own_public_directory(), "DiscussionIds"))
         different = list({os.path.realpath(root): root for root in reversed(roots)}.values())[::-1]
         count = 1 if is_one_named else len(different)
         return cls(different[:count], different[count:])

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from Middleware.cli.arguments import Parser, accept_launch_flags
+from Middleware.cli.arguments import LaunchArguments, Parser, accept_launch_flags, apply_arguments
 from Middleware.cli.check.findings import Finding, path_shown
 from Middleware.cli.console import program_name, say
 from Middleware.cli.signals import INTERRUPTED
@@ -17,15 +17,14 @@ from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.cli.workflow_tests.running import DEFAULT_JOBS, Result, run_tests
 from Middleware.cli.workflow_tests.sandbox import sandbox_folder
 from Middleware.cli.workflow_tests.suites import WorkflowTest
-from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.paths import get_root_config_directory, meant_folder, missing_folder
+from Middleware.utilities.config.paths import get_root_config_directory, meant_folder, missing_folder, page_shown
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.utilities.terminal import painted, wants_colour
 from Middleware.utilities.text_utils import counted, did_you_mean
 
 PASSED, FAILED, WRONG = 0, 1, 2
-GUIDE = "Docs/User/workflow-tests.md shows how to write some"
+GUIDE = f"{page_shown('User/workflow-tests.md')} shows how to write some"
 RED, GREEN, BOLD = "31", "32", "1"
 
 
@@ -102,8 +101,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    instance.CONFIG_DIRECTORY = config_utils.clean_directory(arguments.ConfigDirectory) or instance.CONFIG_DIRECTORY
-    instance.PUBLIC_DIRECTORY = config_utils.clean_directory(arguments.PublicDirectory) or instance.PUBLIC_DIRECTORY
+    clean = config_utils.clean_directory
+    apply_arguments(LaunchArguments(config_directory=clean(arguments.ConfigDirectory),
+                                    public_directory=clean(arguments.PublicDirectory)))
     root = config_utils.get_root_config_directory()
     meant = meant_folder(root)
     if meant or not os.path.isdir(root):

@@ -20,6 +20,7 @@ from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE,
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.paths import own_public_directory
 from Middleware.utilities.conversations.discussion_folder import KEY_FOLDER, discussions, stored_discussion
 from Middleware.utilities.discussion_state import (
     BACKUP,
@@ -186,15 +187,13 @@ class _Found:
 
 def discussion_roots() -> list[str]:
     """Return the folders in which the server looks for discussions, in this order."""
-    roots = [config_utils.get_discussions_root_directory(),
-             os.path.join(config_utils.get_project_root_directory_path(), "Public", "DiscussionIds")]
-    return _different(roots)
+    return _different([config_utils.get_discussions_root_directory(),
+                       os.path.join(own_public_directory(), "DiscussionIds")])
 
 
 def database_folders() -> list[str]:
     """Return the folders with databases of old installations."""
-    return _different(os.path.join(root, "Public")
-                      for root in (config_utils.get_project_root_directory_path(), os.getcwd()))
+    return _different([own_public_directory(), os.path.join(os.getcwd(), "Public")])
 
 
 def all_discussions() -> list[StoredDiscussion]:

@@ -2,16 +2,26 @@
 from __future__ import annotations
 
 import logging
+import ntpath
 import os
+import posixpath
 import re
+import sys
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import ConfigurationError
 from Middleware.models.process import process
 from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
 
 _INSTALL_DIRECTORY = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+# Only an installed wheel has this folder (setup.py): with what lies next to Middleware in a clone.
+_PACKAGED = os.path.join(_INSTALL_DIRECTORY, "Middleware", "shipped")
+_IS_PACKAGE = os.path.isdir(_PACKAGED)
+# The public root of an installed wheel.
+PUBLIC_VARIABLE = "WILMER_PUBLIC_DIRECTORY"
+_DATA_FOLDER = "wilmerai"
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 
 
@@ -39,9 +49,73 @@ def get_project_root_directory_path() -> str:
     return _INSTALL_DIRECTORY
 
 
+def is_package() -> bool:
+    """Return whether the program was installed from a wheel. Nothing may be written to its install directory then."""
+    return _IS_PACKAGE
+
+
+def documentation_directory() -> str:
+    """Return the folder of the documentation, which may not exist."""
+    return os.path.join(_PACKAGED if _IS_PACKAGE else get_project_root_directory_path(), "Docs")
+
+
+def page_shown(name: str) -> str:
+    """Return a page of the documentation, such as ``User/check.md``, as messages name it: below the install directory,
+    or with its whole path if users do not know that directory.
+    """
+    return os.path.join(documentation_directory(), *name.split("/")) if _IS_PACKAGE else f"Docs/{name}"
+
+
+def shipped_directories() -> list[str]:
+    """Return the folders that may hold the ``Public`` that the program comes with, the first of them preferred."""
+    if _IS_PACKAGE:
+        return [os.path.join(_PACKAGED, "Public")]
+    # In a container, Public is a volume that may be older than the program; Defaults is part of its image.
+    return [os.path.join(get_project_root_directory_path(), name) for name in ("Public", "Defaults")]
+
+
 def get_root_public_directory() -> str:
-    """Return the public root: ``--PublicDirectory``, else ``Public`` in the install directory."""
-    return clean_directory(instance.PUBLIC_DIRECTORY) or os.path.join(_INSTALL_DIRECTORY, "Public")
+    """Return the public root: ``--PublicDirectory``, else the program's own."""
+    return clean_directory(instance.PUBLIC_DIRECTORY) or own_public_directory()
+
+
+def own_public_directory() -> str:
+    """Return the public root without ``--PublicDirectory``: ``Public`` in the install directory.
+
+    If the program was installed from a wheel: the folder that the environment names, else one among the user's data.
+    Raises ConfigurationError if it names none and the user has no home.
+    """
+    if not _IS_PACKAGE:
+        return os.path.join(get_project_root_directory_path(), "Public")
+    return clean_directory(os.environ.get(PUBLIC_VARIABLE)) or user_data_directory(sys.platform)
+
+
+def user_data_directory(platform: str) -> str:
+    """Return the folder for the program's data on a platform, as ``sys.platform`` names it.
+
+    Raises ConfigurationError if the user has no home.
+    """
+    path = ntpath if platform == "win32" else posixpath
+    if platform == "win32":
+        given, usual = os.environ.get("LOCALAPPDATA", ""), "~\\AppData\\Local"
+    elif platform == "darwin":
+        given, usual = "", "~/Library/Application Support"
+    else:
+        given, usual = os.environ.get("XDG_DATA_HOME", ""), "~/.local/share"
+    # The specification of the XDG variables has relative paths ignored.
+    folder: str = path.join(path.expanduser(given if path.isabs(given) else usual), _DATA_FOLDER)
+    if not path.isabs(folder):
+        raise ConfigurationError("This account has no home folder for the program's data. Name a folder with "
+                                 f"--PublicDirectory or the environment variable {PUBLIC_VARIABLE}.")
+    return folder
+
+
+def below_install_directory(path: str) -> str:
+    """Return a relative path below the install directory. The ``Public`` of an installed wheel is its public root."""
+    first, _, rest = path.replace(os.sep, "/").partition("/")
+    if _IS_PACKAGE and rest and first == "Public":
+        return os.path.join(get_root_public_directory(), rest)
+    return os.path.join(get_project_root_directory_path(), path)
 
 
 def console_directory() -> str:

@@ -175,8 +175,8 @@ class DiscussionFolder:
         if self.key_hash or os.path.isfile(path):
             return path
         name = f"{self.discussion_id}_{VECTOR_DATABASE}"
-        roots = (paths.get_project_root_directory_path(), os.getcwd())
-        older = (os.path.join(root, "Public", name) for root in roots)
+        roots = (paths.own_public_directory(), os.path.join(os.getcwd(), "Public"))
+        older = (os.path.join(root, name) for root in roots)
         return next((found for found in older if os.path.isfile(found)), path)
 
     def create(self) -> str:
@@ -206,8 +206,7 @@ class DiscussionFolder:
         return os.path.join(users.get_discussions_root_directory(), *self._parts)
 
     def _older(self) -> str:
-        root = paths.get_project_root_directory_path()
-        return os.path.join(root, "Public", "DiscussionIds", *self._parts)
+        return os.path.join(paths.own_public_directory(), "DiscussionIds", *self._parts)
 
     @property
     def _parts(self) -> tuple[str, ...]:

@@ -25,7 +25,12 @@ from Middleware.exceptions import (
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.tool_calls import calls_among
-from Middleware.utilities.config_utils import get_project_root_directory_path
+from Middleware.utilities.config.paths import (
+    below_install_directory,
+    get_project_root_directory_path,
+    get_root_public_directory,
+    is_package,
+)
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active, sensitive_log
 from Middleware.workflows.tools.scripts.thread import ScriptThread
 
@@ -96,7 +101,7 @@ def find_script(module_path: str) -> str:
     """
     expanded = os.path.expanduser(module_path)
     places = [expanded] if os.path.isabs(expanded) else [
-        os.path.abspath(expanded), os.path.join(get_project_root_directory_path(), expanded)]
+        os.path.abspath(expanded), below_install_directory(expanded)]
     for place in places:
         if os.path.isfile(place):
             return _checked(place)
@@ -111,6 +116,10 @@ def add_import_paths() -> None:
     root = get_project_root_directory_path()
     short_names = os.path.join(root, "Middleware")
     with _path_lock:
+        # The public root of an installed wheel has another name, and is not next to Middleware.
+        if is_package() and "Public" not in sys.modules:
+            sys.modules["Public"] = public = ModuleType("Public")
+            public.__path__ = [get_root_public_directory()]
         if root not in sys.path:
             sys.path.insert(0, root)
         if short_names not in sys.path:

@@ -20,6 +20,7 @@ from Middleware.cli.init.plan import port_for
 from Middleware.cli.init.probing import KEY_VARIABLE
 from Middleware.cli.workflow_tests.command import main as run_tests
 from Middleware.utilities import config_utils
+from Middleware.utilities.config import paths
 from Tests.cli.init import llm_servers
 from Tests.cli.init.conftest import Lab
 from Tests.stub_backend import StubBackend
@@ -374,7 +375,7 @@ def test_a_folder_that_cannot_be_written(lab: Lab, ollama: StubBackend) -> None:
 
 def test_an_older_configuration_that_lacks_what_the_program_comes_with(
         lab: Lab, ollama: StubBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(tmp_path / "elsewhere"))
     status, text = lab.init("--yes", "--backend", ollama.url)
     assert (status, lab.files()) == (1, {})
     assert "ApiTypes/OllamaApiChat.json is missing" in text and "fresh" in text and "Nothing was written" in text
@@ -385,7 +386,7 @@ def test_what_an_older_volume_of_a_container_lacks_comes_from_the_image(
     image = tmp_path / "app"
     (image / "Public").mkdir(parents=True)
     shutil.copytree(Path(__file__).resolve().parents[3] / "Public" / "Configs", image / "Defaults" / "Configs")
-    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(image))
+    monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(image))
     assert lab.init("--yes", "--backend", ollama.url)[0] == 0
     assert "Workflows/_common/_MessagesToSend.json" in lab.files()
 

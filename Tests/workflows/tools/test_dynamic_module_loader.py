@@ -18,6 +18,7 @@ from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
+from Middleware.utilities.config import paths
 from Middleware.workflows.tools import dynamic_module_loader
 from Middleware.workflows.tools.dynamic_module_loader import DynamicModuleError, add_import_paths, run_dynamic_module
 from Middleware.workflows.tools.scripts import thread
@@ -72,7 +73,8 @@ def test_relative_paths(script: Write, tmp_path: Path, monkeypatch: pytest.Monke
     script(returning("'install'"), "install/x/task.py")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr(dynamic_module_loader, "get_project_root_directory_path", lambda: str(tmp_path / "install"))
+    for module in (dynamic_module_loader, paths):
+        monkeypatch.setattr(module, "get_project_root_directory_path", lambda: str(tmp_path / "install"))
     assert run_dynamic_module("x/task.py") == "install"
     script(returning("'work'"), "work/x/task.py")
     assert run_dynamic_module("x/task.py") == "work"
@@ -145,7 +147,7 @@ def test_a_mistake_in_a_file_that_a_script_imports(script: Write, monkeypatch: p
 def test_a_missing_script_is_looked_for_once_in_the_same_folder(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dynamic_module_loader, "get_project_root_directory_path", lambda: os.getcwd())
+    monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: os.getcwd())
     with pytest.raises(FileNotFoundError):
         run_dynamic_module("none.py")
     assert caplog.text.count("none.py") == 1

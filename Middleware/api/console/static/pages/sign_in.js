@@ -16,7 +16,8 @@ export default function SignIn({ reason, signIn }) {
     <${Title}>Sign in<//>
     <p>On the computer that runs WilmerAI, in its folder, this prints a link that opens the console:</p>
     <pre class="command">python server.py console</pre>
-    <p>The link is good once, within ten minutes, and this browser then stays signed in.</p>
+    <p>Installed from a wheel, the command is <code>wilmerai console</code>. The link is good once, within ten minutes, and
+      this browser then stays signed in.</p>
     <form onSubmit=${instead(signing.run)}>
       <h2>Or with a key</h2>
       <p class="note">The key that your chat program sends shows the runs that were made with it. Where the server has a
