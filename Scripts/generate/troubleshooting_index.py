@@ -1,12 +1,12 @@
 """The index in Docs/User/troubleshooting.md: every message and symptom of the pages about troubleshooting.
 
 An entry of those pages is a paragraph that begins in bold. Messages stand in bold, as inline code or in double
-quotes; a bold beginning without one is a symptom.
+quotes; a bold beginning without one is a symptom. In tables, messages are the inline code of a column with that title.
 """
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,14 @@ from Scripts.generate import generated_files
 
 PATH = generated_files.ROOT / "Docs" / "User" / "troubleshooting.md"
 PAGES = PATH.with_suffix("")
+MISTAKES = PATH.with_name("workflow-mistakes.md")
 BEGIN = "<!-- index: written by python -m Scripts.generate -->\n"
 END = "<!-- end of index -->"
-MESSAGE = re.compile(r"\*\*(`+)(.+?)\1\*\*|\*\*\"(.+?)\"\*\*", re.DOTALL)
-"""In group 2 what is the program's, word for word; in group 3 an example."""
+MESSAGE = re.compile(r"\*\*(`+)(.+?)\1\*\*|\*\*\"(.+?)\"\.?\*\*", re.DOTALL)
+"""In group 2 what is the program's, word for word; in group 3 examples, with ``", "`` between them."""
 _SYMPTOM = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
-_TITLE = re.compile(r"# Troubleshooting: (.+)")
+_CODE = re.compile(r"(`+)(.+?)\1")
+_TITLE = re.compile(r"# (?:Troubleshooting: )?(.+)")
 
 
 @dataclass(frozen=True)
@@ -42,32 +44,51 @@ class Entry:
 
 
 def entries(page: Path) -> Iterator[Entry]:
-    """What a page explains, in its order; raises ValueError if its title is not of the form that the index shows."""
+    """What a page explains, in its order; raises ValueError if the page does not begin with a title."""
     title = _TITLE.match(text := page.read_text(encoding="utf-8"))
     if title is None:
-        raise ValueError(f"{page} does not begin with '# Troubleshooting: ...'")
-    for section in text.split("\n## ")[1:]:
+        raise ValueError(f"{page} does not begin with a title: '# ...'")
+    name = title[1][:1].lower() + title[1][1:]
+    path = page.name if page.parent == PATH.parent else f"{PAGES.name}/{page.name}"
+    for section in re.split(r"^## ", text, flags=re.MULTILINE):
         heading, _, paragraphs = section.partition("\n")
-        place = f"[{title[1]}: {heading}]({PAGES.name}/{page.name}#{_anchor(heading)})"
+        place = f"[{name}]({path})" if heading.startswith("# ") else f"[{name}: {heading}]({path}#{_anchor(heading)})"
         for paragraph in re.split(r"\n{2,}", paragraphs.strip()):
             yield from (Entry(words, is_message, place) for words, is_message in _texts(paragraph))
 
 
 def _texts(paragraph: str) -> Iterator[tuple[str, bool]]:
-    found = [" ".join((match[2] or match[3]).split()) for match in MESSAGE.finditer(paragraph)]
+    if paragraph.startswith("|"):
+        yield from ((text, True) for text in _in_table(paragraph.splitlines()))
+        return
     if (symptom := _SYMPTOM.match(paragraph)) and not MESSAGE.match(paragraph):
-        yield " ".join(symptom[1].split()).rstrip("."), False
-    yield from ((text, True) for text in found)
+        yield _one_line(symptom[1]).rstrip("."), False
+    for match in MESSAGE.finditer(paragraph):
+        yield from ((_one_line(text), True) for text in ([match[2]] if match[2] else match[3].split('", "')))
+
+
+def _in_table(lines: Sequence[str]) -> Iterator[str]:
+    """The messages of a table; a key alone, which has no blank, is none."""
+    titles, *rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in lines)
+    if "Message" in titles:
+        column = titles.index("Message")
+        yield from (code[2] for cells in rows for code in _CODE.finditer(cells[column]) if " " in code[2])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def index(pages: Path) -> str:
+def index(*pages: Path) -> str:
     """The two tables, of symptoms and of messages."""
-    found = sorted({entry for page in pages.glob("*.md") for entry in entries(page)}, key=lambda entry: entry.order)
-    return (f"## Without a message\n\n{_table('What you see', found, False)}\n"
+    found = sorted({entry for page in pages for entry in entries(page)}, key=lambda entry: entry.order)
+    # The page about mistakes in workflows has other paragraphs in bold.
+    symptoms = [entry for entry in found if f"({PAGES.name}/" in entry.place]
+    return (f"## Without a message\n\n{_table('What you see', symptoms, False)}\n"
             f"## By message\n\n{_table('Message', found, True)}")
 
 
@@ -79,4 +100,4 @@ def _table(title: str, found: list[Entry], messages: bool) -> str:
 def files() -> dict[Path, str]:
     """The page with a current index."""
     text = PATH.read_text(encoding="utf-8")
-    return {PATH: generated_files.with_part(PATH, text, (BEGIN, END), index(PAGES))}
+    return {PATH: generated_files.with_part(PATH, text, (BEGIN, END), index(*PAGES.glob("*.md"), MISTAKES))}
