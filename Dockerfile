@@ -1,5 +1,6 @@
 # WilmerAI in a container. Docs/User/container.md says how to use it; .ci/container_image.sh builds and tries it.
-FROM python:3.13-slim-trixie
+# The digest is that of the index of all platforms, so that every build begins with the same files.
+FROM python:3.13-slim-trixie@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6
 
 # MALLOC_ARENA_MAX: the C library sets memory aside for each of many threads, of which Python runs one at a time.
 ENV PYTHONUNBUFFERED=1 \
