@@ -26,6 +26,8 @@ DEMO_PORT = 5055
 ENDPOINT = "Endpoints/demo/Demo-LLM.json"
 # Between two attempts to take the port of another server's demo back-end; a refused LLM call waits for longer.
 PAUSE_SECONDS = 0.2
+# A demo back-end that answers later, or still has the port after this time, is none that is starting or ending.
+PATIENCE_SECONDS = 5.0
 
 
 def is_first_start(arguments: LaunchArguments) -> bool:
@@ -57,16 +59,23 @@ def start_backend(port: int = DEMO_PORT) -> None:
     """
     # Imported here because only the demo needs an HTTP server of the standard library.
     from Middleware.cli import demo_backend
-    try:
-        demo_backend.start(port)
-    except OSError as error:
-        if not demo_backend.is_running(port):
-            raise StartError(
-                f"The demo back-end needs port {port}, which another program uses. Stop that program, or choose a user "
-                "of your own with --User.") from error
-        logger.info("A demo back-end already runs on port %d; using it", port)
-        threading.Thread(target=_take_over, args=(demo_backend.start, port), name="demo-backend-waits",
-                         daemon=True).start()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            demo_backend.start(port)
+            return
+        except OSError as error:
+            if demo_backend.is_running(port):
+                break
+            # Another server may be about to answer, or to go.
+            if time.monotonic() >= deadline:
+                raise StartError(
+                    f"The demo back-end needs port {port}, which another program uses. Stop that program, or choose a "
+                    "user of your own with --User.") from error
+        time.sleep(PAUSE_SECONDS)
+    logger.info("A demo back-end already runs on port %d; using it", port)
+    threading.Thread(target=_take_over, args=(demo_backend.start, port), name="demo-backend-waits",
+                     daemon=True).start()
 
 
 def _take_over(start: Callable[[int], object], port: int) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 
 import pytest
@@ -88,7 +89,38 @@ def test_a_second_server_takes_over_when_the_first_goes():
         time.sleep(0.02)
 
 
-def test_another_program_at_the_port_is_an_error():
+def test_a_server_that_ends_meanwhile_leaves_the_port(monkeypatch):
+    """It has the port still, and answers no more."""
+    monkeypatch.setattr(demo, "PATIENCE_SECONDS", 60.0)
+    asked = threading.Event()
+    answers = demo_backend.is_running
+
+    def is_running(port):
+        asked.set()
+        return answers(port)
+
+    monkeypatch.setattr("Middleware.cli.demo_backend.is_running", is_running)
+    with socket.create_server(("127.0.0.1", 0)) as ending:
+        port = ending.getsockname()[1]
+        starting = threading.Thread(target=demo.start_backend, args=(port,))
+        starting.start()
+        assert asked.wait(60)
+    starting.join(60)
+    assert answers(port)
+
+
+def test_a_server_that_starts_meanwhile_is_used(monkeypatch):
+    """It has the port already, and answers a moment later."""
+    monkeypatch.setattr(demo, "PATIENCE_SECONDS", 60.0)
+    said = iter([False, False, True])
+    monkeypatch.setattr("Middleware.cli.demo_backend.is_running", lambda port: next(said))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        demo.start_backend(other.getsockname()[1])
+    assert next(said, None) is None
+
+
+def test_another_program_at_the_port_is_an_error(monkeypatch):
+    monkeypatch.setattr(demo, "PATIENCE_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(StartError, match="another program uses"):
         demo.start_backend(listener.getsockname()[1])
 
