@@ -32,7 +32,7 @@ OLDEST_GLIBC = (2, 28)
 INTERRUPTED = 130
 # A longer line would wrap, and could not be rewritten.
 WIDTH = 70
-_REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[^]]*\])?\s*[=<>~!@]")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?\s*[=<>~!@]")
 _INCLUDED = re.compile(r"(?:-r|--requirement)[ =]\s*(\S+)")
 # A package from a folder is named by its file.
 _SEEN = re.compile(r"(?:Collecting |Requirement already satisfied: |Ignoring |Processing (?:\S*[/\\])?)"
@@ -110,14 +110,18 @@ def _is_old_glibc() -> bool:
 
 def count_requirements(path: str) -> int:
     """Return the number of packages that a requirements file names, with those of the files that it includes."""
-    count = 0
+    return len(_named(path))
+
+
+def _named(path: str) -> set[str]:
+    """The names of the packages; one may stand in several lines, each for other systems."""
+    names: set[str] = set()
     for line in Path(path).read_text(encoding="utf-8").splitlines():
-        included = _INCLUDED.match(line)
-        if included:
-            count += count_requirements(os.path.join(os.path.dirname(path), included[1]))
-        else:
-            count += _REQUIREMENT.match(line) is not None
-    return count
+        if included := _INCLUDED.match(line):
+            names |= _named(os.path.join(os.path.dirname(path), included[1]))
+        elif found := _REQUIREMENT.match(line):
+            names.add(found[1].lower())
+    return names
 
 
 def _without_wheels_only(words: Sequence[str]) -> list[str]:
