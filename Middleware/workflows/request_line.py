@@ -56,6 +56,12 @@ def _added(*parts: list[str]) -> str:
     return "".join(f", {text}" for group in parts for text in group)
 
 
+def routes_of(request: RequestContext) -> list[str]:
+    """Return the names of the route: with its branches, as the line of the request has it, and without branches."""
+    return [*dict.fromkeys([" > ".join(filter(None, [request.route, *request.branches])), _route(request),
+                            request.route])]
+
+
 def _route(request: RequestContext) -> str:
     """Return the route with the reason for it, and the branches that its nodes took."""
     reason = f" ({request.route_reason})" if request.route_reason else ""

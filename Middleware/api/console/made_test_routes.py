@@ -16,6 +16,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.run_records.exported_test import EXPECTATIONS, ExportedTest, OmittedExpectation, exported
 from Middleware.services.run_records.recorded_request import NotKeptError
 from Middleware.services.run_records.saved_files import save_file
+from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.workflows.handlers.registry import node_types
@@ -208,8 +209,8 @@ def _why_not_writable(call: Call, test: ExportedTest) -> str:
         content = None
     if not isinstance(content, dict) or not isinstance(content.get("tests"), list):
         return f"{test.path} is not a file with tests."
-    user = content.get("user") or test.path.split("/")[-2]
-    mine = test.user or test.path.split("/")[-2]
+    of_folder = config_utils.user_of_folder("/".join(test.path.split("/")[1:-1]))
+    user, mine = content.get("user") or of_folder, test.user or of_folder
     if user != mine:
         return f"The tests in {test.path} are for the user '{user}', and this run was made by '{mine}'."
     return ""

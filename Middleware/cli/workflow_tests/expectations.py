@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from Middleware.cli.workflow_tests.sandbox import Sandbox
 from Middleware.cli.workflow_tests.scripted_llm import Call, described
@@ -26,13 +26,13 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        route: the route of a request, as the log names it.
+        routes: the names of the route of a request: with its branches first, and as the log and clients have it.
         answer: the client's answer; None if the run failed before it.
         error: the message of a failure, as the client or only the log gets it.
         trace: the traceback of an error in the program.
     """
 
-    route: str = ""
+    routes: list[str] = field(default_factory=lambda: [""])
     answer: str | None = None
     error: str | None = None
     trace: str = ""
@@ -69,7 +69,7 @@ def _failures(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> Iterato
     if expect.answer is not None:
         yield from _failure("expect.answer", broken(expect.answer, [outcome.answer or ""]))
     if expect.route is not None:
-        yield from _failure("expect.route", broken(expect.route, [outcome.route]))
+        yield from _failure("expect.route", broken(expect.route, outcome.routes))
     if expect.order is not None:
         yield from _failure("expect.order", _order(expect.order, sandbox))
     yield from _output_failures(test, sandbox)

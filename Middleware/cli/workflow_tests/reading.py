@@ -169,8 +169,8 @@ class _Reader:
         if workflow not in beside:
             self._wrong("", f"there is no workflow '{workflow}.json' beside this file",
                         expected="the name of a workflow before .test.json", suggestion=nearest(workflow, beside))
-        user = named or folder.rpartition("/")[2]
-        if not user or not _user_exists(user):
+        user = named or config_utils.user_of_folder(folder) or folder.rpartition("/")[2]
+        if not user or not config_utils.is_user(user):
             users = config_utils.existing_users()
             folder_hint = f", and no user is called {quoted(user)} as the folder of the workflow is" if user else ""
             self._wrong("user" if named else "", f"there is no user {quoted(user)}" if named
@@ -199,7 +199,8 @@ class _Reader:
             stream=entries["stream"], tools=tuple(entries["tools"]),
             rules=self._rules(entries["replies"], child(path, "replies")),
             stubs=self._stubs(entries["stubs"], child(path, "stubs")),
-            files=entries["files"], expect=self._expectations(entries["expect"], child(path, "expect")))
+            files=self._files(entries["files"], child(path, "files")),
+            expect=self._expectations(entries["expect"], child(path, "expect")))
         self._check_reach(suite, is_request)
         return test
 
@@ -282,6 +283,15 @@ class _Reader:
             return tuple(outputs)
         self._wrong(path, f"{quoted(value)} is not an output", expected="a text, or a list with one for each run")
         return ()
+
+    def _files(self, value: Mapping[str, Any], path: str) -> dict[str, str]:
+        """Return the texts of files; what is no text is written as JSON."""
+        for name, entry in value.items():
+            if not isinstance(entry, (str, list, Mapping)):
+                self._wrong(child(path, name), f"{quoted(entry)} is not the content of a file",
+                            expected="a text, or a list or an object, which is written as JSON")
+        return {name: entry if isinstance(entry, str) else json.dumps(entry, ensure_ascii=False, indent=2)
+                for name, entry in value.items()}
 
     # -- what must hold ------------------------------------------------------------------------------------------
     def _expectations(self, value: object, path: str) -> Expectations:
@@ -395,11 +405,3 @@ class _Reader:
 
     def _at(self, severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
         return Finding(severity, self._source.display, path, None, message, expected, suggestion).located(self._source)
-
-
-def _user_exists(user: str) -> bool:
-    try:
-        return config_utils.user_config_exists(user)
-    # The name is a path, or several files differ only in case; with a file, a folder must not be read.
-    except ConfigurationError as error:
-        return bool(error.file)

@@ -28,6 +28,7 @@ from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.events import Listeners
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.processors.workflows_processor import END
+from Middleware.workflows.request_line import routes_of
 
 # No LLM is called, so only an endless loop takes this long.
 TIME_LIMIT_SECONDS = 60.0
@@ -106,7 +107,7 @@ def _run(test: WorkflowTest, request: RequestContext, sandbox: Sandbox) -> Outco
         limit.cancel()
         too_long = request.cancel_scope.cancelled
         request.cancel_scope.cancel("the test is over")
-    outcome.route = request.route
+    outcome.routes = routes_of(request)
     if too_long:
         outcome.error, outcome.trace = f"it was cancelled after {TIME_LIMIT_SECONDS:g} s", ""
     elif outcome.error is None and sandbox.recorder.late_failures:
@@ -126,6 +127,7 @@ def _describe(error: BaseException) -> tuple[str, str]:
 def _start(test: WorkflowTest, request: RequestContext) -> Iterator[object]:
     """Start the request or workflow of a test, as the server would for a client that sends these messages."""
     if test.is_request:
+        request.model = test.model
         user, request.workflow_override = parse_model_field(test.model)
         request.user = user or request.user
     messages = chat_messages([dict(message) for message in test.messages])

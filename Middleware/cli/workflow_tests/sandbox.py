@@ -21,6 +21,9 @@ from Middleware.utilities.text_utils import encode_text
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.replay.trial import FolderTrial
 
+CONVERSATIONS = "DiscussionIds/"
+"""How paths in tests begin that mean the folder of stored conversations, wherever it is."""
+
 
 class MissingStubError(WilmerError):
     """A node that reaches outside has no stub."""
@@ -51,7 +54,7 @@ class Sandbox(FolderTrial):
     def write_files(self, files: Mapping[str, str]) -> None:
         """Create the files that the workflow expects. Raises OSError for a path that no file can have."""
         for name, text in files.items():
-            _write(Path(self.file_path(name)), encode_text(text))
+            _write(Path(self._place(name)), encode_text(text))
 
     # -- nodes ---------------------------------------------------------------------------------------------------
     def stub(self, context: ExecutionContext) -> str | None:
@@ -86,17 +89,27 @@ class Sandbox(FolderTrial):
         return os.path.join(target, "") if path.endswith(("/", os.sep)) else target
 
     def text_of_file(self, path: str) -> str | None:
-        """Return the content of a file that a workflow names; None if there is no such file, or cannot be."""
+        """Return the content of a file that a test names; None if there is no such file, or cannot be."""
         try:
-            return Path(self.file_path(path)).read_bytes().decode("utf-8", "replace")
+            return Path(self._place(path)).read_bytes().decode("utf-8", "replace")
         # ValueError is raised for a path that no file can have.
         except (OSError, ValueError):
             return None
 
     def file_names(self) -> list[str]:
-        """Return the existing files, as paths below the folder that replaces the root of all drives."""
-        return sorted(str(path.relative_to(self._files).as_posix()) for path in self._files.rglob("*")
-                      if path.is_file())
+        """Return the existing files, as paths below the folder that replaces the root of all drives.
+
+        Those of conversations are in ``DiscussionIds``.
+        """
+        return sorted(f"{prefix}{path.relative_to(root).as_posix()}" for prefix, root in (
+            ("", self._files), (CONVERSATIONS, Path(self.discussions))) for path in root.rglob("*") if path.is_file())
+
+    def _place(self, path: str) -> str:
+        """Return the path to open for one that a test names: a file of a workflow, or of a stored conversation."""
+        inside = os.path.normpath(path.replace("\\", "/")).replace(os.sep, "/")
+        if not inside.startswith(CONVERSATIONS):
+            return self.file_path(path)
+        return os.path.join(self.discussions, *inside.removeprefix(CONVERSATIONS).split("/"))
 
 
 def _write(path: Path, data: bytes) -> None:

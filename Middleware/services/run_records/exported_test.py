@@ -13,6 +13,7 @@ from Middleware.services.run_records.model import RunDocument, Span
 from Middleware.services.run_records.payloads import message_text, output_text, read_payload
 from Middleware.services.run_records.prefix import payload_of
 from Middleware.services.run_records.recorded_request import NotKeptError, recorded_request
+from Middleware.utilities import config_utils
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 
 ExpectationName: TypeAlias = Literal["route", "order", "answer", "prompts", "outputs", "endpoints"]
@@ -98,7 +99,7 @@ class _Export:
             **({"stream": True} if facts["stream"] else {}),
             **({"tools": list(self._request.tools)} if self._request.tools else {}),
             "replies": self._replies(), **({"stubs": stubs} if (stubs := self._stubs()) else {}), "expect": expect}
-        return ExportedTest(path, "" if path.split("/")[-2] == user else user, test, self._omitted)
+        return ExportedTest(path, "" if config_utils.user_of_folder(folder) == user else user, test, self._omitted)
 
     def _outermost(self) -> Span:
         """Return the workflow that answered: the last one of the run itself, as a categorization runs before it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import ConfigValueError, WilmerError
+from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerError
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request, current_trial
 from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, ConfigKey
@@ -131,6 +131,25 @@ def user_config_exists(user: str) -> bool:
     if forbidden is not None:
         raise forbidden
     return False
+
+
+def user_of_folder(folder: str) -> str:
+    """Return the user to whom a folder below ``Workflows`` belongs; "" if it has no user's name in its path.
+
+    That is the user with the name of the outermost folders, else of the innermost folder that has one.
+    """
+    parts = [part for part in folder.split("/") if part not in ("", "_overrides")]
+    outermost = ("/".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((name for name in (*outermost, *reversed(parts)) if is_user(name)), "")
+
+
+def is_user(name: str) -> bool:
+    """Return whether there is a file for this user, readable or not, also if that cannot be the name of one file."""
+    try:
+        return user_config_exists(name)
+    # The name is a path, or several files differ only in case; with a file, a folder must not be read.
+    except ConfigurationError as error:
+        return bool(error.file)
 
 
 def existing_users() -> list[str]:

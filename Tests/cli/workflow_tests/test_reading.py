@@ -7,6 +7,7 @@ import pytest
 
 from Middleware.cli.workflow_tests.reading import check_test_files, read_tests
 from Tests.cli.workflow_tests.lab import says, static, test
+from Tests.tables import table
 
 WRONG = {
     "unknown key of a test": ({"replys": {}}, "tests[0].replys", "the key 'replys' is unknown", "'replies'"),
@@ -48,6 +49,7 @@ WRONG = {
     "no replies in a list": ({"replies": {"Greet": []}}, "tests[0].replies.Greet", "the list of replies is empty", ""),
     "rule without reply": ({"replies": [{"node": "Greet"}]}, "tests[0].replies[0]", "needs either 'reply' or", ""),
     "rule with both": ({"replies": [{"reply": "x", "fail": "y"}]}, "tests[0].replies[0]", "needs either", ""),
+    "file that is a number": ({"files": {"a.txt": 3}}, 'tests[0].files["a.txt"]', "3 is not the content of a file", ""),
     "rule for no call": ({"replies": [{"reply": "x", "times": 0}]}, "tests[0].replies[0].times", "'times' is 0", ""),
     "times as flag": ({"replies": [{"reply": "x", "times": True}]}, "tests[0].replies[0].times",
                       "'times' must be a whole number, not true", ""),
@@ -180,6 +182,19 @@ def test_without_a_user_the_folder_must_be_called_like_one(lab):
 
     assert "the key 'user' is missing, and no user is called '_shared'" in finding.message
     assert "Expected: one of tester" in str(finding)
+
+
+@table(("folder", "user"), [
+    ("tester", "tester"), ("tester/x", "tester"), ("tester/x/y", "tester"), ("_overrides/tester/x", "tester"),
+    ("tester/ann", "tester"), ("ann/tester", "ann"), ("team/bob/x", "team/bob"), ("team/tester", "tester"),
+    ("group/ann/x", "ann")])
+def test_the_user_of_a_folder(lab, folder, user):
+    """The outermost folder with a user's name, which may itself be in folders; else the innermost."""
+    lab.write("Users/ann", {})
+    lab.write("Users/team/bob", {})
+    lab.workflow("Main", static("Greet", "x"), folder=folder)
+    [read], findings = read_tests([str(lab.suite("Main", test(), folder=folder))])
+    assert (read.suite.user, read.suite.folder, findings) == (user, folder, [])
 
 
 def test_a_file_for_another_folder_names_its_user(lab):

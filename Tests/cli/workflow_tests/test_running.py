@@ -1,6 +1,7 @@
 """What runs in a test, what stands in for the world outside, and that nothing outside is touched."""
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -15,6 +16,7 @@ from Middleware.services.locking_service import get_locking_service
 from Middleware.workflows.handlers.registry import node_types
 from Tests.cli.workflow_tests.lab import USER, asks, says, static, test
 from Tests.llmapis.lab import OPEN_AI
+from Tests.tables import table
 
 OPEN_WEBUI_TITLE = ('### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "x" }\n'
                     "### Chat History:\n<chat_history>\nUSER: hello\n</chat_history>")
@@ -60,6 +62,33 @@ def test_a_request_may_name_user_and_workflow(lab):
 
     assert lab.failures(static("Beside", "x"), entry="request", model=f"{USER}:quick",
                         expect={"route": {"equals": "shared quick"}}) == {}
+
+
+CHOICE = {"title": "Take it", "type": "ConditionalCustomWorkflow", "conditionalKey": "CODE",
+          "conditionalWorkflows": {"CODE": "Four-Code", "Default": "Four-Talk"}, "workflowUserFolderOverride": USER,
+          "returnToUser": True}
+
+
+@table(("expected", "holds"), [
+    ({"equals": "shared four > CODE -> Four-Code"}, True), ("shared four > CODE -> Four-Code", True),
+    ("CODE -> Four-Code", True), ({"equals": 'shared four (model "four") > CODE -> Four-Code'}, True),
+    ({"equals": "shared four"}, True), ({"lacks": "Four-Talk"}, True), ({"lacks": "Four-Code"}, False),
+    ("shared four > Default -> Four-Talk", False), ({"equals": "CODE -> Four-Code"}, False)])
+def test_the_branches_of_a_shared_workflow_are_part_of_the_route(lab, expected, holds):
+    lab.workflow("_DefaultWorkflow", CHOICE, folder="_shared/four")
+    lab.workflow("Four-Code", static("Say", "code"))
+    failures = lab.failures(static("Beside", "x"), entry="request", model="four", expect={"route": expected})
+    assert list(failures) == ([] if holds else ["expect.route"]), failures
+    assert holds or "shared four > CODE -> Four-Code" in str(failures)
+
+
+@table(("nodes", "route"), [
+    ([CHOICE], {"equals": "CODE -> Four-Code"}), ([static("Say", "x")], {"equals": ""}),
+    ([{**CHOICE, "returnToUser": False}, static("Say", "x", returnToUser=True)], {"equals": ""}),
+    ([{**CHOICE, "conditionalKey": "x", "UseDefaultContentInsteadOfWorkflow": "y"}], "Default -> a text")])
+def test_the_route_of_a_workflow_is_its_branches(lab, nodes, route):
+    lab.workflow("Four-Code", static("Say", "code"))
+    assert lab.failures(*nodes, expect={"route": route}) == {}
 
 
 def test_a_custom_workflow_runs_for_every_request(lab):
@@ -289,6 +318,40 @@ def test_the_allowed_directories_of_the_user_count(lab, tmp_path):
     assert lab.failures(node, scoped_variables=[inside], files={inside: "in"}, expect={"answer": "in"}) == {}
     assert lab.failures(node, scoped_variables=[outside], files={outside: "out"},
                         expect={"error": "leads out of the directories"}) == {}
+
+
+STORED = "DiscussionIds/talk"
+RECALL = {"title": "Recall", "type": "GetCurrentMemoryFromFile"}
+SUM_UP = {"title": "Sum up", "type": "GetCurrentSummaryFromFile"}
+KEEP = {"title": "Keep", "type": "WriteCurrentSummaryToFileAndReturnIt", "input": "Mara sails."}
+MEMORIES = [{"text_block": "Mara hid a bird.", "hash": "a"}, {"text_block": "It sang.", "hash": "b"}]
+
+
+@table(("nodes", "keys", "expected"), [
+    ([RECALL], {"files": {f"{STORED}/memories.json": MEMORIES}}, {"answer": ["Mara hid a bird.", "It sang."]}),
+    ([RECALL], {"files": {f"./{STORED}/../talk/memories.json": json.dumps(MEMORIES)}}, {"answer": "It sang."}),
+    ([SUM_UP], {"files": {f"{STORED}/chat_summary.json": [{"text_block": "So far.", "hash": "a"}]}},
+     {"answer": "So far."}),
+    ([KEEP], {}, {"answer": "Mara sails.", "files": {f"{STORED}/chat_summary.json": "Mara sails."}}),
+    ([RECALL], {"files": {"DiscussionIds/other/memories.json": MEMORIES}}, {"answer": {"lacks": "Mara"}})])
+def test_stored_conversations_are_files_of_a_test(lab, nodes, keys, expected):
+    failures = lab.failures(*nodes, static("Say", "{agent1Output}", returnToUser=True), messages=[says(f"hi {TAG}")],
+                            expect=expected, **keys)
+    assert failures == {}
+
+
+def test_a_missing_file_of_a_conversation_names_those_that_there_are(lab):
+    failures = lab.failures(KEEP, messages=[says(f"hi {TAG}")], files={"/notes.txt": "x"},
+                            expect={"files": {f"{STORED}/memories.json": "x"}})
+    lines = failures[f"expect.files['{STORED}/memories.json']"]
+    assert lines[0] == "there is no such file"
+    assert f"  {STORED}/chat_summary.json" in lines and "  notes.txt" in lines
+
+
+def test_a_path_leads_out_of_no_folder_of_conversations(lab, tmp_path):
+    path = "DiscussionIds/../../../../escaped.txt"
+    assert lab.failures(static("Say", "x"), files={path: "y"}, expect={"files": {path: "y"}}) == {}
+    assert not [*tmp_path.parent.rglob("escaped.txt")]
 
 
 def test_the_progress_of_a_loop_is_kept_in_the_sandbox(lab, tmp_path):

@@ -47,7 +47,8 @@ EXPECT_KEYS: tuple[ConfigKey, ...] = (
                                                  "prompt.", entries="object"),
     ConfigKey("endpoints", "object", FrozenDict(), "Node title to the endpoint that answered its calls.",
               entries="str"),
-    ConfigKey("files", "object", FrozenDict(), f"Path to the text of that file after the run: {PATTERN}."),
+    ConfigKey("files", "object", FrozenDict(), "Path to the text of that file after the run; below DiscussionIds/ a "
+              f"file of a stored conversation: {PATTERN}."),
     ConfigKey("error", "any", None, f"The run fails, and the client gets this error: {PATTERN}."),
 )
 TEST_KEYS: tuple[ConfigKey, ...] = (
@@ -69,7 +70,8 @@ TEST_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("stubs", "object", FrozenDict(),
               "Node title to the output of a node that is not run because it would reach outside, or to a list with "
               "one output for each of its runs, whose last entry repeats."),
-    ConfigKey("files", "object", FrozenDict(), "Path to the text of a file that the workflow finds.", entries="str"),
+    ConfigKey("files", "object", FrozenDict(), "Path to the text of a file that the workflow finds, or to a list or an "
+              "object that is its JSON; below DiscussionIds/ a file of a stored conversation."),
     ConfigKey("expect", "object", FrozenDict(), "What must be true after the run.", keys=EXPECT_KEYS, is_open=False),
 )
 WORKFLOW_TEST_KEYS: tuple[ConfigKey, ...] = (
