@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.console import StartError
+from Middleware.cli.console import StartError, program_name, same_configuration
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
@@ -91,14 +91,15 @@ def _take_over(start: Callable[[int], object], port: int) -> None:
 
 
 def instructions(base: str, key_needed: bool = False) -> list[str]:
-    """Return the three lines that a user needs to see the demo, after a line that says what it is."""
+    """Return the lines that a user needs to see the demo, after a line that says what it is."""
     from Middleware.cli.init.output import init_command
-    which, header = "any API key", ""
+    which, header, ask = "any API key", "", []
     if key_needed:
-        which, header = "one of the accepted keys", '-H "Authorization: Bearer KEY" '
+        which, header, ask = "one of the accepted keys", '-H "Authorization: Bearer KEY" ', ["--ask-key"]
     body = '{\\"messages\\":[{\\"role\\":\\"user\\",\\"content\\":\\"Write a poem about rain\\"}],\\"stream\\":true}'
     return ["",
             "Demo mode: the answers come from a small built-in stub, not from a real LLM.",
+            f"  To chat in another terminal:  {program_name('chat', FIRST_USER, *same_configuration(), *ask)}",
             f"  For your front-end, base URL:  {base}/v1  ({which})",
             f'  Or try:  curl -N {base}/v1/chat/completions {header}-H "Content-Type: application/json" -d "{body}"',
             f"  To connect a real LLM:  {init_command()}"]

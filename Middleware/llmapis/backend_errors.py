@@ -21,6 +21,7 @@ from Middleware.exceptions import (
     WilmerError,
 )
 from Middleware.models.request_context import current_request
+from Middleware.utilities.command_lines import in_container
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.problems import HttpProblem, Kind
 from Middleware.utilities.http.wire import Target
@@ -160,6 +161,8 @@ def _advice(kind: Kind) -> str:
 
 
 def _container_hint(kind: Kind, host: str) -> str:
+    if not in_container():
+        return ""
     if kind is Kind.REFUSED and is_loopback(host):
         return f"Inside a container, localhost means the container itself; try {_DOCKER_HOST}."
     if kind is Kind.UNKNOWN_HOST and host == _DOCKER_HOST:

@@ -68,6 +68,7 @@ class RequestContext:
         kind: what made the request if it was no client: ``playground``, ``replay`` or ``again``.
         origin: the run that it repeats, and a span of that run.
         asked_model: the model that the client has named; "" for none.
+        misspelt_model: that there is none of this name, with the nearest one, in words; "" if it is not nearly one.
         body_bytes: the length of its body.
         traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
         trace: that trace, or one of its own; None where none are sent.
@@ -122,6 +123,7 @@ class RequestContext:
     kind: str = ""
     origin: tuple[str, int | None] | None = None
     asked_model: str = ""
+    misspelt_model: str = ""
     body_bytes: int = 0
     traceparent: str = ""
     trace: TraceContext | None = None

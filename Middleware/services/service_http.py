@@ -66,21 +66,28 @@ class ServiceHttp:
 
     def _reply(self, address: tuple[str, int, str], body: bytes | None, scope: CancelScope | None,
                seconds: float) -> ServiceReply:
+        reason = ""
         try:
             request = _request(target_of(*address), body, seconds)
             reply = _parsed(self._client.call(request, body, scope, repeat=body is None))
         except HttpError as error:
-            logger.debug("A service call failed: %s", error)
             late = error.problem.kind in (Kind.CONNECT_TIMEOUT, Kind.READ_TIMEOUT)
-            reply = ServiceReply(problem=TIMEOUT if late else TRANSPORT_ERROR)
-        # The host or port in the user's settings cannot be one.
+            reply, reason = ServiceReply(problem=TIMEOUT if late else TRANSPORT_ERROR), error.problem.text
         except ConfigurationError:
-            reply = ServiceReply(problem=TRANSPORT_ERROR)
+            reply, reason = ServiceReply(problem=TRANSPORT_ERROR), "the host or port in the user's file cannot be one"
         if reply.problem:
             host, port, path = address
             # The query may quote a conversation.
-            logger.warning("The service at %s, port %s: %s at %s", host, port, reply.problem, path.partition("?")[0])
+            logger.warning("The service at %s, port %s: %s at %s", host, port, reason or _in_words(reply),
+                           path.partition("?")[0])
         return reply
+
+
+def _in_words(reply: ServiceReply) -> str:
+    """Return what is wrong with an answer."""
+    if reply.problem == INVALID_JSON:
+        return "an answer that is not JSON"
+    return f"status {reply.status}" if reply.status is not None else f"an answer of more than {MAX_BYTES >> 20} MB"
 
 
 def target_of(host: str, port: int, path: str) -> Target:

@@ -1,4 +1,4 @@
-"""Command lines that messages show for users to copy."""
+"""Command lines that messages show for users to copy, and whether this is a container."""
 from __future__ import annotations
 
 import os
@@ -14,6 +14,8 @@ from Middleware.utilities.config.paths import get_project_root_directory_path, i
 START_SCRIPT = "WILMER_START_SCRIPT"
 # The script that pip makes of the entry point in pyproject.toml.
 INSTALLED_COMMAND = "wilmerai"
+# Files with which Docker and Podman mark a container.
+_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 COMPOSE_RUN = ("docker", "compose", "run", "--rm", "wilmerai")
 """Runs a command in a new container of the service in compose.yaml, whether that is running or not."""
 
@@ -26,6 +28,12 @@ def command(words: Sequence[str]) -> str:
 def in_project_container() -> bool:
     """Return whether this is the container of the project's Dockerfile, which is started and stopped from outside."""
     return os.environ.get("WILMER_CONTAINER") == "1"
+
+
+def in_container() -> bool:
+    """Return whether this is a container: the project's, or one that Docker, Podman or Kubernetes has marked."""
+    return (in_project_container() or "KUBERNETES_SERVICE_HOST" in os.environ
+            or any(os.path.exists(mark) for mark in _CONTAINER_MARKS))
 
 
 def usual_start() -> list[str]:

@@ -21,7 +21,7 @@ def outcome(request: RequestContext) -> str:
 def log_line(request: RequestContext, now: float) -> str:
     """Return the line of the log."""
     ended = outcome(request)
-    before = [f"key '{request.key_name}'"] if request.key_name else []
+    before = [*([f"key '{request.key_name}'"] if request.key_name else []), *_misspelt(request)]
     background = f", nodes after the answer {now - request.background_at:.2f} s" if request.background_at else ""
     after = ["cancelled"] if request.cancel_scope.cancelled and ended != "cancelled" else []
     # Without a whole answer the time until the stop is what the client waited.
@@ -35,7 +35,7 @@ def terminal_line(request: RequestContext, now: float) -> str:
     """Return the line for a terminal about the answer."""
     ended = outcome(request)
     parts = [f"{ended} after {_answered_at(request, now) - request.started:.2f} s", *_times(request, now),
-             *_tokens(request)]
+             *_tokens(request), *_misspelt(request)]
     # The name of a model says its route.
     way = " > ".join(request.branches) if request.workflow_override else _route(request)
     names = (request.model, way, request.endpoint, request.key_name)
@@ -66,6 +66,11 @@ def _route(request: RequestContext) -> str:
     """Return the route with the reason for it, and the branches that its nodes took."""
     reason = f" ({request.route_reason})" if request.route_reason else ""
     return " > ".join([request.route + reason, *request.branches])
+
+
+def _misspelt(request: RequestContext) -> list[str]:
+    """Return the note about a model that the client has nearly named."""
+    return [request.misspelt_model] if request.misspelt_model else []
 
 
 def _answered_at(request: RequestContext, now: float) -> float:

@@ -103,6 +103,8 @@ ANSWERED: dict[str, Any] = {"model": "me:assistant", "workflow_override": "assis
     ({"model": "me", "route": "CODE -> Code", "route_reason": "named by Sort at attempt 1 of 2", "key_name": "laptop",
       "counts": TokenCounts(1, 82, 20)}, False,
      "- me  CODE -> Code (named by Sort at attempt 1 of 2)  laptop  answered after 2.00 s, 1 call, 82 prompt tokens"),
+    ({"model": "me", "misspelt_model": "there is no model 'me:chta'; the nearest is 'me:chat'"}, False,
+     "- me  answered after 2.00 s, there is no model 'me:chta'; the nearest is 'me:chat'"),
     ({"failed": True}, False, "- failed after 2.00 s"), ({}, True, "- cancelled after 2.00 s"),
     ({"model": "me:memory", "answered_at": 0.2, "background_at": 0.5}, False,
      "- me:memory  nodes after the answer took 1.50 s"),

@@ -11,6 +11,7 @@ import pytest
 from Middleware.cli import demo
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.console import StartError
+from Middleware.common import instance_global_variables as instance
 from Scripts import demo_backend
 
 
@@ -123,6 +124,18 @@ def test_another_program_at_the_port_is_an_error(monkeypatch):
     monkeypatch.setattr(demo, "PATIENCE_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(StartError, match="another program uses"):
         demo.start_backend(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("script", ["bash run_linux.sh", "bash run_macos.sh", "run_windows.bat"])
+def test_the_instructions_begin_with_a_chat_in_a_terminal(monkeypatch, script):
+    monkeypatch.setenv("WILMER_START_SCRIPT", script)
+    monkeypatch.delenv("WILMER_CONTAINER", raising=False)
+    lines = demo.instructions("http://127.0.0.1:5000")
+    chat = next(number for number, line in enumerate(lines) if line.endswith(f"  {script} chat demo"))
+    assert chat < next(number for number, line in enumerate(lines) if "curl" in line)
+    assert any(line.endswith(" chat demo --ask-key") for line in demo.instructions("http://127.0.0.1:5000", True))
+    monkeypatch.setattr(instance, "USERS", ["demo"])
+    assert any(line.endswith(" chat demo --User demo") for line in demo.instructions("http://127.0.0.1:5000"))
 
 
 def test_the_instructions_name_the_command_that_connects_a_model():

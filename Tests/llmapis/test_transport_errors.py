@@ -27,20 +27,30 @@ def refused(host: str) -> str:
     return str(call_error("my-llm", target, connect_problem(target.host, ConnectionRefusedError(111, "refused"))))
 
 
+@pytest.fixture(params=[False, True], ids=["outside", "inside"])
+def inside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether this is a container."""
+    monkeypatch.setattr("Middleware.llmapis.backend_errors.in_container", lambda: request.param)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
-def test_refused_by_this_machine_thinks_of_containers(host: str) -> None:
+def test_refused_by_this_machine_inside_a_container(host: str, inside: bool) -> None:
+    hint = " Inside a container, localhost means the container itself; try host.docker.internal." if inside else ""
     assert refused(host) == (
         f"Endpoint 'my-llm' (http://{host}:8080/v1): connection refused. Is the LLM server running, and is this its "
-        "port? Inside a container, localhost means the container itself; try host.docker.internal.")
+        f"port?{hint}")
 
 
-def test_refused_by_another_machine_does_not() -> None:
+def test_refused_by_another_machine(inside: bool) -> None:
     assert refused("192.168.1.5").endswith("is this its port?")
 
 
 @pytest.mark.parametrize(("host", "hint"), [("no-such-host", "Check the URL"),
                                             ("host.docker.internal", "--add-host=host.docker.internal:host-gateway")])
-def test_unknown_host_names(host: str, hint: str) -> None:
+def test_unknown_host_names(host: str, hint: str, inside: bool) -> None:
+    if not inside:
+        hint = "Check the URL of the endpoint."
     error = call_error("e", parse_target(f"http://{host}/"), connect_problem(host, socket.gaierror(-2, "unknown")))
     assert f"'{host}' cannot be resolved" in str(error) and hint in str(error)
 

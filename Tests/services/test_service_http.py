@@ -15,6 +15,7 @@ from Middleware.services.service_http import ServiceHttp, ServiceReply, target_o
 from Middleware.utilities.http import pool
 from Tests.llmapis.transport_lab import SOON
 from Tests.stub_backend import AFTER_HEADERS, AFTER_PIECES, BEFORE_STATUS, Reply, StubBackend, json_reply, status_reply
+from Tests.tables import table
 
 
 @pytest.fixture
@@ -71,6 +72,19 @@ def test_half_a_surrogate_pair_can_be_sent(backend: StubBackend, http: ServiceHt
 def test_problems(backend: StubBackend, http: ServiceHttp, reply: Reply, status: int | None, problem: str) -> None:
     backend.default = reply
     assert post(http, backend) == ServiceReply(None, status, problem)
+
+
+@table(("reply", "words"), [
+    (status_reply(500), "status 500"), (Reply(body=b"<html>"), "an answer that is not JSON"),
+    (Reply(pieces=[b"[1,"], drop=AFTER_PIECES), "the server closed the connection in the middle of its answer"),
+    (None, "connection refused")])
+def test_the_log_says_in_words_what_is_wrong(backend: StubBackend, http: ServiceHttp, caplog: pytest.LogCaptureFixture,
+                                             reply: Reply | None, words: str) -> None:
+    backend.default = reply or backend.default
+    port = backend.port if reply else 1
+    http.get("127.0.0.1", port, "/top_article", {"prompt": "walrus"})
+    line = caplog.messages[-1]
+    assert line.startswith(f"The service at 127.0.0.1, port {port}: {words}") and line.endswith(" at /top_article")
 
 
 @pytest.mark.parametrize("port", [1, 0, -1, 99999])

@@ -12,7 +12,16 @@ from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.init import output
 from Middleware.cli.init.plan import Choice, make_plan, port_for
 from Middleware.cli.init.probing import Found, look_closer, probe_all, smaller_model
-from Middleware.cli.init.questions import DEFAULT_USER, REPLACE, Dialogue, Stopped, confirm, is_terminal, named_model
+from Middleware.cli.init.questions import (
+    DEFAULT_USER,
+    REPLACE,
+    Dialogue,
+    Stopped,
+    confirm,
+    is_terminal,
+    named_model,
+    no_address,
+)
 from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, usual_addresses
 from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
 from Middleware.cli.signals import INTERRUPTED, end_on_signals, interrupt_on_signals
@@ -145,10 +154,10 @@ def _set_up(options: Options, dialogue: Dialogue) -> tuple[Choice, Written]:
 
 
 def _search(options: Options, dialogue: Dialogue) -> list[Found]:
-    """Return what is at the named address, or at the usual ones, or else at the one that the user then names."""
+    """Return what is at the named address, or at the usual ones, or else at one that the user then names."""
     found = _look([_address(options.backend)] if options.backend else usual_addresses(), bool(options.backend))
-    if not _usable(found) and options.backend is None and dialogue.asks:
-        found += _look([_address(dialogue.address())], named=True)
+    while not _usable(found) and options.backend is None and dialogue.asks:
+        found += _look([dialogue.address()], named=True)
     return found
 
 
@@ -182,8 +191,7 @@ def _address(text: str) -> str:
     try:
         return normal_address(text)
     except ValueError as error:
-        raise StartError(f"'{printable(text)}' is no address of a server, as {error}. It looks like "
-                         "http://192.168.1.20:11434. Nothing was written.") from error
+        raise StartError(f"{no_address(text, error)} Nothing was written.") from error
 
 
 def _settle_existing(name: str, dialogue: Dialogue) -> str:

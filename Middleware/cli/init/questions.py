@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from Middleware.cli.console import StartError, say
 from Middleware.cli.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, listed, name_shown
-from Middleware.cli.init.servers import Model, Server
+from Middleware.cli.init.servers import Model, Server, normal_address
 from Middleware.cli.init.writing import user_name_problem
 from Middleware.utilities.terminal import printable
 
@@ -83,10 +83,14 @@ class Dialogue:
 
     def address(self) -> str:
         """Return the address of a server that was not found. Raises Stopped without an answer."""
-        text = read_line("Address of your LLM server, such as http://192.168.1.20:11434 (Enter: stop here): ")
-        if not text:
-            raise Stopped
-        return text
+        while True:
+            text = read_line("Address of your LLM server, such as http://192.168.1.20:11434 (Enter: stop here): ")
+            if not text:
+                raise Stopped
+            try:
+                return normal_address(text)
+            except ValueError as error:
+                say(no_address(text, error))
 
     def _choose(self, question: str, flag: str, items: Sequence[_Item], names: Sequence[str]) -> _Item:
         """Return one of ``items``, by its number or by the part of its name that is typed."""
@@ -119,6 +123,11 @@ def confirm(question: str, default: bool) -> bool:
         if answer in ("y", "yes", "n", "no"):
             return answer[0] == "y"
         say("Please answer y or n.")
+
+
+def no_address(text: str, error: ValueError) -> str:
+    """Return the sentence about a text that ``normal_address`` has refused."""
+    return f"'{printable(text)}' is no address of a server: {error}. One looks like http://192.168.1.20:11434."
 
 
 def _user_name(question: str, default: str) -> str:

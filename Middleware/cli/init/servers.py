@@ -119,13 +119,15 @@ def usual_addresses() -> list[str]:
 def normal_address(text: str) -> str:
     """Return a typed address the way an endpoint file has it. Raises ValueError that says what is wrong."""
     typed = text.strip()
-    if not typed.isprintable() or " " in typed or not typed:
-        raise ValueError("that is no address")
+    if not typed:
+        raise ValueError("it is empty")
+    if not typed.isprintable() or " " in typed:
+        raise ValueError("it has a blank in it" if " " in typed else "it has a character in it that cannot be shown")
     try:
         parts = urlsplit(typed if "://" in typed else f"http://{typed}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ValueError("its host or port is none") from error
+        raise ValueError("its host or port is not valid") from error
     if parts.scheme.lower() not in ("http", "https") or not host:
         raise ValueError("it does not begin with http:// or https://")
     if parts.username is not None or parts.password is not None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import re
 import socket
 import sys
@@ -17,6 +16,7 @@ from Middleware.cli.console import StartError, program_name
 from Middleware.cli.serving import limits
 from Middleware.models.request_context import new_request_id
 from Middleware.services.response_builder_service import to_json
+from Middleware.utilities.command_lines import in_container
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.once import Once
 
@@ -31,7 +31,6 @@ ALL_ADDRESSES = ("0.0.0.0", "::")
 _FAR_IPV4 = ("192.0.2.1", "10.254.254.254", "172.31.254.254", "192.168.254.254")
 _FAR_IPV6 = ("2001:db8::1", "fd00:db8::1")
 
-_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 if sys.platform == "win32":
     # Winsock's numbers of the same errors.
@@ -135,11 +134,6 @@ def outward_addresses(ipv6: bool) -> list[str]:
         ways += [(socket.AF_INET6, host) for host in _FAR_IPV6]
     found = dict.fromkeys(_own_address(family, host) for family, host in ways)
     return [host for host in found if host and host not in ALL_ADDRESSES and not is_loopback(host)]
-
-
-def in_container() -> bool:
-    """Return whether Docker or Podman has marked this as a container."""
-    return any(os.path.exists(mark) for mark in _CONTAINER_MARKS)
 
 
 def _own_address(family: socket.AddressFamily, far: str) -> str:

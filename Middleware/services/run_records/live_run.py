@@ -317,6 +317,8 @@ class LiveRun(RunDocument):
             reason = f"category {self.chosen}, {reason}"
         elif request.task and not reason:
             reason = "background task"
+        if request.misspelt_model:
+            reason = ", ".join(filter(None, [reason, request.misspelt_model]))
         return " > ".join([route, *request.branches]) if request.branches else route, reason or None
 
     def _answer_text(self, request: RequestContext) -> str | None:

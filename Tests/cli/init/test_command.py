@@ -347,11 +347,39 @@ def test_a_wilmer_is_no_back_end(lab: Lab) -> None:
     assert "is a WilmerAI itself" in output
 
 
-@pytest.mark.parametrize("address", ["ftp://host", "http://me:secret@host:1"])
-def test_what_is_no_address(lab: Lab, address: str) -> None:
+NO_ADDRESSES = {"ftp://host": "it does not begin with http:// or https://", "foo bar": "it has a blank in it",
+                "http://me:secret@host:1": "names and passwords have no place in it", "host:port": "its host or port",
+                "http://": "it does not begin", "h\u200bost": "it has a character in it that cannot be shown"}
+
+
+@table(("address", "reason"), NO_ADDRESSES.items())
+def test_what_is_no_address(lab: Lab, address: str, reason: str) -> None:
     status, output = lab.init("--yes", "--backend", address)
     assert (status, lab.files()) == (1, {})
-    assert "no address" in output
+    assert f"is no address of a server: {reason}" in output and output.endswith("Nothing was written.\n")
+
+
+def test_an_address_is_asked_for_until_there_is_a_server(
+        lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]]) -> None:
+    usual()
+    with llm_servers.serving(llm_servers.vllm()) as backend:
+        # What is typed on a terminal can always be shown.
+        wrong = [address for address in NO_ADDRESSES if address.isprintable()]
+        asked = answers(*wrong, "127.0.0.1:1", backend.url, "me")
+        status, output = lab.init()
+    assert status == 0 and len(asked) == len(wrong) + 3, output
+    assert output.count("is no address of a server") == len(wrong) and "nothing runs there" in output
+    assert content(lab, "Endpoints/me/Main.json")["endpoint"] == backend.url
+
+
+@table("last", [EOFError(), ""])
+def test_the_end_of_the_addresses(lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]],
+                                  last: object) -> None:
+    usual()
+    asked = answers("foo bar", last)
+    status, output = lab.init()
+    assert (status, lab.files(), len(asked)) == (1, {}, 2)
+    assert output.splitlines()[-1] == "Nothing was written."
 
 
 def test_without_a_terminal_the_flags_are_named(lab: Lab, ollama: StubBackend) -> None:

@@ -43,6 +43,7 @@ from Middleware.services.response_builder_service import to_json
 from Middleware.utilities import config_utils
 from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import sensitive_log_lazy, truncate_for_log
+from Middleware.utilities.text_utils import nearest
 
 logger = logging.getLogger(__name__)
 
@@ -82,13 +83,29 @@ class MissingKeys:
                            "without a key.", ascii(scheme))
 
 
-def _answering_model(context: RequestContext, asked: object) -> str:
-    """Return the model that answers, and the requested one if that does not exist, as part of a log line."""
-    name = context.model
-    if context.workflow_override or not asked or not isinstance(asked, str) \
-            or asked.removesuffix(api_helpers.LATEST) == name:
+def _answering_model(context: RequestContext) -> str:
+    """Return the model that answers, and the requested one if that does not exist, as part of a log line.
+
+    A request for a name that is nearly one of the models is marked.
+    """
+    name, asked = context.model, context.asked_model.removesuffix(api_helpers.LATEST)
+    if context.workflow_override or asked in ("", name):
         return name
-    return f"{name}, as there is no model {asked[:60]!r}"
+    shown = repr(context.asked_model[:60])
+    if near := _nearest_model(asked, name):
+        shown += f"; the nearest is {near!r}"
+        context.misspelt_model = f"there is no model {shown}"
+    return f"{name}, as there is no model {shown}"
+
+
+def _nearest_model(asked: str, user: str) -> str:
+    """Return the id of the model that ``asked`` may have meant; "" if none is similar."""
+    ids = config_utils.model_ids()
+    # Compared without the user, whose name may be longer than theirs and is left out by some clients.
+    own = {name.partition(":")[2]: name for name in ids if name.startswith(f"{user}:")}
+    if near := nearest(asked.removeprefix(f"{user}:"), own):
+        return own[near]
+    return "" if asked.startswith(f"{user}:") else nearest(asked, ids)
 
 
 def is_private(context: RequestContext) -> bool:
@@ -176,7 +193,7 @@ class BaseApiHandler(ABC):
         context.redact = is_private(context)
         process().one(MissingKeys).look(http.environ, context.api_key)
         context.model = api_helpers.get_model_name()
-        logger.info("Request %s runs as %s", context.request_id, _answering_model(context, asked))
+        logger.info("Request %s runs as %s", context.request_id, _answering_model(context))
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 
     def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],

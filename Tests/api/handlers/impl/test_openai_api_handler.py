@@ -562,7 +562,10 @@ def test_conversations_are_not_logged_at_info(lab: ApiLab, caplog: pytest.LogCap
 
 @pytest.mark.parametrize(("model", "remark"), [
     ("greet", ""), ("tester:greet", ""), ("tester:latest", ""), (None, ""), ("gpt-4", ", as there is no model 'gpt-4'"),
-    ("tester:grete", ", as there is no model 'tester:grete'"), ("x" * 90, f", as there is no model '{'x' * 60}'"),
+    ("tester:grete", ", as there is no model 'tester:grete'; the nearest is 'tester:greet'"),
+    ("gret", ", as there is no model 'gret'; the nearest is 'tester:greet'"),
+    ("testre:greeet", ", as there is no model 'testre:greeet'; the nearest is 'tester:greet'"),
+    ("tester:zzzzz", ", as there is no model 'tester:zzzzz'"), ("x" * 90, f", as there is no model '{'x' * 60}'"),
     ("a\nb", r", as there is no model 'a\\nb'")])
 def test_the_log_says_who_answers_for_a_model_that_does_not_exist(
         lab: ApiLab, caplog: pytest.LogCaptureFixture, model: str | None, remark: str) -> None:
@@ -570,5 +573,8 @@ def test_the_log_says_who_answers_for_a_model_that_does_not_exist(
     lab.user_file("tester", allowSharedWorkflows=True)
     with caplog.at_level(logging.INFO):
         assert lab.chat(model=model).status == 200
+        assert settled()
     line = next(record.getMessage() for record in caplog.records if " runs as " in record.getMessage())
     assert re.fullmatch(r"Request \S+ runs as \w+(:greet)?" + remark, line), line
+    ended = next(record.getMessage() for record in caplog.records if ", done after " in record.getMessage())
+    assert (remark.removeprefix(", as ") in ended) == ("nearest" in remark or not remark), ended
