@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes its own Python environment (venv-tests), installs what requirements-test.lock names when that has changed, and
 # runs the tests, one file per process at a time. With --quick it runs only the unit tests that are fast. All arguments
-# go to pytest. PostgreSQL, and the proxies and the pooler that servers of one database stand behind, are Debian's: tests
-# of those that are missing are left out with a line. With CI set, they are installed where that is allowed.
+# go to pytest. PostgreSQL, the proxies and the pooler that servers of one database stand behind, and the command that
+# makes networks, are Debian's: tests of those that are missing are left out with a line. With CI set, they are
+# installed where that is allowed.
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 

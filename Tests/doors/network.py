@@ -37,8 +37,21 @@ def missing() -> str:
         return "the command ip is not installed (on Debian: apt-get install iproute2)"
     try:
         Hosts().close()
-    except (OSError, AttributeError, subprocess.CalledProcessError) as error:
+    except subprocess.CalledProcessError as error:
+        return f"networks cannot be set up here: {error.stderr.strip()}"
+    except OSError as error:
         return f"network namespaces are not allowed here: {error}"
+    return ""
+
+
+@cache
+def ipv6_missing() -> str:
+    """Return why nothing can listen on IPv6 addresses here; "" if it can."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        return f"there is no IPv6 here: {error}"
     return ""
 
 

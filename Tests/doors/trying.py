@@ -20,7 +20,7 @@ import pytest
 
 from Tests import postgres_lab
 from Tests.doors.calls import CALLS, PATIENCE, Call, ask, problem_of
-from Tests.doors.network import LAN, LAN6, Hosts, Loopback, free_port, missing, tool
+from Tests.doors.network import LAN, LAN6, Hosts, Loopback, free_port, ipv6_missing, missing, tool
 from Tests.doors.places import command, make_clone, nginx_blocks, nginx_configuration, prepare, reply, run_quietly
 from Tests.doors.rows import ANSWERED, CLOSED, NO_KEY, PROXIED, WITH_KEY, Client, Row
 from Tests.stub_backend import StubBackend
@@ -79,6 +79,8 @@ def left_out(row: Row) -> str:
         return missing() or "nginx is not installed (on Debian: apt-get install nginx-light)"
     if (row.by.endswith((".sh", ".service", ".plist")) or row.by == "container") and sys.platform == "win32":
         return "not on Windows"
+    if "::" in row.flags and ipv6_missing():
+        return ipv6_missing()
     if row.host in (LAN, LAN6) and missing():
         return f"there is no such address ({missing()})"
     if "demo" in row.needs and missing():
