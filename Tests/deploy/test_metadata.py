@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from Middleware.common.constants import VERSION
 from Middleware.utilities.command_lines import INSTALLED_COMMAND
 
@@ -27,6 +29,7 @@ def test_the_command_exists() -> None:
     assert callable(getattr(importlib.import_module(module), name))
 
 
-def test_the_tests_build_with_the_same_setuptools() -> None:
+@pytest.mark.parametrize("file", ["requirements-test.txt", "requirements-release.txt"])
+def test_every_wheel_is_built_with_the_same_setuptools(file: str) -> None:
     [wanted] = PYPROJECT["build-system"]["requires"]
-    assert re.search(rf"^{re.escape(wanted)}\s", (ROOT / "requirements-test.txt").read_text(encoding="utf-8"), re.M)
+    assert re.search(rf"^{re.escape(wanted)}\s", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)

@@ -10,7 +10,8 @@ from Tests.docs.markdown import Link, Page
 
 MAX_IMAGE_BYTES = 300_000
 ROOTS = ("README.md", "Docs/README.md")
-_ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:|//")
+# The last is a page of the forge, which shows the repository's files two levels below its own address.
+_ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:|//|\.\./\.\./security/advisories/new$")
 _IMAGE = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp")
 _PROJECT_PATH = re.compile(r"(?:\./)?(?:Public/(?:Configs|Schemas|Scripts)|Docs|Middleware|Scripts|Tests)/[\w./-]+")
 # What users and init write: it does not come with the program.
