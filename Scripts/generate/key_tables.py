@@ -62,7 +62,8 @@ def named(key: ConfigKey) -> str:
     title = KINDS[kind].title if kind in KINDS else kind
     if key.names.endswith(FOLDER):
         return f"a folder of {title}s"
-    return f"{'an' if title[0] in 'aeiAEI' else 'a'} {title}{' file' if title.endswith(('s', 'ing')) else ''}"
+    # By the sound of the first letter: an endpoint, an MCP server, but a user.
+    return f"{'an' if title[0] in 'aeiAEI' or title.startswith('MCP') else 'a'} {title}{' file' if title.endswith(('s', 'ing')) else ''}"
 
 
 def allowed(key: ConfigKey) -> str:
