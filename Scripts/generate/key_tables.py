@@ -63,7 +63,8 @@ def named(key: ConfigKey) -> str:
     if key.names.endswith(FOLDER):
         return f"a folder of {title}s"
     # By the sound of the first letter: an endpoint, an MCP server, but a user.
-    return f"{'an' if title[0] in 'aeiAEI' or title.startswith('MCP') else 'a'} {title}{' file' if title.endswith(('s', 'ing')) else ''}"
+    article = "an" if title.startswith((*"aeiAEI", "MCP")) else "a"
+    return f"{article} {title}{' file' if title.endswith(('s', 'ing')) else ''}"
 
 
 def allowed(key: ConfigKey) -> str:
