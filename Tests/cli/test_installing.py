@@ -82,7 +82,8 @@ def test_what_is_wrong_is_kept_and_a_retry_is_shown() -> None:
 
 
 def test_requirements_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("flask==3.1 \\\n    --hash=sha256:1 \\\n    # via x\n-r b.txt\n# h11==1\nflask==3.0 ; os_name == 'nt'\n", "utf-8")
+    (tmp_path / "a.txt").write_text("flask==3.1 \\\n    --hash=sha256:1 \\\n    # via x\n-r b.txt\n# h11==1\n"
+                                    "flask==3.0 ; os_name == 'nt'\n", "utf-8")
     (tmp_path / "b.txt").write_text('jinja2>=3 ; sys_platform == "win32"\nmcp[cli]==1\n\n--no-index\n', "utf-8")
     assert count_requirements(str(tmp_path / "a.txt")) == 3
     assert count_requirements(str(PROJECT / "requirements.lock")) > 20
