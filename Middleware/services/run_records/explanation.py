@@ -432,7 +432,9 @@ def _odd_route(route: Span) -> Iterator[str]:
 
 # What is known about a warning without its text, by the end of its logger's name.
 _NOTES = {"workflow_variable_manager": "A variable of {node} had no value.",
-          "llm_dispatch_service": "{node} logged a warning about its prompt."}
+          "llm_dispatch_service": "{node} logged a warning about its prompt.",
+          "vector_memories": "{node} stored no memories of a part of the conversation.",
+          "vector_answers": "{node} stored only some of the memories in an answer."}
 
 
 def _odd_note(tree: SpanTree, note: Span) -> Iterator[str]:

@@ -205,6 +205,9 @@ def _items_in(value: object) -> list[Item] | None:
     if not isinstance(value, list):
         return None
     items = [entry for entry in value if isinstance(entry, dict) and _is_memory(entry)]
+    if 0 < len(items) < len(value):
+        logger.warning("Of %d memories in one answer %d are kept; the others lack one of %s", len(value), len(items),
+                       ", ".join(REQUIRED))
     return items if items or not value else None
 
 

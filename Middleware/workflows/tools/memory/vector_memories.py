@@ -27,7 +27,7 @@ from Middleware.utilities.conversations.message_places import LoggedMessage
 from Middleware.utilities.conversations.vector_memory import SearchableMemories
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
-from Middleware.utilities.text_utils import escape_braces
+from Middleware.utilities.text_utils import counted, escape_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow, state_of
@@ -206,7 +206,7 @@ class ChunkWriter:
         self._context, self._settings, self._state, self._memories = context, settings, state, memories
         self._call = MemoryCall(context, settings.raw, settings.vector_endpoint, settings.vector_preset,
                                 settings.vector_max_response_tokens)
-        self.stored = self._done = 0
+        self.stored = self._done = self._empty = 0
         self._embedding_works = True
         self._after: str | None = None
 
@@ -232,6 +232,11 @@ class ChunkWriter:
                 logger.info("Discussion %s: %d of %d chunks searched for memories, %d stored, in %.1f s",
                             self._state.discussion_id, self._done, len(chunks), self.stored,
                             time.monotonic() - started)
+            # Small models answer so to anything, and nothing else would tell that there are no memories.
+            if self._empty:
+                logger.warning("Discussion %s: the model found nothing worth remembering in %d of %s; it is not asked "
+                               "again about %s", self._state.discussion_id, self._empty, counted(self._done, "chunk"),
+                               "it" if self._empty == 1 else "them")
 
     def _items_of(self, chunk: Chunk) -> list[Item] | None:
         """Return the memories in a chunk; None, with a warning, if the LLM or workflow failed."""
@@ -263,6 +268,7 @@ class ChunkWriter:
         self._memories.end_failures(self._failing(chunk))
         self.stored += len(rows)
         self._done += 1
+        self._empty += not items
         if self._after is not None:
             self._after = chunk.hash
         if rows:

@@ -344,12 +344,32 @@ def test_chunks_before_the_bad_one_stay(chat: MemoryChat) -> None:
     assert chat.logged == hashes(1) and chat.texts == ["about m0\nm1"]
 
 
-def test_nothing_worth_keeping_is_not_asked_again(chat: MemoryChat) -> None:
-    chat.answers = lambda chunk: "[]"
+@pytest.mark.parametrize("nothing", ["[]", "```json\n[]\n```", '{"memories": []}', "Nothing to note: []"])
+def test_nothing_worth_keeping_is_not_asked_again(chat: MemoryChat, caplog: pytest.LogCaptureFixture,
+                                                  nothing: str) -> None:
+    chat.answers = lambda chunk: nothing
     run_pass(chat, numbered(8))
     assert chat.texts == [] and chat.logged == hashes(0, 4)
     run_pass(chat, numbered(8))
     assert len(chat.lab.prompts) == 2
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == ["Discussion k1: the model found nothing worth remembering in 2 of 2 chunks; it is not asked again "
+                      "about them"]
+
+
+@table(("answer", "kept", "told"), [
+    ("null", 0, "an answer of 4 characters holds no memories as JSON"),
+    ("", 0, "an answer of 0 characters holds no memories as JSON"),
+    ('{"memories": null}', 0, "an answer of 18 characters holds no memories as JSON"),
+    ('[{"text": "a"}]', 0, "an answer of 15 characters holds no memories as JSON"),
+    (json.dumps([memory("a"), {"title": "b", "summary": "b"}, "c"]), 1, "Of 3 memories in one answer 1 are kept")])
+def test_an_answer_without_all_that_was_asked_for_leaves_a_line(
+        lab: EngineLab, caplog: pytest.LogCaptureFixture, answer: str, kept: int, told: str) -> None:
+    chat = MemoryChat(lab, f"k{len(answer)}")
+    chat.answers = lambda chunk: answer
+    generate(chat, (answer or "blank", "h1"))
+    assert len(chat.texts) == kept
+    assert any(told in record.getMessage() for record in caplog.records if record.levelname == "WARNING")
 
 
 def test_one_bad_chunk_does_not_block_the_conversation(chat: MemoryChat, caplog: pytest.LogCaptureFixture) -> None:
