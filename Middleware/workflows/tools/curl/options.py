@@ -15,7 +15,6 @@ from Middleware.utilities.http.addresses import check_url
 from Middleware.utilities.sensitive_logging_utils import MASK, mask_data, mask_url
 from Middleware.utilities.templates.substitution import without_marks
 from Middleware.utilities.text_utils import nearest
-from Middleware.workflows.tools.web.url_values import with_encoded_values
 
 URL = "url"
 
@@ -162,6 +161,8 @@ def without_last_breaks(args: Sequence[str]) -> list[str]:
 
 def with_encoded_urls(marked: Sequence[str]) -> list[str]:
     """Return arguments whose values stand between marks without these, and values in URLs encoded."""
+    # Imported here: the checks at the start read the options of curl, and an idle server does without the rest.
+    from Middleware.workflows.tools.web.url_values import with_encoded_values
     filled = [without_marks(item) for item in marked]
     for argument in list(read_arguments(filled)):
         if argument.name != URL or argument.value_index is None:
