@@ -18,6 +18,7 @@ from Tests.postgres_lab import database as database
 from Tests.postgres_lab import database_url as database_url
 from Tests.postgres_lab import own_postgres as own_postgres
 from Tests.postgres_lab import postgres as postgres
+from Tests.unclosed_databases import UnclosedDatabases
 
 TESTS = Path(__file__).parent
 
@@ -47,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     load_property_profile("dev" if config.getoption("--quick") else "repeatable")
     pass_over_clients_that_left()
+    config.pluginmanager.register(UnclosedDatabases())
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     hangup = getattr(signal, "SIGHUP", None)  # not on Windows

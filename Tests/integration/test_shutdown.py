@@ -97,7 +97,7 @@ def launch(script: str, tree: ConfigTree, backend: Backend) -> Launcher:
 
 def locks(tree: ConfigTree) -> list[Any]:
     (file,) = tree.public.rglob(f"WilmerDb.{USER}.sqlite")
-    with sqlite3.connect(file) as database:
+    with contextlib.closing(sqlite3.connect(file)) as database:
         return database.execute("SELECT WorkflowLockId FROM WorkflowLocks").fetchall()
 
 

@@ -326,6 +326,9 @@ class RunStore:
                     self._waiting.append(replace(ended, facts={**ended.facts, "status": "interrupted"}))
         self._on_disk(list(self._waiting))
         self._waiting.clear()
+        self._close_disk()
+
+    def _close_disk(self) -> None:
         with self._guard:
             if self._disk is not None:
                 self._disk.close()
@@ -360,6 +363,9 @@ class RunStore:
             self._stop.release()
             if self._ended.acquire(timeout=CLOSE_SECONDS):
                 self._ended.release()
+        else:
+            # Reading alone may have opened it.
+            self._close_disk()
 
     @contextlib.contextmanager
     def index(self) -> Iterator[sqlite3.Connection]:

@@ -148,7 +148,7 @@ def test_a_growing_conversation_costs_a_message_for_each_turn(lab):
     texts = [f"message {number} " + "of some length, as people write them. " * 20 for number in range(40)]
     for turns in range(1, 40):
         lab.record(run(messages=[message("user", text) for text in texts[:turns]], answer=texts[turns]))
-    with sqlite3.connect(lab.folder.file("seg-000001.db")) as database:
+    with contextlib.closing(sqlite3.connect(lab.folder.file("seg-000001.db"))) as database:
         assert database.execute("SELECT count(*) FROM text").fetchone()[0] < 3 * 40
     lab.close()
     assert os.path.getsize(lab.folder.file("seg-000001.db")) < 40 * 4096
@@ -164,7 +164,7 @@ def test_a_long_conversation_is_stored_by_what_is_new_of_it(lab):
         turns.append(run(messages=conversation[5 if turn > 3 else 0:]))
         lab.record(turns[-1])
         said += [message("assistant", f"answer {turn} is longer"), message("user", f"question {turn} is longer, too")]
-    with sqlite3.connect(lab.folder.file("seg-000001.db")) as database:
+    with contextlib.closing(sqlite3.connect(lab.folder.file("seg-000001.db"))) as database:
         assert database.execute("SELECT count(*) FROM text").fetchone()[0] < 235
         assert database.execute("SELECT max(length(body)) FROM tree").fetchone()[0] < 900
     lab.archive.pin(turns[2].facts["id"], OPERATOR, True)
@@ -380,7 +380,7 @@ def test_short_trees_are_compressed_when_the_server_is_idle(lab, monkeypatch):
         lab.record(one)
 
     def coded():
-        with sqlite3.connect(lab.folder.file("seg-000001.db")) as database:
+        with contextlib.closing(sqlite3.connect(lab.folder.file("seg-000001.db"))) as database:
             return {row[0] for row in database.execute("SELECT coding FROM tree")}
     assert eventually(lambda: coded() == {1})
     assert lab.archive.run(lab.ids()[0], OPERATOR).spans[2].texts == {"answer": "Late."}
@@ -449,7 +449,7 @@ def test_a_damaged_index_is_set_aside_and_a_new_one_begun(tmp_path, damage, capl
     lab.close()
     path = lab.folder.file("index.db")
     if damage == "version":
-        with sqlite3.connect(path) as database:
+        with contextlib.closing(sqlite3.connect(path)) as database:
             database.execute("PRAGMA user_version = 99")
     else:
         with open(path, "r+b") as file:

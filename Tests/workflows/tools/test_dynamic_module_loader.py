@@ -351,6 +351,7 @@ def test_a_connection_may_live_across_all_steps(script: Write, tmp_path: Path) -
             finally:
                 database.commit()
                 database.close()
+                early.close()
         """), str(tmp_path / "db"))
     tokens: list[str] = []
     for _ in range(2):

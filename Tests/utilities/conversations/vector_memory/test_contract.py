@@ -73,8 +73,9 @@ def cipher(request: pytest.FixtureRequest) -> Cipher:
 
 
 @pytest.fixture
-def memories(open_: Open, cipher: Cipher) -> SearchableMemories:
-    return open_(cipher)
+def memories(open_: Open, cipher: Cipher) -> Iterator[SearchableMemories]:
+    with open_(cipher) as found:
+        yield found
 
 
 def found(memories: SearchableMemories, query: str, **options: Any) -> list[str]:
