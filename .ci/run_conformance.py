@@ -1,9 +1,9 @@
 """Runs the black-box conformance cases that this version passes, if the suite lies beside the repository.
 
-The cases are listed in ``Tests/conformance_passing.txt``, one name a line. With ``--workers N``, N servers that share a
-database of PostgreSQL answer the requests by turns (``Tests/workers_behind_proxy.py``). Further arguments go to the
-suite's own ``run.py``; with ``--only`` among them, they select the cases in place of the list. Without the suite this
-says so and succeeds.
+The cases are listed in ``Tests/conformance_passing.txt``, one name a line. With ``--workers N``, N servers that
+share a database of PostgreSQL answer the requests by turns (``Tests/workers_behind_proxy.py``). ``--launcher FILE``
+starts the servers by another launcher than ``run_waitress.py``. Further arguments go to the suite's own ``run.py``;
+with ``--only`` among them, they select the cases in place of the list. Without the suite this says so and succeeds.
 """
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--launcher", default="run_waitress.py")
     options, words = parser.parse_known_args(argv)
     if options.workers > 1:
         from Tests.postgres_lab import missing
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             launch = stack.enter_context(several_workers(options.workers))
             # Beside other checks, starting several servers again takes most of the suite's 30 s for a case.
             words = ["--timeout", "120", "--start-timeout", "120", *words]
-        server = [*launch, "run_waitress.py", "--ConfigDirectory", "{config}", "--User", "{user}",
+        server = [*launch, options.launcher, "--ConfigDirectory", "{config}", "--User", "{user}",
                   "--PublicDirectory", public, "--port", "{port}", "--concurrency", "0"]
         return subprocess.call([sys.executable, SUITE, "--cwd", ROOT, "--server", shlex.join(server), *words])
 

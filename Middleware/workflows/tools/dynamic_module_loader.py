@@ -177,8 +177,10 @@ def _load(path: str) -> ModuleType:
     # A name of its own, so that scripts of the same file name never meet.
     stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])
     name = f"_wilmer_script_{next(_numbers)}_{stem}"
-    # The loader is named because Python chooses one by the case of the suffix.
-    spec = spec_from_file_location(name, path, loader=SourceFileLoader(name, path))
+    # The loader is named because Python chooses one by the case of the suffix. It is Any because mypy wants
+    # load_module of a loader, which Python 3.15 has removed.
+    loader: Any = SourceFileLoader(name, path)
+    spec = spec_from_file_location(name, path, loader=loader)
     assert spec is not None
     module = module_from_spec(spec)
     # Type hints and dataclasses look their module up there.
