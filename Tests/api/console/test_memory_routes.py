@@ -39,9 +39,10 @@ class Lab:
                         users=("tester",))
         self.console, self.ring = ConsoleFolder(str(folder / "Console")), Ring()
         settings = RecordSettings(self.console, "texts")
-        store = RunStore(self.console, self.ring, settings)
+        self.store = RunStore(self.console, self.ring, settings)
         records = SimpleNamespace(mode="on", recording="texts", folder=self.console, settings=settings, ring=self.ring,
-                                  store=store, archive=RunArchive(self.ring, store), make_workflow_catalog=None)
+                                  store=self.store, archive=RunArchive(self.ring, self.store),
+                                  make_workflow_catalog=None)
         console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
         application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
         self.own = Browser(application).sign_in_with(KEY)
@@ -66,7 +67,9 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(editing, "LOCK_SECONDS", 0.05)
-    yield Lab(DiscussionLab(tmp_path, monkeypatch), tmp_path)
+    made = Lab(DiscussionLab(tmp_path, monkeypatch), tmp_path)
+    yield made
+    made.store.close()
 
 
 def test_who_sees_which_discussions(lab: Lab) -> None:
