@@ -72,7 +72,8 @@ class OffsetContext:
 
 def legacy_code_page() -> str:
     """Return the most likely encoding of a file that is not UTF-8: the locale's own, else Western Windows."""
-    name = codecs.lookup(locale.getpreferredencoding(False)).name
+    # Not getpreferredencoding: that is UTF-8 everywhere in Python's UTF-8 mode, which Python 3.15 is always in.
+    name = codecs.lookup(locale.getencoding()).name
     return name if name not in ("utf-8", "ascii") else "cp1252"
 
 

@@ -202,7 +202,8 @@ def test_a_code_of_another_secret_or_with_a_changed_letter_is_refused() -> None:
     for place in range(len(code)):
         wrong = code[:place] + ("A" if code[place] != "A" else "B") + code[place + 1:]
         assert read_code(SECRET, wrong, 1000.0) in (None, read_code(SECRET, code, 1000.0))
-    for wrong in ("", "A", "====", "\u00e9", code + "AAAA", code[:-4]):
+    others = [f"{code[:9]}{character}{code[9:]}" for character in "+/!= \n\u00e9"]
+    for wrong in ("", "A", "====", "\u00e9", code + "AAAA", code[:-4], *others):
         assert read_code(SECRET, wrong, 1000.0) is None
 
 

@@ -178,12 +178,21 @@ def test_utf8_with_and_without_bom(store: ConfigStore, tmp_path: Path) -> None:
 
 def test_other_encodings_are_read_as_the_legacy_code_page_with_a_warning(
         store: ConfigStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("locale.getpreferredencoding", lambda *_: "cp1252")
+    monkeypatch.setattr("locale.getencoding", lambda: "cp1252")
     write(tmp_path / "a.json", '{"a": "é"}'.encode("cp1252"))
     write(tmp_path / "b.json", b'{"a": "\xe9\x81"}')  # 0x81 is in no Western code page
     assert read(store, tmp_path / "a.json") == {"a": "é"}
     assert read(store, tmp_path / "b.json") == {"a": "é\ufffd"}
     assert "a.json is not UTF-8" in caplog.text
+
+
+def test_the_legacy_code_page_is_that_of_the_system_also_in_the_utf8_mode(
+        store: ConfigStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.15 is always in that mode."""
+    monkeypatch.setattr("locale.getpreferredencoding", lambda *_: "utf-8")
+    monkeypatch.setattr("locale.getencoding", lambda: "cp1251")
+    write(tmp_path / "a.json", '{"a": "ж"}'.encode("cp1251"))
+    assert read(store, tmp_path / "a.json") == {"a": "ж"}
 
 
 def test_a_folder_in_place_of_a_file_is_no_file(store: ConfigStore, tmp_path: Path) -> None:
