@@ -102,6 +102,20 @@ def test_starts_at_the_same_time_fill_it_once_and_leave_nothing_behind(tmp_path:
     assert sorted(os.listdir(public)) == sorted(os.listdir(defaults))
 
 
+def test_a_start_whose_copy_a_quicker_one_has_removed_goes_on(public: Path, defaults: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = shipped_configuration._copy
+
+    def copy_and_be_overtaken(source: Path, target: Path) -> None:
+        copy(source, target)
+        monkeypatch.setattr(shipped_configuration, "_copy", copy)
+        assert fill(public, source)
+
+    monkeypatch.setattr(shipped_configuration, "_copy", copy_and_be_overtaken)
+    assert not fill(public, defaults)
+    assert files(public) == files(defaults)
+
+
 def test_what_a_killed_start_has_left_is_removed(public: Path, defaults: Path) -> None:
     left = public / ".filling-of-a-killed-start" / "Configs"
     left.mkdir(parents=True)

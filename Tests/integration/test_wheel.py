@@ -4,6 +4,7 @@ The wheel is built of a repository with this project's tracked files, in which a
 """
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,11 +13,13 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from Middleware.common.constants import VERSION
 from Tests.cli.init import llm_servers
+from Tests.doors.calls import CALLS, QUESTION, problem_of
 from Tests.integration.launcher import PROJECT
 from Tests.integration.wheel_lab import Installation, InstalledServer, build, git, repository, tracked
 from Tests.stub_backend import StubBackend
@@ -115,7 +118,10 @@ def installed(environment: Installation, tmp_path: Path) -> Iterator[Installatio
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[StubBackend]:
-    with llm_servers.serving(llm_servers.llama_cpp(window=4096), say=lambda body: "The answer.") as backend:
+    def say(body: dict[str, Any]) -> str:
+        return f"You said: {QUESTION}" if QUESTION in json.dumps(body, ensure_ascii=False) else "You said nothing."
+
+    with llm_servers.serving(llm_servers.llama_cpp(window=4096), say=say) as backend:
         yield backend
 
 
@@ -182,10 +188,11 @@ def test_a_user_is_written_and_answers_and_an_update_leaves_what_was_edited(
 
 
 def assert_answers(installation: Installation) -> str:
-    """Start the server, have it answer, read a page and the console; return what it printed."""
+    """Start the server, make each call of a client, read a page and the console; return what it printed."""
     with InstalledServer(installation) as server:
-        assert server.request("POST", "/v1/chat/completions", {
-            "model": "me:chat", "messages": [{"role": "user", "content": "Hello"}]}).text == "The answer."
+        for call in CALLS:
+            answer = server.request("POST", call.path, {"model": "me:chat", **call.body})
+            assert not problem_of(call, answer.status, answer.body, 200)
         assert server.request("GET", "/docs/User/check.md").body.startswith(b"# Checking")
         page = server.request("GET", "/console/").body.decode("utf-8")
         names = re.findall(r"static/[^\"]+\.(?:css|m?js)", page)
