@@ -353,8 +353,8 @@ def test_nothing_worth_keeping_is_not_asked_again(chat: MemoryChat, caplog: pyte
     run_pass(chat, numbered(8))
     assert len(chat.lab.prompts) == 2
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warned == ["Discussion k1: the model found nothing worth remembering in 2 of 2 chunks; it is not asked again "
-                      "about them"]
+    assert warned == ["Discussion k1: the model found nothing worth remembering in 2 of 2 chunks; it is not asked "
+                      "again about them"]
 
 
 @table(("answer", "kept", "told"), [
