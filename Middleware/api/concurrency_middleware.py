@@ -44,8 +44,9 @@ class ConcurrencyLimitMiddleware:
 
     Args:
         app: the WSGI application behind the gate.
-        semaphore: its slots; a slot is held until the response body is exhausted, closed or fails. A semaphore of
-            ``threading`` does not keep the order of arrival.
+        semaphore: its slots; a slot is held until the request gives it up, before the last byte of its answer, at the
+            latest until the response body is exhausted, closed or fails. A semaphore of ``threading`` does not keep the
+            order of arrival.
         acquire_timeout: seconds a request may wait before it is answered with 503.
         max_waiting: the number of requests that may wait at the same time, each of which occupies a server thread;
             further ones get a 503 at once.
@@ -123,7 +124,10 @@ class Outcome(enum.Enum):
 
 
 class Place:
-    """A request's place at the gate: in the queue, and later a slot. ``end`` gives up either."""
+    """A request's place at the gate: in the queue, and later a slot. ``end`` gives up either.
+
+    The request knows how to give it up, and does so before the last byte of its answer goes out.
+    """
 
     def __init__(self, gate: ConcurrencyLimitMiddleware, environ: WSGIEnvironment) -> None:
         self._gate = gate
@@ -136,6 +140,8 @@ class Place:
         self._began = time.monotonic()
         self._waiter = self._enqueue(behind=False) if self._is_free() else self._enqueue(self._is_task(environ))
         self.held = self._waiter.wait(0)
+        if self.request is not None:
+            self.request.leave_gate = self.end
 
     def _is_free(self) -> bool:
         semaphore = self._gate.semaphore
@@ -227,6 +233,8 @@ class Place:
                 return
             self._ended = True
             self._waiter.leave()
+        if self.request is not None:
+            self.request.leave_gate = None
         self._count_no_more()
 
     def _count_no_more(self) -> None:

@@ -64,6 +64,7 @@ class RequestContext:
         client_limit: the client's own limit of the answer, in tokens.
         longest_answer: the most tokens that the answer of a front-end's own request needs; None if that is not known.
         on_end: is called once when no work of the request is left, however it ended.
+        leave_gate: gives up the request's place at the concurrency gate; None if it has none.
         give_way: stops a front-end's own request, which runs again later; None if it must not be stopped (again).
         kind: what made the request if it was no client: ``playground``, ``replay`` or ``again``.
         origin: the run that it repeats, and a span of that run.
@@ -119,6 +120,7 @@ class RequestContext:
     client_limit: int | None = None
     longest_answer: int | None = None
     on_end: Callable[[], object] | None = field(default=None, repr=False)
+    leave_gate: Callable[[], object] | None = field(default=None, repr=False)
     give_way: Callable[[], object] | None = field(default=None, repr=False)
     kind: str = ""
     origin: tuple[str, int | None] | None = None
@@ -147,6 +149,13 @@ class RequestContext:
             return False
         answered, cancelled = self.answered_at, self.cancelled_at
         return answered is None or (cancelled is not None and cancelled <= answered)
+
+    def free_slot(self) -> None:
+        """Give up the place at the concurrency gate, if there is one left."""
+        leave = self.leave_gate
+        # Another thread may do the same, which does no harm.
+        if leave is not None:
+            leave()
 
     def report(self, event: str, *arguments: object) -> None:
         """Emit an event of this request to its listeners."""

@@ -12,8 +12,10 @@ from werkzeug.test import Client
 
 from Middleware.api.app import build_wsgi_application
 from Middleware.api.console.sign_in import make_code
+from Middleware.api.running.running_requests import RunningRequests, running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
+from Middleware.models.request_context import RequestContext
 from Middleware.services.run_records.records import build_records
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend
 from Tests.workflows.engine_lab import EngineLab, llm, reply_to, static, until
@@ -250,6 +252,31 @@ def test_an_again_that_fails_says_why(lab: ConsoleLab) -> None:
     events = lab.events(path, {"messages": [said("x")], "endpoint": "Main"})
     assert events[-1][0] == "error" and "no such thing" in events[-1][1]["error"]["message"]
     assert lab.run_of(events[0][1]["run"])["run"]["status"] == "failed"
+
+
+@pytest.mark.parametrize(("reply", "status"), [(None, "ok"), (Reply(status=400, body=b"no such thing"), "failed")])
+def test_an_again_has_ended_when_its_last_event_goes_out(lab: ConsoleLab, reply: Reply | None, status: str,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.workflow("_DefaultWorkflow", [llm("x", title="Answer")])
+    recorded = lab.chat(said("hello"))
+    call = next(row[0] for row in recorded["spans"] if row[2] == "llm")
+    if reply is not None:
+        lab.backend.responder = lambda _: reply
+    end, found = RunningRequests.end, []
+
+    def slow_end(self: RunningRequests, request: RequestContext) -> None:
+        # An event that is sent before would be here first.
+        time.sleep(0.2)
+        end(self, request)
+
+    monkeypatch.setattr(RunningRequests, "end", slow_end)
+    with lab.client.open(f"{API}runs/{recorded['run']['id']}/again/{call}", method="POST", headers=lab.headers,
+                         json={"messages": [said("x")], "endpoint": "Main"}) as response:
+        for piece in response.iter_encoded():
+            if b"event: run" in piece or b"event: error" in piece:
+                found.append((running_requests().count(),
+                              lab.call("GET", f"runs/{response.headers['X-Request-Id']}")["run"]["status"]))
+    assert found == [(0, status)]
 
 
 # -- compare -----------------------------------------------------------------------------------------------------------

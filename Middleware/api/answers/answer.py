@@ -92,7 +92,7 @@ class FinishedAnswer:
 class WholeAnswer:
     """An answer sent in one piece. The calling thread runs the engine up to the responder's output.
 
-    The nodes after the responder run once the response has been sent.
+    The nodes after the responder run once the response has been sent; without any, the run ends before that.
     """
 
     def __init__(self, request: RequestContext, start: Start) -> None:
@@ -127,10 +127,12 @@ class WholeAnswer:
             logger.info("Request %s ended early: %s", self._request.request_id, error)
             return ""
 
+    def complete(self) -> bool:
+        """Note that the response is made. Return whether the run has ended; otherwise ``close`` must be called."""
+        return complete_answer(self._request, self._context, self._items)
+
     def close(self) -> None:
-        """Run the remaining nodes, after the response has been sent."""
-        if not self._request.answer_complete:
-            running_requests().answered(self._request)
+        """Run the nodes after the responder, once the response has been sent."""
         finish_run(self._request, self._context, self._items)
 
 
@@ -157,7 +159,7 @@ class StreamingAnswer:
         self._wake.acquire()
         self._lock = threading.Lock()
         self._abandoned = False
-        self._closed = False
+        self._closed = self._run_ended = False
         self._body = self._render()
         self._texts: list[str] = []
         self._finished = self._cancelled = False
@@ -314,8 +316,16 @@ class StreamingAnswer:
             self._finish()
             self._add(self._renderer.final("stop"))
         pieces = self._renderer.ending(lambda: self._usage("".join(self._texts)), self._cancelled)
-        running_requests().answered(self._request)
+        self._complete()
         return pieces
+
+    def _complete(self) -> None:
+        """Note that all of the stream is made, before its last pieces are sent."""
+        # An engine that is left behind cannot be told to end; whoever runs it does that.
+        if self._ready:
+            self._run_ended = complete_answer(self._request, self._context, self._items)
+        else:
+            running_requests().answered(self._request)
 
     def _failure_pieces(self, error: BaseException) -> list[bytes]:
         if is_cut_off(self._request) and not self._finished:
@@ -328,8 +338,9 @@ class StreamingAnswer:
             self._context.run(log_error, error, self._request, "in mid-stream")
         public = describe_error(error, self._request)
         self._request.background_nodes = 0
-        running_requests().answered(self._request)
-        return self._renderer.error(public)
+        pieces = self._renderer.error(public)
+        self._complete()
+        return pieces
 
     # -- the end -------------------------------------------------------------------------------------------------
     def close(self) -> None:
@@ -346,10 +357,26 @@ class StreamingAnswer:
         if self._abandoned:
             return
         self._body.close()  # type: ignore[attr-defined]
-        finish_run(self._request, self._context, self._items)
+        if not self._run_ended:
+            finish_run(self._request, self._context, self._items)
 
 
-# -- after the answer -------------------------------------------------------------------------------------------------
+# -- the end of the run -----------------------------------------------------------------------------------------------
+def complete_answer(request: RequestContext, context: contextvars.Context, items: Iterator[object] | None) -> bool:
+    """Note that the answer is complete, before the last byte of it is sent. Return whether the run has ended.
+
+    It ends now unless nodes follow the answer: its client may send the next request as soon as it has that byte, and
+    must find nothing of this one, neither its locks nor its slot. For the nodes that follow, which need no slot, call
+    ``finish_run`` once the answer has been sent. The arguments are those of ``finish_run``.
+    """
+    running_requests().answered(request)
+    if request.background_nodes and not request.cancel_scope.cancelled:
+        request.free_slot()
+        return False
+    finish_run(request, context, items)
+    return True
+
+
 def finish_run(request: RequestContext, context: contextvars.Context, items: Iterator[object] | None) -> None:
     """Finish a run: on a separate thread if nodes follow the answer, otherwise on the calling thread.
 
@@ -359,7 +386,7 @@ def finish_run(request: RequestContext, context: contextvars.Context, items: Ite
     """
     if items is None:
         _end(request, context)
-    elif not request.answer_complete or request.cancel_scope.cancelled:
+    elif not request.answer_complete or request.failed or request.cancel_scope.cancelled:
         _stop(request, context, items, "while it was stopped")
     elif request.background_nodes:
         _start_in_background(request, context, items)

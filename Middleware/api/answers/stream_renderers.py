@@ -322,6 +322,7 @@ class KoboldStream(BaseStream):
     def __init__(self) -> None:
         self.fingerprint = ""
         self._said: list[str] = []
+        self._reason = "stop"
         self._template = Template(lambda text: _message(BUILDER.build_kobold_chunk(text, None)))
 
     @property
@@ -337,13 +338,16 @@ class KoboldStream(BaseStream):
         return b""
 
     def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
-        return (self.text(token) if token else b"") + (self.final(finish_reason) if finish_reason else b"")
+        self._reason = finish_reason or self._reason
+        return self.text(token) if token else b""
 
     def final(self, finish_reason: str) -> bytes:
-        return _message(BUILDER.build_kobold_chunk("", finish_reason))
+        self._reason = finish_reason
+        return b""
 
     def ending(self, usage: Callable[[], Usage], cancelled: bool) -> list[bytes]:
-        return []
+        # Clients take the finish reason as the end: no event follows it.
+        return [_message(BUILDER.build_kobold_chunk("", self._reason))]
 
     def error(self, error: PublicError) -> list[bytes]:
         return [_message(BUILDER.build_kobold_error(error.message, error.status))]

@@ -65,8 +65,12 @@ class _Events:
 
     def close(self) -> None:
         self._events.close()
+        self._end()
+
+    def _end(self) -> None:
         if not self._ended:
             self._ended = True
+            running_requests().end(self._request)
             self._request.report("request_finished", self._request)
 
     def _all(self, services: Sequence[LlmApiService]) -> Generator[Event | None, None, None]:
@@ -82,6 +86,8 @@ class _Events:
             raise
         else:
             running_requests().answered(request)
+        # Before the last event, with which the console shows the run and may send the call again.
+        self._end()
         yield Event("run", {"run": request.request_id})
 
     def _one(self, service: LlmApiService, number: int) -> Iterator[Event | None]:

@@ -129,8 +129,7 @@ def _answer(request: RequestContext, environ: WSGIEnvironment, begin: Any) -> It
     except BaseException as error:
         log_error(error, request, "before the answer")
         return []
-    running_requests().answered(request)
-    return _EmptyBody(answer)
+    return [] if answer.complete() else _EmptyBody(answer)
 
 
 class _EmptyBody:

@@ -81,6 +81,7 @@ class EventBody:
             yield piece
 
     def _make(self, request: RequestContext) -> None:
+        failure: Event | None = None
         try:
             for event in self._events:
                 self._queue.put(HEARTBEAT if event is None else event.framed())
@@ -88,10 +89,12 @@ class EventBody:
         except BaseException as error:
             log_error(error, request, "in the console")
             public = describe_error(error, request)
-            self._queue.put(Event("error", {"error": {
-                "message": public.message, "type": error_type(public.status), "where": ""}}).framed())
+            failure = Event("error", {"error": {
+                "message": public.message, "type": error_type(public.status), "where": ""}})
         finally:
             self._close_events()
             running_requests().answered(request)
             running_requests().end(request)
+            if failure is not None:
+                self._queue.put(failure.framed())
             self._queue.put(None)

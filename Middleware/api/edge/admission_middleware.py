@@ -7,7 +7,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -188,10 +188,10 @@ def admit(app: WSGIApplication, request: RequestContext, environ: WSGIEnvironmen
             request.traceparent = environ.get("HTTP_TRACEPARENT", "")
             request.report("request_arrived", request)
         _displace_earlier_attempt(request, environ)
-        return _AdmittedBody(app(environ, start_response), request)
-    except BaseException:
+        return app(environ, start_response)
+    # Before the answer goes out: the next request must find nothing of this one.
+    finally:
         running_requests().leave(request)
-        raise
 
 
 def id_headers(environ: Mapping[str, Any]) -> Headers:
@@ -332,23 +332,3 @@ def _read(stream: Any, length: int | None, limit: int | None) -> io.BytesIO:
         # Under Eventlet, a fast upload would otherwise keep other green threads from running.
         time.sleep(0)
     return body
-
-
-class _AdmittedBody:
-    """A response body that, when it ends in any way, ends a request that never reached the engine."""
-
-    def __init__(self, body: Iterable[bytes], request: RequestContext) -> None:
-        self._body = body
-        self._request = request
-
-    def __iter__(self) -> Iterator[bytes]:
-        # The server iterates over the inner body directly, so there is no extra cost per chunk.
-        return iter(self._body)
-
-    def close(self) -> None:
-        try:
-            close = getattr(self._body, "close", None)
-            if close is not None:
-                close()
-        finally:
-            running_requests().leave(self._request)

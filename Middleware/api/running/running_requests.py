@@ -104,14 +104,14 @@ class RunningRequests:
         self.watcher.forget(request)
 
     def leave(self, request: RequestContext) -> None:
-        """Note the end of the response. This ends a request that never reached the engine."""
-        # Nearly all have ended by then, at the hands of the engine.
-        if request.request_id in self._requests and request.request_id not in self._in_engine:
+        """Note that the application has answered. This ends a request that never reached the engine."""
+        # In this order, because the engine may end its own at any time, and that removes them here last.
+        if request.request_id not in self._in_engine and request.request_id in self._requests:
             self.end(request)
             request.report("request_turned_away", request)
 
     def end(self, request: RequestContext) -> None:
-        """Remove a request of which no work is left."""
+        """Remove a request of which no work is left, with all that it holds. A second call does nothing."""
         self.watcher.forget(request)
         get_cancellation_service().acknowledge_cancellation(request.request_id)
         get_idempotency_service().release(request.request_id)
@@ -121,6 +121,8 @@ class RunningRequests:
             on_end, request.on_end = request.on_end, None
         if on_end is not None:
             on_end()
+        # Last, as the request that gets the slot begins at once.
+        request.free_slot()
 
     def cancel(self, request_id: str, reason: str) -> None:
         """Cancel a request if it is running; without effect if it has just ended."""

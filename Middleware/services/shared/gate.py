@@ -10,12 +10,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from Middleware.common.fair_semaphore import OfferedSlots
 from Middleware.exceptions import StateUnavailableError
-from Middleware.utilities.daemon_threads import run_in_pool, start_daemon
+from Middleware.utilities.daemon_threads import start_daemon
 
 if TYPE_CHECKING:
     from Middleware.utilities.postgres.database import Database
@@ -142,9 +141,9 @@ class SharedGate(OfferedSlots):
             del self._waiters[waiter]
             ticket, worker = waiter.ticket, waiter.worker
         self._share_if_down()
-        # The end of the request does not wait for it.
+        # On this thread: the client of a request that ends may send the next one at once, and must not find it waiting.
         if ticket is not None:
-            run_in_pool(partial(self._give_back, worker, ticket), "gate")
+            self._give_back(worker, ticket)
 
     def _enter(self, waiter: SharedWaiter) -> None:
         """Take a ticket for a waiter, which has a slot if it is among the oldest."""

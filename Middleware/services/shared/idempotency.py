@@ -4,12 +4,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from Middleware.exceptions import StateUnavailableError
 from Middleware.services.idempotency_service import IdempotencyService
-from Middleware.utilities.daemon_threads import run_in_pool
 
 if TYPE_CHECKING:
     from Middleware.utilities.postgres.database import Database
@@ -49,11 +47,7 @@ class SharedIdempotency(IdempotencyService):
     def release(self, request_id: str | None) -> None:
         super().release(request_id)
         digest = self._hashes.pop(request_id, None) if request_id else None
-        # The end of the request does not wait for it.
         if request_id and digest is not None:
-            run_in_pool(partial(self._release, digest, request_id), "idempotency")
-
-    def _release(self, digest: bytes, request_id: str) -> None:
-        # The table is as good as empty after an outage, and old rows are replaced.
-        with contextlib.suppress(StateUnavailableError):
-            self._database.write(_RELEASE, [digest, request_id])
+            # The table is as good as empty after an outage, and old rows are replaced.
+            with contextlib.suppress(StateUnavailableError):
+                self._database.write(_RELEASE, [digest, request_id])

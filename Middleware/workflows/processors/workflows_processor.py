@@ -343,6 +343,7 @@ class WorkflowProcessor:
     def _respond_whole(self, context: ExecutionContext, result: object) -> Generator[Any, None, Any]:
         if isinstance(result, ChildRun):
             output = result.item()
+            self._end_early(result)
             yield self._announce(context, output)
             result.finish()
             return output
@@ -423,6 +424,7 @@ class WorkflowProcessor:
                 parts.append(chunk["token"])
             if chunk is END:
                 ended = True
+                self._end_early(child)
                 self._announce(context, "".join(parts))
             yield chunk
         # A child without nodes ends without a final chunk.
@@ -430,6 +432,14 @@ class WorkflowProcessor:
             self._announce(context, "".join(parts))
             yield END
         return "".join(parts)
+
+    def _end_early(self, child: ChildRun) -> None:
+        """End a child that has answered the client and has no nodes left: before the last byte of its answer is sent.
+
+        Nodes that are left run later, and the child keeps its locks for them.
+        """
+        if self.run.non_responder is None and not self.run.request.background_nodes:
+            child.finish()
 
     def _liveness(self) -> Mapping[str, object] | None:
         value = config_utils.user_setting("livenessToolCall") if self.run.non_responder is None else None

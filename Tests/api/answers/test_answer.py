@@ -500,6 +500,21 @@ def test_later_nodes_have_a_deadline(lab: Lab, request_: RequestContext) -> None
     assert settled(20) and ended == [True]
 
 
+def test_a_stream_that_cannot_be_rendered_stops_its_run_before_it_tells_that(request_: RequestContext) -> None:
+    """The run is not read to its end for nobody."""
+    class Broken(Noted):
+        def text(self, token: str) -> bytes:
+            assert token != "b"
+            return super().text(token)
+
+    run = Run(text("a"), text("b"), text("never"), END)
+    body = StreamingAnswer(request_, run, Broken("m"), lambda answer: {}).begin()
+    assert [(piece, run.closed, running_requests().count()) for piece in body] == [
+        (b"begin a ", False, 1), (b"OTHER", True, 0)]
+    assert run.done == [text("a")]
+    body.close()
+
+
 # -- whole answers -----------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("steps", "value"), [
@@ -508,8 +523,8 @@ def test_later_nodes_have_a_deadline(lab: Lab, request_: RequestContext) -> None
 def test_whole_answer(request_: RequestContext, steps: tuple[Any, ...], value: Any) -> None:
     answer = WholeAnswer(request_, lambda: Run(*steps)())
     assert answer.value() == value
-    answer.close()
-    assert request_.answer_complete
+    assert answer.complete() and request_.answer_complete
+    assert not running_requests().knows(request_.request_id)
 
 
 def test_whole_answer_that_fails(request_: RequestContext) -> None:
@@ -529,7 +544,8 @@ def test_the_closing_line_of_a_whole_answer_that_fails(request_: RequestContext,
 def test_closing_a_whole_answer_keeps_the_time_of_the_answer(request_: RequestContext) -> None:
     answer = WholeAnswer(request_, lambda: iter(Run("x")()))
     answer.value()
-    running_requests().answered(request_)
+    request_.background_nodes = 1
+    assert not answer.complete()
     answered = request_.answered_at
     time.sleep(0.01)
     answer.close()
@@ -542,6 +558,7 @@ def test_whole_answer_goes_before_later_nodes(request_: RequestContext) -> None:
     answer = WholeAnswer(request_, run)
     assert answer.value() == {"a": 1}
     assert ran == [] and not request_.answer_complete
+    assert not answer.complete() and ran == [] and running_requests().knows(request_.request_id)
     answer.close()
     assert settled() and ran == [True]
 

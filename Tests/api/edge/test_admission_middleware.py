@@ -6,12 +6,14 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from werkzeug.test import Client, EnvironBuilder, TestResponse
 from werkzeug.wrappers import Response
+from werkzeug.wsgi import ClosingIterator
 
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.edge.admission_middleware import MEGABYTE, AdmissionMiddleware
@@ -54,6 +56,16 @@ class Inner:
             yield part
 
 
+class Engine(Inner):
+    """Takes every request over, as the engine does, and ends it when the response is closed."""
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        body = super().__call__(environ, start_response)
+        request = self.requests[-1]
+        running_requests().begin(request, None)
+        return ClosingIterator(body, partial(running_requests().end, request))
+
+
 @pytest.fixture(autouse=True)
 def no_traces() -> Iterator[None]:
     yield
@@ -79,7 +91,7 @@ def keyed(key: str = "k", **more: str) -> dict[str, str]:
 
 def test_a_method_in_small_letters_is_no_other_way_in() -> None:
     """Not every server insists on capitals, and Flask does not."""
-    inner = Inner()
+    inner = Engine()
     environ = EnvironBuilder(CHAT, method="POST", data=b"{}").get_environ()
     with run_wsgi(AdmissionMiddleware(inner), {**environ, "REQUEST_METHOD": "post"}) as response:
         request, = inner.requests
@@ -90,7 +102,7 @@ def test_a_method_in_small_letters_is_no_other_way_in() -> None:
 
 
 def test_each_post_has_an_id_by_which_it_can_be_cancelled() -> None:
-    inner = Inner()
+    inner = Engine()
     with open_(AdmissionMiddleware(inner)) as response:
         request, = inner.requests
         assert response.headers["X-Request-Id"] == request.request_id
@@ -118,17 +130,15 @@ def test_the_log_tells_of_the_arrival_and_cannot_be_forged(caplog: pytest.LogCap
 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("read", [True, False], ids=["read", "closed before its start"])
-def test_every_trace_goes_when_the_response_is_closed(read: bool) -> None:
+def test_every_trace_of_what_the_engine_does_not_get_goes_before_the_answer() -> None:
     inner = Inner(b"a", b"b")
-    app = AdmissionMiddleware(inner)
-    response = app({"REQUEST_METHOD": "POST", "PATH_INFO": CHAT, "HTTP_X_IDEMPOTENCY_KEY": "k",
-                    "wsgi.input": io.BytesIO()}, lambda *_: None)
+    response = AdmissionMiddleware(inner)({
+        "REQUEST_METHOD": "POST", "PATH_INFO": CHAT, "HTTP_X_IDEMPOTENCY_KEY": "k", "wsgi.input": io.BytesIO()},
+        lambda *_: None)
     assert inner.keys == [inner.requests[0].request_id]
-    if read:
-        assert b"".join(response) == b"ab"
-    assert running_requests().count() == 1
-    response.close()  # type: ignore[attr-defined]
+    assert running_requests().count() == 0
+    assert idempotency_service.get_request_id_for_key("anon:k") is None
+    assert b"".join(response) == b"ab"
 
 
 @pytest.mark.parametrize("inner", [Inner(fails=True), Inner(b"a", RuntimeError("broken"))],
@@ -140,21 +150,21 @@ def test_every_trace_goes_when_the_application_fails(inner: Inner) -> None:
 
 
 def test_a_request_that_the_engine_has_ends_when_the_engine_says_so() -> None:
-    inner = Inner()
+    inner = Engine()
     with open_(AdmissionMiddleware(inner), headers=keyed()):
         request, = inner.requests
-        running_requests().begin(request, None)
         running_requests().answered(request)
-    assert running_requests().knows(request.request_id)
-    assert idempotency_service.get_request_id_for_key("anon:k") == request.request_id
-    running_requests().end(request)
+        running_requests().leave(request)
+        assert running_requests().knows(request.request_id)
+        assert idempotency_service.get_request_id_for_key("anon:k") == request.request_id
+    assert not running_requests().knows(request.request_id)
 
 
 # -- idempotency -------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("path", [*COMPLETIONS, *(path + "/" for path in COMPLETIONS)])
 def test_a_retry_displaces_its_earlier_attempt(path: str) -> None:
-    inner = Inner()
+    inner = Engine()
     app = AdmissionMiddleware(inner)
     with open_(app, path, headers=keyed()):
         first, = inner.requests
@@ -167,7 +177,7 @@ def test_a_retry_displaces_its_earlier_attempt(path: str) -> None:
 
 
 def test_a_retry_under_a_path_with_more_slashes_is_one(lab: ApiLab) -> None:
-    inner = Inner()
+    inner = Engine()
     app = AdmissionMiddleware(inner)
     environ = {"REQUEST_METHOD": "POST", "HTTP_X_IDEMPOTENCY_KEY": "k", "wsgi.input": io.BytesIO()}
     bodies = [app({**environ, "PATH_INFO": path}, lambda *_: None) for path in ("/" + CHAT, "//" + CHAT + "//")]
@@ -183,7 +193,7 @@ def test_a_retry_under_a_path_with_more_slashes_is_one(lab: ApiLab) -> None:
     ("/api/chat", keyed()), ("/api/generate", keyed()), ("/v1/completions/x", keyed()), (CHAT, keyed("other")),
     (CHAT, keyed("x" * 129)), (CHAT, keyed(Authorization="Bearer someone")), (CHAT, {})])
 def test_others_are_left_alone(path: str, headers: dict[str, str]) -> None:
-    inner = Inner()
+    inner = Engine()
     app = AdmissionMiddleware(inner)
     with open_(app, headers=keyed()), open_(app, path, headers=headers):
         assert not inner.requests[0].cancel_scope.cancelled
@@ -192,7 +202,7 @@ def test_others_are_left_alone(path: str, headers: dict[str, str]) -> None:
 
 def test_the_log_never_has_the_key(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    app = AdmissionMiddleware(Inner())
+    app = AdmissionMiddleware(Engine())
     with open_(app, headers=keyed("my secret")), open_(app, headers=keyed("my secret")):
         pass
     assert "my secret" not in caplog.text and caplog.text.count("#b9d1d013") == 2
@@ -230,7 +240,7 @@ def test_large_enough(megabytes: int, size: int) -> None:
 
 
 def test_a_refused_retry_displaces_nobody() -> None:
-    inner = Inner()
+    inner = Engine()
     app = AdmissionMiddleware(inner, 1)
     with open_(app, headers=keyed()), open_(app, headers=keyed(), data=b"x" * (MEGABYTE + 1)) as refused:
         assert refused.status_code == 413
@@ -371,7 +381,7 @@ def test_a_retry_displaces_the_background_nodes(lab: ApiLab) -> None:
 
 def test_the_entry_of_a_request_at_work_does_not_age() -> None:
     build_wsgi_application(create_app())
-    inner = Inner()
+    inner = Engine()
     with open_(AdmissionMiddleware(inner)):
         assert idempotency_service.is_running(inner.requests[0].request_id)
     assert not idempotency_service.is_running(inner.requests[0].request_id)

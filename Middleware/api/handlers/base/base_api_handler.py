@@ -223,11 +223,11 @@ def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], M
     try:
         response = json_response(build(value))
     except BaseException:
-        answer.close()
+        if not answer.complete():
+            answer.close()
         raise
-    # A client that has read the whole answer may disconnect before the server closes the response.
-    running_requests().answered(context)
-    response.call_on_close(answer.close)
+    if not answer.complete():
+        response.call_on_close(answer.close)
     return response
 
 
