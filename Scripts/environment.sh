@@ -45,7 +45,7 @@ prepare_environment() {
     if [[ $requirements != *.lock ]]; then
         wanted=(requirements.txt "$requirements") options=()
     fi
-    "$folder/bin/python" -c '' 2>/dev/null && cat "${wanted[@]}" | cmp -s - "$stamp" && return
+    "$folder/bin/python" -c '' 2>/dev/null && cat "${wanted[@]}" 2>/dev/null | cmp -s - "$stamp" && return
     # An environment without pip is what Ctrl-C leaves while one is made.
     "$folder/bin/python" -m pip --version >/dev/null 2>&1 || make_environment "$folder"
     echo "Installing the packages of $requirements (only when it has changed) ..."

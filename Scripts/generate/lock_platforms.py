@@ -182,9 +182,10 @@ def _about(wheels: list[tuple[Package, PackageWheel]], python: tuple[int, int]) 
         wanted.write_text("".join(f"{package.name}=={package.version} --hash=sha256:{wheel.hashes['sha256']}\n"
                                   for package, wheel in wheels), encoding="utf-8")
         platforms = [word for tag in sorted(tags) for word in ("--platform", tag)]
+        # An old pip compares Requires-Python with the Python that it runs on, whatever --python-version says.
         subprocess.run([sys.executable, "-m", "pip", "--quiet", "install", "--dry-run", "--no-deps", "--require-hashes",
-                        "--only-binary", ":all:", "--python-version", _version(python), *platforms, "--target", folder,
-                        "--report", str(report), "-r", str(wanted)], check=True)
+                        "--only-binary", ":all:", "--python-version", _version(python), "--ignore-requires-python",
+                        *platforms, "--target", folder, "--report", str(report), "-r", str(wanted)], check=True)
         found = [one["metadata"] for one in json.loads(report.read_text(encoding="utf-8"))["install"]]
     said = {canonicalize_name(one["name"]): one for one in found}
     return {f"{package.name} {package.version}": _said(said[package.name]) for package, _ in wheels}
