@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs tests under newer Pythons than that of venv-tests: those of processes, of HTML and of the start under the newest.
+# Runs tests under newer Pythons than that of venv-tests: those of processes, of HTML, of the start and of the lock files
+# (each environment has the oldest pip of its Python) under the newest.
 # With --deep, all quick tests under each, and the conformance cases under the newest on Waitress and Eventlet.
 #
 # ../shared/pythons/get.sh brings the newest patch releases, where it lies beside the repository and the system is
@@ -64,14 +65,15 @@ mkdir -p "$folder"
 case ${1-} in
     "")
         prepare "$newest" || failed+=("environment of Python $newest")
-        under "$newest" "processes, HTML and the start" "${tests[@]}" Tests/workflows/tools/scripts \
+        under "$newest" "processes, HTML, the start and lock files" "${tests[@]}" Tests/workflows/tools/scripts \
             Tests/workflows/tools/web/test_html_text.py Tests/cli/test_prerequisites.py Tests/cli/test_launchers.py \
-            Tests/cli/test_start_cost.py
+            Tests/cli/test_start_cost.py Tests/scripts/test_lock_installation.py
         ;;
     --deep)
         for version in "${versions[@]}"; do
             prepare "$version" || failed+=("environment of Python $version")
             under "$version" "quick tests" "${tests[@]}" --quick
+            under "$version" "lock files" "${tests[@]}" Tests/scripts/test_lock_installation.py
         done
         under "$newest" "conformance on Waitress" .ci/run_conformance.py
         under "$newest" "conformance on Eventlet" .ci/run_conformance.py --launcher run_eventlet.py
