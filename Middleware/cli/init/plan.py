@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 
 from Middleware.cli.console import StartError
 from Middleware.cli.init.servers import Model, NoServer, Server
+from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.user import USER as USER_KEYS
 from Middleware.utilities.config.paths import shipped_directories
 from Middleware.utilities.http.addresses import is_loopback
@@ -83,10 +85,12 @@ class Plan:
 
     Attributes:
         shipped: files that come with the program and are missing in this config folder, such as an API type.
+        presets: the folder for presets of the API type, which may stay empty; "" if it has none.
     """
 
     files: Mapping[str, bytes]
     shipped: Mapping[str, bytes]
+    presets: str = ""
 
 
 def make_plan(choice: Choice) -> Plan:
@@ -98,7 +102,8 @@ def make_plan(choice: Choice) -> Plan:
             continue
         content = _filled(json.loads((TEMPLATES / path).read_text(encoding="utf-8")), values)
         files[path.replace(TEMPLATE_USER, choice.user)] = to_bytes(content)
-    return Plan(files, _missing(choice))
+    missing = _missing(choice)
+    return Plan(files, missing, _preset_folder(choice, missing))
 
 
 def serves_agents(choice: Choice) -> bool:
@@ -191,6 +196,18 @@ def _missing(choice: Choice) -> dict[str, bytes]:
     needed = [f"ApiTypes/{choice.server.api_type}.json", "PromptTemplates/_chatonly.json",
               "Workflows/_common/_MessagesToSend.json"]
     return {path: _shipped_file(path) for path in needed if not os.path.exists(os.path.join(root, *path.split("/")))}
+
+
+def _preset_folder(choice: Choice, missing: Mapping[str, bytes]) -> str:
+    name = choice.server.api_type
+    try:
+        data = missing.get(f"ApiTypes/{name}.json")
+        api_type = config_utils.load_api_type(name) if data is None else json.loads(data)
+    # The check of the configuration reports the file.
+    except ConfigurationError:
+        return ""
+    folder = str(API_TYPE.value(api_type, "presetType") or "").strip()
+    return f"Presets/{folder}" if folder else ""
 
 
 def _shipped_file(path: str) -> bytes:

@@ -76,8 +76,11 @@ def write(plan: Plan, user: str) -> Written:
     done = Written([*plan.files, CURRENT_USER], list(plan.shipped), [], None if previous == user else previous)
     undo: list[tuple[str, bytes | None]] = []
     everything = {**plan.shipped, **plan.files, CURRENT_USER: current}
-    folders = {folder for path in everything for folder in _missing_folders(_path(path))}
+    places = [*everything, *([f"{plan.presets}/x"] if plan.presets else [])]
+    folders = {folder for path in places for folder in _missing_folders(_path(path))}
     try:
+        if plan.presets:
+            os.makedirs(_path(plan.presets), exist_ok=True)
         for path, data in everything.items():
             _write_one(path, data, done, undo)
     # Ctrl-C, too, must leave everything as it was.
