@@ -69,7 +69,9 @@ def fill(public: Path, shipped: Path) -> bool:
 
 def cannot_fill(public: Path, error: OSError) -> str:
     """Return why a folder cannot be filled."""
-    by_user = f" by user {os.getuid()}" if sys.platform != "win32" else ""
+    by_user = ""
+    if sys.platform != "win32":
+        by_user = f" by user {os.getuid()}"
     return f"{public} is empty and cannot be filled{by_user}: {error.strerror}: {error.filename}."
 
 
