@@ -58,3 +58,17 @@ def test_a_chosen_and_a_dropped_file_show_the_run(page: Page, api: World) -> Non
 def test_another_file_says_what_is_wrong_with_it(page: Page, api: World, content: object, words: str) -> None:
     choose(page, content)
     expect(page.get_by_role("alert")).to_contain_text(words)
+
+
+def test_a_node_shows_what_its_tool_was_asked(page: Page, api: World) -> None:
+    rows = [[0, None, "workflow", "Look", 0, 900, "ok", {"workflow.name": "Look"}, {}],
+            [1, 0, "node", "Fetch", 0, 500, "ok", {"node.index": 1, "node.type": "WebFetch", "node.title": "Fetch"},
+             {"output": "a page"}],
+            [2, 1, "tool", "WebFetch", 0, 400, "ok", {"tool.name": "WebFetch", "tool.type": "web"},
+             {"arguments": {"method": "GET", "url": "https://a.example/?q=rock%20%26%20roll"}, "result": "a page"}]]
+    choose(page, {**RUN_FILE, "spans": rows})
+    page.get_by_role("treeitem", name="Fetch, WebFetch").click()
+    details = page.get_by_role("region", name="Details")
+    expect(details).to_contain_text("https://a.example/?q=rock%20%26%20roll")
+    expect(details).to_contain_text("a page")
+    expect(details.get_by_role("heading", level=3)).to_have_text(["arguments", "output"])
