@@ -29,6 +29,11 @@ except ImportError:
     eventlet = None
 
 import logging
+
+if eventlet is not None:  # native threads log, too, and whoever waits for a cooperative lock of theirs is never woken
+    logging.threading = eventlet.patcher.original("threading")  # type: ignore[attr-defined]
+    logging._lock = logging.threading.RLock()  # type: ignore[attr-defined]
+
 import socket
 import sys
 import time

@@ -21,7 +21,9 @@ new_lock = _thread.allocate_lock
 def start_native(target: Callable[[], object], name: str) -> None:
     """Run ``target`` on a native daemon thread. Raises RuntimeError if the system cannot start another."""
     def run() -> None:
-        threading.current_thread().name = name
+        # Where a launcher has replaced Python's threads, the list of them is behind a cooperative lock.
+        if _thread.start_new_thread is _start_new_thread:
+            threading.current_thread().name = name
         try:
             target()
         # As at the end of any thread.
