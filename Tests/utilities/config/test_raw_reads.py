@@ -37,6 +37,7 @@ ALLOWED = {
     # Recorded runs and the console's API have fields of these names.
     "Middleware/api/console/again.py": {"json_schema"},  # of OpenAI's payloads
     "Middleware/api/console/replay_routes.py": {"workflow", "preset"},
+    "Middleware/cli/talk/trace.py": {"body"},  # of a tool's request
     "Middleware/services/run_records/archive.py": {"workflow"},
     "Middleware/services/run_records/queries.py": {"workflow"},
     "Middleware/services/run_records/traces.py": {"workflow"},
