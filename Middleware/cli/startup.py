@@ -15,7 +15,7 @@ from wsgiref.types import WSGIApplication
 from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.cli.background_check import BackgroundCheck
-from Middleware.cli.commands import command_list, find_command, no_such_command
+from Middleware.cli.commands import COMMANDS, command_list, find_command, no_such_command
 from Middleware.cli.console import StartError, prepare_process, program_name, say
 from Middleware.cli.preparation import build_application, build_records, configure, require_optional_packages
 from Middleware.cli.running_server import announced
@@ -163,10 +163,10 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, share
     if arguments.workers > 1 and parent is None:
         # Imported here: most servers are one process.
         from Middleware.cli.worker_processes import become_parent
-        raise SystemExit(become_parent(bind_socket(instance.LISTEN_ADDRESS, users.resolve_port()), arguments.workers))
+        raise SystemExit(become_parent(_bind(instance.LISTEN_ADDRESS), arguments.workers))
     state = configure(arguments)
     host = instance.LISTEN_ADDRESS
-    sock = bind_socket(host, users.resolve_port()) if parent is None else parent.sock
+    sock = _bind(host) if parent is None else parent.sock
     address, port = sock.getsockname()[:2]
     instance.PORT = port
     instance.PRIVATE_CLIENTS_ONLY = \
@@ -184,6 +184,16 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, share
     if launch.is_first:
         announcement.log_access(address)
     return launch
+
+
+def _bind(host: str) -> socket.socket:
+    try:
+        return bind_socket(host, users.resolve_port())
+    except StartError as error:
+        # "--listen check": the word behind the flag is its address.
+        if host in COMMANDS:
+            raise StartError(f"{error} To run the command, put it first: {program_name(host)} --listen") from error
+        raise
 
 
 def _parent() -> ParentConnection | None:

@@ -11,8 +11,7 @@ from Middleware.api.edge.admission_middleware import NOT_STORED, id_headers
 from Middleware.api.edge.browser_safety import Headers
 from Middleware.api.errors import PublicError, error_body, one_line
 from Middleware.api.running.running_requests import REQUEST_ID_KEY
-from Middleware.cli.commands import COMMANDS
-from Middleware.cli.console import StartError, program_name
+from Middleware.cli.console import StartError
 from Middleware.cli.serving import limits
 from Middleware.models.request_context import new_request_id
 from Middleware.services.response_builder_service import to_json
@@ -154,9 +153,8 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        hint = f" To run the command, put it first: {program_name(host)} --listen" if host in COMMANDS else ""
         raise StartError(f"Cannot listen on '{host}': no such address. Use --listen alone for all addresses of this "
-                         f"machine.{hint}") from error
+                         "machine.") from error
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, address
 
