@@ -34,13 +34,15 @@ class _Output(io.FileIO):
         super().__init__(stream.fileno(), "w", closefd=False)
         # It would close the file.
         self._replaced = stream
+        # By its number, which holds under Eventlet, too. The main thread prepares the streams.
+        self._main_thread = threading.get_ident()
         self.ends_command = False
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if self.ends_command and threading.current_thread() is threading.main_thread():
+            if self.ends_command and threading.get_ident() == self._main_thread:
                 # Once: what cleans up on the way out may print, too.
                 self.ends_command = False
                 raise SystemExit(READER_GONE if _has_no_reader(error) else

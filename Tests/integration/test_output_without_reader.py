@@ -118,7 +118,7 @@ def test_an_output_that_cannot_be_written_is_said_once(name: str, tree: ConfigTr
     assert (status, without_notes(errors)) == (1, "ERROR: The output cannot be written: No space left on device.\n")
 
 
-@pytest.mark.parametrize("where", ["engine", "server"])
+@pytest.mark.parametrize("where", ["engine", "engine under Eventlet", "server"])
 def test_the_reader_of_an_answer_goes_in_the_middle(where: str, tree: ConfigTree, backend: Backend) -> None:
     """``try ... | head -c 30``: the call of the LLM ends, too."""
     # More than a pipe holds, so that the answer is under way when its reader goes.
@@ -126,15 +126,20 @@ def test_the_reader_of_an_answer_goes_in_the_middle(where: str, tree: ConfigTree
     with contextlib.ExitStack() as stack:
         if where == "server":
             stack.enter_context(Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER))
+        command = command_line("try", f"try Single '{backend.hello}'", tree, backend)
+        if where == "engine under Eventlet":
+            command[1] = str(PROJECT / "run_eventlet.py")
         process = stack.enter_context(subprocess.Popen(
-            command_line("try", f"try Single '{backend.hello}'", tree, backend),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tempfile.gettempdir(),
-            env=clean_environment()))
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=tempfile.gettempdir(), env=clean_environment()))
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.read(30).startswith(b"many words")
         process.stdout.close()
-        errors = process.stderr.read().decode("utf-8")
-        assert (process.wait(60), without_notes(errors)) == (READER_GONE, "")
+        try:
+            status = process.wait(60)
+        finally:
+            process.kill()
+        assert (status, without_notes(process.stderr.read().decode("utf-8"))) == (READER_GONE, "")
     assert backend.calls("single")[-1].wait_ended(60)
 
 
