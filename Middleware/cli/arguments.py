@@ -217,7 +217,8 @@ def _add_directory_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--ConfigDirectory", metavar="P", help="the Configs folder (default: <public directory>/Configs)")
     add("--PublicDirectory", metavar="P", help="parent of Configs, DiscussionIds, SqlLiteDBs and logs "
-                                               "(default: Public beside this program)")
+                                               "(default: Public next to this program; if it was installed from a "
+                                               "wheel, the user's data folder)")
     add("--User", metavar="N", action="append", default=[],
         help="a user of Configs/Users; give it twice or more for several users")
     add("--LoggingDirectory", metavar="P", help="folder of the log files; <user> stands for the user's name")

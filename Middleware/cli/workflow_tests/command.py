@@ -156,7 +156,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print the results as JSON")
     add("-v", "--verbose", action="store_true", help="a line for each test")
     add("--ConfigDirectory", metavar="P", help="the Configs folder (default: <public directory>/Configs)")
-    add("--PublicDirectory", metavar="P", help="parent of Configs (default: Public beside this program)")
+    add("--PublicDirectory", metavar="P", help="parent of Configs (default: that of the server)")
     add("--User", metavar="N", action="append", default=[], help="the same as the path N: the folder of a user")
     accept_launch_flags(parser)
     return parser
