@@ -148,7 +148,8 @@ def test_dockerfile_names_what_the_other_files_rely_on() -> None:
     assert {f"EXPOSE {PORT}", f"VOLUME {VOLUME}", "STOPSIGNAL SIGTERM", "USER 1000:1000", "CMD []"} <= set(lines)
     assert f"HOME={HOME} " in DOCKERFILE and f"WILMER_PORT={PORT}\n" in DOCKERFILE
     assert "WILMER_CONTAINER=1" in DOCKERFILE
-    assert re.match(r"FROM python:3\.\d+-slim-\w+$", next(line for line in lines if line.startswith("FROM")))
+    base = next(line for line in lines if line.startswith("FROM"))
+    assert re.match(r"FROM python:3\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", base)
     assert "--require-hashes -r requirements.lock -r requirements-database.lock" in " ".join(DOCKERFILE.split())
 
 

@@ -133,7 +133,8 @@ def _on_event(event: str, _args: object) -> None:
     # The event names the command only; the object that will know the number is the one whose method raises the event.
     # For one start that may be two events: subprocess.Popen starts most programs with os.posix_spawn.
     frame = sys._getframe(1)
-    owner = frame.f_locals.get("self") if frame.f_globals is vars(subprocess) else None
+    # By its name: run_eventlet.py has a second copy of the module.
+    owner = frame.f_locals.get("self") if frame.f_globals.get("__name__") == subprocess.__name__ else None
     call.add(owner if isinstance(owner, subprocess.Popen) else None, event)
 
 
