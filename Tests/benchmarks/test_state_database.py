@@ -8,7 +8,8 @@ import pytest
 from benchmarks import state_database
 from benchmarks.state_database import Row
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads what only Linux tells of processes")
+pytestmark = [pytest.mark.deep,
+              pytest.mark.skipif(sys.platform != "linux", reason="it reads what only Linux tells of processes")]
 
 
 @pytest.mark.slow

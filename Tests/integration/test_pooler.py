@@ -34,7 +34,7 @@ logfile = {folder}/pgbouncer.log
 pidfile = {folder}/pgbouncer.pid
 """
 
-pytestmark = [pytest.mark.slow,
+pytestmark = [pytest.mark.slow, pytest.mark.deep,
               pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed (on Debian: apt-get install "
                                                            "pgbouncer): servers behind a pooler are left out")]
 

@@ -32,7 +32,8 @@ STREAMS = 9
 PATH = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"
 PIECES = 30
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="the proxies are those of Debian")]
+pytestmark = [pytest.mark.slow, pytest.mark.deep,
+              pytest.mark.skipif(sys.platform == "win32", reason="the proxies are those of Debian")]
 
 
 def free_port() -> int:

@@ -32,7 +32,8 @@ from Tests.integration.launcher import (
 from Tests.postgres_lab import Server
 from Tests.workflows.engine_lab import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="PostgreSQL is that of Debian")]
+pytestmark = [pytest.mark.slow, pytest.mark.deep,
+              pytest.mark.skipif(sys.platform == "win32", reason="PostgreSQL is that of Debian")]
 PATIENCE = 60.0
 NAME = "shared"
 
