@@ -3,11 +3,18 @@
 # own, each installed anew when what it is made from has changed: venv-clients for the Python packages, venv-agents for
 # the agent among them, Tests/clients/npm/node_modules and Tests/clients/agents/node_modules for those of npm.
 # Without Node.js the tests that need npm are left out; with WILMER_ALL_CLIENTS=1 that is an error.
-# All arguments go to pytest.
+# With --no-agents as the first argument, the coding agents, whose environments are large, are left out. All other
+# arguments go to pytest.
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 
 . Scripts/developer/environment.sh
+
+agents=1 chosen=()
+if [ "${1-}" = --no-agents ]; then
+    shift
+    agents='' chosen=(--ignore=Tests/clients/test_coding_agents.py)
+fi
 
 # left_out WHAT WHY: say what is not tested, which .ci/run does not accept.
 left_out() {
@@ -43,13 +50,14 @@ if node -e 'process.exit(Number.parseInt(process.versions.node) < 20 ? 1 : 0)' 2
     && npm --version >/dev/null 2>&1; then
     prepare_npm Tests/clients/npm ci & waiting+=($!)
     # Not "ci": some registries lack the programs for other systems, and it would insist on them.
-    prepare_npm Tests/clients/agents "install --no-save" & waiting+=($!)
+    [ -z "$agents" ] || { prepare_npm Tests/clients/agents "install --no-save" & waiting+=($!); }
 else
     left_out "the clients and agents of npm" "They need Node.js 20 or later with npm."
 fi
-prepare_aider & waiting+=($!)
+[ -z "$agents" ] || { prepare_aider & waiting+=($!); }
 for job in "${waiting[@]}"; do
     wait "$job" || exit 1
 done
 # Agents and packages wait most of the time, so they run side by side; the agents, which take longest, begin first.
-exec venv-clients/bin/python -m pytest -m clients Tests/clients --tb=short -n 2 --dist loadfile --no-loadscope-reorder "$@"
+exec venv-clients/bin/python -m pytest -m clients Tests/clients --tb=short -n 2 --dist loadfile --no-loadscope-reorder \
+    ${chosen[@]+"${chosen[@]}"} "$@"

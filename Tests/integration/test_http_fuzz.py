@@ -30,6 +30,8 @@ from Tests.integration.launcher import USER, Backend, Launcher, endpoint, llm_no
 from Tests.stub_backend import StubBackend, json_reply
 from Tests.workflows.engine_lab import until
 
+pytestmark = pytest.mark.deep
+
 SEED = os.environ.get("WILMER_FUZZ_SEED")
 FACTOR = int(os.environ.get("WILMER_FUZZ_FACTOR", "1"))
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example,

@@ -27,7 +27,7 @@ from Tests.integration.memory_chat import (
 )
 from Tests.workflows.engine_lab import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.deep]
 
 KILLS = 20  # of each kind of memories
 TURN = 6  # messages by which the conversation grows

@@ -46,7 +46,7 @@ from Tests.integration.waitress_thread import WaitressThread, use_tree
 from Tests.llmapis.transport_lab import idle_connections
 from Tests.workflows.engine_lab import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.deep]
 
 WARM_UP = 64  # requests: every way of leaving, and every conversation that has memories
 GIVEN_UP = {"run_waitress.py": 2000, "server.py": 200, "run_eventlet.py": 400}
