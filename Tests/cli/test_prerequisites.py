@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 import subprocess
 import sys
 
@@ -26,13 +27,18 @@ def run(*words: str, folder: str) -> subprocess.CompletedProcess[str]:
                           stdin=subprocess.DEVNULL)
 
 
+def last_word(line: str) -> str:
+    """The last word of a command line; the project's folder may have a space in its name."""
+    return shlex.split(line, posix=os.name != "nt")[-1].strip('"')
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_python_that_is_too_old(launcher, tmp_path):
     ended = run("-c", OLD, os.path.join(ROOT, launcher), "--help", folder=ROOT)
     assert (ended.returncode, ended.stdout) == (1, "")
     first, second = ended.stderr.splitlines()
     assert first == f"ERROR: WilmerAI needs Python 3.11 or later; this is Python 3.9.6 ({sys.executable})."
-    assert second.startswith("Start it with: ") and os.path.isfile(second.split()[-1])
+    assert second.startswith("Start it with: ") and os.path.isfile(last_word(second))
 
 
 @pytest.mark.parametrize("file", [*LAUNCHERS, "Middleware/__init__.py", "Middleware/cli/__init__.py",
@@ -52,7 +58,7 @@ def test_a_python_without_the_packages(launcher, tmp_path):
     missing, start, install, *_ = ended.stderr.splitlines()
     assert missing.startswith("ERROR: Python packages are missing: flask, jinja2, urllib3, h11, certifi")
     assert ("waitress" in missing) == (launcher != "run_eventlet.py") and sys.executable in missing
-    assert os.path.isfile(start.split()[-1]) and os.path.isfile(install.split()[-1]) and "-m pip install -r" in install
+    assert os.path.isfile(last_word(start)) and os.path.isfile(last_word(install)) and "-m pip install -r" in install
 
 
 def test_the_python_of_the_environment(tmp_path, monkeypatch, capsys):

@@ -87,11 +87,8 @@ def test_every_served_python_is_looked_for(script: str, served: tuple[int, int])
 def test_a_served_python_is_taken(tmp_path: Path, present: dict[str, str], taken: str) -> None:
     for name, version in present.items():
         numbers = version.replace(".", ", ")
-        executable(tmp_path / name, f"""#!{sys.executable}
-import sys
-sys.version_info = ({numbers}, 1, "final", 0)
-exec(sys.argv[2])
-""")
+        program = f'import sys; sys.version_info = ({numbers}, 1, "final", 0); exec(sys.argv[2])'
+        executable(tmp_path / name, f"#!/bin/sh\nexec '{sys.executable}' -c '{program}' \"$@\"\n")
     for name in ("python3.15", "python3.14", "python3.13", "python3.12", "python3.11", "python3", "python"):
         if name not in present:
             executable(tmp_path / name, "#!/bin/sh\nexit 1\n")
