@@ -106,11 +106,10 @@ def _args(context: ExecutionContext) -> list[str]:
 
 def _filled(context: ExecutionContext, items: Sequence[object]) -> list[str]:
     """Return the items with variables filled in, those in URLs encoded."""
-    if not network.boolean(context, network.ENCODE_URL_VALUES):
-        return [without_surrogates(context.substitute(item)) if isinstance(item, str) else str(item) for item in items]
-    marked = [without_surrogates(context.substitute_marked(item)) if isinstance(item, str) else str(item)
-              for item in items]
-    return with_encoded_urls(marked)
+    encode = network.boolean(context, network.ENCODE_URL_VALUES)
+    substitute = context.substitute_marked if encode else context.substitute
+    filled = [without_surrogates(substitute(item)) if isinstance(item, str) else str(item) for item in items]
+    return with_encoded_urls(filled) if encode else filled
 
 
 def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bool:
