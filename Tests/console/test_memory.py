@@ -24,7 +24,9 @@ def entry(kind: str, number: int, text: str, **more: object) -> dict[str, object
 def discussion(scripted: ScriptedServer, **changes: object) -> Callable[[object], dict[str, object]]:
     """Answers ``GET discussions/mill`` as the query of the call says."""
     def answer(_: object) -> dict[str, object]:
-        query = {name: values[-1] for name, values in parse_qs(scripted.world.calls[-1][1].partition("?")[2]).items()}
+        # Calls of other addresses may have come at the same moment.
+        asked = next(path for _, path in reversed(scripted.world.calls) if path.startswith("discussions/mill?"))
+        query = {name: values[-1] for name, values in parse_qs(asked.partition("?")[2]).items()}
         part, before = query.get("part", "summary"), int(query.get("before", "131"))
         entries = {"summary": [entry("summary", 0, "All that happened.")], "state": [],
                    "memories": [entry("memory", number, f"Fact {number}.", summarized=number < 100)

@@ -36,6 +36,8 @@ def test_a_conversation_is_sent_as_a_client_sends_it(page: Page, scripted: Scrip
     say(page, "What colour is the sky?")
     expect(log).to_contain_text("Blue, mostly.")
     say(page, "Why?")
+    # The article is there before the question is sent; the answer says that it arrived.
+    expect(log.get_by_role("article").nth(3)).to_contain_text("Blue, mostly.")
     expect(log.get_by_role("article")).to_have_count(4)
 
     first = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What colour is the sky?"}]

@@ -60,19 +60,22 @@ class Presence:
         self._warned: set[tuple[int, str]] = set()
 
     def enter(self) -> None:
-        """Write the row, also when the database has lost it or the number is another one."""
+        """Write the row, also when the database has lost it or the number is another one.
+
+        If the database does not answer, ``beat`` writes it later.
+        """
         self._entered, self._seen = self._number(), time.monotonic()
         values = (self._entered, instance.INSTANCE_ID, storable(socket.gethostname()), os.getpid(), VERSION, self._mark,
                   time.monotonic() - self._began)
         try:
             self._database.run(lambda connection: connection.execute(_ENTER, values), again=True)
+            self.compare()
         except StateUnavailableError:
+            # The next beat tries again.
             self._entered = 0
-            return
-        self.compare()
 
     def beat(self) -> None:
-        """Renew the row now and then; call it as often as you like."""
+        """Renew the row now and then; call it as often as you like. Raises StateUnavailableError."""
         if self._entered != self._number():
             self.enter()
         elif time.monotonic() - self._seen >= _BEAT_SECONDS:
@@ -81,7 +84,7 @@ class Presence:
             self.compare()
 
     def compare(self) -> None:
-        """Warn of each living worker that has another configuration, once."""
+        """Warn of each living worker that has another configuration, once. Raises StateUnavailableError."""
         for number, mark in self._database.read(_OTHERS, [self._entered, self._mark, _OLDEST_ROW_SECONDS]):
             if (number, mark) not in self._warned:
                 self._warned.add((number, mark))

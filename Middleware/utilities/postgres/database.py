@@ -6,6 +6,7 @@ to connect once a second until it is up again: no request ever waits to find out
 """
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -344,11 +345,7 @@ class Database:
             self._pool = self._new_pool()
         logger.info("The state database answers again after %.0f s", time.monotonic() - self._went_down)
         for function in self._returns:
-            try:
-                function()
-            # One that fails must not keep the others from learning it.
-            except Exception:
-                logger.exception("Something that follows the return of the state database failed")
+            call_back("the return of the state database", function)
 
 
 class _BrokenConnectionError(Exception):
@@ -373,6 +370,16 @@ def _refusal(error: psycopg.Error) -> StateUnavailableError:
     # Names of tables and columns, and what the role may not do.
     text = f": {error.diag.message_primary}" if state.startswith("42") else ""
     return StateUnavailableError(f"the state database refuses a statement ({type(error).__name__} {state}{text})")
+
+
+def call_back(event: str, function: Callable[..., object], *arguments: object) -> None:
+    """Call what follows an event. An error of it is logged, so that others learn of the event, too."""
+    try:
+        # The database has reported it, and whoever needs its answer tries again.
+        with contextlib.suppress(StateUnavailableError):
+            function(*arguments)
+    except Exception:
+        logger.exception("Something that follows %s failed", event)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,8 +1,6 @@
 """What workers tell each other: notifications of PostgreSQL, which reach another process within a millisecond."""
 from __future__ import annotations
 
-import contextlib
-import logging
 import threading
 import time
 import uuid
@@ -10,11 +8,8 @@ from collections.abc import Callable
 
 import psycopg
 
-from Middleware.exceptions import StateUnavailableError
 from Middleware.utilities.daemon_threads import start_daemon
-from Middleware.utilities.postgres.database import Database, StateConnection, first_line
-
-logger = logging.getLogger(__name__)
+from Middleware.utilities.postgres.database import Database, StateConnection, call_back, first_line
 
 CHANNEL = "wilmer"
 CANCEL, CANCEL_FOR, GATE = "cancel", "cancel-for", "gate"
@@ -25,6 +20,7 @@ NOTIFY = f"SELECT pg_notify('{CHANNEL}', %s)"
 writes data, as it would make all such transactions of the server wait for each other."""
 
 _TEST = "test"
+_EVENT = "a notification of the state database"
 # How often the connection proves that it is alive.
 _PROOF_SECONDS = 10.0
 # How often the listener looks at other things, and whether it is to end.
@@ -90,7 +86,7 @@ class Listener:
             except psycopg.Error as error:
                 self._lose(error)
             for function in self._beats:
-                _call(function)
+                call_back(_EVENT, function)
         self._close()
 
     def _receive(self, connection: StateConnection) -> None:
@@ -99,7 +95,7 @@ class Listener:
             self._proved = time.monotonic()
             word, _, rest = notification.payload.partition(" ")
             for function in self._functions.get(word, ()):
-                _call(function, rest)
+                call_back(_EVENT, function, rest)
         if time.monotonic() - self._proved >= _PROOF_SECONDS:
             connection.execute("SELECT 1")
             self._proved = time.monotonic()
@@ -118,7 +114,7 @@ class Listener:
         self._listen()
         # What happened before this moment is found in tables, and what happens after it is heard.
         for function in self._after_gaps:
-            _call(function, time.monotonic() - last + _MARGIN_SECONDS)
+            call_back(_EVENT, function, time.monotonic() - last + _MARGIN_SECONDS)
 
     def _listen(self) -> None:
         connection = self._database.connect()
@@ -146,13 +142,3 @@ def notifications_arrive(database: Database, connection: StateConnection, second
         other.execute(f"LISTEN {CHANNEL}")
         connection.execute(NOTIFY, [test])
         return any(notification.payload == test for notification in other.notifies(timeout=seconds))
-
-
-def _call(function: Callable[..., object], *arguments: object) -> None:
-    try:
-        # The database has reported it, and whoever needs its answer tries again.
-        with contextlib.suppress(StateUnavailableError):
-            function(*arguments)
-    # One that fails must not end the thread that all others depend on.
-    except Exception:
-        logger.exception("What follows a notification of the state database failed")

@@ -20,7 +20,13 @@ from Middleware.exceptions import EarlyTerminationException, StateUnavailableErr
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities.files.file_access import PathLocks, wait_until
-from Middleware.utilities.postgres.database import Database, StateConnection, StatementAbortedError, first_line
+from Middleware.utilities.postgres.database import (
+    Database,
+    StateConnection,
+    StatementAbortedError,
+    call_back,
+    first_line,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -218,11 +224,7 @@ class WorkerSession:
 
     def _tell_number(self) -> None:
         for function in self._on_number:
-            try:
-                function()
-            # One that fails must not keep the others from learning it.
-            except Exception:
-                logger.exception("Something that follows the number of this worker failed")
+            call_back("the number of this worker", function)
 
 
 def lock_key(*names: str) -> int:

@@ -8,6 +8,7 @@ import pytest
 from Middleware.services.shared.presence import Presence, configuration_hash
 from Middleware.utilities.postgres.database import Database
 from Middleware.utilities.postgres.session import NUMBERS
+from Tests.postgres_lab import Server, impatient, open_database
 from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.slow
@@ -88,6 +89,28 @@ def test_a_row_that_was_lost_or_has_another_number_is_written_anew(database: Dat
     assert rows(database) == [2]
     presence.leave()
     assert rows(database) == []
+
+
+def test_a_database_that_goes_between_two_statements_is_no_error(
+        own_postgres: Server, configs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    database = open_database(own_postgres.new_database())
+    presence = Presence(database, lambda: 1)
+    compare = presence.compare
+
+    def killed_before() -> None:
+        own_postgres.kill()
+        impatient(database)
+        compare()
+
+    monkeypatch.setattr(presence, "compare", killed_before)
+    presence.enter()
+    assert [record for record in caplog.records if record.levelname == "ERROR" and record.exc_info] == []
+    monkeypatch.undo()
+    own_postgres.start()
+    assert until(lambda: not database.down, 60)
+    presence.beat()
+    assert rows(database) == [1]
+    database.close()
 
 
 def test_a_worker_that_drains_says_so_until_it_starts_again(database: Database, configs: Path) -> None:

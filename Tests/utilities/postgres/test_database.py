@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from Middleware.exceptions import EarlyTerminationException, StateConflictError, StateUnavailableError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.config import paths
-from Middleware.utilities.postgres.database import Database, StateConnection
+from Middleware.utilities.postgres.database import Database, StateConnection, call_back
 from Tests.postgres_lab import Server, eventually, impatient, name_in, open_database
 
 pytestmark = pytest.mark.slow
@@ -133,6 +134,26 @@ def test_a_connection_that_breaks_twice_means_down_until_it_is_back(database: Da
     assert (down, up) == ("ERROR", "INFO")
     assert problem.startswith("The state database (") and "terminating connection" in problem
     assert back.startswith("The state database answers again after ")
+
+
+def _no_database() -> None:
+    raise StateUnavailableError
+
+
+def _mistake() -> None:
+    raise ValueError("wrong")
+
+
+@pytest.mark.parametrize(("first", "logged"), [
+    (_no_database, []),  # the database has reported it
+    (_mistake, [("ERROR", "Something that follows a test failed")]),
+], ids=["no database", "a mistake"])
+def test_what_follows_an_event_keeps_nobody_from_learning_it(
+        first: Callable[[], None], logged: list[tuple[str, str]], caplog: pytest.LogCaptureFixture) -> None:
+    called: list[str] = []
+    for function, arguments in ((first, ()), (called.append, ("second",))):
+        call_back("a test", function, *arguments)
+    assert called == ["second"] and lines(caplog) == logged
 
 
 def test_a_cancelled_request_waits_no_longer(database: Database) -> None:
