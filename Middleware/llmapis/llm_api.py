@@ -14,11 +14,13 @@ from Middleware.llmapis.call_queue import Turn
 from Middleware.llmapis.call_turns import loaded_stand_in, turn_for
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
-from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHandler, OllamaGenerateApiHandler
-from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler, OpenAiCompletionsApiHandler
+from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatHandler
+from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateHandler
+from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
+from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
 from Middleware.llmapis.prompt_beginnings import PromptBeginnings
 from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
 from Middleware.llmapis.transport import Transport, get_transport
@@ -30,11 +32,11 @@ from Middleware.models.request_context import RequestContext, current_node, curr
 
 logger = logging.getLogger(__name__)
 
-TYPES: Mapping[str, type[LlmApiHandler]] = {
+TYPES: Mapping[str, type[BaseLlmApiHandler]] = {
     api_types.OPENAI_CHAT: OpenAiApiHandler,
     api_types.OPENAI_COMPLETION: OpenAiCompletionsApiHandler,
-    api_types.OLLAMA_CHAT: OllamaChatApiHandler,
-    api_types.OLLAMA_GENERATE: OllamaGenerateApiHandler,
+    api_types.OLLAMA_CHAT: OllamaChatHandler,
+    api_types.OLLAMA_GENERATE: OllamaGenerateHandler,
     api_types.KOBOLD_GENERATE: KoboldCppApiHandler,
     api_types.CLAUDE_MESSAGES: ClaudeApiHandler,
 }
@@ -71,7 +73,7 @@ class LlmApiService:
         self._scope = self._handler_scope = scope
         self._transport = transport or get_transport()
         self._backup_name = failover.backup_name(self.endpoint_config)
-        self._handler = self._make_handler(self._settings(), scope)
+        self._handler = self.create_api_handler(self._settings(), scope)
         # At the first call and not at the first failure: a warning during an outage comes too late.
         failover.check_backup(self._file)
         self._backup: LlmApiService | None = None
@@ -234,7 +236,7 @@ class LlmApiService:
         self._name_for_the_log()
         try:
             if turn is None:
-                return self._handler.generate(sent)
+                return self._handler.handle_non_streaming(sent)
             # Its place is free again before a backup is called; holding two could block both queues.
             return turn.run(lambda scope: self._generate_in_turn(turn, scope, call, sent))
         # A full gate is no failure of the back-end, and the backup would wait at the same gate.
@@ -257,7 +259,7 @@ class LlmApiService:
             request = current_request()
             _count(self.outcome.usage, 0.0, current_node(request), request)
         service, sent = self._called(turn, call, sent)
-        return service._handler_for(scope).generate(sent)
+        return service._handler_for(scope).handle_non_streaming(sent)
 
     def _called(self, turn: Turn, call: Prompt, sent: Prompt) -> tuple[LlmApiService, Prompt]:
         """Return the service that a turn has come to, and the prompt in its form: an endpoint that stands in, perhaps.
@@ -279,7 +281,7 @@ class LlmApiService:
                 for _ in turn.waiting():
                     yield {"token": "", "finish_reason": None}
             service, prompt = (self, sent) if turn is None else self._called(turn, call, sent)
-            with contextlib.closing(service._handler.stream(prompt)) as chunks:
+            with contextlib.closing(service._handler.handle_streaming(prompt)) as chunks:
                 if self._backup_name:
                     begun = yield from failover.up_to_visible(chunks)
                 yield from chunks
@@ -304,13 +306,14 @@ class LlmApiService:
                 turn.end()
                 self._waited += turn.waited
 
-    def _make_handler(self, settings: BackendSettings, scope: CancelScope | None) -> LlmApiHandler:
+    def create_api_handler(self, settings: BackendSettings, scope: CancelScope | None) -> BaseLlmApiHandler:
+        """Return a handler for the kind of server that the endpoint is; ``scope`` cancels its calls."""
         return self._transport.caller(self._handler_type(settings, self._transport, scope))
 
-    def _handler_for(self, scope: CancelScope | None) -> LlmApiHandler:
+    def _handler_for(self, scope: CancelScope | None) -> BaseLlmApiHandler:
         """Return the handler of a call that ``scope`` cancels; a call that may have to begin again has its own."""
         if scope is not self._handler_scope:
-            self._handler, self._handler_scope = self._make_handler(self.settings, scope), scope
+            self._handler, self._handler_scope = self.create_api_handler(self.settings, scope), scope
         return self._handler
 
     def _name_for_the_log(self) -> None:
@@ -338,7 +341,7 @@ class LlmApiService:
         return backup, sent
 
     # -- configuration -------------------------------------------------------------------------------------------
-    def _handler_class(self) -> type[LlmApiHandler]:
+    def _handler_class(self) -> type[BaseLlmApiHandler]:
         if self.type in api_types.EMBEDDINGS_TYPES:
             raise mistake(self.endpoint_name, "this endpoint makes embeddings and cannot answer a prompt",
                           "apiTypeConfigFileName", "an API type that generates text")

@@ -16,7 +16,7 @@ from typing import Any
 from Middleware.cli.workflow_tests.suites import Reply, Rule, fits, is_title
 from Middleware.exceptions import BackendError, BackendStatusError
 from Middleware.llmapis.embedding_api import Embeddings
-from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, Prompt
 from Middleware.llmapis.transport import BackendRequest, Transport, encode_payload
 from Middleware.models.messages import Answer, Chunk
 from Middleware.services.run_records.payloads import read_payload
@@ -108,7 +108,7 @@ class ScriptedTransport(Transport):
 
     def caller(self, handler: Any) -> Any:
         """Return the scripted replacement of a handler."""
-        return ScriptedHandler(handler, self.answer) if isinstance(handler, LlmApiHandler) else ScriptedEmbeddings()
+        return ScriptedHandler(handler, self.answer) if isinstance(handler, BaseLlmApiHandler) else ScriptedEmbeddings()
 
     def answer(self, request: BackendRequest) -> Reply:
         """Return the reply to a request. Raises the errors of ``Script.answer``, and those of encoding the payload."""
@@ -125,13 +125,13 @@ class ScriptedTransport(Transport):
 class ScriptedHandler:
     """A back-end handler whose request is the real one and whose answer is a reply of the script."""
 
-    def __init__(self, handler: LlmApiHandler, answer: Callable[[BackendRequest], Reply]) -> None:
+    def __init__(self, handler: BaseLlmApiHandler, answer: Callable[[BackendRequest], Reply]) -> None:
         self._handler = handler
         self._answer = answer
         self.settings, self.outcome = handler.settings, handler.outcome
 
-    def generate(self, prompt: Prompt) -> Answer:
-        """Return the whole answer, as ``LlmApiHandler.generate`` does."""
+    def handle_non_streaming(self, prompt: Prompt) -> Answer:
+        """Return the whole answer, as ``BaseLlmApiHandler.handle_non_streaming`` does."""
         if self._handler.is_cancelled:
             return ""
         reply = self._answer(self._handler.request(prompt, stream=False))
@@ -140,7 +140,7 @@ class ScriptedHandler:
             return reply.content
         return {"content": reply.content, "tool_calls": list(reply.tool_calls), "finish_reason": reason}
 
-    def stream(self, prompt: Prompt) -> Iterator[Chunk]:
+    def handle_streaming(self, prompt: Prompt) -> Iterator[Chunk]:
         """Yield the whole answer in one chunk, as some servers send it."""
         if self._handler.is_cancelled:
             return

@@ -181,9 +181,9 @@ class WorkflowProcessor:
             log_prompt_content(logger, f"Request {run.request_id}: workflow {run.where}, output of node "
                                        f"{index + 1} '{name}'", restore_braces(str(output)))
         self.listeners.emit("node_delivered", self.record, index + 1, output)
-        return NodeExecutionInfo(index + 1, node_type, _summary_name(node_type, context.config, name),
-                                 *_endpoint_and_url(context.llm_handler), time.perf_counter() - started, site.counts,
-                                 context.stood_in)
+        return NodeExecutionInfo(index + 1, node_type, _get_node_name(node_type, context.config, name),
+                                 *_get_endpoint_details(context.llm_handler), time.perf_counter() - started,
+                                 site.counts, context.stood_in)
 
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
         """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""
@@ -489,7 +489,7 @@ def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     return handler.answering_endpoint[1]
 
 
-def _summary_name(node_type: str, config: Mapping[str, object], name: str) -> str:
+def _get_node_name(node_type: str, config: Mapping[str, object], name: str) -> str:
     if node_type == "CustomWorkflow":
         return f"{name} -> {NODE.value(config, 'workflowName')}"
     if node_type == "ConditionalCustomWorkflow":
@@ -501,7 +501,7 @@ def _summary_name(node_type: str, config: Mapping[str, object], name: str) -> st
     return name
 
 
-def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
+def _get_endpoint_details(handler: LlmHandler | None) -> tuple[str, str]:
     """Return the name and the address of the endpoint that answered, or would have answered."""
     if handler is None:
         return "", ""

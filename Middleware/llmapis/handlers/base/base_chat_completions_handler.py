@@ -7,12 +7,12 @@ from typing import cast
 
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block, LlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, BaseLlmApiHandler, Block, Prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import SENTINEL_CHARACTER, restore_braces
 
 
-class BaseChatCompletionsHandler(LlmApiHandler):
+class BaseChatCompletionsHandler(BaseLlmApiHandler):
     """Builds ``model``, ``messages``, samplers, tools and schema, in this order."""
 
     takes_schema = True

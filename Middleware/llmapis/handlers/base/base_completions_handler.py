@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from Middleware.llmapis.api_types import injected_text
-from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, Prompt
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.text_utils import restore_braces
 
 
-class BaseCompletionsHandler(LlmApiHandler):
+class BaseCompletionsHandler(BaseLlmApiHandler):
     """Builds ``prompt``, samplers and schema, in this order. Tools are omitted."""
 
     OPERATION = "text_completion"

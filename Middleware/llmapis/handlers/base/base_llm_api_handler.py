@@ -124,7 +124,7 @@ class Prompt:
     verbatim: bool = False
 
 
-class LlmApiHandler(ABC):
+class BaseLlmApiHandler(ABC):
     """Base of the back-end dialects.
 
     Subclasses set ``PATH`` (or override ``path``) and ``FRAMER``, and implement ``payload``, ``read_event`` and
@@ -255,7 +255,7 @@ class LlmApiHandler(ABC):
             single_attempt=settings.single_attempt, local_only=settings.local_only,
             watch=None if watch is None else watch.attempts(settings, self.OPERATION, self.outcome))
 
-    def generate(self, prompt: Prompt) -> Answer:
+    def handle_non_streaming(self, prompt: Prompt) -> Answer:
         """Return the complete answer: a string, or a dict with tool calls; ``""`` for a cancelled call."""
         self._reset()
         if self.is_cancelled:
@@ -269,7 +269,7 @@ class LlmApiHandler(ABC):
         finally:
             self._log_skipped()
 
-    def stream(self, prompt: Prompt) -> Generator[Chunk, None, None]:
+    def handle_streaming(self, prompt: Prompt) -> Generator[Chunk, None, None]:
         """Yield the answer chunk by chunk; sends the request at the first ``next`` and ends when cancelled."""
         self._reset()
         if self.is_cancelled:
@@ -316,7 +316,7 @@ class LlmApiHandler(ABC):
             self._connection = None
             connection.close()
             self._log_skipped()
-        yield from LlmApiHandler.stream(self, prompt)
+        yield from BaseLlmApiHandler.handle_streaming(self, prompt)
 
     def asks_again(self, error: BackendStatusError) -> bool:
         """Return whether the server refused a field that the next request leaves out."""

@@ -107,13 +107,13 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             self.raise_error_object(error or body)
 
     # -- calls and their abort -----------------------------------------------------------------------------------
-    def generate(self, prompt: Prompt) -> Answer:
+    def handle_non_streaming(self, prompt: Prompt) -> Answer:
         with self._aborting():
-            return super().generate(prompt)
+            return super().handle_non_streaming(prompt)
 
-    def stream(self, prompt: Prompt) -> Generator[Chunk, None, None]:
+    def handle_streaming(self, prompt: Prompt) -> Generator[Chunk, None, None]:
         with self._aborting():
-            yield from super().stream(prompt)
+            yield from super().handle_streaming(prompt)
 
     @contextmanager
     def _aborting(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from Middleware.llmapis.handlers.base.base_chat_completions_handler import argum
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.handlers.impl import openai_api_handler
-from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHandler
+from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatHandler
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.utilities.answers import stream_parsers
@@ -43,9 +43,9 @@ def answer(message: dict[str, Any], finish_reason: str = "stop") -> dict[str, An
 def test_tool_calls_that_are_no_objects_are_left_out(backend: StubBackend, transport: Transport, calls: list[Any],
                                                      caplog: pytest.LogCaptureFixture) -> None:
     backend.default = json_reply(answer({"content": "", "tool_calls": calls}, "tool_calls"))
-    whole = handler(backend, transport).generate(HI)
+    whole = handler(backend, transport).handle_non_streaming(HI)
     assert isinstance(whole, dict) and whole["tool_calls"] == [CALL]
-    without_streaming = [chunk for chunk in handler(backend, transport).stream(HI) if chunk.get("tool_calls")]
+    without_streaming = [chunk for chunk in handler(backend, transport).handle_streaming(HI) if chunk.get("tool_calls")]
     assert [chunk["tool_calls"] for chunk in without_streaming] == [[{"index": 0, **CALL}]]
     assert f"{len(ODD_CALLS)} tool call(s)" in caplog.text
 
@@ -54,13 +54,13 @@ def test_streamed_tool_calls_that_are_no_objects_are_left_out(backend: StubBacke
     good = {"index": 0, **CALL}
     backend.script(sse_reply([chat_chunk({"tool_calls": [*ODD_CALLS, good]}), chat_chunk({"tool_calls": ODD_CALLS}),
                               chat_chunk({}, "tool_calls"), "[DONE]"]))
-    chunks = list(handler(backend, transport).stream(HI))
+    chunks = list(handler(backend, transport).handle_streaming(HI))
     assert [chunk["tool_calls"] for chunk in chunks if chunk.get("tool_calls")] == [[good]]
 
 
 def test_an_answer_of_nothing_but_odd_calls_is_its_text(backend: StubBackend, transport: Transport) -> None:
     backend.script(json_reply(answer({"content": "hm", "tool_calls": ODD_CALLS})))
-    assert handler(backend, transport).generate(HI) == "hm"
+    assert handler(backend, transport).handle_non_streaming(HI) == "hm"
 
 
 @pytest.mark.parametrize("arguments", ["[" * 100_000, "no JSON", "[1]", "", None, 5])
@@ -84,7 +84,7 @@ def test_a_request_nested_absurdly_deep_is_the_clients_mistake(
         deep = {"properties": deep}
     call, prompt = handler(backend, transport), Prompt(HI.conversation, tools=[deep])
     with pytest.raises(ClientError, match="nested too deeply"):
-        list(call.stream(prompt)) if stream else call.generate(prompt)
+        list(call.handle_streaming(prompt)) if stream else call.handle_non_streaming(prompt)
     assert backend.requests == []
 
 
@@ -93,7 +93,7 @@ def test_a_value_that_contains_itself_is_a_mistake_of_the_configuration(backend:
     loop: dict[str, Any] = {}
     loop["loop"] = loop
     with pytest.raises(ConfigValueError, match="cannot be written as JSON .Circular reference"):
-        handler(backend, transport).generate(Prompt(HI.conversation, tools=[loop]))
+        handler(backend, transport).handle_non_streaming(Prompt(HI.conversation, tools=[loop]))
     assert backend.requests == []
 
 
@@ -108,7 +108,7 @@ def test_a_long_complete_answer_to_a_streaming_call(backend: StubBackend, transp
                                                     pretty: int | None) -> None:
     body = start + json.dumps(answer({"content": LONG}), indent=pretty).encode()
     backend.script(Reply(pieces=[body[:3], body[3:100_000], body[100_000:]]))
-    assert text_of(list(handler(backend, transport).stream(HI))) == LONG
+    assert text_of(list(handler(backend, transport).handle_streaming(HI))) == LONG
 
 
 @pytest.mark.parametrize("body", [
@@ -119,7 +119,7 @@ def test_what_is_no_answer_stays_refused(backend: StubBackend, transport: Transp
     monkeypatch.setattr(base, "WHOLE_LIMIT", 200_000)
     backend.script(Reply(body=body))
     with pytest.raises(BackendResponseError, match="holds no event"):
-        list(handler(backend, transport).stream(HI))
+        list(handler(backend, transport).handle_streaming(HI))
 
 
 def test_a_line_without_end_is_an_error_of_the_back_end(backend: StubBackend, transport: Transport,
@@ -127,7 +127,7 @@ def test_a_line_without_end_is_an_error_of_the_back_end(backend: StubBackend, tr
     monkeypatch.setattr(stream_parsers, "MAX_LINE_BYTES", 1 << 20)
     backend.script(Reply(pieces=[b"data: " + b"x" * 700_000] * 3))
     with pytest.raises(BackendResponseError, match=r"'my-llm'.*too large \(a line of more than 1 MB\)"):
-        list(handler(backend, transport).stream(HI))
+        list(handler(backend, transport).handle_streaming(HI))
 
 
 # -- parts that are skipped -------------------------------------------------------------------------------------------
@@ -135,11 +135,11 @@ def test_a_line_without_end_is_an_error_of_the_back_end(backend: StubBackend, tr
 def test_skipped_parts_are_logged_once_and_counted(backend: StubBackend, transport: Transport,
                                                    caplog: pytest.LogCaptureFixture) -> None:
     backend.default = Reply(body=b"<p>\n" * 2001)
-    call = OllamaChatApiHandler(BackendSettings("my-llm", backend.url, {}, {}), transport)
+    call = OllamaChatHandler(BackendSettings("my-llm", backend.url, {}, {}), transport)
     for _ in range(2):
         caplog.clear()
         with pytest.raises(BackendResponseError):
-            list(call.stream(HI))
+            list(call.handle_streaming(HI))
         first, last = (record.getMessage() for record in caplog.records)
         assert first.endswith("skipped an event that is not JSON.")
         assert last.endswith("skipped an event that is not JSON 2001 times in all.")
@@ -167,7 +167,7 @@ def test_every_event_is_decoded_once(backend: StubBackend, transport: Transport,
 def test_a_single_skipped_part_is_not_counted(backend: StubBackend, transport: Transport,
                                               caplog: pytest.LogCaptureFixture) -> None:
     backend.default = sse_reply(["{broken", chat_chunk({"content": "a"}, "stop"), "[DONE]"])
-    assert text_of(list(handler(backend, transport).stream(HI))) == "a"
+    assert text_of(list(handler(backend, transport).handle_streaming(HI))) == "a"
     assert len(caplog.records) == 1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
 from Middleware.llmapis.llm_api import TYPES
 from Middleware.llmapis.transport import Transport
 from Middleware.services.cancellation_service import cancellation_service
@@ -32,21 +32,21 @@ def type_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def call(type_name: str, backend: StubBackend, transport: Transport) -> LlmApiHandler:
+def call(type_name: str, backend: StubBackend, transport: Transport) -> BaseLlmApiHandler:
     settings = BackendSettings("E", backend.url, {}, {"streamPropertyName": "stream"}, model="m")
     return TYPES[type_name](settings, transport, cancellation_service.scope_for(REQUEST))
 
 
-def test_a_request_cancelled_before_its_call_sends_nothing(call: LlmApiHandler, backend: StubBackend) -> None:
+def test_a_request_cancelled_before_its_call_sends_nothing(call: BaseLlmApiHandler, backend: StubBackend) -> None:
     cancellation_service.request_cancellation(REQUEST)
-    assert list(call.stream(PROMPT)) == [] and call.generate(PROMPT) == ""
+    assert list(call.handle_streaming(PROMPT)) == [] and call.handle_non_streaming(PROMPT) == ""
     assert backend.requests == []
 
 
-def test_a_stream_ends_before_the_next_chunk(call: LlmApiHandler, type_name: str, backend: StubBackend) -> None:
+def test_a_stream_ends_before_the_next_chunk(call: BaseLlmApiHandler, type_name: str, backend: StubBackend) -> None:
     backend.default = DIALECTS[type_name].reply(FIRST_TOKENS, True, delay=0.05, hang=True)
     tokens = []
-    for chunk in call.stream(PROMPT):
+    for chunk in call.handle_streaming(PROMPT):
         tokens.append(chunk["token"])
         if chunk["token"]:
             cancellation_service.request_cancellation(REQUEST)
@@ -55,18 +55,19 @@ def test_a_stream_ends_before_the_next_chunk(call: LlmApiHandler, type_name: str
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_waits_for_its_answer_ends(call: LlmApiHandler, backend: StubBackend, stream: bool) -> None:
+def test_a_call_that_waits_for_its_answer_ends(call: BaseLlmApiHandler, backend: StubBackend, stream: bool) -> None:
     backend.default = Reply(never=True)
     threading.Timer(0.05, cancellation_service.request_cancellation, [REQUEST]).start()
     started = time.monotonic()
-    text = "".join(chunk["token"] for chunk in call.stream(PROMPT)) if stream else call.generate(PROMPT)
+    text = ("".join(chunk["token"] for chunk in call.handle_streaming(PROMPT)) if stream
+            else call.handle_non_streaming(PROMPT))
     assert text == "" and time.monotonic() - started < SOON
 
 
-def test_another_request_goes_on(call: LlmApiHandler, type_name: str, backend: StubBackend) -> None:
+def test_another_request_goes_on(call: BaseLlmApiHandler, type_name: str, backend: StubBackend) -> None:
     backend.default = DIALECTS[type_name].reply(FIRST_TOKENS, True)
     cancellation_service.request_cancellation("another request")
     try:
-        assert "".join(chunk["token"] for chunk in call.stream(PROMPT)) == "one two"
+        assert "".join(chunk["token"] for chunk in call.handle_streaming(PROMPT)) == "one two"
     finally:
         cancellation_service.acknowledge_cancellation("another request")

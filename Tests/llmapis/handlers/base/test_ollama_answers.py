@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import BackendResponseError, BackendStatusError
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt
-from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHandler, OllamaGenerateApiHandler
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
+from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatHandler
+from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.answers.stream_parsers import NDJSONParser
@@ -21,8 +22,8 @@ from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, A
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
 
-TYPES: dict[str, type[LlmApiHandler]] = {
-    "ollamaApiChat": OllamaChatApiHandler, "ollamaApiGenerate": OllamaGenerateApiHandler}
+TYPES: dict[str, type[BaseLlmApiHandler]] = {
+    "ollamaApiChat": OllamaChatHandler, "ollamaApiGenerate": OllamaGenerateHandler}
 PROMPTS = {"ollamaApiChat": Prompt([{"role": "user", "content": "hi"}]),
            "ollamaApiGenerate": Prompt(prompt="hi")}
 USAGE = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS,
@@ -42,7 +43,7 @@ def backend() -> Iterator[StubBackend]:
 
 
 def handler(type_name: str, url: str = "http://127.0.0.1:1", scope: CancelScope | None = None,
-            **settings: Any) -> LlmApiHandler:
+            **settings: Any) -> BaseLlmApiHandler:
     values = {"endpoint": {}, "api_type": {"streamPropertyName": "stream"}, "model": "m", **settings}
     return TYPES[type_name](BackendSettings("E", url, **values), Transport(), scope)
 
@@ -213,7 +214,7 @@ def test_texts_survive_any_cuts(type_name: str, texts: list[str], cuts: set[int]
 def test_stream(type_name: str, backend: StubBackend) -> None:
     backend.script(DIALECTS[type_name].reply(LONG_ANSWER, True))
     call = handler(type_name, backend.url, samplers={"stream": True, "top_k": 1}, api_key="k")
-    chunks = list(call.stream(PROMPTS[type_name]))
+    chunks = list(call.handle_streaming(PROMPTS[type_name]))
     assert [{key: value for key, value in chunk.items() if key != "more"} for chunk in chunks] == EXPECTED
     assert (call.outcome.finish_reason, call.outcome.usage) == ("length", USAGE)
     request = backend.requests[0]
@@ -225,7 +226,7 @@ def test_stream(type_name: str, backend: StubBackend) -> None:
 def test_complete_answer(type_name: str, backend: StubBackend) -> None:
     backend.script(DIALECTS[type_name].reply(LONG_ANSWER, False))
     call = handler(type_name, backend.url + "/api/", samplers={"stream": False})
-    assert call.generate(PROMPTS[type_name]) == "zwölf 🌍\n"
+    assert call.handle_non_streaming(PROMPTS[type_name]) == "zwölf 🌍\n"
     assert (call.outcome.finish_reason, call.outcome.usage, call.outcome.reasoning) == ("length", USAGE, "hm …")
     assert backend.requests[0].json["stream"] is False and backend.requests[0].path.count("/api") == 1
 
@@ -235,7 +236,7 @@ def test_error_behind_tokens_comes_after_them(type_name: str, backend: StubBacke
                                                  line(type_name, "c")))]))
     tokens = []
     with pytest.raises(BackendResponseError, match="out of memory"):
-        for chunk in handler(type_name, backend.url).stream(PROMPTS[type_name]):
+        for chunk in handler(type_name, backend.url).handle_streaming(PROMPTS[type_name]):
             tokens.append(chunk["token"])
     assert tokens == ["a", "b"]
 
@@ -244,28 +245,28 @@ def test_error_bodies_with_a_good_status(type_name: str, backend: StubBackend) -
     backend.script(json_reply({"error": "no such model"}), json_reply({"error": "no such model"}),
                    Reply(body=b'{\n "error": "no such model"\n}'))
     with pytest.raises(BackendResponseError, match="no such model"):
-        handler(type_name, backend.url).generate(PROMPTS[type_name])
+        handler(type_name, backend.url).handle_non_streaming(PROMPTS[type_name])
     for _ in range(2):
         with pytest.raises(BackendResponseError, match="no such model"):
-            list(handler(type_name, backend.url).stream(PROMPTS[type_name]))
+            list(handler(type_name, backend.url).handle_streaming(PROMPTS[type_name]))
 
 
 def test_status_error(type_name: str, backend: StubBackend) -> None:
     backend.script(status_reply(404, "model 'm' not found"))
     with pytest.raises(BackendStatusError, match="not found"):
-        list(handler(type_name, backend.url).stream(PROMPTS[type_name]))
+        list(handler(type_name, backend.url).handle_streaming(PROMPTS[type_name]))
 
 
 def test_a_wrong_dialect_is_explained(type_name: str, backend: StubBackend) -> None:
     backend.script(Reply(pieces=[b'data: {"choices": []}\n\n']))
     with pytest.raises(BackendResponseError, match="ApiType"):
-        list(handler(type_name, backend.url).stream(PROMPTS[type_name]))
+        list(handler(type_name, backend.url).handle_streaming(PROMPTS[type_name]))
 
 
 def test_stream_that_breaks_off(type_name: str, backend: StubBackend) -> None:
     backend.script(Reply(pieces=[*ndjson(line(type_name, "a")), b'{"message": {"con']))
     call = handler(type_name, backend.url)
-    assert "".join(chunk["token"] for chunk in call.stream(PROMPTS[type_name])) == "a"
+    assert "".join(chunk["token"] for chunk in call.handle_streaming(PROMPTS[type_name])) == "a"
     assert call.outcome.finish_reason is None
 
 
@@ -274,14 +275,14 @@ def test_whole_body_instead_of_a_stream(type_name: str, backend: StubBackend) ->
     backend.script(json_reply(whole), Reply(body=json.dumps(whole, indent=1).encode()))
     call = handler(type_name, backend.url)
     for _ in range(2):
-        chunks = [chunk for chunk in call.stream(PROMPTS[type_name]) if chunk != SILENCE]
+        chunks = [chunk for chunk in call.handle_streaming(PROMPTS[type_name]) if chunk != SILENCE]
         assert chunks == [{"token": "whole", "finish_reason": "stop", "usage": USAGE}]
 
 
 def test_cancelled_stream_ends_and_lets_the_connection_go(type_name: str, backend: StubBackend) -> None:
     backend.script(Reply(pieces=ndjson(line(type_name, "a")), hang=True))
     scope = CancelScope()
-    stream = handler(type_name, backend.url, scope).stream(PROMPTS[type_name])
+    stream = handler(type_name, backend.url, scope).handle_streaming(PROMPTS[type_name])
     assert next(stream)["token"] == "a"
     scope.cancel()
     assert list(stream) == []
@@ -291,5 +292,5 @@ def test_cancelled_stream_ends_and_lets_the_connection_go(type_name: str, backen
 def test_a_second_call_starts_afresh(type_name: str, backend: StubBackend) -> None:
     backend.default = DIALECTS[type_name].reply(LONG_ANSWER, True)
     call = handler(type_name, backend.url)
-    texts = ["".join(chunk["token"] for chunk in call.stream(PROMPTS[type_name])) for _ in range(2)]
+    texts = ["".join(chunk["token"] for chunk in call.handle_streaming(PROMPTS[type_name])) for _ in range(2)]
     assert texts == ["zwölf 🌍\n"] * 2

@@ -159,14 +159,14 @@ def test_events_of_the_stub_are_stream_events(answer: Answer) -> None:
 def test_stream(backend: StubBackend, answer: Answer) -> None:
     backend.script(CLAUDE.reply(answer, True))
     api = handler(backend)
-    assert joined(list(api.stream(HI))) == expected(answer)
+    assert joined(list(api.handle_streaming(HI))) == expected(answer)
     assert (api.outcome.finish_reason, api.outcome.usage) == (answer.finish, USAGE)
 
 
 def test_stream_in_small_pieces(backend: StubBackend) -> None:
     data = b"".join(CLAUDE.pieces(RICH))
     backend.script(Reply(pieces=[data[index:index + 7] for index in range(0, len(data), 7)]))
-    assert joined(list(handler(backend).stream(HI))) == expected(RICH)
+    assert joined(list(handler(backend).handle_streaming(HI))) == expected(RICH)
 
 
 def read_blocks(blocks: list[bytes]) -> list[dict[str, Any]]:
@@ -311,7 +311,7 @@ def test_second_call_of_a_handler_starts_afresh(backend: StubBackend) -> None:
         delta("input_json_delta", 1, partial_json="x"), begun, finish("tool_use", usage={"output_tokens": 1})))
     api = handler(backend)
     for _ in range(2):
-        calls = [part for chunk in api.stream(HI) for part in chunk.get("tool_calls", ())]
+        calls = [part for chunk in api.handle_streaming(HI) for part in chunk.get("tool_calls", ())]
         assert [(part["index"], part["id"]) for part in calls] == [(0, "t1")]
     assert api.outcome.usage is None
 
@@ -338,17 +338,17 @@ def test_error_event_amid_a_stream(backend: StubBackend) -> None:
     backend.script(Reply(pieces=[b"".join(pieces)]))
     chunks = []
     with pytest.raises(BackendResponseError, match="Overloaded"):
-        for chunk in handler(backend).stream(HI):
+        for chunk in handler(backend).handle_streaming(HI):
             chunks.append(chunk)
     assert text(chunks) == "ab"
 
 
 def test_whole_answer_instead_of_a_stream(backend: StubBackend) -> None:
     backend.script(CLAUDE.reply(RICH, False), json_reply(OVERLOADED))
-    chunks = list(handler(backend).stream(HI))
+    chunks = list(handler(backend).handle_streaming(HI))
     assert joined(chunks) | {"reasoning": ""} == expected(RICH) | {"reasoning": ""}
     with pytest.raises(BackendResponseError, match="Overloaded"):
-        list(handler(backend).stream(HI))
+        list(handler(backend).handle_streaming(HI))
 
 
 # -- whole answers ----------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_whole_answer_instead_of_a_stream(backend: StubBackend) -> None:
 def test_whole_answer(backend: StubBackend, answer: Answer) -> None:
     backend.script(CLAUDE.reply(answer, False))
     api, wanted = handler(backend), expected(answer)
-    said = api.generate(HI)
+    said = api.handle_non_streaming(HI)
     if answer.calls:
         assert said == {"content": answer.text, "tool_calls": wanted["tool_calls"], "finish_reason": answer.finish}
     else:
@@ -394,13 +394,13 @@ def test_error_body_with_a_good_status_raises(body: Any) -> None:
 def test_status_error_is_raised(backend: StubBackend) -> None:
     backend.script(status_reply(400, "max_tokens: Field required"))
     with pytest.raises(BackendStatusError):
-        handler(backend).generate(HI)
+        handler(backend).handle_non_streaming(HI)
 
 
 def test_cancelled_stream_ends(backend: StubBackend) -> None:
     backend.script(Reply(pieces=CLAUDE.pieces(Answer(("a",)))[:4], hang=True))
     scope = CancelScope()
-    stream = handler(backend, scope).stream(HI)
+    stream = handler(backend, scope).handle_streaming(HI)
     while next(stream)["token"] != "a":
         pass
     scope.cancel()
@@ -414,7 +414,7 @@ def test_request(backend: StubBackend, base: str) -> None:
     backend.script(CLAUDE.reply(Answer(), False))
     api = handler(backend, model="claude-x", api_key="secret", samplers={"stream": False, "max_tokens": 300})
     object.__setattr__(api.settings, "base_url", backend.url + base)
-    assert api.generate(HI) == "Hello there"
+    assert api.handle_non_streaming(HI) == "Hello there"
     request = backend.requests[0]
     assert request.path == "/v1/messages"
     assert request.headers["x-api-key"] == "secret" and request.headers["anthropic-version"] == "2023-06-01"

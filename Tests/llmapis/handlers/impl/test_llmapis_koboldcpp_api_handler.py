@@ -149,7 +149,7 @@ def test_error_event_raises(event: bytes) -> None:
 def test_stream(backend: StubBackend, finish: str) -> None:
     backend.script(DIALECT.reply(Answer(finish=finish), stream=True))
     call = handler(backend, model="m", api_key="k", samplers={"stream": True})
-    chunks = list(call.stream(HI))
+    chunks = list(call.handle_streaming(HI))
     assert text(chunks) == "Hello there"
     assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == [finish]
     assert call.outcome.finish_reason == finish
@@ -161,7 +161,7 @@ def test_stream(backend: StubBackend, finish: str) -> None:
 def test_end_of_the_connection_is_a_normal_end(backend: StubBackend) -> None:
     backend.script(Reply(pieces=[message("Hel"), message("lo")], framing="close"))
     call = handler(backend)
-    assert text(list(call.stream(HI))) == "Hello" and call.outcome.finish_reason is None
+    assert text(list(call.handle_streaming(HI))) == "Hello" and call.outcome.finish_reason is None
 
 
 def test_open_connection_after_the_last_event_is_not_waited_for(backend: StubBackend,
@@ -169,7 +169,7 @@ def test_open_connection_after_the_last_event_is_not_waited_for(backend: StubBac
     monkeypatch.setattr(base_llm_api_handler, "DRAIN_SECONDS", 60.0)
     backend.script(Reply(pieces=[message("a", finish_reason="stop")], hang=True))
     started = time.monotonic()
-    assert text(list(handler(backend).stream(HI))) == "a"
+    assert text(list(handler(backend).handle_streaming(HI))) == "a"
     assert time.monotonic() - started < SOON
 
 
@@ -177,7 +177,7 @@ def test_open_connection_after_the_last_event_is_not_waited_for(backend: StubBac
 def test_complete_answer(backend: StubBackend, finish: str) -> None:
     backend.script(DIALECT.reply(Answer(finish=finish), stream=False))
     call = handler(backend)
-    assert call.generate(HI) == "Hello there"
+    assert call.handle_non_streaming(HI) == "Hello there"
     assert (call.outcome.finish_reason, call.outcome.usage) == (finish, USAGE)
     assert backend.requests[0].path == "/api/v1/generate"
 
@@ -190,7 +190,7 @@ def test_complete_answer_of_an_older_server() -> None:
 
 def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
     backend.script(DIALECT.reply(Answer(finish="length"), stream=False))
-    chunks = [chunk for chunk in handler(backend).stream(HI) if chunk != SILENCE]
+    chunks = [chunk for chunk in handler(backend).handle_streaming(HI) if chunk != SILENCE]
     assert chunks == [{"token": "Hello there", "finish_reason": "length", "usage": USAGE}]
 
 
@@ -207,7 +207,7 @@ def test_malformed_answer_is_an_empty_text_and_logged(body: Any, caplog: pytest.
 def test_error_body_with_a_good_status_raises(backend: StubBackend, body: dict[str, Any], stream: bool) -> None:
     backend.script(json_reply(body))
     with pytest.raises(BackendResponseError, match=": is busy"):
-        list(handler(backend).stream(HI)) if stream else handler(backend).generate(HI)
+        list(handler(backend).handle_streaming(HI)) if stream else handler(backend).handle_non_streaming(HI)
 
 
 # -- cancelled calls ----------------------------------------------------------------------------------------------
@@ -218,11 +218,11 @@ def silent(request: RecordedRequest) -> Reply:
 
 
 def generate(call: KoboldCppApiHandler) -> Any:
-    return call.generate(HI)
+    return call.handle_non_streaming(HI)
 
 
 def stream(call: KoboldCppApiHandler) -> Any:
-    return text(list(call.stream(HI)))
+    return text(list(call.handle_streaming(HI)))
 
 
 class Running:
@@ -272,7 +272,7 @@ def test_cancelled_call_aborts_the_generation(backend: StubBackend, way: Any) ->
 def test_stream_cancelled_between_tokens_aborts(backend: StubBackend) -> None:
     backend.script(Reply(pieces=[message("a")], hang=True))
     scope = CancelScope()
-    chunks = handler(backend, scope).stream(HI)
+    chunks = handler(backend, scope).handle_streaming(HI)
     assert next(chunks)["token"] == "a"
     scope.cancel()
     chunks.close()
@@ -328,14 +328,14 @@ def test_call_cancelled_when_its_answer_is_there_aborts_nothing(backend: StubBac
     scope = CancelScope()
     call = handler(backend, scope)
     monkeypatch.setattr(call, "unreadable", lambda what: scope.cancel())
-    assert call.generate(HI) == "" and scope.cancelled
+    assert call.handle_non_streaming(HI) == "" and scope.cancelled
     assert aborts(backend) == 0
 
 
 def test_stream_cancelled_after_its_finish_reason_aborts_nothing(backend: StubBackend) -> None:
     backend.script(Reply(pieces=[message("a", finish_reason="stop")], hang=True))
     scope = CancelScope()
-    chunks = handler(backend, scope).stream(HI)
+    chunks = handler(backend, scope).handle_streaming(HI)
     assert next(chunks)["finish_reason"] == "stop"
     scope.cancel()
     chunks.close()
@@ -344,7 +344,7 @@ def test_stream_cancelled_after_its_finish_reason_aborts_nothing(backend: StubBa
 
 def test_abandoned_stream_aborts_nothing(backend: StubBackend) -> None:
     backend.script(Reply(pieces=[message("a")], hang=True))
-    chunks = handler(backend, CancelScope()).stream(HI)
+    chunks = handler(backend, CancelScope()).handle_streaming(HI)
     next(chunks)
     chunks.close()
     assert aborts(backend) == 0
@@ -354,7 +354,7 @@ def test_cancelled_before_the_start_sends_nothing(backend: StubBackend) -> None:
     scope = CancelScope()
     scope.cancel()
     call = handler(backend, scope)
-    assert call.generate(HI) == "" and list(call.stream(HI)) == []
+    assert call.handle_non_streaming(HI) == "" and list(call.handle_streaming(HI)) == []
     time.sleep(QUIET_SECONDS)
     assert backend.requests == []
 
@@ -362,9 +362,9 @@ def test_cancelled_before_the_start_sends_nothing(backend: StubBackend) -> None:
 def test_ended_and_failed_calls_are_not_counted_any_more(backend: StubBackend) -> None:
     backend.script(status_reply(400), DIALECT.reply(Answer(), stream=False), Reply(pieces=[message("a")], hang=True))
     with pytest.raises(BackendStatusError):
-        handler(backend).generate(HI)
-    handler(backend).generate(HI)
-    abandoned = handler(backend).stream(HI)
+        handler(backend).handle_non_streaming(HI)
+    handler(backend).handle_non_streaming(HI)
+    abandoned = handler(backend).handle_streaming(HI)
     next(abandoned)
     abandoned.close()
     backend.responder = silent

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
-from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHandler
+from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.utilities.answers.stream_parsers import NDJSONParser
 from Tests.backend_dialects import DIALECTS, Answer, Call
@@ -29,9 +29,9 @@ def backend() -> Iterator[StubBackend]:
         yield stub
 
 
-def handler(url: str = "http://127.0.0.1:1", **settings: Any) -> OllamaChatApiHandler:
+def handler(url: str = "http://127.0.0.1:1", **settings: Any) -> OllamaChatHandler:
     values = {"endpoint": {}, "api_type": API_TYPE, "model": "m", **settings}
-    return OllamaChatApiHandler(BackendSettings("E", url, **values), Transport())
+    return OllamaChatHandler(BackendSettings("E", url, **values), Transport())
 
 
 def user(content: Any, **more: Any) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def test_streamed_tool_calls(backend: StubBackend) -> None:
     backend.default = DIALECT.reply(CALLS, True)
     caller = handler(backend.url)
     for _ in range(2):  # the numbering starts afresh with every call
-        chunks = list(caller.stream(Prompt([user("hi")], tools=TOOLS)))
+        chunks = list(caller.handle_streaming(Prompt([user("hi")], tools=TOOLS)))
         calls = [each for chunk in chunks for each in chunk.get("tool_calls", ())]
         ids = [each.pop("id") for each in calls]
         assert calls == [{"index": 0, "type": "function", "function": {"name": "f", "arguments": '{"a": "ü"}'}},
@@ -226,7 +226,7 @@ def test_no_tool_calls_no_key(calls: Any) -> None:
 def test_complete_answer_with_tool_calls(backend: StubBackend) -> None:
     backend.script(DIALECT.reply(Answer(("so",), reasoning=("hm",), calls=CALLS.calls), False))
     caller = handler(backend.url)
-    answer = caller.generate(Prompt([user("hi")], tools=TOOLS))
+    answer = caller.handle_non_streaming(Prompt([user("hi")], tools=TOOLS))
     assert isinstance(answer, dict)
     ids = [each.pop("id") for each in answer["tool_calls"]]
     assert answer == {"content": "so", "finish_reason": "tool_calls", "tool_calls": [

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
-from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaGenerateApiHandler
+from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateHandler
 from Middleware.llmapis.transport import Transport
 
 FORMAT = {"structuredOutput": {"field": "format", "style": "raw"}}
 SCHEMA = {"type": "object"}
 
 
-def handler(**settings: Any) -> OllamaGenerateApiHandler:
+def handler(**settings: Any) -> OllamaGenerateHandler:
     values = {"endpoint": {}, "api_type": {"streamPropertyName": "stream"}, "model": "m", **settings}
-    return OllamaGenerateApiHandler(BackendSettings("E", "http://127.0.0.1:1", **values), Transport())
+    return OllamaGenerateHandler(BackendSettings("E", "http://127.0.0.1:1", **values), Transport())
 
 
 @pytest.mark.parametrize("stream", [True, False])

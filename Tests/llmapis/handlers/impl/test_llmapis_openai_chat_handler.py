@@ -166,7 +166,7 @@ def test_an_answer_that_breaks_off_with_an_error_line_is_no_complete_one(backend
         backend.script(Reply(pieces=pieces, headers={"Content-Type": "text/event-stream"}))
         found: list[dict[str, Any]] = []
         with pytest.raises(BackendResponseError, match="available context size"):
-            for chunk in handler(backend).stream(HI):
+            for chunk in handler(backend).handle_streaming(HI):
                 found.append(chunk)
         assert text(found) == "Hel" * (len(b"".join(pieces)) > len(LLAMA_CPP_ERROR))
 
@@ -176,7 +176,7 @@ def test_an_answer_that_breaks_off_with_an_error_line_is_no_complete_one(backend
 def test_stream(backend: StubBackend) -> None:
     backend.script(chat_stream_reply(["Hel", "lo"], usage=USAGE))
     call = handler(backend, samplers={"stream": True}, model="m", api_key="k")
-    chunks = list(call.stream(HI))
+    chunks = list(call.handle_streaming(HI))
     assert text(chunks) == "Hello"
     assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
     assert call.outcome.finish_reason == "stop" and call.outcome.usage == USAGE
@@ -188,12 +188,12 @@ def test_stream(backend: StubBackend) -> None:
 
 def test_no_key_no_authorization(backend: StubBackend) -> None:
     backend.script(chat_reply("x"))
-    handler(backend).generate(HI)
+    handler(backend).handle_non_streaming(HI)
     assert "authorization" not in backend.requests[0].headers
 
 
 def test_nothing_is_sent_before_the_first_pull(backend: StubBackend) -> None:
-    stream = handler(backend).stream(HI)
+    stream = handler(backend).handle_streaming(HI)
     time.sleep(0.05)
     stream.close()
     assert backend.requests == []
@@ -202,26 +202,26 @@ def test_nothing_is_sent_before_the_first_pull(backend: StubBackend) -> None:
 def test_events_of_one_block_say_that_more_follows(backend: StubBackend) -> None:
     events = b"".join(sse_event(chat_chunk({"content": token})) for token in "abc")
     backend.script(Reply(pieces=[events]))
-    chunks = list(handler(backend).stream(HI))
+    chunks = list(handler(backend).handle_streaming(HI))
     assert [(chunk["token"], chunk.get("more", False)) for chunk in chunks] == [("a", True), ("b", True), ("c", False)]
 
 
 def test_events_may_be_split_anywhere(backend: StubBackend) -> None:
     data = b"".join(map(sse_event, [chat_chunk({"content": "zwölf 🌍"}), chat_chunk({}, "stop"), "[DONE]"]))
     backend.script(Reply(pieces=[data[index:index + 7] for index in range(0, len(data), 7)]))
-    assert text(list(handler(backend).stream(HI))) == "zwölf 🌍"
+    assert text(list(handler(backend).handle_streaming(HI))) == "zwölf 🌍"
 
 
 def test_stream_that_simply_ends(backend: StubBackend) -> None:
     backend.script(sse_reply([chat_chunk({"content": "a"})]))
     call = handler(backend)
-    assert text(list(call.stream(HI))) == "a" and call.outcome.finish_reason is None
+    assert text(list(call.handle_streaming(HI))) == "a" and call.outcome.finish_reason is None
 
 
 def test_usage_that_comes_later_is_waited_for(backend: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base_llm_api_handler, "DRAIN_SECONDS", 60.0)
     backend.script(sse_reply([chat_chunk({}, "stop"), {"choices": [], "usage": USAGE}, "[DONE]"], delay=0.1))
-    assert list(handler(backend).stream(HI))[-1] == {**SILENCE, "usage": USAGE}
+    assert list(handler(backend).handle_streaming(HI))[-1] == {**SILENCE, "usage": USAGE}
 
 
 @pytest.mark.parametrize(("last", "drain"), [(chat_chunk({}, "stop"), 1.0), ("[DONE]", 60.0)])
@@ -230,56 +230,56 @@ def test_a_connection_that_stays_open_delays_the_end_little(backend: StubBackend
     monkeypatch.setattr(base_llm_api_handler, "DRAIN_SECONDS", drain)
     backend.script(sse_reply([chat_chunk({"content": "a"}), last], hang=True))
     started = time.monotonic()
-    assert text(list(handler(backend).stream(HI))) == "a"
+    assert text(list(handler(backend).handle_streaming(HI))) == "a"
     assert time.monotonic() - started < SOON
 
 
 def test_comments_are_signs_of_life(backend: StubBackend) -> None:
     backend.script(Reply(pieces=[b": working\n\n"]))
-    assert list(handler(backend).stream(HI)) == [SILENCE]
+    assert list(handler(backend).handle_streaming(HI)) == [SILENCE]
 
 
 def test_second_call_of_a_handler_starts_afresh(backend: StubBackend) -> None:
     backend.script(chat_stream_reply(["a"]), chat_stream_reply(["b"]))
     call = handler(backend)
-    assert [text(list(call.stream(HI))) for _ in range(2)] == ["a", "b"]
+    assert [text(list(call.handle_streaming(HI))) for _ in range(2)] == ["a", "b"]
 
 
 def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
     backend.script(chat_reply("whole", usage=USAGE), json_reply({"error": {"message": "no such model"}}),
                    Reply(body=b"<html>"))
     call = handler(backend)
-    chunks = [chunk for chunk in call.stream(HI) if chunk != SILENCE]
+    chunks = [chunk for chunk in call.handle_streaming(HI) if chunk != SILENCE]
     assert chunks == [{"token": "whole", "finish_reason": "stop", "usage": USAGE}]
     with pytest.raises(BackendResponseError, match="no such model"):
-        list(call.stream(HI))
+        list(call.handle_streaming(HI))
     with pytest.raises(BackendResponseError, match="holds no event"):
-        list(call.stream(HI))
+        list(call.handle_streaming(HI))
 
 
 def test_plain_body_instead_of_a_stream_keeps_its_reasoning(backend: StubBackend) -> None:
     message = {"role": "assistant", "content": "whole", "reasoning_content": "hm"}
     backend.script(json_reply({"choices": [{"message": message, "finish_reason": "stop"}]}))
-    chunks = [chunk for chunk in handler(backend).stream(HI) if chunk != SILENCE]
+    chunks = [chunk for chunk in handler(backend).handle_streaming(HI) if chunk != SILENCE]
     assert chunks == [{"token": "whole", "finish_reason": "stop", "reasoning": "hm"}]
 
 
 @pytest.mark.parametrize("body", [b"", b"\n\n", b": ping\n\n", b"data: [DONE]\n\n"])
 def test_stream_without_events_is_an_empty_answer(backend: StubBackend, body: bytes) -> None:
     backend.script(Reply(body=body, headers={"Content-Type": "text/event-stream"}))
-    assert text(list(handler(backend).stream(HI))) == ""
+    assert text(list(handler(backend).handle_streaming(HI))) == ""
 
 
 def test_status_error_is_raised(backend: StubBackend) -> None:
     backend.script(status_reply(404, "no model"))
     with pytest.raises(BackendStatusError):
-        list(handler(backend).stream(HI))
+        list(handler(backend).handle_streaming(HI))
 
 
 def test_cancelled_stream_ends_and_lets_the_connection_go(backend: StubBackend) -> None:
     backend.script(sse_reply([chat_chunk({"content": "a"})], hang=True))
     scope = CancelScope()
-    stream = handler(backend, scope).stream(HI)
+    stream = handler(backend, scope).handle_streaming(HI)
     assert next(stream)["token"] == "a"
     threading.Timer(0.05, scope.cancel).start()
     assert text(list(stream)) == ""
@@ -290,7 +290,7 @@ def test_cancelled_before_the_start_sends_nothing(backend: StubBackend) -> None:
     scope = CancelScope()
     scope.cancel()
     call = handler(backend, scope)
-    assert list(call.stream(HI)) == [] and call.generate(HI) == ""
+    assert list(call.handle_streaming(HI)) == [] and call.handle_non_streaming(HI) == ""
     assert backend.requests == []
 
 
@@ -299,7 +299,7 @@ def test_cancelled_while_waiting_for_the_answer(backend: StubBackend) -> None:
     scope = CancelScope()
     threading.Timer(0.1, scope.cancel).start()
     started = time.monotonic()
-    assert handler(backend, scope).generate(HI) == ""
+    assert handler(backend, scope).handle_non_streaming(HI) == ""
     assert time.monotonic() - started < SOON
 
 
@@ -308,7 +308,7 @@ def test_cancelled_while_waiting_for_the_answer(backend: StubBackend) -> None:
 def test_complete_answer(backend: StubBackend) -> None:
     backend.script(chat_reply("Hello", finish_reason="length", usage=USAGE))
     call = handler(backend)
-    assert call.generate(HI) == "Hello"
+    assert call.handle_non_streaming(HI) == "Hello"
     assert (call.outcome.finish_reason, call.outcome.usage) == ("length", USAGE)
 
 
@@ -370,7 +370,7 @@ def test_unusable_images_leave_the_text_alone() -> None:
 
 def test_payload_is_json(backend: StubBackend) -> None:
     backend.script(chat_reply("x"))
-    handler(backend).generate(Prompt([{"role": "user", "content": "\ud83d ü"}]))
+    handler(backend).handle_non_streaming(Prompt([{"role": "user", "content": "\ud83d ü"}]))
     assert json.loads(backend.requests[0].body)["messages"][0]["content"].endswith("ü")
 
 
@@ -404,11 +404,11 @@ def test_a_server_that_refuses_the_question(backend: StubBackend, monkeypatch: p
     first = len(backend.requests)
     if not streams:
         with pytest.raises(BackendStatusError):
-            list(handler(backend, samplers=ASKS).stream(HI))
+            list(handler(backend, samplers=ASKS).handle_streaming(HI))
         assert len(backend.requests) == first + 1
         return
-    assert text(list(handler(backend, samplers=ASKS).stream(HI))) == "Hello"
+    assert text(list(handler(backend, samplers=ASKS).handle_streaming(HI))) == "Hello"
     # Remembered: the next call does not ask.
-    assert text(list(handler(backend, samplers=ASKS).stream(HI))) == "again"
+    assert text(list(handler(backend, samplers=ASKS).handle_streaming(HI))) == "again"
     asked, *others = [request.json for request in backend.requests[first:]]
     assert asked.pop("stream_options") == ASKS["stream_options"] and others == [asked, asked]

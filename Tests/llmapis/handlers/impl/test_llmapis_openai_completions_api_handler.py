@@ -8,7 +8,7 @@ import pytest
 
 from Middleware.exceptions import BackendResponseError
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
-from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiCompletionsApiHandler
+from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
@@ -129,7 +129,7 @@ def test_error_object_raises() -> None:
 def test_stream(backend: StubBackend, finish: str) -> None:
     backend.script(DIALECT.reply(Answer(finish=finish), stream=True))
     call = handler(backend, model="m", api_key="k", samplers={"stream": True})
-    chunks = list(call.stream(HI))
+    chunks = list(call.handle_streaming(HI))
     assert text(chunks) == "Hello there"
     assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == [finish]
     assert chunks[-1]["usage"] == USAGE
@@ -142,7 +142,7 @@ def test_stream(backend: StubBackend, finish: str) -> None:
 def test_error_behind_tokens_does_not_lose_them(backend: StubBackend) -> None:
     events = b"".join(map(sse_event, [choice(text="a"), {"error": "gone"}]))
     backend.script(Reply(pieces=[events]))
-    stream = handler(backend).stream(HI)
+    stream = handler(backend).handle_streaming(HI)
     assert next(stream)["token"] == "a"
     with pytest.raises(BackendResponseError, match="gone"):
         list(stream)
@@ -151,12 +151,12 @@ def test_error_behind_tokens_does_not_lose_them(backend: StubBackend) -> None:
 def test_stream_that_simply_ends(backend: StubBackend) -> None:
     backend.script(sse_reply([choice(text="a")]))
     call = handler(backend)
-    assert text(list(call.stream(HI))) == "a" and call.outcome.finish_reason is None
+    assert text(list(call.handle_streaming(HI))) == "a" and call.outcome.finish_reason is None
 
 
 def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
     backend.script(DIALECT.reply(Answer(finish="length"), stream=False))
-    chunks = [chunk for chunk in handler(backend).stream(HI) if chunk != SILENCE]
+    chunks = [chunk for chunk in handler(backend).handle_streaming(HI) if chunk != SILENCE]
     assert chunks == [{"token": "Hello there", "finish_reason": "length", "usage": USAGE}]
 
 
@@ -164,7 +164,7 @@ def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
 def test_complete_answer(backend: StubBackend, finish: str) -> None:
     backend.script(DIALECT.reply(Answer(finish=finish), stream=False))
     call = handler(backend, model="m")
-    assert call.generate(HI) == "Hello there"
+    assert call.handle_non_streaming(HI) == "Hello there"
     assert (call.outcome.finish_reason, call.outcome.usage) == (finish, USAGE)
     assert backend.requests[0].path == "/v1/completions"
 
@@ -190,12 +190,12 @@ def test_null_text_is_an_empty_answer(caplog: pytest.LogCaptureFixture) -> None:
 def test_error_body_with_a_good_status_raises(backend: StubBackend, stream: bool) -> None:
     backend.script(json_reply({"error": {"message": "overloaded"}}))
     with pytest.raises(BackendResponseError, match="overloaded"):
-        list(handler(backend).stream(HI)) if stream else handler(backend).generate(HI)
+        list(handler(backend).handle_streaming(HI)) if stream else handler(backend).handle_non_streaming(HI)
 
 
 def test_cancelled_before_the_start_sends_nothing(backend: StubBackend) -> None:
     scope = CancelScope()
     scope.cancel()
     call = handler(backend, scope)
-    assert list(call.stream(HI)) == [] and call.generate(HI) == ""
+    assert list(call.handle_streaming(HI)) == [] and call.handle_non_streaming(HI) == ""
     assert backend.requests == []

@@ -1,0 +1,133 @@
+"""The chat dialect of Ollama."""
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import (
+    BaseChatCompletionsHandler,
+    arguments_object,
+    text_of,
+)
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block, Prompt, text_in
+from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
+from Middleware.models.messages import Answer, Chunk, ToolCall
+
+
+class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
+    """Calls ``/api/chat``."""
+
+    PATH = "/api/chat"
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._call_count = 0
+
+    # -- request -------------------------------------------------------------------------------------------------
+    def payload(self, prompt: Prompt) -> dict[str, object]:
+        body: dict[str, object] = {"model": self.model, "messages": self.finish_messages(self.messages(prompt))}
+        if not self.streaming:
+            # Ollama streams by default.
+            body["stream"] = False
+        body.update(self.sampler_fields())
+        if prompt.tools:
+            # Ollama does not support tool_choice.
+            body["tools"] = list(prompt.tools)
+        self.add_schema(body, prompt)
+        return body
+
+    def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
+        # The names of the tools that were called so far, by call id.
+        names: dict[str, str] = {}
+        for message in messages:
+            message["content"] = text_of(message.get("content"))
+            if "images" in message:
+                self._convert_images(message)
+            if "tool_calls" in message:
+                _convert_calls(message, names)
+            if message.get("role") == "tool" and not message.get("tool_name"):
+                name = message.get("name") or names.get(str(message.get("tool_call_id")))
+                if name:
+                    message["tool_name"] = name
+        return messages
+
+    def _convert_images(self, message: BackendMessage) -> None:
+        """Convert the images of a user message to plain base64; remove those of others."""
+        images = message.pop("images")
+        if message.get("role") == "user" and images:
+            raw = self.base64_images(images if isinstance(images, list) else [images], "Ollama")
+            if raw:
+                message["images"] = raw
+
+    # -- answer --------------------------------------------------------------------------------------------------
+    def read_part(self, body: Mapping[str, object]) -> Chunk | None:
+        message = body.get("message")
+        if not isinstance(message, Mapping):
+            return None
+        chunk = text_chunk(text_in(message, "content"), text_in(message, "thinking"))
+        calls = self._calls(message)
+        if calls:
+            first = self._call_count - len(calls)
+            chunk["tool_calls"] = [{"index": first + offset, **call} for offset, call in enumerate(calls)]
+        return chunk
+
+    def finish_reason(self, body: Mapping[str, object]) -> str:
+        """Return ``tool_calls`` for an answer with tool calls, which Ollama reports as ``stop``: clients rely on it."""
+        return "tool_calls" if self._call_count else super().finish_reason(body)
+
+    def read_response(self, body: Mapping[str, object]) -> Answer:
+        self.check_error(body)
+        message = body.get("message")
+        if not isinstance(message, Mapping):
+            self.unreadable("an answer without a message")
+            return ""
+        content, calls = text_of(message.get("content")), self._calls(message)
+        self.note_end(body, text_in(message, "thinking"))
+        if not calls:
+            return content
+        self.outcome.finish_reason = "tool_calls"
+        return {"content": content, "tool_calls": calls, "finish_reason": "tool_calls"}
+
+    def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:
+        """Return the tool calls of a message in OpenAI's form and count them for the whole answer."""
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list) or not calls:
+            return []
+        found = [call for call in map(_openai_call, calls) if call is not None]
+        if len(found) < len(calls):
+            self.unreadable(f"{len(calls) - len(found)} tool call(s) without a name")
+        self._call_count += len(found)
+        return found
+
+
+def _openai_call(call: object) -> ToolCall | None:
+    """Return one of Ollama's tool calls in OpenAI's form; None for one without a function name."""
+    if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping):
+        return None
+    name, known = function.get("name"), call.get("id")
+    if not isinstance(name, str) or not name:
+        return None
+    return {"id": known if known and isinstance(known, str) else f"call_{secrets.token_hex(12)}", "type": "function",
+            "function": {"name": name, "arguments": _arguments_text(function.get("arguments"))}}
+
+
+def _arguments_text(arguments: object) -> str:
+    if isinstance(arguments, str):
+        return arguments if arguments.strip() else "{}"
+    return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+
+
+def _convert_calls(message: BackendMessage, names: dict[str, str]) -> None:
+    """Convert a message's tool calls to Ollama's form, in place, and store their names by id."""
+    calls = message.pop("tool_calls")
+    converted: list[Block] = []
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            arguments = arguments_object(function.get("arguments"))
+            converted.append({**call, "function": {**function, "arguments": arguments}})
+            if call.get("id") and function.get("name"):
+                names[str(call["id"])] = str(function["name"])
+    if converted:
+        message["tool_calls"] = converted
