@@ -1,9 +1,6 @@
 """Names that the specification fixes."""
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
 OPENAI_CHAT = "openaichatcompletion"
 OPENAI_COMPLETION = "openaicompletion"
 OLLAMA_CHAT = "ollamaapichat"
@@ -22,13 +19,50 @@ VERSION = "0.2.0"
 # The version that is reported to Ollama clients that check for features.
 OLLAMA_VERSION = "0.9"
 
-
-if not TYPE_CHECKING:
-    def __getattr__(name: str) -> list[str]:
-        # Only users' scripts import this name from here. The handler classes that form the list are in a higher layer.
-        if name == "VALID_NODE_TYPES":
-            return [*importlib.import_module("Middleware.workflows.handlers.registry").node_types()]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# For users' scripts. The program itself asks workflows/handlers/registry.py; a test compares the two.
+VALID_NODE_TYPES = [
+    "ArithmeticProcessor",
+    "ChatSummaryMemoryGatheringTool",
+    "chatSummarySummarizer",
+    "Conditional",
+    "ConditionalCustomWorkflow",
+    "ContextCompactor",
+    "ConversationalKeywordSearchPerformerTool",
+    "ConversationChunkProcessor",
+    "ConversationMemory",
+    "CurlCommand",
+    "CustomWorkflow",
+    "DelimitedChunker",
+    "FullChatSummary",
+    "GetCurrentMemoryFromFile",
+    "GetCurrentStateDocument",
+    "GetCurrentSummaryFromFile",
+    "GetCustomFile",
+    "ImageProcessor",
+    "JsonExtractor",
+    "MCPToolCall",
+    "MemoryKeywordSearchPerformerTool",
+    "OfflineResearcherApiDeepResearch",
+    "OfflineResearcherApiQuickSearch",
+    "OfflineWikiApiBestFullArticle",
+    "OfflineWikiApiFullArticle",
+    "OfflineWikiApiPartialArticle",
+    "OfflineWikiApiTopNFullArticles",
+    "PythonModule",
+    "QualityMemory",
+    "RecentMemory",
+    "RecentMemorySummarizerTool",
+    "SaveCustomFile",
+    "SlowButQualityRAG",
+    "Standard",
+    "StaticResponse",
+    "StringConcatenator",
+    "TagTextExtractor",
+    "VectorMemorySearch",
+    "WebFetch",
+    "WorkflowLock",
+    "WriteCurrentSummaryToFileAndReturnIt",
+]
 
 # In the environment of a process that another one has started beside others: it reads its sockets from its standard
 # input.

@@ -76,8 +76,8 @@ class WorkflowProcessor:
         self.variables = workflow_variable_service
         self.workflow_manager = workflow_manager
         self.listeners = listeners
-        self.inputs = {f"agent{number}Input": text for number, text in enumerate(run.scoped_inputs, 1)}
-        self.outputs: dict[str, object] = {}
+        self.agent_inputs = {f"agent{number}Input": text for number, text in enumerate(run.scoped_inputs, 1)}
+        self.agent_outputs: dict[str, object] = {}
         self.responder_index = find_responder(run.nodes)
         self.override_index = self._find_override_target()
         self.record = RunRecord(run, self.responder_index)
@@ -176,7 +176,7 @@ class WorkflowProcessor:
             raise
         finally:
             leave_node(site, before)
-        self.outputs[f"agent{index + 1}Output"] = output
+        self.agent_outputs[f"agent{index + 1}Output"] = output
         if logger.isEnabledFor(logging.DEBUG):
             log_prompt_content(logger, f"Request {run.request_id}: workflow {run.where}, output of node "
                                        f"{index + 1} '{name}'", restore_braces(str(output)))
@@ -261,7 +261,7 @@ class WorkflowProcessor:
             request_id=run.request.request_id, workflow_id=run.workflow_id, discussion_id=run.discussion_id,
             config=config, messages=self.times.messages_for(config), stream=run.stream and is_responder,
             workflow_config=run.variables,
-            agent_inputs=self.inputs, agent_outputs={**self.inputs, **self.outputs},
+            agent_inputs=self.agent_inputs, agent_outputs={**self.agent_inputs, **self.agent_outputs},
             workflow_variable_service=self.variables, workflow_manager=self.workflow_manager,
             node_handlers=self.node_handlers, api_key=run.api_key, api_key_hash=run.api_key_hash,
             encryption_key=run.encryption_key, tools=run.tools, tool_choice=run.tool_choice,

@@ -2,8 +2,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -105,12 +103,4 @@ def test_two_handlers_of_one_type_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_scripts_find_the_names_of_all_types() -> None:
-    assert list(node_types()) == constants.VALID_NODE_TYPES
-    with pytest.raises(AttributeError, match="no attribute 'VALID_NODE_TIPS'"):
-        constants.VALID_NODE_TIPS  # noqa: B018
-
-
-def test_a_script_may_ask_for_them_before_anything_else_is_loaded() -> None:
-    code = "from Middleware.common.constants import VALID_NODE_TYPES as t; print(type(t).__name__, len(t))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60)
-    assert done.stdout.split() == ["list", str(len(node_types()))], done.stderr
+    assert sorted(node_types(), key=str.lower) == constants.VALID_NODE_TYPES
