@@ -2,19 +2,18 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator
 
 from flask import Flask, Response
 from flask import request as http
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from Middleware.api.gate_figures import gate_figures
 from Middleware.common.constants import VERSION
-from Middleware.services.run_records.metrics import MICROSECONDS, RunMetrics, Times
+from Middleware.services.run_records.metrics import RunMetrics
 from Middleware.services.run_records.writer import RunStore
 
 PATH = "/metrics"
@@ -44,9 +43,7 @@ class _Figures(Collector):
         self._metrics, self._store = metrics, store
 
     def collect(self) -> Iterator[Metric]:
-        families = _Families()
-        self._metrics.read(families)
-        yield from families.found
+        yield from self._metrics.collect()
         gate = gate_figures()
         yield GaugeMetricFamily("wilmer_gate_waiting", "What waits for a slot or for its turn: requests, or with "
                                 "--concurrency-level endpoint LLM calls.", gate["waiting"])
@@ -58,25 +55,3 @@ class _Figures(Collector):
                                   labels=("version", "python"))
         build.add_metric((VERSION, platform.python_version()), 1)
         yield build
-
-
-class _Families:
-    """Takes the families of ``RunMetrics`` in the library's form."""
-
-    def __init__(self) -> None:
-        self.found: list[Metric] = []
-
-    def counter(self, name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], int]) -> None:
-        family = CounterMetricFamily(name, text, labels=labels)
-        for key, value in values.items():
-            family.add_metric(key, value)
-        self.found.append(family)
-
-    def histogram(self, name: str, text: str, labels: Sequence[str], limits: Sequence[float],
-                  values: Mapping[tuple[str, ...], Times]) -> None:
-        family = HistogramMetricFamily(name, text, labels=labels)
-        bounds = [*(str(float(limit)) for limit in limits), "+Inf"]
-        for key, times in values.items():
-            # Each bucket of Prometheus holds those before it.
-            family.add_metric(key, list(zip(bounds, accumulate(times.counts), strict=True)), times.total / MICROSECONDS)
-        self.found.append(family)

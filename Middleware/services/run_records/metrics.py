@@ -1,15 +1,15 @@
 """What Prometheus is told of the runs: counts and times since the start, added up as runs end.
 
-The writer's thread adds, threads of requests read. The objects of ``prometheus_client`` are not used for that: their
-locks are Python's, which cooperative servers replace by ones that must not be shared with a native thread. Only the
-text of ``/metrics`` is theirs (``api/metrics.py``).
+This module is imported with ``--metrics`` only: the library takes memory.
 """
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+import math
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import Metric
 
 from Middleware.services.run_records.model import RUN_KINDS, RUN_STATUSES, SPAN_STATUSES, UNFINISHED, RunDocument, Span
 from Middleware.services.run_records.texts import normalised
@@ -32,110 +32,68 @@ CLOSED = {"kind": len(RUN_KINDS), "status": max(len(RUN_STATUSES) - len(UNFINISH
 TOKENS: Mapping[str, str] = {"input": "usage.input_tokens", "output": "usage.output_tokens",
                              "cached": "usage.cache_read.input_tokens"}
 
-_Value = TypeVar("_Value")
+_Family = TypeVar("_Family", Counter, Histogram)
 
 
-class Series(Generic[_Value]):
-    """The label sets of one family with their values.
+class Series(Generic[_Family]):
+    """The label sets of one family.
 
     When there are as many as there may be, labels whose values come from the configuration become ``other`` in each
     further one. The others keep their few values, for which room is left.
     """
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.labels = tuple(labels)
-        self.values: dict[tuple[str, ...], _Value] = {}
-        reserved = 1
-        for label in labels:
-            reserved *= CLOSED.get(label, 1)
-        self._most = MOST_SERIES - reserved
+    def __init__(self, family: _Family, labels: Sequence[str]) -> None:
+        self._family: _Family = family
+        self._labels = tuple(labels)
+        self._known: dict[tuple[str, ...], _Family] = {} if labels else {(): family}
+        self._most = MOST_SERIES - math.prod(CLOSED.get(label, 1) for label in labels)
 
-    def key(self, values: Sequence[str | None]) -> tuple[str, ...]:
-        """Return the label set under which a value is kept."""
+    def of(self, *values: str | None) -> _Family:
+        """Return the counter or histogram of a label set; None is a value that is not known."""
         key = tuple(value or OTHER for value in values)
-        if key in self.values or len(self.values) < self._most:
-            return key
-        return tuple(value if label in CLOSED else OTHER for label, value in zip(self.labels, key, strict=True))
-
-
-class Counter:
-    """A number for each label set, which only grows."""
-
-    def __init__(self, name: str, text: str, *labels: str) -> None:
-        self.name, self.text = name, text
-        self.series: Series[int] = Series(labels)
-        # A family without labels is there from the start, or a first event would look like no change.
-        if not labels:
-            self.series.values[()] = 0
-
-    def add(self, amount: int, *values: str | None) -> None:
-        key = self.series.key(values)
-        self.series.values[key] = self.series.values.get(key, 0) + amount
-
-
-@dataclass
-class Times:
-    """How many times were at most as long as each limit, and longer than the one before; the last: longer than all.
-
-    ``total`` is their sum in microseconds.
-    """
-
-    counts: list[int]
-    total: int = 0
-
-
-class Histogram:
-    """The distribution of times for each label set."""
-
-    def __init__(self, name: str, text: str, limits: Sequence[float], *labels: str) -> None:
-        self.name, self.text, self.limits = name, text, tuple(limits)
-        self.series: Series[Times] = Series(labels)
-        if not labels:
-            self.series.values[()] = self._nothing()
-
-    def _nothing(self) -> Times:
-        return Times([0] * (len(self.limits) + 1))
-
-    def add(self, microseconds: int, *values: str | None) -> None:
-        key = self.series.key(values)
-        times = self.series.values.get(key) or self.series.values.setdefault(key, self._nothing())
-        times.counts[bisect_left(self.limits, microseconds / MICROSECONDS)] += 1
-        times.total += microseconds
-
-
-class MetricsReader(Protocol):
-    """Takes each family as it is now."""
-
-    def counter(self, name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], int]) -> None: ...
-
-    def histogram(self, name: str, text: str, labels: Sequence[str], limits: Sequence[float],
-                  values: Mapping[tuple[str, ...], Times]) -> None: ...
+        if key not in self._known and len(self._known) >= self._most:
+            key = tuple(value if label in CLOSED else OTHER for label, value in zip(self._labels, key, strict=True))
+        if key not in self._known:
+            self._known[key] = self._family.labels(*key)
+        return self._known[key]
 
 
 class RunMetrics:
     """An observer of finished runs that adds them up. No label has a value that a client has chosen."""
 
     def __init__(self) -> None:
+        # The library would add to each series the time of its beginning, which no query on the page needs.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        # A run is in all families or in none. The lock is a native one, as the writer's thread is: held around all
+        # that the library does, it lets no thread wait for the library's own locks, which under Eventlet must not be
+        # shared between native threads.
         self._lock = new_lock()
-        self._requests = Counter("wilmer_requests_total", "Requests that are over, as the run console lists them.",
-                                 "user", "kind", "status")
-        self._request_seconds = Histogram(
+        self._requests = self._counter("wilmer_requests_total", "Requests that are over, as the run console lists "
+                                       "them.", "user", "kind", "status")
+        self._request_seconds = self._histogram(
             "wilmer_request_seconds", "Time from the arrival of a request to the end of its last node.",
             REQUEST_SECONDS)
-        self._first_token = Histogram(
+        self._first_token = self._histogram(
             "wilmer_time_to_first_token_seconds", "Time from a streamed LLM call to the first piece of its answer.",
             FIRST_TOKEN_SECONDS, "endpoint")
-        self._calls = Counter("wilmer_llm_calls_total", "LLM calls of nodes; one that is repeated, or answered by a "
-                              "backup, counts once.", "endpoint", "model", "status")
-        self._call_seconds = Histogram("wilmer_llm_call_seconds", "Time of an LLM call, with repetitions and backups.",
-                                       REQUEST_SECONDS)
-        self._tokens = Counter("wilmer_tokens_total", "Tokens of answered LLM calls, as the back-ends reported them; "
-                               "cached ones are among the input.", "endpoint", "model", "type")
-        self._node_seconds = Histogram("wilmer_node_seconds", "Time of a workflow node.", NODE_SECONDS,
-                                       "workflow", "node_type")
-        self._retries = Counter("wilmer_retries_total", "Requests to an LLM server that were sent again.")
-        self._failovers = Counter("wilmer_failovers_total", "LLM calls in which a backup stood in for an endpoint.",
-                                  "endpoint", "backup")
+        self._calls = self._counter("wilmer_llm_calls_total", "LLM calls of nodes; one that is repeated, or answered "
+                                    "by a backup, counts once.", "endpoint", "model", "status")
+        self._call_seconds = self._histogram(
+            "wilmer_llm_call_seconds", "Time of an LLM call, with repetitions and backups.", REQUEST_SECONDS)
+        self._tokens = self._counter("wilmer_tokens_total", "Tokens of answered LLM calls, as the back-ends reported "
+                                     "them; cached ones are among the input.", "endpoint", "model", "type")
+        self._node_seconds = self._histogram("wilmer_node_seconds", "Time of a workflow node.", NODE_SECONDS,
+                                             "workflow", "node_type")
+        self._retries = self._counter("wilmer_retries_total", "Requests to an LLM server that were sent again.")
+        self._failovers = self._counter("wilmer_failovers_total", "LLM calls in which a backup stood in for an "
+                                        "endpoint.", "endpoint", "backup")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Series[Counter]:
+        return Series(Counter(name, text, labels, registry=self._registry), labels)
+
+    def _histogram(self, name: str, text: str, limits: Sequence[float], *labels: str) -> Series[Histogram]:
+        return Series(Histogram(name, text, labels, registry=self._registry, buckets=limits), labels)
 
     def observe(self, document: RunDocument) -> None:
         """Add a run that has ended."""
@@ -147,9 +105,9 @@ class RunMetrics:
             if span.kind == "attempt" and span.parent is not None:
                 attempts.setdefault(span.parent, []).append(span)
         with self._lock:
-            self._requests.add(1, facts["user"], facts["kind"], facts["status"])
+            self._requests.of(facts["user"], facts["kind"], facts["status"]).inc()
             if facts["ended"] is not None:
-                self._request_seconds.add(facts["ended"] - facts["started"])
+                self._request_seconds.of().observe((facts["ended"] - facts["started"]) / MICROSECONDS)
             for span in run.spans:
                 # What a replay takes from its recording is no work of today.
                 if span.status == "stand-in":
@@ -157,40 +115,33 @@ class RunMetrics:
                 if span.kind == "llm":
                     self._add_call(span, attempts.get(span.id, []))
                 elif span.kind == "node":
-                    self._node_seconds.add(span.duration, names.get(span.parent or 0), _name(span, "node.type"))
+                    self._node_seconds.of(names.get(span.parent or 0), _name(span, "node.type")).observe(
+                        span.duration / MICROSECONDS)
 
     def _add_call(self, call: Span, attempts: Sequence[Span]) -> None:
         endpoint = _name(call, "endpoint")
         model = _name(attempts[-1], "request.model") if attempts else None
-        self._calls.add(1, endpoint, model, call.status)
-        self._call_seconds.add(call.duration)
+        self._calls.of(endpoint, model, call.status).inc()
+        self._call_seconds.of().observe(call.duration / MICROSECONDS)
         first = call.attributes.get("time_to_first_token")
         if isinstance(first, int):
-            self._first_token.add(first, endpoint)
-        self._retries.add(len(attempts) - len({attempt.name for attempt in attempts}))
+            self._first_token.of(endpoint).observe(first / MICROSECONDS)
+        self._retries.of().inc(len(attempts) - len({attempt.name for attempt in attempts}))
         for failed, backup in {(_name(attempt, "stands_in_for"), attempt.name) for attempt in attempts}:
             if failed is not None:
-                self._failovers.add(1, failed, backup)
+                self._failovers.of(failed, backup).inc()
         # The tokens of a call that failed are not among those of its run either.
         for attempt in attempts if call.status == "ok" else ():
             for kind, attribute in TOKENS.items():
                 count = attempt.attributes.get(attribute)
-                if attempt.status == "ok" and isinstance(count, int):
-                    self._tokens.add(count, endpoint, model, kind)
+                # The library refuses a number below 0, which a server may send.
+                if attempt.status == "ok" and isinstance(count, int) and count >= 0:
+                    self._tokens.of(endpoint, model, kind).inc(count)
 
-    def read(self, reader: MetricsReader) -> None:
-        """Give a reader all families, each as of the same moment."""
+    def collect(self) -> list[Metric]:
+        """Return all families, each as of the same moment."""
         with self._lock:
-            for family in self._families():
-                series = family.series
-                if isinstance(family, Counter):
-                    reader.counter(family.name, family.text, series.labels, family.series.values)
-                else:
-                    reader.histogram(family.name, family.text, series.labels, family.limits, family.series.values)
-
-    def _families(self) -> Iterator[Counter | Histogram]:
-        yield from (self._requests, self._request_seconds, self._first_token, self._calls, self._call_seconds,
-                    self._tokens, self._node_seconds, self._retries, self._failovers)
+            return list(self._registry.collect())
 
 
 def _name(span: Span, attribute: str) -> str | None:

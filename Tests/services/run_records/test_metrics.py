@@ -1,33 +1,43 @@
 """What is added up of finished runs for Prometheus: bounds, buckets, and what does not count."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 
-from Middleware.services.run_records.metrics import MOST_SERIES, OTHER, Histogram, RunMetrics, Times
+from Middleware.services.run_records.metrics import MOST_SERIES, OTHER, RunMetrics
 from Middleware.services.run_records.model import RunDocument
 from Tests.services.run_records.made_up import Made, documents
 
+PROJECT = Path(__file__).resolve().parents[3]
+
 
 class Families:
-    """What a reader is given, by name."""
+    """What Prometheus is given: the value of each sample by its name, and by the values of its labels."""
 
     def __init__(self, metrics: RunMetrics) -> None:
-        self.counts: dict[str, dict[tuple[str, ...], int]] = {}
-        self.times: dict[str, dict[tuple[str, ...], Times]] = {}
-        self.labels: dict[str, tuple[str, ...]] = {}
-        metrics.read(self)
+        self.samples: dict[str, dict[tuple[str, ...], float]] = {}
+        for family in metrics.collect():
+            assert family.documentation.endswith(".")
+            # A family without samples yet is there, too.
+            self.samples.setdefault(f"{family.name}_total" if family.type == "counter" else f"{family.name}_count", {})
+            for sample in family.samples:
+                self.samples.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
 
-    def counter(self, name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], int]) -> None:
-        assert text.endswith(".")
-        self.labels[name], self.counts[name] = tuple(labels), dict(values)
+    @property
+    def counts(self) -> dict[str, dict[tuple[str, ...], float]]:
+        return {name: values for name, values in self.samples.items() if name.endswith("_total")}
 
-    def histogram(self, name: str, text: str, labels: Sequence[str], limits: Sequence[float],
-                  values: Mapping[tuple[str, ...], Times]) -> None:
-        assert text.endswith(".") and list(limits) == sorted(limits)
-        self.labels[name], self.times[name] = tuple(labels), dict(values)
+    @property
+    def times(self) -> dict[str, dict[tuple[str, ...], tuple[float, float]]]:
+        """How many times were observed, and their sum in seconds, for each histogram."""
+        return {name: {key: (count, self.samples[f"{name}_sum"][key]) for key, count in values.items()}
+                for name, values in ((name.removesuffix("_count"), values) for name, values in self.samples.items()
+                                     if name.endswith("_count"))}
 
 
 def families(*runs: RunDocument) -> Families:
@@ -54,11 +64,12 @@ def test_one_run() -> None:
         "wilmer_llm_calls_total": {("Main", "qwen", "ok"): 1},
         "wilmer_tokens_total": {("Main", "qwen", "input"): 100, ("Main", "qwen", "output"): 20},
         "wilmer_retries_total": {(): 0}, "wilmer_failovers_total": {}}
-    assert {name: {key: (sum(times.counts), times.total) for key, times in of.items()}
-            for name, of in found.times.items()} == {
-        "wilmer_request_seconds": {(): (1, 2_000_000)}, "wilmer_llm_call_seconds": {(): (1, 1_000_000)},
-        "wilmer_time_to_first_token_seconds": {("Main",): (1, 300_000)},
-        "wilmer_node_seconds": {("Coding", "Standard"): (1, 1_000_000)}}
+    assert found.times == {
+        "wilmer_request_seconds": {(): (1, 2.0)}, "wilmer_llm_call_seconds": {(): (1, 1.0)},
+        "wilmer_time_to_first_token_seconds": {("Main",): (1, 0.3)},
+        "wilmer_node_seconds": {("Coding", "Standard"): (1, 1.0)}}
+    # One line a series, not a second one that says when it began.
+    assert not [name for name in found.samples if name.endswith("_created")]
 
 
 def test_no_family_has_more_label_sets_than_it_may() -> None:
@@ -116,10 +127,21 @@ def test_what_a_replay_takes_from_its_recording_does_not_count() -> None:
 
 
 def test_a_time_is_in_the_bucket_of_the_first_limit_that_is_not_below_it() -> None:
-    histogram = Histogram("seconds", "Times.", (1, 2), "endpoint")
-    for microseconds in (0, 1_000_000, 1_000_001, 2_000_000, 9_000_000):
-        histogram.add(microseconds, "Main")
-    assert histogram.series.values["Main",] == Times([2, 2, 1], 13_000_001)
+    made = Made()
+    workflow = made.workflow("Coding", 0, 1)
+    for index, seconds in enumerate((0, 0.001, 0.001001, 0.01, 1801)):
+        made.node(index, "Answer", 0, seconds, workflow)
+    found = families(made.document(1)).samples
+    buckets = {key[-1]: value for key, value in found["wilmer_node_seconds_bucket"].items()}
+    assert (buckets["0.001"], buckets["0.01"], buckets["0.1"], buckets["1800.0"], buckets["+Inf"]) == (2, 4, 4, 4, 5)
+    assert found["wilmer_node_seconds_sum"]["Coding", "Standard"] == pytest.approx(1801.012001)
+
+
+def test_a_number_of_tokens_below_0_does_not_count() -> None:
+    made = called()
+    made.spans[-1].attributes["usage.output_tokens"] = -1
+    found = families(made.document(1)).counts
+    assert found["wilmer_tokens_total"] == {("Main", "qwen", "input"): 100}
 
 
 @given(documents())
@@ -128,3 +150,41 @@ def test_every_run_can_be_counted(run: RunDocument) -> None:
     assert sum(found.counts["wilmer_requests_total"].values()) == 1
     assert sum(found.counts["wilmer_llm_calls_total"].values()) == sum(
         span.kind == "llm" and span.status != "stand-in" for span in run.spans)
+
+
+# The interpreter changes threads all the time, so that the writer's thread and requests meet at every lock.
+RACE = """
+import sys
+import run_eventlet
+from flask import Flask
+from Middleware.api.metrics import add_metrics_route
+from Middleware.services.run_records.metrics import RunMetrics
+from Middleware.utilities.native_threads import start_native
+from Tests.services.run_records.test_metrics import called
+
+class Store:
+    def dropped(self):
+        return {}
+
+metrics, app, runs, done = RunMetrics(), Flask("race"), [called().document(1)] * 2000, []
+add_metrics_route(app, metrics, Store())
+sys.setswitchinterval(1e-6)
+start_native(lambda: ([metrics.observe(run) for run in runs], done.append(True)), "writer")
+
+def read():
+    while not done:
+        app.test_client().get("/metrics")
+        run_eventlet.eventlet.sleep(0)
+
+for reader in [run_eventlet.eventlet.spawn(read) for _ in range(4)]:
+    reader.wait()
+print(app.test_client().get("/metrics").get_data(as_text=True))
+"""
+
+
+@pytest.mark.slow
+def test_runs_are_counted_while_requests_read_under_eventlet() -> None:
+    pytest.importorskip("eventlet")
+    done = subprocess.run([sys.executable, "-c", RACE], cwd=PROJECT, text=True, encoding="utf-8", capture_output=True,
+                          timeout=120, stdin=subprocess.DEVNULL)
+    assert "wilmer_request_seconds_count 2000.0" in done.stdout and "Traceback" not in done.stderr, done.stderr
