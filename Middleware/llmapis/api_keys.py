@@ -6,7 +6,7 @@ import os
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.process import process
-from Middleware.models.request_context import scripted_transport
+from Middleware.models.request_context import current_outside
 from Middleware.utilities import config_utils
 from Middleware.utilities.once import Once
 
@@ -32,9 +32,10 @@ def resolve_api_key(value: object, file: str) -> str:
     Any other string is the key, trimmed too; a key that starts with ``env:`` or ``file:`` must be given by reference.
 
     ``file`` is the endpoint file relative to the config root. Raises ConfigValueError with the name of the file and of
-    the variable, but never its content. The path of a key file appears only in the log. A workflow test needs no key.
+    the variable, but never its content. The path of a key file appears only in the log. Where no server is called, no
+    key is needed.
     """
-    if value is None or scripted_transport() is not None:
+    if value is None or not current_outside().calls_servers:
         return ""
     try:
         return _resolve(value)

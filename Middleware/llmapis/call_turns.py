@@ -11,7 +11,7 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.call_queue import CallQueue, Needs, Rank, Turn
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.models.request_context import current_request, scripted_transport
+from Middleware.models.request_context import current_outside, current_request
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
@@ -53,8 +53,7 @@ def turn_for_embeddings(name: str, endpoint: Mapping[str, object], scope: Cancel
 
 def _turn(needs: Needs, scope: CancelScope | None, streamed: bool, stand_in: Needs | None = None) -> Turn | None:
     request = current_request()
-    # Nothing of a workflow test reaches a server.
-    if not (needs.gate or needs.places or needs.group) or scripted_transport() is not None:
+    if not (needs.gate or needs.places or needs.group) or not current_outside().calls_servers:
         return None
     rank, yields = Rank.ANSWER, False
     if request is not None and request.task:
@@ -112,7 +111,7 @@ def loaded_stand_in(name: str, endpoint: Mapping[str, object]) -> str:
     Raises ConfigurationError if the file of the endpoint that may stand in cannot be used.
     """
     other, group = ENDPOINT.text(endpoint, STAND_IN_KEY).strip(), group_of(endpoint)
-    loaded = process().one(CallQueue).loaded(group) if group and other and scripted_transport() is None else None
+    loaded = process().one(CallQueue).loaded(group) if group and other else None
     if loaded is None or loaded == model_of(endpoint):
         return ""
     config = config_utils.load_endpoint(other)

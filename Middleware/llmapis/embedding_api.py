@@ -22,7 +22,7 @@ from Middleware.llmapis.transport import BackendRequest, Transport, get_transpor
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.messages import token_count
-from Middleware.models.request_context import current_request
+from Middleware.models.request_context import current_outside, current_request
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.text_utils import restore_braces
 
@@ -226,4 +226,4 @@ class EmbeddingApiService:
 
     def _answer(self, texts: Sequence[str], dimensions: int | None, scope: CancelScope | None) -> Embeddings | None:
         handler = self._handler_type(self._settings, self._transport, scope)
-        return self._transport.caller(handler).embed(texts, dimensions)
+        return current_outside().caller(handler).embed(texts, dimensions)

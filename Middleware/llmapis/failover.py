@@ -24,7 +24,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Chunk, Message
 from Middleware.models.process import process
-from Middleware.models.request_context import scripted_transport
+from Middleware.models.request_context import current_outside
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -156,11 +156,11 @@ def must_stay_local(backup: EndpointFile, scope: CancelScope | None) -> bool:
 
 
 def find_location(url: str, scope: CancelScope | None) -> Location:
-    """Classify the host of ``url``: ``unknown`` after RESOLVE_SECONDS, and for every name in a workflow test.
+    """Classify the host of ``url``: ``unknown`` after RESOLVE_SECONDS, and for every name where no server is called.
 
     Raises EarlyTerminationException when ``scope`` is cancelled meanwhile.
     """
-    resolve = scripted_transport() is None
+    resolve = current_outside().calls_servers
     try:
         return run_interruptible(lambda _: classify_host(url, resolve), scope or CancelScope(), RESOLVE_SECONDS)
     except DeadlineError:

@@ -28,7 +28,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite
 from Middleware.models.messages import Answer, Chunk, Message, Usage, without_images
 from Middleware.models.process import process
-from Middleware.models.request_context import RequestContext, current_node, current_request
+from Middleware.models.request_context import RequestContext, current_node, current_outside, current_request
 
 logger = logging.getLogger(__name__)
 
@@ -308,7 +308,7 @@ class LlmApiService:
 
     def create_api_handler(self, settings: BackendSettings, scope: CancelScope | None) -> BaseLlmApiHandler:
         """Return a handler for the kind of server that the endpoint is; ``scope`` cancels its calls."""
-        return self._transport.caller(self._handler_type(settings, self._transport, scope))
+        return current_outside().caller(self._handler_type(settings, self._transport, scope))
 
     def _handler_for(self, scope: CancelScope | None) -> BaseLlmApiHandler:
         """Return the handler of a call that ``scope`` cancels; a call that may have to begin again has its own."""

@@ -11,13 +11,13 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import BackendError, BackendStatusError, ClientError, ConfigValueError
 from Middleware.llmapis import backend_errors as errors
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.models.request_context import current_request, scripted_transport
+from Middleware.models.request_context import current_request
 from Middleware.utilities.http.client import raise_if_cancelled
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BackendRequest", "BackendStream", "Transport", "get_transport"]
 
-_Handler = TypeVar("_Handler")
 logger = logging.getLogger(__name__)
 
 # Short, as a client waits; a server that needs longer says so in ``Retry-After``.
@@ -251,10 +250,6 @@ class Transport:
     def __init__(self) -> None:
         self._pool = ConnectionPool()
 
-    def caller(self, handler: _Handler) -> _Handler:
-        """Return the object that makes the calls: ``handler`` itself, or a substitute in a workflow test."""
-        return handler
-
     def post_json(self, request: BackendRequest, scope: CancelScope | None = None) -> Any:
         """Send a request and return the parsed JSON answer.
 
@@ -335,6 +330,5 @@ def _parse(request: BackendRequest, stream: BackendStream, data: bytes) -> Any:
 
 
 def get_transport() -> Transport:
-    """Return the transport of this process, or that of the current workflow test. It connects at the first request."""
-    scripted = scripted_transport()
-    return process().one(Transport) if scripted is None else scripted
+    """Return the transport of this process. It connects at the first request."""
+    return process().one(Transport)

@@ -7,15 +7,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite, Observer, TokenCounts, current_site
+from Middleware.models.outside import REAL, Outside
 from Middleware.models.trace_context import TraceContext
-from Middleware.models.trial import Trial
-
-if TYPE_CHECKING:
-    from Middleware.llmapis.transport import Transport
 
 
 class SentRequest(NamedTuple):
@@ -43,7 +40,7 @@ class RequestContext:
         schema_field: the field in which the client asks for an answer in JSON, which the LLM does not get; "" for none.
         redact: no conversation text of this request may reach the log.
         listeners: receives the events of the request; None until the engine sets it.
-        trial: the substitutes for everything outside, if the request only tests a workflow or replays a run.
+        outside: what is outside of the program, or what replaces it.
         background_nodes: the number of nodes that still run after the answer, including those of nested workflows.
         outcome: the outcome of the responder's LLM call.
         counts: the tokens of all LLM calls.
@@ -88,7 +85,7 @@ class RequestContext:
     redact: bool = False
     cancel_scope: CancelScope = field(default_factory=CancelScope, repr=False)
     listeners: Observer | None = field(default=None, repr=False)
-    trial: Trial | None = field(default=None, repr=False)
+    outside: Outside = field(default=REAL, repr=False)
     # The user's settings as read once for this request, set by config_utils; their type belongs to a higher layer.
     config: object = field(default=None, repr=False)
     started: float = field(default_factory=time.monotonic)
@@ -210,16 +207,10 @@ def current_node(request: RequestContext | None) -> NodeSite | None:
     return None if site is not None and request is not None and site.request_id != request.request_id else site
 
 
-def current_trial() -> Trial | None:
-    """Return the substitutes of the current request, if it is a trial."""
+def current_outside() -> Outside:
+    """Return what the current request reaches outside of the program; without a request, the outside as it is."""
     request = _current.get()
-    return request.trial if request is not None else None
-
-
-def scripted_transport() -> Transport | None:
-    """Return the transport that stands in for all LLM servers in the current request; None if its calls are real."""
-    request = _current.get()
-    return request.trial.transport if request is not None and request.trial is not None else None
+    return REAL if request is None else request.outside
 
 
 def set_current_request(context: RequestContext | None) -> None:

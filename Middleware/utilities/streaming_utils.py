@@ -80,18 +80,19 @@ def _with_lowercase_name(call: ToolCall) -> ToolCall:
     return {**call, "function": {**function, "name": name.lower()}}
 
 
-def stream_static_content(text: object, cancel_scope: CancelScope | None = None) -> Iterator[Chunk]:
+def stream_static_content(text: object, cancel_scope: CancelScope | None = None,
+                          at_a_pace: bool = True) -> Iterator[Chunk]:
     """Stream a fixed text word by word at a human pace: 20 ms per word, the rest at once after 5 s.
 
     Cancelling ``cancel_scope`` (default: the current request's) ends the text where it is. The last chunk is an empty
-    token with finish reason ``stop``.
+    token with finish reason ``stop``. Without ``at_a_pace`` there are no pauses.
     """
     request = current_request()
     scope = cancel_scope or (request.cancel_scope if request else None)
     pieces = _WORDS_AND_GAPS.findall(_as_text(text))
     words = [index for index, piece in enumerate(pieces) if not piece.isspace()]
     # A pause comes before each word but the first.
-    paced = set(words[1:MAX_PACED_WORDS + 1])
+    paced = set(words[1:MAX_PACED_WORDS + 1] if at_a_pace else ())
     for index, piece in enumerate(pieces):
         if index in paced:
             _pause(scope)

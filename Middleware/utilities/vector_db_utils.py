@@ -14,8 +14,7 @@ from typing import TypeVar
 
 from Middleware.exceptions import DataKeyError
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.process import process
-from Middleware.utilities.conversations.discussion_folder import discussions, stored_discussion
+from Middleware.utilities.conversations.discussion_folder import stored_discussion, used_discussions
 from Middleware.utilities.conversations.vector_memory import schema
 from Middleware.utilities.conversations.vector_memory.searchable import MemoryRow, SearchableMemories
 from Middleware.utilities.discussion_state import DiscussionState
@@ -42,7 +41,7 @@ def get_db_connection(discussion_id: str, api_key_hash: str | None = None, *,
     if _state(discussion_id, api_key_hash, encryption_key) is None:
         return None
     try:
-        folder = process().one(discussions).folder(discussion_id, api_key_hash, encryption_key)
+        folder = used_discussions().folder(discussion_id, api_key_hash, encryption_key)
         if folder is None or not os.path.isfile(folder.vector_database()):
             return None
         return schema.connect(folder.vector_database())

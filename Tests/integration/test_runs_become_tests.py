@@ -27,7 +27,7 @@ from Middleware.services.run_records.records import RunRecords, build_records
 from Middleware.services.run_records.texts import normalised
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
-from Middleware.workflows.replay.trial import stands_in
+from Middleware.workflows.replay.trial import is_replaced
 from Tests.integration.shipped_users import USERS, Model, copy_of_shipped
 from Tests.stub_backend import RecordedRequest, Reply, status_reply
 from Tests.workflows.engine_lab import until
@@ -87,7 +87,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def needs_stub(node_type: str) -> bool:
-    return stands_in(node_types()[node_type])
+    return is_replaced(node_types()[node_type])
 
 
 def result_of(test: ExportedTest, tmp_path: Path) -> Result:

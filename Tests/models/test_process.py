@@ -14,7 +14,8 @@ from Middleware.models import process as module
 from Middleware.models.process import Process, install, process
 
 ROOT = Path(__file__).resolve().parents[2]
-VALUES = {"KeyTable", "NodeKey", "ConfigKey", "Process", "_State", "ResponseBuilderService", "Cipher", "ServiceHttp"}
+VALUES = {"KeyTable", "NodeKey", "ConfigKey", "Process", "_State", "ResponseBuilderService", "Cipher", "ServiceHttp",
+          "Outside"}
 """Classes that a module may instantiate when it is imported, besides frozen dataclasses.
 
 Declarations and objects without state; the root itself; and ``_State``, a ``threading.local`` of the template engine:

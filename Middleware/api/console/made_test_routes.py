@@ -21,7 +21,7 @@ from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.managers.variable_table import VARIABLES
-from Middleware.workflows.replay.trial import stands_in
+from Middleware.workflows.replay.trial import is_replaced
 
 MOST_NAME = 200
 # Each round leaves out what fails; what fails then is no matter of expectations.
@@ -100,7 +100,7 @@ def _exported(call: Call) -> ExportedTest:
 def needs_stub(node_type: str) -> bool:
     """Return whether nodes of a type do not run in a test that was made of a run."""
     handler = node_types().get(node_type)
-    return handler is None or stands_in(handler)
+    return handler is None or is_replaced(handler)
 
 
 def _shown(test: ExportedTest) -> dict[str, object]:

@@ -19,7 +19,7 @@ from Middleware.services.run_records.recorded_request import NotKeptError, recor
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.replay.recording import NodePlace, RecordedNode, Recording
-from Middleware.workflows.replay.trial import name_of_node, stands_in
+from Middleware.workflows.replay.trial import is_replaced, name_of_node
 
 # A page has five fields for them, and a mistake must not keep a server busy for hours.
 MOST_TIMES = 5
@@ -46,7 +46,7 @@ def replayable(call: Call) -> dict[str, object]:
 def _entered(recording: Recording) -> list[RecordedNode]:
     """Return the nodes that are in none that answers from the recording as a whole."""
     types = node_types()
-    whole = {node.span.id for node in recording.nodes if node.type in types and stands_in(types[node.type])}
+    whole = {node.span.id for node in recording.nodes if node.type in types and is_replaced(types[node.type])}
     return [node for node in recording.nodes if not whole & node.inside]
 
 
@@ -54,7 +54,7 @@ def _node_row(node: RecordedNode) -> dict[str, object]:
     handler = node_types().get(node.type)
     return {"workflow": node.place.workflow, "node": node.place.node, "occurrence": node.place.occurrence,
             "title": node.title, "type": node.type, "acts": handler.acts if handler else "outside",
-            "stands_in": handler is None or stands_in(handler), "recorded": node.delivered,
+            "stands_in": handler is None or is_replaced(handler), "recorded": node.delivered,
             "name": name_of_node(workflow_of(node), node.title), "span": node.span.id}
 
 

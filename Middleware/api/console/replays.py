@@ -46,8 +46,8 @@ def start_replay(call: Call, document: RunDocument, recording: Recording, start:
             user = config_utils.get_current_username()
             known = _stored_times(document, request)
             trial = ReplayTrial(recording, folder / "trial", user, start, also)
-            _copy_times(known, trial.discussions)
-        request.trial = trial
+            _copy_times(known, trial.discussions_root)
+        request.outside = trial
         # Read now, so that what is wrong with it is told to the caller.
         sent = recorded_request(document)
         messages: Any = [dict(message) for message in sent.messages]

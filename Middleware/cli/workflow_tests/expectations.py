@@ -96,7 +96,7 @@ def _missing_reply(test: WorkflowTest, call: Call) -> list[str]:
 
 def _prompt_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
     for name, pattern in test.expect.prompts.items():
-        calls = [call for call in sandbox.transport.calls if is_title(name, call.workflow, call.node)]
+        calls = [call for call in sandbox.llm.calls if is_title(name, call.workflow, call.node)]
         json_path = f"expect.prompts[{name!r}]"
         if not calls:
             yield Failure(json_path, ["the node called no LLM", *_nodes_that_ran(sandbox)])
@@ -116,7 +116,7 @@ def _endpoint_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure
 
 def _endpoints_of(name: str, sandbox: Sandbox) -> list[str]:
     """Return the endpoints that answered a node's calls; if it made none, those that it would have called."""
-    calls = [call for call in sandbox.transport.calls if is_title(name, call.workflow, call.node)]
+    calls = [call for call in sandbox.llm.calls if is_title(name, call.workflow, call.node)]
     if calls:
         return list(dict.fromkeys(call.endpoint for call in calls if call.answered))
     return list(dict.fromkeys(node.endpoint for node in sandbox.recorder.nodes()

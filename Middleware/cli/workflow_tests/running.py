@@ -76,7 +76,7 @@ def run_test(test: WorkflowTest, folder: Path, load_check: LoadCheck) -> Result:
     """Run one test in ``folder``, which is created. The warnings of ``load_check`` belong to the test's log."""
     started = time.perf_counter()
     sandbox = Sandbox(test, folder)
-    request = RequestContext(api_type=OPENAI_CHAT, user=test.suite.user, stream=test.stream, trial=sandbox,
+    request = RequestContext(api_type=OPENAI_CHAT, user=test.suite.user, stream=test.stream, outside=sandbox,
                              listeners=Listeners([sandbox.recorder, load_check]))
     with request_scope(request):
         failures = _failures(test, request, sandbox)

@@ -9,13 +9,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from Middleware.cli.workflow_tests.recording import Recorder
-from Middleware.cli.workflow_tests.scripted_llm import Script, ScriptedTransport
+from Middleware.cli.workflow_tests.scripted_llm import Script, ScriptedLlm
 from Middleware.cli.workflow_tests.suites import WorkflowTest, title_of
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import WilmerError
-from Middleware.models.request_context import current_trial
+from Middleware.models.request_context import current_outside
 from Middleware.utilities.files.file_access import resolve_file_path
 from Middleware.utilities.text_utils import encode_text
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -37,11 +38,13 @@ class Sandbox(FolderTrial):
         unstubbed: a message for each node that was about to reach outside and has no stub.
     """
 
+    calls_servers = False
+
     def __init__(self, test: WorkflowTest, folder: Path) -> None:
         self.recorder = Recorder()
         self.script = Script(test.rules)
-        self.transport: ScriptedTransport = ScriptedTransport(self.script, self.recorder.caller)
-        super().__init__(folder, test.suite.user, self.transport)
+        self.llm = ScriptedLlm(self.script, self.recorder.caller)
+        super().__init__(folder, test.suite.user)
         self._files = folder / "files"
         self._files.mkdir()
         self._stubs = test.stubs
@@ -56,7 +59,10 @@ class Sandbox(FolderTrial):
         for name, text in files.items():
             _write(Path(self._place(name)), encode_text(text))
 
-    # -- nodes ---------------------------------------------------------------------------------------------------
+    # -- LLMs and nodes -----------------------------------------------------------------------------------------------
+    def caller(self, handler: Any) -> Any:
+        return self.llm.caller(handler)
+
     def stub(self, context: ExecutionContext) -> str | None:
         """Return the stub of a node. Raises MissingStubError for a node that would reach outside and has none."""
         workflow = context.run.workflow_name if context.run is not None else ""
@@ -80,7 +86,9 @@ class Sandbox(FolderTrial):
         return outputs[min(used, len(outputs) - 1)]
 
     # -- files ---------------------------------------------------------------------------------------------------
-    def file_path(self, path: str) -> str:
+    def path(self, path: str) -> str:
+        if not path.strip():
+            return path
         # On Windows, each drive becomes a folder.
         drive, rest = os.path.splitdrive(os.path.abspath(resolve_file_path(path)))
         parts = [part.rstrip(":") for part in f"{drive}{os.sep}{rest}".replace("\\", "/").split("/")]
@@ -101,15 +109,16 @@ class Sandbox(FolderTrial):
 
         Those of conversations are in ``DiscussionIds``.
         """
-        return sorted(f"{prefix}{path.relative_to(root).as_posix()}" for prefix, root in (
-            ("", self._files), (CONVERSATIONS, Path(self.discussions))) for path in root.rglob("*") if path.is_file())
+        roots = (("", self._files), (CONVERSATIONS, Path(self.discussions_root)))
+        return sorted(f"{prefix}{path.relative_to(root).as_posix()}" for prefix, root in roots
+                      for path in root.rglob("*") if path.is_file())
 
     def _place(self, path: str) -> str:
         """Return the path to open for one that a test names: a file of a workflow, or of a stored conversation."""
         inside = os.path.normpath(path.replace("\\", "/")).replace(os.sep, "/")
         if not inside.startswith(CONVERSATIONS):
-            return self.file_path(path)
-        return os.path.join(self.discussions, *inside.removeprefix(CONVERSATIONS).split("/"))
+            return self.path(path)
+        return os.path.join(self.discussions_root, *inside.removeprefix(CONVERSATIONS).split("/"))
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -117,13 +126,13 @@ def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-class _TrialLog(logging.Handler):
+class _TestLog(logging.Handler):
     """Adds warnings to the log of the test during which they were logged."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        trial = current_trial()
-        if isinstance(trial, Sandbox):
-            trial.log.append(f"{record.levelname}: {record.getMessage()}")
+        sandbox = current_outside()
+        if isinstance(sandbox, Sandbox):
+            sandbox.log.append(f"{record.levelname}: {record.getMessage()}")
 
 
 @contextlib.contextmanager
@@ -131,7 +140,7 @@ def sandbox_folder() -> Iterator[Path]:
     """Yield a folder for the data of all tests, which the settings of the process point to in the meantime."""
     names = ("DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "LOGGING_DIRECTORY", "USERS")
     before = {name: getattr(instance, name) for name in names}
-    handler = _TrialLog(logging.WARNING)
+    handler = _TestLog(logging.WARNING)
     root = logging.getLogger()
     # On Windows, a file that a workflow left open cannot be deleted, which must not fail the tests.
     with tempfile.TemporaryDirectory(prefix="wilmer-test-", ignore_cleanup_errors=True) as name:

@@ -17,7 +17,7 @@ from Middleware.cli.workflow_tests.suites import Reply, Rule, fits, is_title
 from Middleware.exceptions import BackendError, BackendStatusError
 from Middleware.llmapis.embedding_api import Embeddings
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, Prompt
-from Middleware.llmapis.transport import BackendRequest, Transport, encode_payload
+from Middleware.llmapis.transport import BackendRequest, encode_payload
 from Middleware.models.messages import Answer, Chunk
 from Middleware.services.run_records.payloads import read_payload
 from Middleware.utilities.text_utils import restore_braces
@@ -90,8 +90,8 @@ class Script:
         return (not rule.endpoint or rule.endpoint == call.endpoint) and fits(rule.prompt, call.text)
 
 
-class ScriptedTransport(Transport):
-    """The transport of one test. Its handlers answer from the script, and nothing is sent.
+class ScriptedLlm:
+    """The LLMs of one test. Back-end handlers answer from the script, and nothing is sent.
 
     Attributes:
         calls: all calls except those for embeddings, in the order in which they were made.
@@ -101,7 +101,6 @@ class ScriptedTransport(Transport):
     """
 
     def __init__(self, script: Script, caller: Callable[[], tuple[str, str]]) -> None:
-        super().__init__()
         self.calls: list[Call] = []
         self._script = script
         self._caller = caller

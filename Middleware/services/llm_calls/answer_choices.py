@@ -87,8 +87,7 @@ def chosen_before() -> ChosenBefore:
 def key_of(context: ExecutionContext, handler: LlmHandler, sent: Mapping[str, object],
            choices: tuple[str, ...]) -> bytes | None:
     """Return the hash of a call; None for a node that is to ask each time."""
-    # A test gives each of its requests answers of its own.
-    if not NODE.flag(context.config, "rememberChoice") or context.request.trial is not None:
+    if not (NODE.flag(context.config, "rememberChoice") and context.request.outside.remembers):
         return None
     settings = handler.service.settings
     parts = [context.api_key_hash, context.discussion_id, settings.endpoint_name, settings.base_url, settings.model,

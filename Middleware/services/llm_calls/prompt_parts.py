@@ -60,9 +60,8 @@ class PromptParts:
 
     def staying(self, context: ExecutionContext) -> PromptParts:
         """Return the parts so that the text in front stays at its message, if the node in ``context`` wants that."""
-        # A test gives each of its requests answers of its own.
         if not (self.late_system and NODE.flag(context.config, "lateSystemPromptStays") and context.discussion_id
-                and context.run is not None and context.request.trial is None):
+                and context.run is not None and context.request.outside.remembers):
             return self
         return replace(self, node=(context.api_key_hash, context.discussion_id, context.run.where, context.node_name))
 

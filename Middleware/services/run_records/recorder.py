@@ -185,7 +185,7 @@ class RunRecorder:
         if span is not None:
             if info.endpoint_name:
                 span.attributes["endpoint"] = info.endpoint_name
-            if info.stood_in:
+            if info.replaced:
                 span.status = "stand-in"
 
     def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: BaseException) -> None:

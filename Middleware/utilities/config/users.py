@@ -11,7 +11,7 @@ from typing import Any
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerError
 from Middleware.models.process import process
-from Middleware.models.request_context import current_request, current_trial
+from Middleware.models.request_context import current_outside, current_request
 from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, ConfigKey
 from Middleware.utilities.config.keys.user import CURRENT_USER, USER
 from Middleware.utilities.config.lookup import Candidate, candidate, find_file, forbidden_folder, require_file
@@ -330,11 +330,8 @@ def categorization_workflow_name() -> str:
 
 def get_discussions_root_directory() -> str:
     """Return the folder that contains the folders of discussions."""
-    # A trial run must not change the user's data.
-    trial = current_trial()
-    if trial is not None:
-        return trial.discussions
-    return choose_directory(instance.DISCUSSION_DIRECTORY, user_setting("discussionDirectory"),
+    return choose_directory(current_outside().discussions_root or instance.DISCUSSION_DIRECTORY,
+                            user_setting("discussionDirectory"),
                             os.path.join(get_root_public_directory(), "DiscussionIds"), "discussionDirectory")
 
 
@@ -348,8 +345,6 @@ def get_discussions_space() -> str:
 
 def get_lock_database_directory(user: str | None = None) -> str:
     """Return the folder of the lock database of ``user`` (None: the current one)."""
-    trial = current_trial()
-    if trial is not None:
-        return trial.locks
-    return choose_directory(instance.USER_LEVEL_SQLITE_DIRECTORY, USER.value(settings_for(user), "sqlLiteDirectory"),
+    return choose_directory(current_outside().locks_root or instance.USER_LEVEL_SQLITE_DIRECTORY,
+                            USER.value(settings_for(user), "sqlLiteDirectory"),
                             os.path.join(get_root_public_directory(), "SqlLiteDBs"), "sqlLiteDirectory")

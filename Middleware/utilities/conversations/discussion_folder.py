@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from Middleware.exceptions import WilmerError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
+from Middleware.models.request_context import current_outside
 from Middleware.utilities.config import paths, users
 from Middleware.utilities.conversations.stored_files import (
     PRIVATE_FILE,
@@ -256,10 +257,15 @@ def discussions() -> Discussions:
     return DiscussionFolders()
 
 
+def used_discussions() -> Discussions:
+    """Return the conversations that the current request reads and changes."""
+    return current_outside().discussions(process().one(discussions))
+
+
 def stored_discussion(discussion_id: str, key_hash: str | None = None,
                       encryption_key: bytes | None = None) -> DiscussionState:
     """Return what is stored of a conversation; the arguments are those of ``Discussions.state``. Raises ValueError."""
-    return process().one(discussions).state(discussion_id, key_hash, encryption_key)
+    return used_discussions().state(discussion_id, key_hash, encryption_key)
 
 
 def holds_data_of_a_key(discussion_id: str) -> bool:
@@ -281,7 +287,7 @@ def get_discussion_state_document_file_path(discussion_id: str, api_key_hash: st
 
 
 def _folder(discussion_id: str, key_hash: str | None) -> DiscussionFolder:
-    folder = process().one(discussions).folder(discussion_id, key_hash)
+    folder = used_discussions().folder(discussion_id, key_hash)
     # The path of a file that nobody reads or writes would mislead the script.
     if folder is None:
         raise WilmerError("This server stores conversations in a database, so they have no files. Scripts can use "

@@ -18,7 +18,6 @@ from psycopg.rows import TupleRow
 from Middleware.exceptions import EarlyTerminationException, StateConflictError, StateUnavailableError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.models.request_context import current_trial
 from Middleware.utilities.config.users import get_discussions_space
 from Middleware.utilities.conversations.discussion_folder import KEY_FOLDER, DiscussionFolder
 from Middleware.utilities.conversations.stored_files import cipher_of, encoded
@@ -110,19 +109,14 @@ class DatabaseDiscussions:
 
     def state(self, discussion_id: str, key_hash: str | None = None,
               encryption_key: bytes | None = None) -> DiscussionState:
-        # A trial run has a folder of its own, which is removed at its end.
-        if current_trial() is not None:
-            return DiscussionFolder(discussion_id, key_hash, encryption_key)
         return DatabaseDiscussion(self, discussion_id, key_hash, encryption_key)
 
     def listed(self) -> list[ListedDiscussion] | None:
-        if current_trial() is not None:
-            return None
         return list_discussions(self.database, storable(get_discussions_space()))
 
     def folder(self, discussion_id: str, key_hash: str | None = None,
                encryption_key: bytes | None = None) -> DiscussionFolder | None:
-        return DiscussionFolder(discussion_id, key_hash, encryption_key) if current_trial() is not None else None
+        return None
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
         folded = folded_name(discussion_id)

@@ -108,7 +108,7 @@ class ExecutionContext:
         stream: the client streams and this node is the responder.
         agent_outputs: inputs and outputs so far by name (``agent1Output``, ``agent1Input``).
         is_responder: this node's output is the result of the run.
-        stood_in: the node did not run, as the trial of its request had an output for it.
+        replaced: the node did not run, because ``RequestContext.outside`` had an output for it.
         run: the frozen request of the run this node belongs to.
     """
 
@@ -136,7 +136,7 @@ class ExecutionContext:
     run: RunRequest | None = field(default=None, repr=False)
     # One reading per node, taken at first use: two texts of a node must not disagree.
     clock: datetime | None = field(default=None, repr=False)
-    stood_in: bool = False
+    replaced: bool = False
 
     @property
     def node_name(self) -> str:
@@ -189,7 +189,7 @@ def note_branch(context: ExecutionContext, branch: str, looked_at: str) -> None:
 class NodeExecutionInfo(NamedTuple):
     """One finished node, for the execution summary.
 
-    ``counts`` are the tokens of its own LLM calls; ``stood_in`` as in ``ExecutionContext``.
+    ``counts`` are the tokens of its own LLM calls; ``replaced`` as in ``ExecutionContext``.
     """
 
     node_index: int
@@ -199,7 +199,7 @@ class NodeExecutionInfo(NamedTuple):
     endpoint_url: str
     execution_time_seconds: float
     counts: TokenCounts | None = None
-    stood_in: bool = False
+    replaced: bool = False
 
     def format_time(self) -> str:
         seconds = self.execution_time_seconds

@@ -83,6 +83,7 @@ class WorkflowProcessor:
         self.record = RunRecord(run, self.responder_index)
         self.times = MessageTimes(run)
         self._no_llm: LlmHandler | None = None
+        self._call = run.request.outside.run_node
 
     # -- the loop ------------------------------------------------------------------------------------------------
     def execute(self) -> Generator[Any, None, None]:
@@ -164,7 +165,7 @@ class WorkflowProcessor:
             if context.is_responder:
                 output = yield from self._respond(context, node_type)
             else:
-                output = self._clean(context, node_type, self._call(context, node_type))
+                output = self._clean(context, self._call(self.node_handlers[node_type].handle, context))
         # The run was abandoned, which is not a failure of the node.
         except GeneratorExit:
             raise
@@ -183,7 +184,7 @@ class WorkflowProcessor:
         self.listeners.emit("node_delivered", self.record, index + 1, output)
         return NodeExecutionInfo(index + 1, node_type, _get_node_name(node_type, context.config, name),
                                  *_get_endpoint_details(context.llm_handler), time.perf_counter() - started,
-                                 site.counts, context.stood_in)
+                                 site.counts, context.replaced)
 
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
         """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""
@@ -305,16 +306,7 @@ class WorkflowProcessor:
             return False
         return None
 
-    def _call(self, context: ExecutionContext, node_type: str) -> object:
-        trial = self.run.request.trial
-        stub = trial.stub(context) if trial is not None else None
-        handler = self.node_handlers[node_type]
-        if stub is None:
-            return handler.handle(context)
-        context.stood_in = True
-        return handler.stand_in(context, stub)
-
-    def _clean(self, context: ExecutionContext, node_type: str, result: object) -> object:
+    def _clean(self, context: ExecutionContext, result: object) -> object:
         """Return the output of a node that does not answer the client, cleaned if its own LLM produced it."""
         # An answer that arrived in spite of a cancellation is not used.
         self._raise_if_cancelled()
@@ -333,7 +325,7 @@ class WorkflowProcessor:
     def _respond(self, context: ExecutionContext, node_type: str) -> Generator[Any, None, Any]:
         """Call the responder; return the generator that delivers its answer and returns it as the node's output."""
         self.times.before_answer(context.config)
-        result = self._call(context, node_type)
+        result = self._call(self.node_handlers[node_type].handle, context)
         if not self.run.stream:
             return self._respond_whole(context, result)
         if isinstance(result, ChildRun):
@@ -484,7 +476,7 @@ def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     """Return the endpoint file whose cleaning rules apply: that of the endpoint which answered."""
     handler = context.llm_handler
     if handler is None or handler.llm is None or context.node_handlers[context.node_type].cleans_itself \
-            or context.stood_in:
+            or context.replaced:
         return None
     return handler.answering_endpoint[1]
 

@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from abc import abstractmethod
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from Middleware.exceptions import WilmerError
-from Middleware.llmapis.transport import Transport
 from Middleware.models.llm_call import current_site
-from Middleware.models.trial import Trial
+from Middleware.models.outside import Outside
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolders
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.replay.recording import RecordedNode, Recording
@@ -21,22 +23,39 @@ class NotRecordedError(WilmerError):
     """A node that acts has no recorded output."""
 
 
-class FolderTrial(Trial):
-    """A trial whose conversations and locks are in a folder of its own, which it creates.
+class FolderTrial(Outside):
+    """The outside of a trial, whose conversations and locks are in a folder of its own, which it creates.
 
     Args:
         user: the user whose lock database is not searched for in the locations of older versions.
     """
 
-    def __init__(self, folder: Path, user: str, transport: Transport | None) -> None:
-        self.discussions, self.locks = str(folder / "discussions"), str(folder / "locks")
-        self.transport = transport
-        for directory in (self.discussions, self.locks):
+    # Each run of a test gives its nodes answers of its own, and nothing of it is read by a user.
+    remembers = paced = False
+
+    def __init__(self, folder: Path, user: str) -> None:
+        self.discussions_root, self.locks_root = str(folder / "discussions"), str(folder / "locks")
+        for directory in (self.discussions_root, self.locks_root):
             os.makedirs(directory)
         # With an empty database here, the user's real one is not searched for in older locations.
-        database = Path(self.locks, f"WilmerDb.{user}.sqlite")
+        database = Path(self.locks_root, f"WilmerDb.{user}.sqlite")
         database.parent.mkdir(parents=True, exist_ok=True)
         database.write_bytes(b"")
+
+    def discussions(self, stored: Any) -> Any:
+        # Those in a database belong to the users.
+        return DiscussionFolders()
+
+    def run_node(self, handle: Callable[[Any], object], context: Any) -> object:
+        output = self.stub(context)
+        if output is None:
+            return handle(context)
+        context.replaced = True
+        return context.node_handlers[context.node_type].use_output(context, output)
+
+    @abstractmethod
+    def stub(self, context: ExecutionContext) -> object | None:
+        """Return the output of a node that is not to be run; None to run it."""
 
 
 class ReplayTrial(FolderTrial):
@@ -49,7 +68,7 @@ class ReplayTrial(FolderTrial):
 
     def __init__(self, recording: Recording, folder: Path, user: str, start: RecordedNode | None = None,
                  also: Collection[str] = ()) -> None:
-        super().__init__(folder, user, None)
+        super().__init__(folder, user)
         self._recording = recording
         self._start = start
         self._also = frozenset(also)
@@ -66,7 +85,7 @@ class ReplayTrial(FolderTrial):
         recorded = self._recording.take(site.chain, site.node_index, title, context.node_type)
         if recorded is not None and recorded.delivered and self._is_before(recorded):
             return self._output(recorded)
-        if not stands_in(handler) or name_of_node(site.workflow_name, title) in self._also:
+        if not is_replaced(handler) or name_of_node(site.workflow_name, title) in self._also:
             return None
         if recorded is None or not recorded.delivered:
             raise NotRecordedError(
@@ -83,12 +102,8 @@ class ReplayTrial(FolderTrial):
         start = self._start
         return start is not None and recorded.span.id < start.span.id and recorded.span.id not in start.inside
 
-    def file_path(self, path: str) -> str:
-        # Only a node that was chosen to act comes here.
-        return path
 
-
-def stands_in(handler: type[BaseHandler] | BaseHandler) -> bool:
+def is_replaced(handler: type[BaseHandler] | BaseHandler) -> bool:
     """Return whether a node of this type does not run in a replay: it reads or changes something beyond the run."""
     return handler.acts != "no" and not handler.runs_workflow
 

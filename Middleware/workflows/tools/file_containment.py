@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.models.request_context import current_trial
+from Middleware.models.request_context import current_outside
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.users import user_display_path
 from Middleware.utilities.files import path_utils
@@ -44,8 +44,7 @@ def allowed_directories() -> tuple[str, ...] | None:
 def contained_path(path: str, key: str, template: object, reading: bool = False) -> str:
     """Return the path to open for the file that ``path`` means: without links, and in an allowed directory.
 
-    Without allowed directories it is ``path`` unchanged; in a trial, a file of the trial's own. Nothing is created,
-    opened or read.
+    Without allowed directories, it is ``path``, with ``Outside.path`` applied. Nothing is created, opened or read.
 
     Args:
         path: with variables filled in, so that anyone may have written it.
@@ -55,17 +54,15 @@ def contained_path(path: str, key: str, template: object, reading: bool = False)
 
     Raises ConfigValueError for a path that leads elsewhere.
     """
-    directories, trial = allowed_directories(), current_trial()
-    if directories is None or not path.strip():
-        return path if trial is None or not path.strip() else trial.file_path(path)
-    found = real_path_within(path, directories, reading)
+    directories = allowed_directories()
+    found = path if directories is None or not path.strip() else real_path_within(path, directories, reading)
     if found is None:
         logger.warning("'%s' is %r; with its variables it leads out of the directories that '%s' in the user file "
                        "allows. Nothing was read or written.", key, template, DIRECTORIES_KEY)
         shown = _without_folders(str(template))
         raise ConfigValueError(f"the path of '{key}', {shown!r} with its variables, leads out of the directories that "
                                f"'{DIRECTORIES_KEY}' in the user file allows", json_path=key)
-    return found if trial is None else trial.file_path(path)
+    return current_outside().path(found)
 
 
 def real_path_within(path: str, directories: Sequence[str], any_case: bool = False) -> str | None:

@@ -146,7 +146,7 @@ class ImageDescriber:
             for message in self._messages[:index + 1] if not isinstance(message, VisionNote)]
         material = [
             config_utils.get_current_username(), context.api_key,
-            context.request_id if context.discussion_id or context.request.trial is not None else "",
+            context.request_id if context.discussion_id or not context.request.outside.remembers else "",
             handler.endpoint_name, handler.service.presetname, handler.max_tokens,
             # An absent name stays null, so that descriptions stored by earlier versions are found.
             *(ENDPOINT.value(handler.endpoint_config, key) if ENDPOINT.has(handler.endpoint_config, key) else None

@@ -303,6 +303,17 @@ def test_what_is_written_is_read_again_and_nothing_else(lab):
     assert "did not exist" in str(lab.failures(READ, scoped_variables=["notes"], expect={"answer": "old"}))
 
 
+def test_a_file_of_the_public_folder_is_found_from_anywhere(lab, tmp_path, monkeypatch):
+    """As for a client; the test gives its text, and the real one is not read."""
+    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path / "public"))
+    (tmp_path / "public" / "texts").mkdir(parents=True)
+    (tmp_path / "public" / "texts" / "b.md").write_text("secret", encoding="utf-8")
+    nodes = {**READ, "filepath": "texts/A.md"}, {**READ, "title": "Other", "filepath": "texts/b.md"}
+
+    assert lab.failures(*nodes, files={str(tmp_path / "public" / "texts" / "a.md"): "shipped"}, expect={
+        "outputs": {"Read": "shipped", "Other": {"matches": "did not exist"}}}) == {}
+
+
 def test_a_real_file_is_not_read(lab, tmp_path):
     real = tmp_path / "real.txt"
     real.write_text("secret", encoding="utf-8")

@@ -6,14 +6,13 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.handlers.base.base_llm_api_handler import TOKENS_AROUND_CHOICE
-from Middleware.llmapis.transport import get_transport
+from Middleware.models.outside import REAL, Outside
 from Middleware.models.process import Process
 from Middleware.models.request_context import request_scope
 from Middleware.services.llm_calls import answer_choices
@@ -154,13 +153,13 @@ def test_without_a_text_nothing_is_constrained(lab: EngineLab, given: object) ->
 # -- the memory of the last choices ------------------------------------------------------------------------------------
 
 def calls_of(lab: EngineLab, *runs: dict[str, Any], said: str = "CODE") -> int:
-    """The number of calls for these runs: keys of the node, or ``message``, ``id`` and ``trial`` of the request."""
+    """The number of calls for these runs: keys of the node, or ``message``, ``id`` and ``outside`` of the request."""
     lab.backend.responder = lambda request: chat_reply(said)
     for run in runs:
         keys = dict(run)
-        message, discussion, trial = keys.pop("message", "hi"), keys.pop("id", None), keys.pop("trial", None)
+        message, discussion, outside = keys.pop("message", "hi"), keys.pop("id", None), keys.pop("outside", REAL)
         lab.workflow("Main", [choose("{chat_user_prompt_last_one}", **{"rememberChoice": True, **keys})])
-        with request_scope(dataclasses.replace(lab.request, trial=trial)):
+        with request_scope(dataclasses.replace(lab.request, outside=outside)):
             assert WorkflowManager.run_custom_workflow("Main", "r-1", discussion, [user(message)]) == said
     return len(lab.backend.requests)
 
@@ -203,10 +202,14 @@ def test_the_memory_holds_no_text_and_is_bounded(lab: EngineLab, caplog: pytest.
     assert [(type(key), len(key), value[0]) for key, value in entries.items()] == [(bytes, 16, 0)] * 2
 
 
-def test_a_trial_asks_each_time(lab: EngineLab) -> None:
-    """The tests of a workflow may give the same prompt different answers."""
-    trial = SimpleNamespace(discussions="", locks="", transport=get_transport(), stub=lambda context: None)
-    assert calls_of(lab, {}, {"trial": trial}, {"trial": trial}) == 3
+class Forgetful(Outside):
+    """The outside of a workflow test, which may give the same prompt different answers."""
+
+    remembers = False
+
+
+def test_a_request_that_remembers_nothing_asks_each_time(lab: EngineLab) -> None:
+    assert calls_of(lab, {}, {"outside": Forgetful()}, {"outside": Forgetful()}) == 3
 
 
 @table("remember, models", [(True, "WMMM"), (False, "WMWMWM")])

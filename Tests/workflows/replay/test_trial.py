@@ -3,11 +3,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from Middleware.models.process import Process, process
+from Middleware.models.request_context import request_scope
 from Middleware.services.run_records.model import RunDocument
+from Middleware.utilities.conversations.discussion_folder import discussions, stored_discussion
 from Middleware.workflows.replay.recording import NodePlace, Recording
 from Middleware.workflows.replay.trial import NotRecordedError, ReplayTrial
 from Tests.services.run_records.made_up import Made
@@ -61,7 +65,7 @@ def replayed(lab: EngineLab, tmp_path: Path, place: NodePlace | None = None, als
     known = Recording(document or recording())
     start = known.at(place) if place is not None else None
     assert place is None or start is not None
-    lab.request.trial = ReplayTrial(known, tmp_path / "trial", "tester", start, also)
+    lab.request.outside = ReplayTrial(known, tmp_path / "trial", "tester", start, also)
     return lab.run_named("Main")
 
 
@@ -118,6 +122,17 @@ def test_each_run_of_a_repeated_node_has_its_own_output() -> None:
     assert known.take(("me/Main", "me/Inner"), 1, "Fetch", "Standard") is None
 
 
+def test_a_replay_reads_and_changes_no_conversation_of_a_user(lab: EngineLab, tmp_path: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever they are stored: in a database, a replay has files of its own."""
+    monkeypatch.setattr("Middleware.models.process._process", Process())
+    process().put(discussions, SimpleNamespace(state=lambda *_: "in a database"))
+    with request_scope(lab.request):
+        assert stored_discussion("talk") == "in a database"
+        lab.request.outside = ReplayTrial(Recording(recording()), tmp_path / "trial", "tester")
+        assert stored_discussion("talk").place.startswith(str(tmp_path / "trial"))
+
+
 def test_the_folders_are_those_of_the_trial(lab: EngineLab, tmp_path: Path) -> None:
     trial = ReplayTrial(Recording(recording()), tmp_path / "trial", "tester")
-    assert trial.transport is None and Path(trial.discussions).is_dir() and Path(trial.locks).is_dir()
+    assert trial.calls_servers and Path(trial.discussions_root).is_dir() and Path(trial.locks_root).is_dir()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.config.keys.node import NODE
-from Middleware.utilities.streaming_utils import stream_static_content, stream_text
+from Middleware.utilities.streaming_utils import stream_static_content
 from Middleware.utilities.text_utils import whole_number
 from Middleware.workflows.models.execution_context import ChildStarter, ExecutionContext, VariableService
 
@@ -65,8 +65,8 @@ class BaseHandler(ABC):
     def handle(self, context: ExecutionContext) -> object:
         """Run one node. Return a string, a tool-call dict, another JSON value, or a generator of chunk dicts."""
 
-    def stand_in(self, context: ExecutionContext, output: object) -> object:
-        """Return ``output`` in place of running the node, with what the node does to the run besides."""
+    def use_output(self, context: ExecutionContext, output: object) -> object:
+        """Return ``output`` without running the node, after changing the run as the node would have done."""
         return output
 
     @classmethod
@@ -111,7 +111,4 @@ class BaseHandler(ABC):
         """Return ``text`` as the node's result: for a streaming client a stream of words, paced for reading."""
         if not context.stream:
             return text
-        # Workflow tests do not wait for a reader.
-        if context.request.trial is not None:
-            return stream_text(text)
-        return stream_static_content(text, context.request.cancel_scope)
+        return stream_static_content(text, context.request.cancel_scope, context.request.outside.paced)

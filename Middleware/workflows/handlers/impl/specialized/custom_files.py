@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.request_context import current_outside
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.paths import get_root_public_directory
 from Middleware.utilities.file_utils import CUSTOM_FILE_MODES, load_custom_file, resolve_file_path, save_custom_file
@@ -43,8 +44,8 @@ class GetCustomFileHandler(BaseHandler):
         if problem:
             return problem
         delimiter, custom = self._optional(context, "delimiter"), self._optional(context, "customReturnDelimiter")
-        path = contained_path(_path_meant(context, self.text(context, "filepath")), "filepath",
-                              self.value(context, "filepath"), reading=True)
+        path = contained_path(_path_meant(self.text(context, "filepath")), "filepath", self.value(context, "filepath"),
+                              reading=True)
         try:
             return load_custom_file(
                 path, delimiter if delimiter is not None else custom or "\n",
@@ -101,13 +102,18 @@ class SaveCustomFileHandler(BaseHandler):
         return ""
 
 
-def _path_meant(context: ExecutionContext, path: str) -> str:
+def _path_meant(path: str) -> str:
     """Return ``path``, or its counterpart below the public root if the working directory holds no such file."""
     # The files that come with a configuration are found wherever the server was started.
     plain = resolve_file_path(path)
-    if context.request.trial is not None or not path.strip() or os.path.isabs(plain) or find_file_ignoring_case(plain):
+    if not path.strip() or os.path.isabs(plain) or _exists(plain):
         return path
-    return find_file_ignoring_case(os.path.join(get_root_public_directory(), plain)) or path
+    counterpart = os.path.join(get_root_public_directory(), plain)
+    return counterpart if _exists(counterpart) else path
+
+
+def _exists(path: str) -> bool:
+    return find_file_ignoring_case(current_outside().path(path)) is not None
 
 
 def _count_problem(counts: Mapping[str, object]) -> str:

@@ -53,7 +53,7 @@ class ImageProcessorHandler(BaseHandler):
         kept = self.value(context, "saveVisionResponsesToDiscussionId") and is_flat_name(context.discussion_id)
         return self._describe_kept(context) if kept else self._describe_all(context)
 
-    def stand_in(self, context: ExecutionContext, output: object) -> object:
+    def use_output(self, context: ExecutionContext, output: object) -> object:
         """Return ``output``, and insert it into the conversation as the node would have done with a description."""
         messages = _sent_messages(context)
         places = [index for index, message in enumerate(messages) if images_of(message)]
