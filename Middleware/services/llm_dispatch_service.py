@@ -6,12 +6,13 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
 from Middleware.models.messages import Message
+from Middleware.models.node_context import NodeContext
 from Middleware.models.request_context import first_logged, report
 from Middleware.services.llm_calls import message_selection as selection
 from Middleware.services.llm_calls.answer_choices import chosen, chosen_before, key_of, names_choice
@@ -34,9 +35,6 @@ from Middleware.utilities.prompt_extraction_utils import (
 )
 from Middleware.utilities.text_utils import estimate_message, rough_estimate_token_length
 
-if TYPE_CHECKING:
-    from Middleware.workflows.models.execution_context import ExecutionContext
-
 logger = logging.getLogger(__name__)
 
 
@@ -44,7 +42,7 @@ class LLMDispatchService:
     """The only way in which nodes call their LLM."""
 
     @staticmethod
-    def dispatch(context: ExecutionContext, llm_takes_images: bool = False, max_images: int = 0,
+    def dispatch(context: NodeContext, llm_takes_images: bool = False, max_images: int = 0,
                  structured_output_schema: Mapping[str, object] | None = None) -> object:
         """Call the LLM of the node in ``context``.
 
@@ -59,7 +57,7 @@ class LLMDispatchService:
 class _Call:
     """One call while its request is being prepared."""
 
-    def __init__(self, context: ExecutionContext, llm_takes_images: bool, max_images: int,
+    def __init__(self, context: NodeContext, llm_takes_images: bool, max_images: int,
                  schema: Mapping[str, object] | None) -> None:
         handler = context.llm_handler
         if handler is None or handler.llm is None:

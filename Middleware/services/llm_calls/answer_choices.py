@@ -7,18 +7,15 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from Middleware.llmapis.handlers.base.base_llm_api_handler import CHOICE_FIELD
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.models.node_context import NodeContext
 from Middleware.models.process import process
 from Middleware.services.prompt_categorization_service import match_category
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.streaming_utils import remove_thinking_from_text
-
-if TYPE_CHECKING:
-    from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +26,7 @@ REMEMBERED_SECONDS = 600.0
 MAX_REMEMBERED = 1000
 
 
-def choices_of(context: ExecutionContext) -> tuple[str, ...]:
+def choices_of(context: NodeContext) -> tuple[str, ...]:
     """Return the texts of the node's ``answerChoices``, without dashes of a list, and without repetitions."""
     given = NODE.value(context.config, KEY)
     if not given:
@@ -84,7 +81,7 @@ def chosen_before() -> ChosenBefore:
     return process().one(ChosenBefore)
 
 
-def key_of(context: ExecutionContext, handler: LlmHandler, sent: Mapping[str, object],
+def key_of(context: NodeContext, handler: LlmHandler, sent: Mapping[str, object],
            choices: tuple[str, ...]) -> bytes | None:
     """Return the hash of a call; None for a node that is to ask each time."""
     if not (NODE.flag(context.config, "rememberChoice") and context.request.outside.remembers):

@@ -4,20 +4,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.api_types import CLAUDE_MESSAGES
 from Middleware.llmapis.handlers.base.base_llm_api_handler import grammar_field, usable_field
+from Middleware.models.node_context import NodeContext
 from Middleware.services.llm_calls.answer_choices import KEY as CHOICES_KEY
 from Middleware.services.llm_calls.answer_choices import choices_of
 from Middleware.services.llm_calls.tool_enforcement import ToolDemand
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.node import NODE
-
-if TYPE_CHECKING:
-    from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +40,7 @@ class AnswerShape:
     constraint: str = ""
 
     @staticmethod
-    def of(context: ExecutionContext, schema: Mapping[str, object] | None = None) -> AnswerShape:
+    def of(context: NodeContext, schema: Mapping[str, object] | None = None) -> AnswerShape:
         """Return the shape for the node in ``context``; ``schema`` is given by code and replaces the node's file.
 
         Raises ConfigurationError for an unusable schema file, for a node with two constraints, and for a node with a
@@ -72,7 +69,7 @@ class AnswerShape:
         return AnswerShape(schema, tools, choice)
 
 
-def _require_choices_alone(context: ExecutionContext) -> None:
+def _require_choices_alone(context: NodeContext) -> None:
     for key, given in ((SCHEMA_KEY, NODE.value(context.config, SCHEMA_KEY)),
                        ("allowTools", NODE.flag(context.config, "allowTools"))):
         if given:
@@ -80,7 +77,7 @@ def _require_choices_alone(context: ExecutionContext) -> None:
                                    expected="one of the two")
 
 
-def _node_schema(context: ExecutionContext) -> Mapping[str, object] | None:
+def _node_schema(context: NodeContext) -> Mapping[str, object] | None:
     name = NODE.value(context.config, SCHEMA_KEY)
     if name is None or name == "":
         return None
@@ -95,7 +92,7 @@ def _node_schema(context: ExecutionContext) -> Mapping[str, object] | None:
     return schema
 
 
-def _takes_schema(context: ExecutionContext) -> bool:
+def _takes_schema(context: NodeContext) -> bool:
     """Return whether the endpoint's handler supports a schema."""
     declared = API_TYPE.value(_api_type(context), "structuredOutput")
     # Claude's API has no field for a schema.
@@ -104,19 +101,19 @@ def _takes_schema(context: ExecutionContext) -> bool:
     return usable_field(declared) is not None
 
 
-def _chat(context: ExecutionContext) -> bool:
+def _chat(context: NodeContext) -> bool:
     return context.llm_handler is not None and context.llm_handler.takes_message_collection
 
 
-def _is_claude(context: ExecutionContext) -> bool:
+def _is_claude(context: NodeContext) -> bool:
     return bool(API_TYPE.value(_api_type(context), "type") == CLAUDE_MESSAGES)
 
 
-def _api_type(context: ExecutionContext) -> Mapping[str, object]:
+def _api_type(context: NodeContext) -> Mapping[str, object]:
     handler = context.llm_handler
     return handler.llm.settings.api_type if handler is not None and handler.llm is not None else {}
 
 
-def _warn_ignored(context: ExecutionContext) -> None:
+def _warn_ignored(context: NodeContext) -> None:
     logger.warning("Node '%s': the API type of endpoint '%s' takes no schema; %s is ignored.", context.node_name,
                    context.llm_handler.endpoint_name if context.llm_handler else "", SCHEMA_KEY)

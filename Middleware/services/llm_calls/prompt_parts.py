@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles, alternating_turns, joined_contents
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage
 from Middleware.models.messages import Message
+from Middleware.models.node_context import NodeContext
 from Middleware.models.process import process
 from Middleware.services.llm_calls.message_selection import MESSAGE_OVERHEAD
 from Middleware.utilities import prompt_template_utils as templates
@@ -20,9 +21,6 @@ from Middleware.utilities.config.keys.node import EXAMPLE_TURN, NODE
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.prompt_extraction_utils import leading_systems
 from Middleware.utilities.text_utils import estimate_message, message_text, nearest, rough_estimate_token_length
-
-if TYPE_CHECKING:
-    from Middleware.workflows.models.execution_context import ExecutionContext
 
 LATE_SYSTEM, LATE_INSTRUCTION, EXAMPLES = (
     NODE[name].name for name in ("lateSystemPrompt", "lateInstruction", "exampleTurns"))
@@ -58,7 +56,7 @@ class PromptParts:
                                for key in (LATE_SYSTEM, LATE_INSTRUCTION))
         return PromptParts(system, instruction, tuple(_example_messages(node.get(EXAMPLES) or (), fill)))
 
-    def staying(self, context: ExecutionContext) -> PromptParts:
+    def staying(self, context: NodeContext) -> PromptParts:
         """Return the parts so that the text in front stays at its message, if the node in ``context`` wants that."""
         if not (self.late_system and NODE.flag(context.config, "lateSystemPromptStays") and context.discussion_id
                 and context.run is not None and context.request.outside.remembers):
