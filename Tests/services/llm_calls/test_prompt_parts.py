@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.outside import REAL, Outside
 from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext
 from Middleware.services.llm_calls.prompt_parts import NO_PARTS, PromptParts, prompt_templates
@@ -260,7 +261,7 @@ class Talk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **node: Any) -> None:
         monkeypatch.setattr("Middleware.models.process._process", Process())
-        self.text, self.messages = "N", [m("user", "1")]
+        self.text, self.messages, self.outside = "N", [m("user", "1")], REAL
         self.node = {"systemPrompt": "S", "lateSystemPromptStays": True, "lateInstruction": "I",
                      "lastMessagesToSendInsteadOfPrompt": 6, **node}
 
@@ -268,7 +269,7 @@ class Talk:
         for text in more:
             role = "assistant" if self.messages[-1]["role"] == "user" else "user"
             self.messages.append(m(role, text))
-        request = RequestContext()
+        request = RequestContext(outside=self.outside)
         run = RunRequest(request=request, workflow_id="w", workflow_name="W", nodes=[], variables={}, folder="f",
                          messages=[], discussion_id=discussion)
         arguments = dispatch(self.messages, {**self.node, "lateSystemPrompt": self.text}, chat=chat, request=request,
@@ -305,6 +306,13 @@ def test_it_stays_in_its_own_discussion(monkeypatch: pytest.MonkeyPatch, discuss
     talk = Talk(monkeypatch)
     talk.sent()
     assert talk.sent("2", "3", discussion=discussion)[0] == ("u:N\n\n1" if stays else "u:1")
+
+
+def test_it_moves_on_where_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Talk(monkeypatch)
+    talk.outside = type("Forgetful", (Outside,), {"remembers": False})()
+    talk.sent()
+    assert talk.sent("2", "3") == ["u:1", "a:2", "u:N\n\n3\n\nI"]
 
 
 def test_it_stays_in_the_prompt_of_a_completion_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
