@@ -15,12 +15,12 @@ from Middleware.cli.check.file_kinds import KINDS
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import ConfigFile, Lookups
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.cli.check.node_checks import NodeView, child_folder, child_names, texts_in
+from Middleware.cli.check.node_checks import NodeView, child_folder, child_names, texts_in, views_of
 from Middleware.cli.check.text_checks import variables_in
 from Middleware.cli.check.tree import SETTINGS_WORKFLOWS, reached_workflows, read_tree, settings_like
 from Middleware.cli.check.tree_check import FileOnlyLookups
 from Middleware.cli.check.user_checks import MEMORY_KEYS, UserCheck
-from Middleware.cli.check.workflow_checks import check_workflow, views_of
+from Middleware.cli.check.workflow_checks import check_workflow
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
@@ -103,7 +103,7 @@ class WorkflowCatalog:
             return known
         folder, _, name = loaded.display.removeprefix(FOLDER).removesuffix(".json").rpartition("/")
         # A name with a variable is chosen by the workflow that runs this one.
-        endpoints = dict.fromkeys(name for view in views_of(loaded, lookups) for name in _endpoints(view)
+        endpoints = dict.fromkeys(name for view in views_of(loaded) for name in _endpoints(view)
                                   if "{" not in name)
         self._loaded[loaded.display] = loaded
         summary = self._summaries[loaded.display] = WorkflowSummary(loaded.display, folder, name, len(loaded.nodes),
@@ -112,7 +112,7 @@ class WorkflowCatalog:
 
     def _add_children(self, loaded: LoadedWorkflow, lookups: Lookups) -> None:
         summary = self._summaries[loaded.display]
-        for view in views_of(loaded, lookups):
+        for view in views_of(loaded):
             for child in _children(view, lookups):
                 if child.path and child.path not in summary.children:
                     summary.children.append(child.path)
@@ -183,7 +183,7 @@ def _models(user: str) -> Iterator[tuple[WorkflowUse, str]]:
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 def _described(summary: WorkflowSummary, loaded: LoadedWorkflow, lookups: Lookups) -> Workflow:
-    views = views_of(loaded, lookups)
+    views = views_of(loaded)
     source = lookups.source(loaded.path)
     answering = next((view.index for view in views if is_responder(view.node)), len(views) - 1)
     nodes = []

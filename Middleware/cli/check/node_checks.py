@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from Middleware.cli.check.findings import Finding
@@ -17,6 +18,8 @@ from Middleware.utilities.config.declarations import MOST_TOKENS, ConfigKey, as_
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import COMMON_KEYS, NODE
 from Middleware.utilities.config.workflows import LoadedWorkflow
+from Middleware.utilities.text_utils import nearest
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.tools.curl.options import Argument, may_name_file, names_option, read_arguments, refusal
 
@@ -83,6 +86,31 @@ def node_label(index: int, node: Mapping[str, object]) -> str:
     """Return how a message names a node of a workflow, which has the number ``index``, from 0."""
     name = node.get("title") or node.get("agentName")
     return f"node {index + 1}" + (f" '{shortened(name, 40)}'" if isinstance(name, str) else "")
+
+
+def views_of(loaded: LoadedWorkflow) -> list[NodeView]:
+    """Return the nodes of a workflow with the declarations of their types."""
+    return [_view(loaded, index, node) for index, node in enumerate(loaded.nodes)]
+
+
+def _view(loaded: LoadedWorkflow, index: int, node: Mapping[str, Any]) -> NodeView:
+    written = node.get("type", "Standard")
+    known = isinstance(written, str) and written in node_types()
+    runs_as = written if known else "Standard"
+    # A misspelt type runs as Standard, but its author wrote the keys of the type that was meant.
+    meant = runs_as if known else nearest_type(written) or "Standard"
+    return NodeView(loaded, index, node, runs_as, keys_of(meant, node_types()[meant]), not known)
+
+
+@cache
+def keys_of(node_type: str, handler: type[BaseHandler]) -> Mapping[str, ConfigKey]:
+    """Return the keys of a node type, common ones included, by name."""
+    return {**COMMON, **{key.name: key for key in handler.KEYS[node_type]}}
+
+
+def nearest_type(written: object) -> str:
+    """Return the node type that was probably meant; empty if none is near."""
+    return nearest(written, node_types(), 0.6) if isinstance(written, str) else ""
 
 
 def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[tuple[str, str, bool]]:

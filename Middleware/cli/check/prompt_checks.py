@@ -9,11 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.cli.check.call_checks import passed_text
 from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.flow import UNKNOWN, Flow, Value
 from Middleware.cli.check.lookups import Lookups
-from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label, texts_in
-from Middleware.cli.check.text_checks import variables_in
+from Middleware.cli.check.node_checks import NodeView, child_workflows, views_of
 from Middleware.llmapis.call_turns import group_of, model_of, server_of
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.declarations import number_from
@@ -23,21 +22,9 @@ from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.prompt_extraction_utils import block_size
 from Middleware.utilities.templates.substitution import Field, SubstitutionError, parse
-from Middleware.workflows.handlers.registry import node_types
-from Middleware.workflows.processors.workflows_processor import find_responder
 
-TIMES = frozenset({"current_time_12h", "current_time_24h", "time_context_summary"})
-_OUTPUT, _INPUT = (re.compile(rf"agent([1-9][0-9]{{0,3}}){kind}") for kind in ("Output", "Input"))
 _CONVERSATION = re.compile(r"(?:chat|templated)_user_prompt_\w+|messages")
 _JINJA_TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
-# Nodes that only pass on or take apart the texts in their keys.
-PASSING_ON = frozenset({"StaticResponse", "StringConcatenator", "DelimitedChunker", "JsonExtractor",
-                        "TagTextExtractor"})
-# Nodes whose output does not change with the conversation: a number, TRUE or FALSE, a text file such as a persona.
-STEADY = frozenset({"ArithmeticProcessor", "Conditional", "GetCustomFile", "SaveCustomFile", "WorkflowLock",
-                    "ConversationChunkProcessor"})
-# How deep workflows that run each other are followed.
-MAX_DEPTH = 10
 
 COUNT, LIMIT = "lastMessagesToSendInsteadOfPrompt", "lastMessagesToSendInsteadOfPromptMaxTokenSize"
 BLOCK_SIZE = "messageBlockSize"
@@ -52,38 +39,34 @@ MOST_CONSTANT = 300
 _AFTER = "so that the server reads the whole conversation after it again"
 
 
-_Calls = Mapping[str, list[tuple[NodeView, Lookups]]]
-"""By the file of a workflow: the nodes that run it."""
-
-
 class Beginnings:
     """The prompts of all LLM nodes that one user reaches."""
 
-    def __init__(self) -> None:
-        self._nodes: list[tuple[NodeView, Lookups]] = []
-        self._calls: _Calls = defaultdict(list)
+    def __init__(self, lookups: Lookups) -> None:
+        self._lookups = lookups
+        self._prompts: list[_Prompt] = []
+        self._callers: dict[str, list[tuple[Flow, NodeView]]] = defaultdict(list)
 
-    def add(self, views: Iterable[NodeView], lookups: Lookups) -> None:
+    def add(self, loaded: LoadedWorkflow) -> None:
         """Add the nodes of a workflow."""
-        for view in views:
-            for child in child_workflows(view, lookups) or ():
-                self._calls[child.display].append((view, lookups))
+        flow = Flow(loaded, self._lookups, self._callers)
+        for view in views_of(loaded):
+            for child in child_workflows(view, self._lookups) or ():
+                self._callers[child.display].append((flow, view))
             if "systemPrompt" in view.keys:
-                self._nodes.append((view, lookups))
+                self._prompts.append(_Prompt(view, flow))
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings about all nodes."""
-        for view, lookups in self._nodes:
-            prompt = _Prompt(view, lookups, self._calls)
+        files: dict[str, list[_Place]] = defaultdict(list)
+        for prompt in self._prompts:
             yield from prompt.constant_text_last()
-            if _messages_follow(view):
+            if _messages_follow(prompt.view):
                 yield from prompt.changing_beginning()
                 yield from prompt.sliding_window()
-        files: dict[str, list[_Place]] = defaultdict(list)
-        for view, lookups in self._nodes:
-            endpoint = lookups.endpoint_config(_endpoint_name(view))
+            endpoint = self._lookups.endpoint_config(_endpoint_name(prompt.view))
             if endpoint is not None:
-                files[view.loaded.display].append(_Place(view, endpoint))
+                files[prompt.view.loaded.display].append(_Place(prompt.view, endpoint))
         for places in files.values():
             yield from _different_beginnings(places)
             yield from _alternating_models(places)
@@ -181,8 +164,7 @@ class _Prompt:
     """The prompt of one LLM node."""
 
     view: NodeView
-    lookups: Lookups
-    calls: _Calls
+    flow: Flow
 
     def changing_beginning(self) -> Iterator[Finding]:
         """Yield what changes in front of the messages."""
@@ -191,28 +173,27 @@ class _Prompt:
         yield from self._changing(EXAMPLES, "an example holds", examples)
 
     def _changing(self, key: str, subject: str, texts: Iterable[object]) -> Iterator[Finding]:
-        found = self._origins(texts)
-        time = next((name for name in found if name in TIMES), "")
-        if time:
-            yield self.view.advice(key, f"{subject} the time ({{{time}}}), which changes from call to call, {_AFTER}",
-                                   "the time in 'lateSystemPrompt'; the date may stay")
-        others = [label for label in found if label not in TIMES]
-        if others:
-            yield self.view.advice(key, f"{subject} the output of {others[0]}, which changes from call to call, "
+        value = UNKNOWN.of(map(self._value, texts))
+        if value.time:
+            yield self.view.advice(key, f"{subject} the time ({{{value.time}}}), which changes from call to call, "
+                                   f"{_AFTER}", "the time in 'lateSystemPrompt'; the date may stay")
+        if value.writer is not None:
+            file, label = value.writer
+            where = "" if file == self.view.loaded.display else (
+                f" of workflow {quoted(file.removeprefix('Workflows/').removesuffix('.json'))}")
+            yield self.view.advice(key, f"{subject} the output of {label}{where}, which changes from call to call, "
                                    f"{_AFTER}", "that output in 'lateSystemPrompt'")
 
-    def _origins(self, texts: Iterable[object]) -> list[str]:
-        origins = _Origins(self.view.loaded, self.lookups, self.calls, self.view.loaded.display)
-        jinja = NODE.flag(self.view.node, "jinja2")
-        return [one for text in texts for one in origins.of_text(text, jinja, self.view.index)]
+    def _value(self, text: object) -> Value:
+        return self.flow.text(text, NODE.flag(self.view.node, "jinja2"), self.view.index)
 
     def sliding_window(self) -> Iterator[Finding]:
         """Yield a finding if each new message moves the beginning of what is sent."""
         node = self.view.node
         # Without a user, the size for all nodes is not known; and a variable may give it.
-        if not self.lookups.has_user or "{" in str(node.get(BLOCK_SIZE)):
+        if not self.flow.lookups.has_user or "{" in str(node.get(BLOCK_SIZE)):
             return
-        if block_size(node, USER.value(self.lookups.user_file().content, BLOCK_SIZE)) > 1:
+        if block_size(node, USER.value(self.flow.lookups.user_file().content, BLOCK_SIZE)) > 1:
             return
         count, limit = (number_from(node.get(key), whole=True) for key in (COUNT, LIMIT))
         written = node.get(LIMIT)
@@ -242,7 +223,7 @@ class _Prompt:
                     constant += len(literal)
                     continue
                 name = next((one for one in names if _CONVERSATION.fullmatch(one) or (
-                    key == EXAMPLES and self._origins([f"{{{one}}}"]))), "")
+                    key == EXAMPLES and self._value(f"{{{one}}}").changes)), "")
                 where = key if name else ""
         if constant > MOST_CONSTANT:
             yield self.view.advice(where, f"{constant} characters that never change stand behind {{{name}}}, so that "
@@ -251,7 +232,7 @@ class _Prompt:
                                    "text that never changes in 'systemPrompt', or at the beginning of 'prompt'")
 
     def _variables(self) -> Mapping[str, object]:
-        return {**self.lookups.user_variables(), **self.view.loaded.variables}
+        return {**self.flow.lookups.user_variables(), **self.view.loaded.variables}
 
 
 def example_texts(node: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -288,81 +269,3 @@ def _jinja_pieces(text: str) -> Iterator[tuple[str, list[str]]]:
         depth += (word in ("if", "for")) - (word in ("endif", "endfor"))
         end = tag.end()
     yield text[end:], []
-
-
-@dataclass(frozen=True)
-class _Origins:
-    """Where the changing parts of texts in one workflow come from.
-
-    Attributes:
-        calls: who runs which workflow.
-        root: the file whose prompt it is.
-        within: the files of the workflows that run this one.
-        caller: the node that runs this one, if only that one matters.
-    """
-
-    loaded: LoadedWorkflow
-    lookups: Lookups
-    calls: _Calls
-    root: str
-    within: tuple[str, ...] = ()
-    caller: tuple[_Origins, NodeView] | None = None
-
-    def of_text(self, text: object, jinja: bool, index: int, depth: int = 0) -> list[str]:
-        """Return the names of times, and the nodes that write something, in a text of the node ``index``."""
-        found: list[str] = []
-        variables = {**self.lookups.user_variables(), **self.loaded.variables}
-        for name in variables_in(text, jinja) if isinstance(text, str) else ():
-            own = variables.get(name)
-            # A variable of the file or of the user may itself hold variables, one level deep.
-            for inner in variables_in(own, jinja=False) if isinstance(own, str) else (name,):
-                output, passed = _OUTPUT.fullmatch(inner), _INPUT.fullmatch(inner)
-                if inner in TIMES:
-                    found.append(inner)
-                elif output is not None and int(output[1]) <= index:
-                    found += self._of_node(int(output[1]) - 1, depth + 1)
-                elif passed is not None:
-                    found += self._of_input(int(passed[1]), depth + 1)
-        return list(dict.fromkeys(found))
-
-    def _of_input(self, number: int, depth: int) -> list[str]:
-        """Return the same for what the nodes pass that run the workflow."""
-        # Workflows that run each other in a circle are reported themselves.
-        if depth > MAX_DEPTH:
-            return []
-        callers = [self.caller] if self.caller is not None else [
-            (_Origins(view.loaded, lookups, self.calls, self.root), view)
-            for view, lookups in self.calls.get(self.loaded.display, ())]
-        return [one for origins, view in callers for one in origins.of_text(
-            passed_text(view, number), NODE.flag(view.node, "jinja2"), view.index, depth)]
-
-    def _of_node(self, index: int, depth: int) -> list[str]:
-        node = self.loaded.nodes[index]
-        node_type = node.get("type", "Standard")
-        if depth > MAX_DEPTH or node_type in STEADY or not isinstance(node_type, str):
-            return []
-        if node_type in PASSING_ON:
-            texts = texts_in(node, "", frozenset())
-            return [one for _, text, _ in texts for one in self.of_text(text, NODE.flag(node, "jinja2"), index, depth)]
-        # An unknown type is reported itself, and nobody knows what such a node would write.
-        if node_type not in node_types():
-            return []
-        label = node_label(index, node)
-        if self.loaded.display != self.root:
-            label += f" of workflow {quoted(self.loaded.display.removeprefix('Workflows/').removesuffix('.json'))}"
-        view = NodeView(self.loaded, index, node, node_type, node_types()[node_type].TABLES[node_type])
-        if "workflowName" in view.keys or "conditionalWorkflows" in view.keys:
-            within = (*self.within, self.loaded.display)
-            # Workflows that run each other in a circle are reported themselves.
-            children = [loaded for loaded in child_workflows(view, self.lookups) or [] if loaded.display not in within]
-            found = [one for loaded in children
-                     for one in _Origins(loaded, self.lookups, self.calls, self.root, within, (self, view)).of_result(
-                         depth + 1)]
-            # The time is named as such; for the rest, the node of this file is what its reader sees.
-            return [one for one in found if one in TIMES] + ([label] if any(one not in TIMES for one in found) else [])
-        return [label]
-
-    def of_result(self, depth: int) -> list[str]:
-        """Return the same for the result of the whole workflow."""
-        nodes = self.loaded.nodes
-        return self._of_node(find_responder(nodes), depth) if nodes else []

@@ -9,9 +9,8 @@ from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import FOLDER_CUTOFF, Lookups, files_in, folders_in
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.cli.check.node_checks import child_folder, child_names
+from Middleware.cli.check.node_checks import child_folder, child_names, views_of
 from Middleware.cli.check.user_checks import UserCheck
-from Middleware.cli.check.workflow_checks import views_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
@@ -244,7 +243,7 @@ def followed(first: Iterable[WorkflowReference], lookups: Lookups) -> Iterator[L
             continue
         known.add(loaded.display)
         yield loaded
-        waiting += _children(loaded, lookups)
+        waiting += _children(loaded)
         # The check of the workflow just yielded may have looked up settings files, which name workflows too.
         waiting += [WorkflowReference(str(file.content[key])) for file in lookups.settings_files()
                     for key in SETTINGS_WORKFLOWS
@@ -277,8 +276,8 @@ def _shared() -> Iterator[WorkflowReference]:
             yield WorkflowReference(*selection)
 
 
-def _children(loaded: LoadedWorkflow, lookups: Lookups) -> Iterator[WorkflowReference]:
-    for view in views_of(loaded, lookups):
+def _children(loaded: LoadedWorkflow) -> Iterator[WorkflowReference]:
+    for view in views_of(loaded):
         folder = child_folder(view)
         if folder is None:
             continue

@@ -21,7 +21,7 @@ from Middleware.cli.check.prompt_checks import Beginnings
 from Middleware.cli.check.scope import EVERYTHING, Scope
 from Middleware.cli.check.tree import Tree, TreeFile, reached_workflows, read_tree, settings_like
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
-from Middleware.cli.check.workflow_checks import check_workflow, views_of
+from Middleware.cli.check.workflow_checks import check_workflow
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
@@ -246,7 +246,7 @@ class TreeCheck:
 
     def _workflows(self, user: str, check: UserCheck, lookups: Lookups, tree: Tree) -> None:
         reached = self.result.workflows[user] = {}
-        beginnings = Beginnings()
+        beginnings = Beginnings(lookups)
         for loaded in reached_workflows(check, lookups, self._workflow_files):
             if loaded.display in self._settings or (not loaded.nodes and settings_like(loaded.variables)):
                 # The file can be selected because it is in the shared folder, but it is not a workflow.
@@ -258,7 +258,7 @@ class TreeCheck:
                 self._source(tree.files[loaded.display])
             self._add(check_workflow(loaded, lookups), user)
             self._inputs.add(loaded, lookups)
-            beginnings.add(views_of(loaded, lookups), lookups)
+            beginnings.add(loaded)
         if not self._at_start:
             self._add(self._locate(beginnings.findings()), user)
             self._tests(user, reached, tree)
@@ -290,7 +290,8 @@ class TreeCheck:
     # -- the rest ----------------------------------------------------------------------------------------------------
     def _unreached(self, tree: Tree) -> None:
         variables = {name for file in tree.of_kind("user") for name in _variables(self._sources[file.display].content)}
-        lookups, beginnings = FileOnlyLookups(variables), Beginnings()
+        lookups = FileOnlyLookups(variables)
+        beginnings = Beginnings(lookups)
         for file in tree.of_kind("workflow"):
             if file.display not in self._users:
                 self._pause()
@@ -310,8 +311,7 @@ class TreeCheck:
             return
         yield from check_workflow(loaded, lookups)
         self._inputs.add(loaded, lookups)
-        beginnings.add(views_of(loaded, lookups), lookups)
-
+        beginnings.add(loaded)
 
     def _unpassed_inputs(self) -> Iterator[Finding]:
         """Yield the inputs of workflows that callers do not pass; of the users who are checked, all callers are known.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from Middleware.cli.check.call_checks import check_request_inputs
 from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.flow import Flow, Value
 from Middleware.cli.check.lookups import (
     FOLDER_CUTOFF,
     ConfigFile,
@@ -18,7 +19,7 @@ from Middleware.cli.check.lookups import (
 )
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, EMBEDDINGS_EXPECTED, HELPERS, MEMORY_KEY
 from Middleware.cli.check.prompt_checks import odd_block_size
-from Middleware.cli.check.value_checks import check_category_prompt, result_of
+from Middleware.cli.check.value_checks import check_category_prompt
 from Middleware.exceptions import ConfigurationError
 from Middleware.services.prompt_categorization_service import UNKNOWN, match_category
 from Middleware.utilities import config_utils
@@ -222,9 +223,8 @@ class UserCheck:
                            "'categorizationWorkflow' with the name of a workflow", problem.suggestion)
             return
         loaded = self._lookups.own_workflow(chooser)
-        said = result_of(loaded, self._lookups) if loaded is not None else None
-        if said is not None and (said.is_open or any(match_category(text, list(routing)) is None
-                                                     for text in said.texts.values())):
+        said = Flow(loaded, self._lookups).result() if loaded is not None else Value()
+        if said.is_open or any(match_category(text, list(routing)) is None for text in (said.texts or {}).values()):
             yield self._at("warning", "routingConfig", f"the answer of workflow {quoted(chooser)} may name no category "
                            f"of the routing {quoted(name)} ({', '.join(routing)}), and there is no workflow "
                            f"{DEFAULT_WORKFLOW}, which would run then; the request fails", "a workflow "

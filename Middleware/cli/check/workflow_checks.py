@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from Middleware.cli.check.call_checks import check_child_answers, check_loop, check_request_inputs
 from Middleware.cli.check.condition_checks import check_condition
@@ -14,14 +13,16 @@ from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, path_of
 from Middleware.cli.check.memory_checks import check_memory, check_memory_node
 from Middleware.cli.check.node_checks import (
-    COMMON,
     NodeView,
     check_answer_choices,
     check_curl_node,
     check_response_limit,
     check_targets,
     child_workflows,
+    keys_of,
+    nearest_type,
     texts_in,
+    views_of,
 )
 from Middleware.cli.check.prompt_checks import check_block_size, check_relative_times
 from Middleware.cli.check.text_checks import (
@@ -71,25 +72,10 @@ def check_workflow(loaded: LoadedWorkflow, lookups: Lookups) -> list[Finding]:
     return all_located([*check.file(), *check.nodes(), *needs], lookups, loaded)
 
 
-def views_of(loaded: LoadedWorkflow, lookups: Lookups) -> list[NodeView]:
-    """The nodes of a workflow with the declarations of their types."""
-    return _Check(loaded, lookups).views()
-
-
-def _named(node_type: str) -> tuple[str, type[BaseHandler]]:
-    return node_type, node_types()[node_type]
-
-
-@cache
-def _keys(node_type: str, handler: type[BaseHandler]) -> Mapping[str, ConfigKey]:
-    """Return the keys of a node type, common ones included, by name."""
-    return {**COMMON, **{key.name: key for key in handler.KEYS[node_type]}}
-
-
 @cache
 def _all_keys(types: tuple[tuple[str, type[BaseHandler]], ...]) -> frozenset[str]:
     """Return the names that mean something in a node of any type."""
-    return NOISE.union(*(_keys(*named) for named in types))
+    return NOISE.union(*(keys_of(*named) for named in types))
 
 
 @dataclass
@@ -146,7 +132,7 @@ class _Check:
 
     # -- its nodes ---------------------------------------------------------------------------------------------------
     def nodes(self) -> Iterator[Finding]:
-        for view in self.views():
+        for view in views_of(self.loaded):
             yield from self._node_keys(view)
             yield from self._texts(view)
             for check in NODE_CHECKS:
@@ -163,18 +149,7 @@ class _Check:
 
     def memory(self) -> Iterator[Finding]:
         """Yield findings about other files, which memory nodes need."""
-        return check_memory(self.loaded, self.views(), self.lookups)
-
-    def views(self) -> list[NodeView]:
-        return [self._view(index, node) for index, node in enumerate(self.loaded.nodes)]
-
-    def _view(self, index: int, node: Mapping[str, Any]) -> NodeView:
-        written = node.get("type", "Standard")
-        known = isinstance(written, str) and written in node_types()
-        runs_as = written if known else "Standard"
-        # A misspelt type runs as Standard, but its author wrote the keys of the type that was meant.
-        keys = _keys(*_named(runs_as if known else _nearest_type(written) or "Standard"))
-        return NodeView(self.loaded, index, node, runs_as, keys, not known)
+        return check_memory(self.loaded, views_of(self.loaded), self.lookups)
 
     # -- texts -------------------------------------------------------------------------------------------------------
     def _names(self, index: int) -> Names:
@@ -227,11 +202,7 @@ def check_type(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         fails = not view.node.get("endpointName")
         yield view.finding("error" if fails else "warning", "type", f"the type {quoted(written)} is unknown; the "
                            f"node runs as Standard{', and fails without an endpoint' if fails else ''}",
-                           suggestion=_nearest_type(written))
-
-
-def _nearest_type(written: object) -> str:
-    return nearest(written, node_types(), 0.6) if isinstance(written, str) else ""
+                           suggestion=nearest_type(written))
 
 
 def check_tools(view: NodeView, lookups: Lookups) -> Iterator[Finding]:

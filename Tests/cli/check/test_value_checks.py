@@ -36,6 +36,9 @@ def jinja(text: str) -> Node:
     (static("code"), ("Chat",), "error", "which is 'code'"),
     (static("{mode}"), ("fast",), "", ""),
     (static("{mode}"), ("slow",), "error", "which is 'fast'"),
+    # A variable in the text of a variable is filled in, and no further one.
+    (static("{one}"), ("slow",), "error", "which is 'fast'"),
+    (static("{two}"), ("slow",), "", ""),
     (jinja("{{ 'A' if x else 'B' }}"), ("A", "B"), "", ""),
     (jinja("{{ 'A' if x else 'B' if y else 'C' }}\n"), ("A", "B"), "warning", "there is no key 'C' and"),
     (jinja("{% if x %}A{% elif y %}B{% endif %}"), ("A", "B"), "warning", "there is no key an empty text and"),
@@ -51,7 +54,7 @@ def jinja(text: str) -> Node:
     (fork("TRUE", UseDefaultContentInsteadOfWorkflow="", key="x"), ("a",), "other", "")])
 def test_the_keys_cover_the_value(node: Node, keys: tuple[str, ...], severity: str, text: str) -> None:
     lookups = FakeLookups(children=CHILDREN)
-    found = [finding for finding in check(node, fork(*keys), lookups=lookups, mode="fast")
+    found = [finding for finding in check(node, fork(*keys), lookups=lookups, mode="fast", one="{mode}", two="{one}")
              if "nodes[1]" in finding.json_path]
     if severity in ("", "other"):
         assert found == []
