@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from Middleware.utilities.http.pool import ConnectionPool
+from Tests.amounts import DEEP_EXAMPLES, USUAL_EXAMPLES, amount
 from Tests.postgres_lab import database as database
 from Tests.postgres_lab import database_url as database_url
 from Tests.postgres_lab import own_postgres as own_postgres
@@ -38,7 +39,7 @@ MARKED = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true",
-                     help="only unit tests that are fast, with fewer examples in property tests")
+                     help="only unit tests that are fast")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Programs that the tests start inherit that, and tests of signals need it.
     """
-    load_property_profile("dev" if config.getoption("--quick") else "repeatable")
+    load_property_profile()
     pass_over_clients_that_left()
     config.pluginmanager.register(UnclosedDatabases())
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -67,17 +68,17 @@ def pass_over_clients_that_left() -> None:
     socketserver.BaseServer.handle_error = handle_error  # type: ignore[method-assign]
 
 
-def load_property_profile(name: str) -> None:
+def load_property_profile() -> None:
     """Property tests try the same examples in every run, however long a busy machine needs for one; with
-    ``WILMER_FUZZ_SEED`` set, to look for more, others. The profile ``dev`` tries at most 25 of each property."""
+    ``WILMER_FUZZ_SEED`` set, to look for more, others."""
     try:
         from hypothesis import HealthCheck, settings
     except ImportError:  # the environments for clients and real servers have none
         return
     settings.register_profile("repeatable", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow],
-                              derandomize="WILMER_FUZZ_SEED" not in os.environ)
-    settings.register_profile("dev", settings.get_profile("repeatable"), max_examples=25)
-    settings.load_profile(name)
+                              derandomize="WILMER_FUZZ_SEED" not in os.environ,
+                              max_examples=amount(USUAL_EXAMPLES, DEEP_EXAMPLES))
+    settings.load_profile("repeatable")
 
 
 def marker_of(path: Path) -> str | None:

@@ -5,14 +5,9 @@ from typing import Any
 
 from hypothesis import settings
 
-
-def most(count: int) -> int:
-    """Return ``count``, or what the profile ``dev`` allows."""
-    if settings.get_current_profile_name() != "dev":
-        return count
-    return min(count, settings.get_profile("dev").max_examples)
+from Tests.amounts import DEEP, USUAL_EXAMPLES
 
 
 def examples(count: int, **more: Any) -> settings:
-    """Return settings with this number of examples for a property that needs another one than the profile says."""
-    return settings(max_examples=most(count), **more)
+    """Return settings for a property that needs another number of examples than others where deep tests run."""
+    return settings(max_examples=count if DEEP else min(count, USUAL_EXAMPLES), **more)

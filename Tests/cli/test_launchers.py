@@ -16,6 +16,8 @@ from Middleware.utilities import config_utils
 
 ROOT = config_utils.get_project_root_directory_path()
 LAUNCHERS = ["run_waitress", "run_eventlet", "server"]
+# server.py is the same server as run_waitress.py.
+DIFFERENT = [*LAUNCHERS[:2], pytest.param("server", marks=pytest.mark.deep)]
 STUB = """
 import os, runpy, sys, threading, time, types
 launcher = sys.argv[1]
@@ -126,7 +128,7 @@ def test_serves_streams_and_ends_cleanly_on_sigterm(launcher, start, port, folde
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a console event there")
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", DIFFERENT)
 def test_a_stop_right_after_the_start_is_as_orderly(launcher, start, port, monkeypatch):
     monkeypatch.setenv("SLOW_START", "1")
     process = start(launcher, "--User", "ann", "--port", str(port))
@@ -140,7 +142,7 @@ def test_a_stop_right_after_the_start_is_as_orderly(launcher, start, port, monke
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a console event there")
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", DIFFERENT)
 def test_ctrl_c_ends_with_0(launcher, start, port):
     process = start(launcher, "--User", "ann", "--port", str(port))
     ask(port)[0].close()
@@ -150,7 +152,7 @@ def test_ctrl_c_ends_with_0(launcher, start, port):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", DIFFERENT)
 def test_what_is_not_http_is_answered_with_json(launcher, start, port):
     start(launcher, "--User", "ann", "--port", str(port))
     ask(port)[0].close()
@@ -162,7 +164,7 @@ def test_what_is_not_http_is_answered_with_json(launcher, start, port):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", DIFFERENT)
 def test_unknown_user(launcher, start):
     process = start(launcher, "--User", "Zed")
     assert process.wait(15) == 1

@@ -7,11 +7,12 @@ from contextlib import closing
 
 import pytest
 
+from Tests.amounts import DEEP
 from Tests.clients.cases import NODE
 from Tests.clients.client import MODEL, Client, require
 from Tests.clients.npm_clients import NpmClient, Worker, missing
 from Tests.integration.conftest import Servers
-from Tests.integration.launcher import LAUNCHERS, USER, Backend, ConfigTree, Launcher, llm_node, standard_tree
+from Tests.integration.launcher import LAUNCHERS, SERVER, USER, Backend, ConfigTree, Launcher, llm_node, standard_tree
 
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false",
            "HF_HUB_OFFLINE": "1"}
@@ -21,10 +22,11 @@ STEERING = ("OPENAI", "ANTHROPIC", "OLLAMA", "LITELLM", "LANGCHAIN", "LANGSMITH"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test Waitress, or every launcher if it is marked as ``contract``, and every client that has the method
-    which the test needs."""
+    which the test needs. ``server.py`` is the same server as ``run_waitress.py``: only deep tests run on it."""
     if "server" in metafunc.fixturenames:
         every = metafunc.definition.get_closest_marker("contract") is not None
-        metafunc.parametrize("server", LAUNCHERS if every else LAUNCHERS[:1], indirect=True, scope="session")
+        launchers = [script for script in LAUNCHERS if script != SERVER or DEEP] if every else LAUNCHERS[:1]
+        metafunc.parametrize("server", launchers, indirect=True, scope="session")
     if "client" in metafunc.fixturenames:
         method = metafunc.function.needs
         able = [name for name, kind in metafunc.cls.clients.items() if method not in kind.lacks]

@@ -107,10 +107,11 @@ def _changed(client: Client, name: str, expects: int, headers: Mapping[str, str]
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
+FRESH = Row("", (HERE,), name="no flag, fresh clone", needs=frozenset({"demo"}), everywhere=True)
 LISTENING = (
     Row("", (HERE, Client("proxy here of a public one", headers={"X-Forwarded-For": "8.8.8.8"}), SHUT),
         name="no flag", everywhere=True),
-    Row("", (HERE,), name="no flag, fresh clone", needs=frozenset({"demo"}), everywhere=True),
+    FRESH,
     Row("--listen", (HERE, NEAR, *FORWARDED, STRANGER), everywhere=True),
     Row("--listen 192.168.1.5", (NEAR, FORWARDED[0], FORWARDED[2], Client("here", expects=CLOSED)), host=LAN,
         everywhere=True),

@@ -3,17 +3,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
-from Tests.integration.launcher import LAUNCHERS, USER, Backend, ConfigTree, Launcher, standard_tree
+from Tests.integration.launcher import LAUNCHERS, SERVER, USER, Backend, ConfigTree, Launcher, standard_tree
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what needs a launcher on Waitress, and what is marked as ``contract`` on every launcher."""
     if "script" in metafunc.fixturenames:
-        every = metafunc.definition.get_closest_marker("contract") is not None
-        metafunc.parametrize("script", LAUNCHERS if every else LAUNCHERS[:1], scope="session")
+        metafunc.parametrize("script", launchers_for(metafunc.definition), scope="session")
+
+
+def launchers_for(test: pytest.Function) -> list[Any]:
+    """Return the launchers that a test runs on: Waitress, or all if it is marked as ``contract``.
+
+    ``server.py`` starts the same server as ``run_waitress.py``, so only ``contract(SERVER)`` runs on it each time, and
+    the rest when deep tests run.
+    """
+    contract = test.get_closest_marker("contract")
+    if contract is None:
+        return [LAUNCHERS[0]]
+    return [pytest.param(script, marks=[pytest.mark.deep] if script == SERVER and SERVER not in contract.args else [])
+            for script in LAUNCHERS]
 
 
 class Servers:

@@ -38,7 +38,8 @@ NO_MARKS = {f"promptTemplate{role}Prefix": "" for role in ("System", "User", "As
 """A prompt template that leaves messages as they are."""
 
 PROJECT = Path(__file__).resolve().parents[2]
-LAUNCHERS = ("run_waitress.py", "server.py", "run_eventlet.py")
+SERVER = "server.py"
+LAUNCHERS = ("run_waitress.py", SERVER, "run_eventlet.py")
 USER = "ann"
 # A machine with a load of forty took 35 s.
 START_SECONDS = 120.0

@@ -17,6 +17,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from Middleware.common.constants import VERSION
 from Tests.integration.launcher import (
+    SERVER,
     USAGE,
     USER,
     Backend,
@@ -67,7 +68,7 @@ def test_answers_through_routing_and_nested_workflow(client: openai.OpenAI, back
     assert "outline says hello." in backend.calls("draft")[0].json["messages"][0]["content"]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(SERVER)
 def test_streams_through_routing_and_nested_workflow(client: openai.OpenAI, backend: Backend, hello: Hello) -> None:
     backend.replies["categorize"] = chat_reply("POEM")
     backend.replies["final"] = chat_stream_reply(["Grüße", " ", "aus 東京", "."], finish_reason="length")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from Tests.amounts import amount
 from Tests.integration.launcher import USER, Launcher
 from Tests.integration.memory_chat import (
     EMBEDDING_MODEL,
@@ -27,9 +28,9 @@ from Tests.integration.memory_chat import (
 )
 from Tests.workflows.engine_lab import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.slow, pytest.mark.amounts]
 
-KILLS = 20  # of each kind of memories
+KILLS = amount(4, 30)  # of each kind of memories
 TURN = 6  # messages by which the conversation grows
 LOOKBACK = 2
 PLACEHOLDER = "PLACEHOLDER_TIMESTAMP_HASH_0000"

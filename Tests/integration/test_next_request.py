@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import re
 import socket
 import sqlite3
@@ -19,14 +18,15 @@ from pathlib import Path
 
 import pytest
 
+from Tests.amounts import amount
 from Tests.api.answers.test_last_byte import APIS, Api
 from Tests.integration.launcher import USER, Backend, ConfigTree, Launcher, standard_tree
 from Tests.tables import table
 
 LOCK = {"type": "WorkflowLock", "workflowLockId": "gate"}
 ANSWER = {"type": "StaticResponse", "content": "answer", "returnToUser": True}
-# Each row sends so many pairs of a request and a stop of it.
-PAIRS = 250 if os.environ.get("WILMER_DEEP") else 10
+# Each row sends so many pairs of requests, and a stop of the second.
+PAIRS = amount(4, 250)
 # Of an unknown session. They make each search for a lock take milliseconds, and so the end of a run: sent before that,
 # the last byte would leave its client time for the next request.
 OTHER_LOCKS = 30_000
@@ -128,6 +128,7 @@ ROWS = [(api, stream, keeps) for api in APIS for stream in (False, True) for kee
         if not (stream and keeps)]
 
 
+@pytest.mark.amounts
 @pytest.mark.contract
 @table(("api", "stream", "keeps"), ROWS)
 def test_the_next_request_finds_nothing_of_the_last(locked: Launcher, api: str, stream: bool, keeps: bool) -> None:
@@ -146,6 +147,7 @@ def test_the_next_request_finds_nothing_of_the_last(locked: Launcher, api: str, 
     assert output.count("answered after") == 2 * PAIRS
 
 
+@pytest.mark.amounts
 @pytest.mark.slow
 def test_the_next_request_on_another_worker(tree: ConfigTree, database_url: str) -> None:
     """What workers hold together is in their database."""

@@ -21,6 +21,7 @@ import pytest
 from Tests.api.front_dialects import FRONTS, Front, openai_message
 from Tests.integration.launcher import (
     PROJECT,
+    SERVER,
     USER,
     Backend,
     ConfigTree,
@@ -127,7 +128,7 @@ def assert_refused(answer: bytes) -> None:
     assert openai_message(body_of(answer), 503) == STOPS
 
 
-@pytest.mark.contract
+@pytest.mark.contract(SERVER)
 def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend, tmp_path: Path) -> None:
     """A stream, a whole answer and a script are cut short; the nodes after an answer come to their end."""
     backend.replies.update(single=stuck("Once ", "upon ", "a "), first=Reply(never=True),

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from Tests.amounts import amount
 from Tests.integration.launcher import USER, Launcher, Response, run_launcher
 from Tests.integration.memory_chat import Exchange, MemoryBackend, conversation, memory_tree
 from Tests.integration.test_memory_crash import LOOKBACK, TURN, Stored, check
 from Tests.postgres_lab import PASSWORD, Server, StatementLog, name_in, open_database
 from Tests.workflows.engine_lab import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.amounts]
 # For what must happen in the end, on a machine that is busy.
 PATIENCE = 60.0
-# Tried with more of them; each costs seconds.
-KILLS = 2
+# Each costs seconds.
+KILLS, ROUNDS = amount(2, 12), amount(2, 6)
 
 
 class Site:
@@ -173,7 +174,7 @@ def test_six_turns_at_once_on_three_servers(tmp_path: Path, postgres: Server, ba
     """Clients repeat requests and people write in two windows: nothing is remembered twice, and nothing is lost."""
     site = Site(tmp_path, postgres, backend, vector)
     with site.server() as one, site.server() as two, site.server() as three:
-        for _ in range(3):
+        for _ in range(ROUNDS):
             site.sent += 2 * TURN
             exchanges = [Exchange(server.port, "Chat", conversation(site.name, site.sent))
                          for server in (one, two, three) * 2]

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from Tests.integration.launcher import Backend, Launcher, read_until, stuck
+from Tests.integration.launcher import SERVER, Backend, Launcher, read_until, stuck
 from Tests.integration.stop_cases import PHASES, PREFILL, STANDARD, Phase
 from Tests.integration.stop_clients import ANTHROPIC, PATHS, QUIET_SECONDS, Client, leave
 from Tests.integration.stop_table import Cell, StopLab
@@ -97,7 +97,7 @@ def test_official_client_closes_its_stream(server: Launcher, backend: Backend) -
     assert backend.nodes() == ["first", "second"]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(SERVER)
 def test_client_leaves_while_tokens_flow(server: Launcher, backend: Backend) -> None:
     backend.replies["second"] = chat_stream_reply([f"word{number} " for number in range(500)], delay=0.01)
     with server.open("Chain", stream=True) as sock:

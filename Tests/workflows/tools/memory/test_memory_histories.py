@@ -240,6 +240,7 @@ class Histories(RuleBasedStateMachine):
             self.ends.append(self.history[start - 1])
 
 
+@pytest.mark.amounts
 def test_histories() -> None:
     run_state_machine_as_test(Histories, settings=examples(
         100, stateful_step_count=20, derandomize=True,
