@@ -282,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prerequisites.require_packages("waitress")
         from Middleware.cli.serving import serve_waitress
         return run(serve_waitress.serve, argv, limits.WORKER_THREADS)
-    return run(serve, argv, limits.EVENTLET_CONNECTIONS, shares=False)
+    return run(serve, argv, limits.EVENTLET_CONNECTIONS, native=False)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,19 @@ WANTED_DESCRIPTORS = 8192
 
 
 class StartError(Exception):
-    """The server cannot start. The message is one sentence for the operator: the reason, and the remedy."""
+    """The server cannot start. The message is one sentence for the operator: the reason, and the remedy.
+
+    Attributes:
+        status: the exit status of the process.
+    """
+
+    status = 1
+
+
+class FlagError(StartError):
+    """The launcher does not have what a flag asks for."""
+
+    status = 2
 
 
 def prepare_process() -> None:

@@ -92,7 +92,10 @@ def build_records(arguments: LaunchArguments) -> RunRecords | None:
     if arguments.console == "off" and not (arguments.metrics or arguments.otel):
         return None
     from Middleware.services.run_records.records import build_records
-    records = build_records(arguments.console, arguments.record, arguments.metrics, arguments.otel)
+    try:
+        records = build_records(arguments.console, arguments.record, arguments.metrics, arguments.otel)
+    except ValueError as error:
+        raise StartError(f"--otel: {error} Environment variables whose names begin with OTEL_BSP_ set that.") from error
     records.make_workflow_catalog, records.make_editor = _make_workflow_catalog, _make_editor
     return records
 

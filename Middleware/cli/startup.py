@@ -16,7 +16,7 @@ from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.cli.background_check import BackgroundCheck
 from Middleware.cli.commands import COMMANDS, command_list, find_command, no_such_command
-from Middleware.cli.console import StartError, prepare_process, program_name, say
+from Middleware.cli.console import FlagError, StartError, prepare_process, program_name, say
 from Middleware.cli.preparation import build_application, build_records, configure, require_optional_packages
 from Middleware.cli.running_server import announced
 from Middleware.cli.serving.listening import bind_socket, url_of
@@ -85,17 +85,17 @@ class Launch:
 
 
 def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None,
-        shares: bool = True, several: bool = False) -> int:
+        native: bool = True, several: bool = False) -> int:
     """Start and serve until a signal to stop.
 
     Args:
         serve: takes the launch, announces it once it listens, and returns when the process must end.
         threads: how many requests the server works on at a time, if that is limited.
-        shares: whether the server can share conversations with others in a database.
+        native: whether the server's threads are those of the system, which a state database and traces need.
         several: whether the launcher can start several processes.
 
-    Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 if it cannot start; that of the sub-command if the command
-    line begins with one.
+    Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 if it cannot start, 2 for wrong flags; that of the sub-command
+    if the command line begins with one.
     """
     with _collector_off():
         prepare_process()
@@ -104,7 +104,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
         return run_command(command)
     try:
         with _collector_off():
-            launch = prepare(argv, threads, shares, several)
+            launch = prepare(argv, threads, native, several)
         with announced(url_of(launch.host, launch.port)):
             serve(launch)
         if launch.records is not None:
@@ -116,7 +116,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
         return 0
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
-        return 1
+        return error.status
     # The outermost boundary: a bug needs its traceback on the console.
     except Exception:
         traceback.print_exc()
@@ -138,7 +138,7 @@ def _collector_off() -> Iterator[None]:
         gc.enable()
 
 
-def prepare(argv: Sequence[str] | None = None, threads: int | None = None, shares: bool = True,
+def prepare(argv: Sequence[str] | None = None, threads: int | None = None, native: bool = True,
             several: bool = False) -> Launch:
     """Bind the socket and build the application. Raises StartError, or SystemExit for bad arguments.
 
@@ -146,8 +146,10 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, share
     """
     parent = _parent()
     arguments = parse_arguments(argv, program_name(), command_list())
-    if arguments.database and not shares:
+    if arguments.database and not native:
         raise StartError("A state database needs native threads: start run_waitress.py instead, without Eventlet.")
+    if arguments.otel and not native:
+        raise FlagError("--otel needs native threads: start run_waitress.py instead, without Eventlet.")
     if arguments.workers > 1 and not several:
         raise StartError("--workers is for run_waitress.py only: start that instead.")
     apply_arguments(arguments)

@@ -13,6 +13,7 @@ KEYS = "Public/accepted-keys.txt"
 PAGE = "https://llm.example.com"
 REFUSED, NO_KEY, ANSWERED, CLOSED = 403, 401, 200, 0
 WITH_KEY = {"Authorization": f"Bearer {KEY}"}
+NO_TRACES = "ERROR: --otel needs native threads: start run_waitress.py instead, without Eventlet."
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,7 @@ class Row:
         needs: of ``places.py``: what is prepared.
         everywhere: every launcher takes part in what the row tests, so all are tried in each run.
         refusals: launchers that do not take these flags, and what they say.
+        refusal_status: the exit status with it.
         port: where it listens.
         host: an address of it that answers on its own host.
     """
@@ -60,6 +62,7 @@ class Row:
     needs: frozenset[str] = frozenset()
     everywhere: bool = False
     refusals: Mapping[str, str] = field(default_factory=dict)
+    refusal_status: int = 1
     port: int = 5000
     host: str = "127.0.0.1"
 
@@ -202,7 +205,7 @@ FLAGS = (
     Row("--console on --record texts"),
     Row("--record off"),
     Row("--metrics"),
-    Row("--otel"),
+    Row("--otel", refusals={EVENTLET: NO_TRACES}, refusal_status=2),
     Row("--database DATABASE", needs=frozenset({"database"}),
         refusals={EVENTLET: "A state database needs native threads"}),
     Row("--log-level DEBUG"),
@@ -210,14 +213,18 @@ FLAGS = (
     Row("--port 5000 --User me --User story"),
     Row("--User alice --User bob", port=5050),
 )
+# All that every launcher takes.
+EVERYWHERE = (
+    "--ConfigDirectory FOLDER/Configs --PublicDirectory FOLDER --User ann --User bob "
+    "--LoggingDirectory FOLDER/logs/<user> --UserLevelSqlLiteDirectory FOLDER/locks "
+    "--DiscussionDirectory FOLDER/discussions --ConsoleDirectory FOLDER/console --file-logging --port 5001 "
+    f"--listen :: --accepted-keys-file {KEYS} --allow-origin {PAGE} --allow-public --concurrency 4 "
+    "--concurrency-timeout 60 --concurrency-level endpoint --max-request-mb 1 --drain-seconds 5 "
+    "--console edit --record texts --metrics --log-level DEBUG --verbose")
 TOGETHER = (
-    Row("--ConfigDirectory FOLDER/Configs --PublicDirectory FOLDER --User ann --User bob "
-        "--LoggingDirectory FOLDER/logs/<user> --UserLevelSqlLiteDirectory FOLDER/locks "
-        "--DiscussionDirectory FOLDER/discussions --ConsoleDirectory FOLDER/console --file-logging --port 5001 "
-        f"--listen :: --accepted-keys-file {KEYS} --allow-origin {PAGE} --allow-public --concurrency 4 "
-        "--concurrency-timeout 60 --concurrency-level endpoint --max-request-mb 1 --drain-seconds 5 "
-        "--console edit --record texts --metrics --otel --log-level DEBUG --verbose",
-        with_key(HERE, NEAR6, STRANGER), name="all that go together", port=5001, everywhere=True),
+    Row(f"{EVERYWHERE} --otel", with_key(HERE, NEAR6, STRANGER), name="all that go together", port=5001,
+        everywhere=True, refusals={EVENTLET: NO_TRACES}, refusal_status=2),
+    Row(EVERYWHERE, with_key(HERE, NEAR6, STRANGER), name="all that go together on Eventlet", by=EVENTLET, port=5001),
     Row("--workers 2 --database DATABASE --listen --concurrency 4 --drain-seconds 5 --console edit --record texts "
         "--metrics --otel", (HERE, NEAR, STRANGER, FORWARDED[2]), name="all that go with several processes",
         needs=frozenset({"database"}),

@@ -218,7 +218,7 @@ def tried(row: Row, by: str, lab: Lab) -> list[Cell]:
             refusal = row.refusals.get(by, "")
             if refusal:
                 status = door.ended()
-                said = refusal in door.output() and "Traceback" not in door.output() and status == 1
+                said = refusal in door.output() and "Traceback" not in door.output() and status == row.refusal_status
                 return [Cell(row.title, by, "", "start", "" if said else f"status {status}: {door.output()[-500:]}")]
             cells = list(door.cells())
             if all(cell.problem for cell in cells) or "Traceback" in door.output():

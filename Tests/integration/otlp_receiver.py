@@ -39,17 +39,27 @@ class Received:
 
 
 class OtlpReceiver:
-    """The collector, on a free port of this computer. ``status``: what it answers with."""
+    """The collector, on a free port of this computer.
+
+    Attributes:
+        status: what it answers with.
+        asked: somebody has sent something.
+        answers: cleared, it answers nobody.
+    """
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.paths: set[str] = set()
         self.status = 200
+        self.asked, self.answers = threading.Event(), threading.Event()
+        self.answers.set()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.asked.set()
+                receiver.answers.wait()
                 if receiver.status == 200:
                     receiver.paths.add(self.path)
                     receiver.bodies.append(body)
@@ -73,6 +83,7 @@ class OtlpReceiver:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -38,7 +39,7 @@ CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 class Traced:
     """A server with ``--otel``, and the collector that it sends to."""
 
-    def __init__(self, script: str, public: Path, *words: str, redacted: bool = False, **variables: str) -> None:
+    def __init__(self, public: Path, *words: str, redacted: bool = False, **variables: str) -> None:
         self._stack = ExitStack()
         self.backend = self._stack.enter_context(Backend())
         self.collector = self._stack.enter_context(OtlpReceiver())
@@ -62,7 +63,7 @@ class Traced:
             for name, value in variables.items():
                 patch.setenv(name, value)
             self.server = self._stack.enter_context(Launcher(
-                script, "--PublicDirectory", public, "--User", USER, "--otel", *words, backend=self.backend))
+                "run_waitress.py", "--PublicDirectory", public, "--User", USER, "--otel", *words, backend=self.backend))
 
     def close(self) -> None:
         self._stack.close()
@@ -81,11 +82,9 @@ class Traced:
         return self.collector.trees()[run_id]
 
 
-@pytest.fixture(scope="module", params=["run_waitress.py", "run_eventlet.py"])
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
-    if request.param == "run_eventlet.py":
-        pytest.importorskip("eventlet")
-    traced = Traced(request.param, tmp_path_factory.mktemp("traces") / "Public")
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+    traced = Traced(tmp_path_factory.mktemp("traces") / "Public")
     yield traced
     traced.close()
 
@@ -220,7 +219,7 @@ def _messages(root: Received, name: str) -> Any:
 
 
 def test_texts_if_they_are_wanted(tmp_path: Path) -> None:
-    with closing(Traced("run_waitress.py", tmp_path / "Public", **{CAPTURE: "SPAN_ONLY"})) as traced:
+    with closing(Traced(tmp_path / "Public", **{CAPTURE: "SPAN_ONLY"})) as traced:
         root = traced.ask("Single", SECRET)
         assert _messages(root, "input") == [
             {"role": "system", "parts": [{"type": "text", "content": "node:single"}]},
@@ -233,7 +232,7 @@ def test_texts_if_they_are_wanted(tmp_path: Path) -> None:
 
 
 def test_never_those_of_a_private_run(tmp_path: Path) -> None:
-    with closing(Traced("run_waitress.py", tmp_path / "Public", redacted=True, **{CAPTURE: "SPAN_ONLY"})) as traced:
+    with closing(Traced(tmp_path / "Public", redacted=True, **{CAPTURE: "SPAN_ONLY"})) as traced:
         root = traced.ask("Single", SECRET)
         traced.backend.replies["single"] = status_reply(400, SECRET)
         assert traced.ask("Single", SECRET).failed
@@ -243,13 +242,13 @@ def test_never_those_of_a_private_run(tmp_path: Path) -> None:
 
 
 def test_without_a_console(tmp_path: Path) -> None:
-    with closing(Traced("run_waitress.py", tmp_path / "Public", "--console", "off")) as traced:
+    with closing(Traced(tmp_path / "Public", "--console", "off")) as traced:
         assert traced.ask("Single").lines()[-1] == "      chat stub"
     assert not (tmp_path / "Public" / "Console").exists()
 
 
 def test_a_collector_that_fails_is_told_once_and_not_felt(tmp_path: Path) -> None:
-    with closing(Traced("run_waitress.py", tmp_path / "Public")) as traced:
+    with closing(Traced(tmp_path / "Public")) as traced:
         traced.collector.status = 400
         for _ in range(3):
             assert traced.server.ask("Single").status == 200
@@ -270,14 +269,45 @@ def end(server: Launcher) -> None:
 
 
 def test_what_waits_is_sent_when_the_server_ends(tmp_path: Path) -> None:
-    with closing(Traced("run_waitress.py", tmp_path / "Public", OTEL_BSP_SCHEDULE_DELAY="600000")) as traced:
+    with closing(Traced(tmp_path / "Public", OTEL_BSP_SCHEDULE_DELAY="600000")) as traced:
         assert traced.server.ask("Single").status == 200
         end(traced.server)
         assert len(traced.collector.trees()) == 1
 
 
+def test_a_collector_that_never_answers_holds_up_no_request_and_no_end(tmp_path: Path) -> None:
+    # The library alone would wait half a minute for it at the end.
+    with closing(Traced(tmp_path / "Public", OTEL_EXPORTER_OTLP_TIMEOUT="600")) as traced:
+        traced.collector.answers.clear()
+        assert traced.server.ask("Single").status == 200
+        assert traced.collector.asked.wait(60)
+        assert traced.server.ask("Single").status == 200
+        began = time.monotonic()
+        end(traced.server)
+        assert time.monotonic() - began < 25
+
+
+def test_eventlet_refuses_the_flag() -> None:
+    pytest.importorskip("eventlet")
+    done = run_launcher("run_eventlet.py", "--otel", timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "ERROR: --otel needs native threads: start run_waitress.py instead, without Eventlet.\n"
+
+
+def test_a_batch_that_is_larger_than_the_queue_is_refused_at_the_start(tmp_path: Path, shared_backend: Backend,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = standard_tree(tmp_path / "Public", shared_backend.url)
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "100")
+    done = run_launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0", "--otel",
+                        timeout=60)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.rstrip().endswith(
+        "ERROR: --otel: max_export_batch_size must be less than or equal to max_queue_size. Environment variables "
+        "whose names begin with OTEL_BSP_ set that.")
+
+
 def test_nothing_is_sent_if_opentelemetry_is_switched_off(tmp_path: Path) -> None:
-    with closing(Traced("run_waitress.py", tmp_path / "Public", OTEL_SDK_DISABLED="true")) as traced:
+    with closing(Traced(tmp_path / "Public", OTEL_SDK_DISABLED="true")) as traced:
         assert traced.server.ask("Single").status == 200
         assert "traceparent" not in _headers(traced.backend.calls("single")[-1])
         end(traced.server)

@@ -5,13 +5,16 @@ This module is imported with ``--otel`` only, as the packages of ``requirements-
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import (
@@ -33,8 +36,10 @@ from Middleware.models.request_context import RequestContext
 from Middleware.models.trace_context import TraceContext, span_id_in
 from Middleware.services.run_records import otel_names as names
 from Middleware.services.run_records.model import RunDocument, Span
-from Middleware.services.run_records.span_sender import SpanSender
 from Middleware.services.run_records.texts import normalised
+from Middleware.utilities.daemon_threads import start_daemon
+
+logger = logging.getLogger(__name__)
 
 SERVICE = "wilmerai"
 # What the SDK calls a service that nobody has named.
@@ -46,21 +51,32 @@ MOST_OF_HEADER = 200
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The variable with which texts get into spans, if its value is the next one."""
 SPAN_ONLY = "SPAN_ONLY"
+# A server that ends waits no longer for the collector; as for the disk.
+CLOSE_SECONDS = 5.0
+REASON_LENGTH = 300
+# Where the library says, at most every 20 seconds, that its queue is full.
+QUEUE_LOG = "opentelemetry.sdk._shared_internal"
 
 
 class RunTraces:
     """Gives each request its trace when it arrives, and sends the spans of each run that is over.
 
     It is a listener of the engine for the first, on threads of requests, and an observer of the store for the second.
+
+    Args:
+        processor: takes the spans; by default the library's, which sends them in batches on a thread of its own. A full
+            queue loses its oldest spans, so that neither a slow collector nor a dead one holds up the store.
+
+    Raises ValueError if the environment variables of that thread contradict each other.
     """
 
-    def __init__(self) -> None:
-        self._ids, self._sender = _Ids(), SpanSender()
+    def __init__(self, processor: SpanProcessor | None = None) -> None:
+        self._ids = _Ids()
         found = Resource.create({"service.version": VERSION})
         if str(found.attributes.get("service.name", "")).startswith(UNNAMED_SERVICE):
             found = found.merge(Resource({"service.name": SERVICE}))
         self._provider = TracerProvider(resource=found, id_generator=self._ids, shutdown_on_exit=False)
-        self._provider.add_span_processor(self._sender)
+        self._provider.add_span_processor(processor or BatchSpanProcessor(_Exporter()))
         self._tracer = self._provider.get_tracer("wilmerai", VERSION)
         self._captures = os.environ.get(CAPTURE, "").strip().upper() == SPAN_ONLY
 
@@ -110,7 +126,46 @@ class RunTraces:
 
     def close(self) -> None:
         """Send what is left, if the collector takes it soon."""
-        self._sender.close()
+        # By itself, the library waits half a minute.
+        closing = start_daemon(self._provider.shutdown, "close-traces", "The last traces are not sent")
+        if closing is not None:
+            closing.join(CLOSE_SECONDS)
+
+
+class _Exporter(OTLPSpanExporter):
+    """Sends spans to the collector. The log says once that they do not arrive, and once that they do again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reason, self._fails = "", False
+        # The library has a line there for each failure of each attempt.
+        logging.getLogger(OTLPSpanExporter.__module__).addFilter(self._keep_reason)
+        logging.getLogger(QUEUE_LOG).addFilter(_name_the_loss)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._reason = ""
+        result = super().export(spans)
+        failed = result is not SpanExportResult.SUCCESS
+        if failed and not self._fails:
+            logger.warning("Traces do not reach the collector and are lost (%s). Requests go on.",
+                           self._reason or "no answer")
+        elif self._fails and not failed:
+            logger.info("Traces reach the collector again.")
+        self._fails = failed
+        return result
+
+    def _keep_reason(self, record: logging.LogRecord) -> bool:
+        self._reason = record.getMessage()[:REASON_LENGTH]
+        return False
+
+
+def _name_the_loss(record: logging.LogRecord) -> bool:
+    """Say what a full queue loses, in place of the library's words."""
+    if not str(record.msg).startswith("Queue full"):
+        return True
+    logger.warning("More spans wait for the collector of traces than OTEL_BSP_MAX_QUEUE_SIZE allows: the oldest are "
+                   "dropped.")
+    return False
 
 
 class _Ids(RandomIdGenerator):

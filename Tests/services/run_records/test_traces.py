@@ -8,33 +8,41 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from Middleware.models.request_context import RequestContext
 from Middleware.models.trace_context import TraceContext, span_id_in
 from Middleware.services.run_records.model import SPAN_KINDS, RunDocument
 from Middleware.services.run_records.otel_names import otel_name
-from Middleware.services.run_records.span_sender import SpanSender
 from Middleware.services.run_records.traces import CAPTURE, RunTraces
+from Tests.integration.otlp_receiver import OtlpReceiver
 from Tests.services.run_records.made_up import STARTED, Made, documents
 
 TRACE = TraceContext(0x0af7651916cd43dd8448eb211c80319c)
 Sent = Callable[[RunDocument], list[ReadableSpan]]
 
 
+class Kept(SpanProcessor):
+    """Keeps what would be sent."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.spans.append(span)
+
+
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sent]:
     """Return what makes spans of a run, each after the one around it, and the root last."""
-    found: list[ReadableSpan] = []
     for name in ("OTEL_SDK_DISABLED", "OTEL_TRACES_SAMPLER", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(SpanSender, "on_end", lambda self, span: found.append(span))
 
     def spans(document: RunDocument) -> list[ReadableSpan]:
-        found.clear()
+        kept = Kept()
         document.trace = document.trace or TRACE
-        RunTraces().observe(document)
-        return list(found)
+        RunTraces(kept).observe(document)
+        return kept.spans
 
     yield spans
 
@@ -155,9 +163,32 @@ def test_the_sampler_of_opentelemetry_decides(sent: Sent, monkeypatch: pytest.Mo
                                               sampled: bool) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     request = RequestContext()
-    RunTraces().request_arrived(request)
+    RunTraces(Kept()).request_arrived(request)
     assert request.trace is not None and request.trace.sampled is sampled
     assert request.trace.next_traceparent().endswith("-01" if sampled else "-00")
+
+
+def test_a_collector_that_hangs_costs_no_time_and_bounded_memory(monkeypatch: pytest.MonkeyPatch,
+                                                                 caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"):
+        monkeypatch.setenv(name, "8")
+    with OtlpReceiver() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        collector.answers.clear()
+        traces = RunTraces()
+        for number in range(100):
+            run = Made(workflow=f"Number {number}").document(1)
+            run.trace = TRACE
+            traces.observe(run)
+        assert collector.asked.wait(60)
+        collector.answers.set()
+        traces.close()
+        names = [span.name for span in collector.spans()]
+    # One batch was under way, and one queue full has waited; what came last was kept.
+    assert len(names) <= 16 and names[-1] == "invoke_workflow Number 99"
+    # Again only if 20 seconds have passed.
+    assert {record.getMessage() for record in caplog.records if record.levelname == "WARNING"} == {
+        "More spans wait for the collector of traces than OTEL_BSP_MAX_QUEUE_SIZE allows: the oldest are dropped."}
 
 
 @pytest.mark.parametrize("kind", SPAN_KINDS)
