@@ -192,8 +192,7 @@ class EmbeddingApiService:
         scope: cancel scope; None for that of the current request, if there is one.
     """
 
-    def __init__(self, endpoint_name: str, *, scope: CancelScope | None = None,
-                 transport: Transport | None = None) -> None:
+    def __init__(self, endpoint_name: str, *, scope: CancelScope | None = None) -> None:
         self.endpoint_name = endpoint_name
         file = EndpointFile.load(endpoint_name)
         handler = TYPES.get(file.type)
@@ -204,7 +203,6 @@ class EmbeddingApiService:
         if scope is None:
             request = current_request()
             scope = request.cancel_scope if request is not None else None
-        self._transport = transport or get_transport()
         self._scope, self._config = scope, file.config
         self._handler_type, self._settings = handler, file.settings({})
 
@@ -225,5 +223,5 @@ class EmbeddingApiService:
             return None
 
     def _answer(self, texts: Sequence[str], dimensions: int | None, scope: CancelScope | None) -> Embeddings | None:
-        handler = self._handler_type(self._settings, self._transport, scope)
+        handler = self._handler_type(self._settings, get_transport(), scope)
         return current_outside().caller(handler).embed(texts, dimensions)

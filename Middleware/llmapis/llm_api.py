@@ -23,7 +23,7 @@ from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
 from Middleware.llmapis.prompt_beginnings import PromptBeginnings
 from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
-from Middleware.llmapis.transport import Transport, get_transport
+from Middleware.llmapis.transport import get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite
 from Middleware.models.messages import Answer, Chunk, Message, Usage, without_images
@@ -56,7 +56,7 @@ class LlmApiService:
     """
 
     def __init__(self, endpoint: str, presetname: str | None = None, max_tokens: int | None = 400,
-                 stream: bool = False, *, scope: CancelScope | None = None, transport: Transport | None = None,
+                 stream: bool = False, *, scope: CancelScope | None = None,
                  state: failover.FailoverState = failover.NO_FAILOVER) -> None:
         self.endpoint_name = endpoint
         self.presetname = presetname
@@ -71,7 +71,6 @@ class LlmApiService:
             scope = request.cancel_scope if request is not None else None
         # The handler's is another one while it makes a call that may be stopped to make room.
         self._scope = self._handler_scope = scope
-        self._transport = transport or get_transport()
         self._backup_name = failover.backup_name(self.endpoint_config)
         self._handler = self.create_api_handler(self._settings(), scope)
         # At the first call and not at the first failure: a warning during an outage comes too late.
@@ -89,8 +88,7 @@ class LlmApiService:
 
     def _standing_in(self, other: str) -> LlmApiService:
         preset = failover.preset_of_call(self.endpoint_name, self.endpoint_config, self.presetname)
-        service = LlmApiService(other, preset, self.max_tokens, self.streaming, scope=self._scope,
-                                transport=self._transport)
+        service = LlmApiService(other, preset, self.max_tokens, self.streaming, scope=self._scope)
         logger.info("Endpoint '%s' stands in for '%s', as its model is loaded", other, self.endpoint_name)
         return service
 
@@ -308,7 +306,7 @@ class LlmApiService:
 
     def create_api_handler(self, settings: BackendSettings, scope: CancelScope | None) -> BaseLlmApiHandler:
         """Return a handler for the kind of server that the endpoint is; ``scope`` cancels its calls."""
-        return current_outside().caller(self._handler_type(settings, self._transport, scope))
+        return current_outside().caller(self._handler_type(settings, get_transport(), scope))
 
     def _handler_for(self, scope: CancelScope | None) -> BaseLlmApiHandler:
         """Return the handler of a call that ``scope`` cancels; a call that may have to begin again has its own."""
@@ -331,7 +329,7 @@ class LlmApiService:
             state = failover.next_state(self._file, self._state, self._scope)
             preset = failover.backup_preset(self.endpoint_name, self.endpoint_config, self.presetname)
             backup = LlmApiService(self._backup_name, preset, self.max_tokens, self.streaming, scope=self._scope,
-                                   transport=self._transport, state=state)
+                                   state=state)
             sent = failover.prompt_for_backup(call, backup._file, state.templated)
         except (ConfigurationError, FailoverError) as problem:
             raise failover.backup_unusable(self.endpoint_name, self._backup_name, error, problem) from error

@@ -27,6 +27,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities.http import connect
 from Tests.backend_dialects import DIALECTS, Answer
@@ -364,8 +365,10 @@ def test_remote_rule(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch, caplog
     monkeypatch.setattr(socket, "getaddrinfo", names({"backup.lan": ["192.168.7.7"], "cloud.example": ["1.2.3.4"]}))
     hosts.endpoint("B", url, allowRemoteBackup=allowed)
     hosts["A"].default = status_reply(500)
-    spy = SpyTransport()
-    assert ask(LlmApiService("A", transport=spy)) == "from afar"
+    process = Process()
+    process.put(Transport, spy := SpyTransport())
+    monkeypatch.setattr("Middleware.models.process._process", process)
+    assert ask(LlmApiService("A")) == "from afar"
     first, second = spy.requests
     assert (first.single_attempt, second.single_attempt) == (True, False)
     assert (first.local_only, second.local_only) == (False, local_only)
