@@ -21,8 +21,8 @@ from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.registry import node_types
 
 if TYPE_CHECKING:
+    from Middleware.addons.records.records import RunRecords
     from Middleware.api.console.application import ConsoleApplication
-    from Middleware.services.run_records.records import RunRecords
 
 # Requests that wait at the gate never occupy these threads, so model lists and health checks are still answered.
 RESERVED_THREADS = 64

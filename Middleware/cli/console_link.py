@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
+from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.api.console.sessions import OperatorSessions
 from Middleware.api.console.sign_in import sign_in_link
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.running_server import find_server
-from Middleware.services.run_records.folder import ConsoleFolder
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.paths import console_directory
 
@@ -49,7 +49,7 @@ def main(words: Sequence[str]) -> int:
 
 def _operators() -> OperatorSessions:
     """Return the operators' sessions in the console's folder."""
-    from Middleware.services.run_records.index import INDEX_FILE, open_index
+    from Middleware.addons.records.store.index import INDEX_FILE, open_index
     path = console_folder().file(INDEX_FILE)
     return OperatorSessions(lambda: closing(open_index(path)))
 

@@ -24,10 +24,10 @@ from Middleware.utilities.config.paths import is_package
 from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
+    from Middleware.addons.records.records import RunRecords
     from Middleware.cli.check.load_check import LoadCheck
     from Middleware.models.config_editor import ConfigEditor
     from Middleware.models.workflow_catalog import WorkflowCatalog
-    from Middleware.services.run_records.records import RunRecords
     from Middleware.utilities.postgres.worker import StateWorker
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def build_records(arguments: LaunchArguments) -> RunRecords | None:
     """Return what records the runs; None if nobody is to know of them, and then nothing of it is imported."""
     if arguments.console == "off" and not (arguments.metrics or arguments.otel):
         return None
-    from Middleware.services.run_records.records import build_records
+    from Middleware.addons.records.records import build_records
     try:
         records = build_records(arguments.console, arguments.record, arguments.metrics, arguments.otel)
     except ValueError as error:

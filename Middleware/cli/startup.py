@@ -27,8 +27,8 @@ from Middleware.common.constants import CHILD_VARIABLE
 from Middleware.utilities.http.addresses import is_loopback
 
 if TYPE_CHECKING:
+    from Middleware.addons.records.records import RunRecords
     from Middleware.cli.worker_processes import ParentConnection
-    from Middleware.services.run_records.records import RunRecords
     from Middleware.utilities.postgres.worker import StateWorker
 
 logger = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from Middleware.addons.records.completion import ConfigVersions
 from Middleware.cli.check.file_checks import check_source
 from Middleware.cli.check.file_kinds import KINDS
 from Middleware.cli.check.findings import Finding
@@ -25,7 +26,6 @@ from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.models.workflow_catalog import Child, Node, Workflow, WorkflowFinding, WorkflowSummary, WorkflowUse
-from Middleware.services.run_records.completion import ConfigVersions
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import NODE, is_responder
 from Middleware.utilities.config.users import DEFAULT_WORKFLOW

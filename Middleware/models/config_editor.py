@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from Middleware.services.run_records.records import RunRecords
+    from Middleware.addons.records.records import RunRecords
 
 Answer = dict[str, object]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.records import live_run, texts
+from Middleware.addons.records.model import Span
+from Middleware.addons.records.store.repeated_lists import LEAST_MESSAGES
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import MemoryService
-from Middleware.services.run_records import live_run, texts
-from Middleware.services.run_records.model import Span
-from Middleware.services.run_records.repeated_lists import LEAST_MESSAGES
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.files.file_access import process_lock
 from Middleware.workflows.events import Listeners

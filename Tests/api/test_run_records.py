@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
+from Middleware.addons.records.queries import RunQuery
+from Middleware.addons.records.texts import normalised
+from Middleware.addons.records.viewers import Viewer
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
-from Middleware.services.run_records.queries import RunQuery
-from Middleware.services.run_records.texts import normalised
-from Middleware.services.run_records.viewers import Viewer
 from Tests.api.api_lab import CHAT
 from Tests.api.record_lab import RecordLab, named, record_lab, tree
 from Tests.stub_backend import Reply, chat_chunk, chat_reply, chat_stream_reply, sse_reply, status_reply

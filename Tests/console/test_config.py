@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
+from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.api.console.sign_in import make_code
-from Middleware.services.run_records.folder import ConsoleFolder
 from Tests.amounts import DEEP
 from Tests.cli.check.config_tree import CODING, ENDPOINT, GENERAL, MCP, MEMORY, write_tree
 from Tests.cli.editing.test_unsaved import PLANTED, TEST_FILE, TESTS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.services.run_records.writer import WRITER
+from Middleware.addons.records.store.writer import WRITER
 from Tests.integration.console_server import API, Console, Stream, found_in_time
 from Tests.integration.launcher import (
     PROJECT,
@@ -198,7 +198,7 @@ threading.Thread(target=watch, args=[QUESTION], daemon=True).start()
 import run_waitress
 sys.exit(run_waitress.main())
 """
-PACKAGES = ("Middleware.api.console", "Middleware.services.run_records", "Middleware.cli.workflow_catalog",
+PACKAGES = ("Middleware.api.console", "Middleware.addons.records", "Middleware.cli.workflow_catalog",
             "Middleware.cli.editing")
 
 

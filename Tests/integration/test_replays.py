@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
+from Middleware.addons.records.records import build_records
 from Middleware.api.app import build_wsgi_application
 from Middleware.api.console.sign_in import make_code
 from Middleware.api.running.running_requests import RunningRequests, running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext
-from Middleware.services.run_records.records import build_records
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend
 from Tests.workflows.engine_lab import EngineLab, llm, reply_to, static, until
 

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
+from Middleware.addons.records.model import RunDocument
+from Middleware.addons.records.records import RunRecords, build_records
+from Middleware.addons.records.texts import normalised
 from Middleware.api.app import build_wsgi_application
 from Middleware.api.requests.messages import without_user_options
 from Middleware.api.running.running_requests import running_requests
@@ -22,9 +25,6 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.run_records.exported_test import EXPECTATIONS, ExportedTest, exported
-from Middleware.services.run_records.model import RunDocument
-from Middleware.services.run_records.records import RunRecords, build_records
-from Middleware.services.run_records.texts import normalised
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.replay.trial import is_replaced

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.queries import RunQuery
+from Middleware.addons.records.records import stored_runs
+from Middleware.addons.records.ring import RunRing
+from Middleware.addons.records.settings import RecordSettings
+from Middleware.addons.records.store.writer import RunStore
+from Middleware.addons.records.viewers import Viewer
 from Middleware.cli.discussions import command as memory_tool
 from Middleware.cli.discussions import output as memory_tool_output
 from Middleware.common import instance_global_variables as instance
-from Middleware.services.run_records.folder import ConsoleFolder
-from Middleware.services.run_records.queries import RunQuery
-from Middleware.services.run_records.records import stored_runs
-from Middleware.services.run_records.ring import RunRing
-from Middleware.services.run_records.settings import RecordSettings
-from Middleware.services.run_records.viewers import Viewer
-from Middleware.services.run_records.writer import RunStore
+from Tests.addons.records.records_lab import run as run_of
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
-from Tests.services.run_records.records_lab import run as run_of
 
 SCRIPT = Path(__file__).parents[2] / "Scripts" / "memory_tool.py"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.records.payloads import read_payload
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.services.run_records.payloads import read_payload
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Tests.backend_dialects import DIALECTS, Answer
 from Tests.llmapis.lab import CHATML

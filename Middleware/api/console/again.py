@@ -7,6 +7,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from Middleware.addons.records.analysis.critical_path import SpanTree
+from Middleware.addons.records.analysis.prefix import payload_of
+from Middleware.addons.records.model import RunDocument, Span
 from Middleware.api.console.calls import Call, Event
 from Middleware.api.console.replays import repeating_request
 from Middleware.api.running.running_requests import running_requests
@@ -15,9 +18,6 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import choices_in
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.messages import Chunk, Message
 from Middleware.models.request_context import RequestContext, SentRequest
-from Middleware.services.run_records.critical_path import SpanTree
-from Middleware.services.run_records.model import RunDocument, Span
-from Middleware.services.run_records.prefix import payload_of
 
 # The default of a node.
 MOST_TOKENS = 400

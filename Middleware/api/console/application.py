@@ -59,7 +59,7 @@ from Middleware.utilities.once import Once
 if TYPE_CHECKING:
     from _typeshed import OptExcInfo
 
-    from Middleware.services.run_records.records import RunRecords
+    from Middleware.addons.records.records import RunRecords
 
 logger = logging.getLogger(__name__)
 

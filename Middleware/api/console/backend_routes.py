@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypedDict
 
+from Middleware.addons.records.analysis.backend_figures import BackendFigures, HourFigures, no_figures
 from Middleware.api.console.calls import Call, Role, Routes
 from Middleware.api.gate_figures import gate_figures
 from Middleware.exceptions import ConfigurationError
@@ -15,7 +16,6 @@ from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.backend_status import BackendServer, BackendStatus, ask
-from Middleware.services.run_records.backend_figures import BackendFigures, HourFigures, no_figures
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 

@@ -17,10 +17,10 @@ from Middleware.services.response_builder_service import to_json
 from Middleware.utilities.text_utils import did_you_mean
 
 if TYPE_CHECKING:
+    from Middleware.addons.records.records import RunRecords
+    from Middleware.addons.records.viewers import Viewer
     from Middleware.api.console.application import ConsoleApplication
     from Middleware.api.console.sessions import Session
-    from Middleware.services.run_records.records import RunRecords
-    from Middleware.services.run_records.viewers import Viewer
 
 Headers = tuple[tuple[str, str], ...]
 

@@ -19,7 +19,7 @@ from Middleware.common.instance_global_variables import INSTANCE_ID
 from Middleware.models.process import process
 
 if TYPE_CHECKING:
-    from Middleware.services.run_records.model import RunDocument
+    from Middleware.addons.records.model import RunDocument
 
 # Each occupies a thread of the server, from those that requests at the gate leave free.
 MAX_STREAMS = 16
@@ -127,7 +127,7 @@ class Feed:
         changed = [span for span in list(document.spans) if span.touched > after]
         if not changed:
             return
-        from Middleware.services.run_records.texts import normalised_spans
+        from Middleware.addons.records.texts import normalised_spans
         # Only what has changed is made ready to be shown: a run may have megabytes of prompts.
         for before, span in zip(changed, normalised_spans(document, changed), strict=True):
             row = span.as_row()

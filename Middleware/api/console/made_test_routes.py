@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from Middleware.addons.records.recorded_request import NotKeptError
 from Middleware.api.console.calls import Call, ConsoleError, Role, Routes
 from Middleware.api.console.own_commands import CommandTooSlowError, run_command
 from Middleware.api.console.run_routes import known_run
 from Middleware.api.requests.messages import without_user_options
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.run_records.exported_test import EXPECTATIONS, ExportedTest, OmittedExpectation, exported
-from Middleware.services.run_records.recorded_request import NotKeptError
 from Middleware.services.run_records.saved_files import save_file
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import get_root_config_directory

@@ -33,7 +33,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.files.file_access import atomic_write
 
 if TYPE_CHECKING:
-    from Middleware.services.run_records.viewers import Viewer
+    from Middleware.addons.records.viewers import Viewer
 
 MAX_LIMIT, LIMIT = 200, 100
 # Of the file of an export, which the owner of the computer may open, and nobody else.

@@ -4,18 +4,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
+from Middleware.addons.records.analysis.comparison import aligned_steps, config_changes
+from Middleware.addons.records.analysis.critical_path import SpanTree
+from Middleware.addons.records.analysis.prefix import last_attempt, payload_of
+from Middleware.addons.records.model import RunDocument
+from Middleware.addons.records.payloads import prompt_parts
+from Middleware.addons.records.recorded_request import NotKeptError, recorded_request
 from Middleware.api.console.again import again_events
 from Middleware.api.console.calls import Call, ConsoleError, Events, Role, Routes
 from Middleware.api.console.replays import start_replay
 from Middleware.api.console.run_routes import known_run, span_id_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.run_records.comparison import aligned_steps, config_changes
-from Middleware.services.run_records.critical_path import SpanTree
-from Middleware.services.run_records.model import RunDocument
-from Middleware.services.run_records.payloads import prompt_parts
-from Middleware.services.run_records.prefix import last_attempt, payload_of
-from Middleware.services.run_records.recorded_request import NotKeptError, recorded_request
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.replay.recording import NodePlace, RecordedNode, Recording

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
+from Middleware.addons.records.model import RunDocument
+from Middleware.addons.records.recorded_request import recorded_request
 from Middleware.api.answers.answer import StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.answers.stream_renderers import OpenAIChatStream
 from Middleware.api.api_helpers import parse_model_field
@@ -22,8 +24,6 @@ from Middleware.common.constants import OPENAI_CHAT
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.discussion_keys import discussion_keys
 from Middleware.services.response_builder_service import current_model_name
-from Middleware.services.run_records.model import RunDocument
-from Middleware.services.run_records.recorded_request import recorded_request
 from Middleware.services.timestamp_service import FILE_NAME
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_folder import stored_discussion

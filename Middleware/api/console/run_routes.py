@@ -5,13 +5,13 @@ import json
 import time
 from typing import TYPE_CHECKING, TypedDict
 
+from Middleware.addons.records.queries import NAMES, RunQuery
 from Middleware.api.console.calls import Call, ConsoleError, Download, Role, Routes
 from Middleware.api.running.running_requests import running_requests
 from Middleware.services.response_builder_service import to_json
-from Middleware.services.run_records.queries import NAMES, RunQuery
 
 if TYPE_CHECKING:
-    from Middleware.services.run_records.model import RunDocument
+    from Middleware.addons.records.model import RunDocument
 
 STOPPED = "it was stopped in the console"
 # A longer text is sent by reference: a page of a run with fifty prompts would have megabytes that nobody opens.
@@ -59,8 +59,8 @@ def delete_all(call: Call) -> dict[str, int]:
 
 def show(call: Call) -> dict[str, object]:
     # Imported here: the two are pure functions that only this call needs.
-    from Middleware.services.run_records.explanation import explain
-    from Middleware.services.run_records.prefix import prefixes
+    from Middleware.addons.records.analysis.explanation import explain
+    from Middleware.addons.records.analysis.prefix import prefixes
     event = next(call.records.ring.counter)
     archive, document = call.records.archive, known_run(call)
     spans = []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from cryptography.fernet import Fernet
 
-    from Middleware.services.run_records.viewers import Viewer, ViewerRole
+    from Middleware.addons.records.viewers import Viewer, ViewerRole
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Session:
 
     def viewer(self) -> Viewer:
         """Return who asks, for the archive of runs."""
-        from Middleware.services.run_records.viewers import Viewer
+        from Middleware.addons.records.viewers import Viewer
         roles: dict[Role, ViewerRole] = {Role.OWN: "own", Role.ALL: "all", Role.OPERATOR: "operator"}
         return Viewer(roles[self.role], hash_api_key(self.key) if self.key else None, self.users, self.key)
 

@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 
-from Middleware.services.run_records.folder import ConsoleFolder
+from Middleware.addons.records.folder import ConsoleFolder
 
 PATH = "/console/"
 

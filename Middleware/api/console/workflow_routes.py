@@ -6,14 +6,14 @@ from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, TypedDict
 
+from Middleware.addons.records.queries import RunQuery
 from Middleware.api.console.calls import Call, ConsoleError, Role, Routes
 from Middleware.models.workflow_catalog import WorkflowCatalog, WorkflowSummary
-from Middleware.services.run_records.queries import RunQuery
 
 if TYPE_CHECKING:
-    from Middleware.services.run_records.archive import RunArchive
-    from Middleware.services.run_records.model import RunDocument, Span
-    from Middleware.services.run_records.viewers import Viewer
+    from Middleware.addons.records.archive import RunArchive
+    from Middleware.addons.records.model import RunDocument, Span
+    from Middleware.addons.records.viewers import Viewer
 
 # The runs from which medians are made.
 LAST_RUNS = 100

@@ -176,9 +176,9 @@ def _offer_runs(discussion: catalog.StoredDiscussion, options: Options) -> None:
     if not os.path.isdir(console_directory()):
         return
     # Imported here: no other command needs them.
-    from Middleware.services.run_records.queries import RunQuery
-    from Middleware.services.run_records.records import stored_runs
-    from Middleware.services.run_records.viewers import Viewer
+    from Middleware.addons.records.queries import RunQuery
+    from Middleware.addons.records.records import stored_runs
+    from Middleware.addons.records.viewers import Viewer
     operator, name = Viewer("operator"), discussion.discussion_id
     with stored_runs() as archive:
         count = archive.runs(RunQuery(limit=1, discussion=name), operator).total

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.kept_secrets import KeptSecretError, Masked, masked, put_back, versions_named
+from Middleware.addons.records.store.writer import RunStore
 from Middleware.api.console.calls import ConsoleError
 from Middleware.api.console.own_commands import CommandTooSlowError, run_command
 from Middleware.cli.check.file_kinds import KINDS, kind_of
@@ -20,11 +23,8 @@ from Middleware.cli.editing.capabilities import Capability, Contents, acting_nam
 from Middleware.cli.editing.unsaved import check_unsaved, kind_in
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
-from Middleware.services.run_records.folder import ConsoleFolder
 from Middleware.services.run_records.saved_files import save_file, versions
-from Middleware.services.run_records.writer import RunStore
 from Middleware.utilities.config.json_source import JsonSource, decode
-from Middleware.utilities.config.kept_secrets import KeptSecretError, Masked, masked, put_back, versions_named
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.store import config_store
 from Middleware.utilities.files.file_access import path_lock, why_unreadable

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from Middleware.addons.records.payloads import output_text
 from Middleware.cli.workflow_tests.suites import is_title, title_of
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.llm_call import current_site
-from Middleware.services.run_records.payloads import output_text
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.events import EngineListener, RunRecord
 from Middleware.workflows.models.execution_context import NodeExecutionInfo

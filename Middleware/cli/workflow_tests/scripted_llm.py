@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.addons.records.payloads import read_payload
 from Middleware.cli.workflow_tests.suites import Reply, Rule, fits, is_title
 from Middleware.exceptions import BackendError, BackendStatusError
 from Middleware.llmapis.embedding_api import Embeddings
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, Prompt
 from Middleware.llmapis.transport import BackendRequest, encode_payload
 from Middleware.models.messages import Answer, Chunk
-from Middleware.services.run_records.payloads import read_payload
 from Middleware.utilities.text_utils import restore_braces
 
 # Small vectors are fast, and large enough to tell the texts of a test apart.

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict
 
+from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.queries import RunQuery
 from Middleware.services.discussions.contents import Entry, find
 from Middleware.services.discussions.editing import Kind, MemoryKey
 from Middleware.services.discussions.reading import Reader
-from Middleware.services.run_records.model import RunDocument, Span
-from Middleware.services.run_records.queries import RunQuery
 from Middleware.utilities.text_utils import restore_braces
 
 if TYPE_CHECKING:
-    from Middleware.services.run_records.archive import RunArchive
-    from Middleware.services.run_records.viewers import Viewer
+    from Middleware.addons.records.archive import RunArchive
+    from Middleware.addons.records.viewers import Viewer
 
 # Of the discussion, newest first: each is read from the disk.
 MOST_RUNS = 400

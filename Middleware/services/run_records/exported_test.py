@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict, get_args
 
-from Middleware.services.run_records.comparison import own_calls, title_of, type_of
-from Middleware.services.run_records.critical_path import SpanTree
-from Middleware.services.run_records.explanation import number
-from Middleware.services.run_records.model import RunDocument, Span
-from Middleware.services.run_records.payloads import message_text, output_text, read_payload
-from Middleware.services.run_records.prefix import payload_of
-from Middleware.services.run_records.recorded_request import NotKeptError, recorded_request
+from Middleware.addons.records.analysis.comparison import own_calls, title_of, type_of
+from Middleware.addons.records.analysis.critical_path import SpanTree
+from Middleware.addons.records.analysis.explanation import number
+from Middleware.addons.records.analysis.prefix import payload_of
+from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.payloads import message_text, output_text, read_payload
+from Middleware.addons.records.recorded_request import NotKeptError, recorded_request
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import Metric
 
-from Middleware.services.run_records.model import RUN_KINDS, RUN_STATUSES, SPAN_STATUSES, UNFINISHED, RunDocument, Span
-from Middleware.services.run_records.texts import normalised
+from Middleware.addons.records.model import RUN_KINDS, RUN_STATUSES, SPAN_STATUSES, UNFINISHED, RunDocument, Span
+from Middleware.addons.records.texts import normalised
 from Middleware.utilities.native_threads import new_lock
 
 MICROSECONDS = 1_000_000

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from Middleware.services.run_records.model import SpanKind
+from Middleware.addons.records.model import SpanKind
 
 INVOKE_WORKFLOW = "invoke_workflow"
 EXECUTE_TOOL = "execute_tool"

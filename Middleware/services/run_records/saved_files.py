@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from Middleware.services.run_records.folder import OWNER_ONLY, ConsoleFolder
-from Middleware.services.run_records.writer import RunStore
+from Middleware.addons.records.folder import OWNER_ONLY, ConsoleFolder
+from Middleware.addons.records.store.writer import RunStore
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.files.file_access import atomic_write
 from Middleware.utilities.text_utils import encode_text

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from Middleware.services.run_records.comparison import chain_of, title_of, type_of
-from Middleware.services.run_records.critical_path import SpanTree
-from Middleware.services.run_records.explanation import number
-from Middleware.services.run_records.model import RunDocument, Span
+from Middleware.addons.records.analysis.comparison import chain_of, title_of, type_of
+from Middleware.addons.records.analysis.critical_path import SpanTree
+from Middleware.addons.records.analysis.explanation import number
+from Middleware.addons.records.model import RunDocument, Span
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from urllib.parse import urlencode
 
 import pytest
 
+from Middleware.addons.records.archive import RunArchive
+from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.model import RunDocument, RunFacts, Span
+from Middleware.addons.records.queries import RunQuery, key_of
+from Middleware.addons.records.ring import RunRing
+from Middleware.addons.records.settings import RecordSettings
+from Middleware.addons.records.store.writer import RunStore
 from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
-from Middleware.services.run_records.archive import RunArchive
-from Middleware.services.run_records.folder import ConsoleFolder
-from Middleware.services.run_records.model import RunDocument, RunFacts, Span
-from Middleware.services.run_records.queries import RunQuery, key_of
-from Middleware.services.run_records.ring import RunRing
-from Middleware.services.run_records.settings import RecordSettings
-from Middleware.services.run_records.writer import RunStore
+from Tests.addons.records.records_lab import Ring, facts, message, run
 from Tests.api.console.console_lab import Browser
-from Tests.services.run_records.records_lab import Ring, facts, message, run
 from Tests.workflows.engine_lab import until
 
 RUNS, IN_MEMORY, MINUTE = 10_000, 200, 60_000_000

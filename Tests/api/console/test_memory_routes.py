@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.records.archive import RunArchive
+from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.model import Span
+from Middleware.addons.records.settings import RecordSettings
+from Middleware.addons.records.store.writer import RunStore
 from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.services.discussions import editing
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.services.run_records.archive import RunArchive
-from Middleware.services.run_records.folder import ConsoleFolder
-from Middleware.services.run_records.model import Span
-from Middleware.services.run_records.settings import RecordSettings
-from Middleware.services.run_records.writer import RunStore
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.hashing_utils import hash_content
+from Tests.addons.records.records_lab import Ring, run
 from Tests.api.console.console_lab import Browser, accepted
 from Tests.services.discussion_lab import KEY, DiscussionLab
-from Tests.services.run_records.records_lab import Ring, run
 
 ALL_KEY, OTHER_KEY = "the-key-of-the-desk", "a-key-of-somebody-else"
 FIRST = "Mara hid the ledger."

@@ -10,20 +10,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from Middleware.addons.records.archive import RunArchive
+from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.queries import RunQuery
+from Middleware.addons.records.settings import RecordSettings
+from Middleware.addons.records.store.writer import RunStore
+from Middleware.addons.records.viewers import Viewer
 from Middleware.api.console.api import load_routes
 from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.console.calls import Role
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
-from Middleware.services.run_records.archive import RunArchive
-from Middleware.services.run_records.folder import ConsoleFolder
-from Middleware.services.run_records.queries import RunQuery
-from Middleware.services.run_records.settings import RecordSettings
-from Middleware.services.run_records.viewers import Viewer
-from Middleware.services.run_records.writer import RunStore
 from Middleware.utilities.encryption_utils import hash_api_key
+from Tests.addons.records.records_lab import Ring, run
 from Tests.api.console.console_lab import Browser, accepted
-from Tests.services.run_records.records_lab import Ring, run
 from Tests.tables import table
 
 OWN_KEY, ALL_KEY, OTHER_KEY = "the-key-of-anns-phone", "the-key-of-anns-desk", "a-key-of-somebody-else"

@@ -8,18 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from Middleware.addons.records.archive import RunArchive
+from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.model import RunDocument, Span
 from Middleware.api.console.application import ConsoleApplication
 from Middleware.api.console.workflow_routes import MOST_BOXES, map_of
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.cli.workflow_catalog import WorkflowCatalog
 from Middleware.models.workflow_catalog import WorkflowSummary, WorkflowUse
-from Middleware.services.run_records.archive import RunArchive
-from Middleware.services.run_records.folder import ConsoleFolder
-from Middleware.services.run_records.model import RunDocument, Span
+from Tests.addons.records.records_lab import Ring, run
 from Tests.api.console.console_lab import Browser, accepted
 from Tests.llmapis.lab import Lab
-from Tests.services.run_records.records_lab import Ring, run
 
 OWN_KEY, ALL_KEY, OTHER_KEY = "the-key-of-the-phone", "the-key-of-the-desk", "the-key-of-another-user"
 

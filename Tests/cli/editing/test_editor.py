@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.ring import RunRing
+from Middleware.addons.records.settings import RecordSettings
+from Middleware.addons.records.store.writer import RunStore
 from Middleware.api.console.calls import ConsoleError
 from Middleware.cli.editing.editor import ConfigEditor
-from Middleware.services.run_records.folder import ConsoleFolder
-from Middleware.services.run_records.ring import RunRing
-from Middleware.services.run_records.settings import RecordSettings
-from Middleware.services.run_records.writer import RunStore
 from Tests.cli.check.config_tree import ENDPOINT, GENERAL, MCP, USER
 
 SECRET = "sk-Canary-77"

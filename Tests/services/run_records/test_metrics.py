@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from Middleware.addons.records.model import RunDocument
 from Middleware.services.run_records.metrics import MOST_SERIES, OTHER, RunMetrics
-from Middleware.services.run_records.model import RunDocument
-from Tests.services.run_records.made_up import Made, documents
+from Tests.addons.records.made_up import Made, documents
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -160,7 +160,7 @@ from flask import Flask
 from Middleware.api.metrics import add_metrics_route
 from Middleware.services.run_records.metrics import RunMetrics
 from Middleware.utilities.native_threads import start_native
-from Tests.services.run_records.test_metrics import called
+from Tests.addons.records.test_metrics import called
 
 class Store:
     def dropped(self):

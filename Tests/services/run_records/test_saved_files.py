@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.ring import RunRing
+from Middleware.addons.records.settings import RecordSettings
+from Middleware.addons.records.store.writer import RunStore
 from Middleware.common import instance_global_variables as instance
-from Middleware.services.run_records.folder import ConsoleFolder
-from Middleware.services.run_records.ring import RunRing
 from Middleware.services.run_records.saved_files import save_file
-from Middleware.services.run_records.settings import RecordSettings
-from Middleware.services.run_records.writer import RunStore
 
 PATH = "Workflows/me/Coding.test.json"
 

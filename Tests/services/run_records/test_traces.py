@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
+from Middleware.addons.records.model import SPAN_KINDS, RunDocument
 from Middleware.models.request_context import RequestContext
 from Middleware.models.trace_context import TraceContext, span_id_in
-from Middleware.services.run_records.model import SPAN_KINDS, RunDocument
 from Middleware.services.run_records.otel_names import otel_name
 from Middleware.services.run_records.traces import CAPTURE, RunTraces
+from Tests.addons.records.made_up import STARTED, Made, documents
 from Tests.integration.otlp_receiver import OtlpReceiver
-from Tests.services.run_records.made_up import STARTED, Made, documents
 
 TRACE = TraceContext(0x0af7651916cd43dd8448eb211c80319c)
 Sent = Callable[[RunDocument], list[ReadableSpan]]

@@ -38,8 +38,8 @@ ALLOWED = {
     "Middleware/api/console/again.py": {"json_schema"},  # of OpenAI's payloads
     "Middleware/api/console/replay_routes.py": {"workflow", "preset"},
     "Middleware/cli/talk/trace.py": {"body"},  # of a tool's request
-    "Middleware/services/run_records/archive.py": {"workflow"},
-    "Middleware/services/run_records/queries.py": {"workflow"},
+    "Middleware/addons/records/archive.py": {"workflow"},
+    "Middleware/addons/records/queries.py": {"workflow"},
     "Middleware/services/run_records/traces.py": {"workflow"},
     "Middleware/workflows/handlers/impl/specialized/custom_files.py": {"headCount", "tailCount"},  # counts by their key
     "Middleware/workflows/handlers/impl/tool_node_handler.py": {"timeoutSeconds"},  # the declaration itself

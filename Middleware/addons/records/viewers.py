@@ -1,0 +1,48 @@
+"""Who looks at runs, and what of them is theirs."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from Middleware.addons.records.model import RunFacts
+
+ViewerRole: TypeAlias = Literal["own", "all", "operator"]
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Somebody who is signed in.
+
+    Attributes:
+        role: ``own``: runs of this very key; ``all``: runs of the users of the key; ``operator``: all runs.
+        key_hash: that of the key, as in ``RunFacts``; None for an operator.
+        users: the users of the key; None for all users.
+        api_key: the key itself, which decrypts; None for an operator.
+    """
+
+    role: ViewerRole
+    key_hash: str | None = None
+    users: frozenset[str] | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    def sees(self, facts: RunFacts) -> bool:
+        """Return whether the viewer may see the facts of a run, and its texts if it is not private."""
+        if self.role == "operator":
+            return True
+        if self._made(facts):
+            return True
+        return self.role == "all" and (self.users is None or facts["user"] in self.users)
+
+    def reads(self, facts: RunFacts) -> bool:
+        """Return whether the viewer may see the texts of a run."""
+        # The operator has no key, and so cannot have made a private run.
+        return self._made(facts) if facts["private"] else self.sees(facts)
+
+    def changes(self, facts: RunFacts) -> bool:
+        """Return whether the viewer may pin, annotate and delete a run."""
+        return self.role == "operator" or self._made(facts)
+
+    def _made(self, facts: RunFacts) -> bool:
+        """Return whether the run was made with the viewer's key."""
+        # A run without a key belongs to nobody.
+        return self.role != "operator" and self.key_hash is not None and facts["key_hash"] == self.key_hash
