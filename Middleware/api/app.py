@@ -56,7 +56,7 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
         [*default_listeners(), *listeners, *([] if records is None else records.listeners)])
     if records is not None and records.metrics is not None:
         # Imported here: the library takes memory, and most servers have no such route.
-        from Middleware.api.metrics import add_metrics_route
+        from Middleware.addons.observability.metrics_route import add_metrics_route
         add_metrics_route(app, records.metrics, records.store)
     gated: WSGIApplication = app
     semaphore = globals_.get_request_semaphore()

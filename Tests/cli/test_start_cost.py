@@ -31,10 +31,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 # Each with all that is below it.
 NOT_WHILE_IDLE = (
-    "Middleware.api.metrics", "Middleware.cli.demo_backend", "Middleware.cli.init", "Middleware.cli.talk",
+    "Middleware.addons.observability.metrics_route", "Middleware.cli.demo_backend", "Middleware.cli.init", "Middleware.cli.talk",
     "Middleware.services.lock_database", "Middleware.services.memory.embedding_service",
     "Middleware.services.memory.memory_search", "Middleware.services.memory_service",
-    "Middleware.services.run_records.metrics", "Middleware.services.shared",
+    "Middleware.addons.observability.metrics", "Middleware.services.shared",
     "Middleware.utilities.conversations.vector_memory", "Middleware.utilities.postgres",
     "Middleware.workflows.tools.mcp.sessions", "Middleware.workflows.tools.mcp.transports",
     "Middleware.workflows.tools.memory", "Middleware.workflows.tools.offline_researcher_api_tool",

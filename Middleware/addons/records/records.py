@@ -21,10 +21,10 @@ from Middleware.models.process import process
 from Middleware.utilities.config.paths import console_directory
 
 if TYPE_CHECKING:
+    from Middleware.addons.observability.metrics import RunMetrics
+    from Middleware.addons.observability.traces import RunTraces
     from Middleware.models.config_editor import MakeEditor
     from Middleware.models.workflow_catalog import MakeWorkflowCatalog
-    from Middleware.services.run_records.metrics import RunMetrics
-    from Middleware.services.run_records.traces import RunTraces
 
 # How soon a secret that was replaced on the disk is used.
 SECRET_SECONDS = 60.0
@@ -119,14 +119,14 @@ def build_records(mode: str, record: str | None = None, metrics: bool = False,
 
 def _make_metrics() -> RunMetrics:
     # Imported here: most servers count nothing.
-    from Middleware.services.run_records.metrics import RunMetrics
+    from Middleware.addons.observability.metrics import RunMetrics
 
     return RunMetrics()
 
 
 def _make_traces() -> RunTraces | None:
     # Imported here: the packages may not be installed.
-    from Middleware.services.run_records.traces import RunTraces, is_disabled
+    from Middleware.addons.observability.traces import RunTraces, is_disabled
 
     return None if is_disabled() else RunTraces()
 

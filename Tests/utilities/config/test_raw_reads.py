@@ -40,7 +40,7 @@ ALLOWED = {
     "Middleware/cli/talk/trace.py": {"body"},  # of a tool's request
     "Middleware/addons/records/archive.py": {"workflow"},
     "Middleware/addons/records/queries.py": {"workflow"},
-    "Middleware/services/run_records/traces.py": {"workflow"},
+    "Middleware/addons/observability/traces.py": {"workflow"},
     "Middleware/workflows/handlers/impl/specialized/custom_files.py": {"headCount", "tailCount"},  # counts by their key
     "Middleware/workflows/handlers/impl/tool_node_handler.py": {"timeoutSeconds"},  # the declaration itself
 }

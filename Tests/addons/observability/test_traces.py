@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
+from Middleware.addons.observability.otel_names import otel_name
+from Middleware.addons.observability.traces import CAPTURE, RunTraces
 from Middleware.addons.records.model import SPAN_KINDS, RunDocument
 from Middleware.models.request_context import RequestContext
 from Middleware.models.trace_context import TraceContext, span_id_in
-from Middleware.services.run_records.otel_names import otel_name
-from Middleware.services.run_records.traces import CAPTURE, RunTraces
 from Tests.addons.records.made_up import STARTED, Made, documents
 from Tests.integration.otlp_receiver import OtlpReceiver
 

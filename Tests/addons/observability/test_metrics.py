@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from Middleware.addons.observability.metrics import MOST_SERIES, OTHER, RunMetrics
 from Middleware.addons.records.model import RunDocument
-from Middleware.services.run_records.metrics import MOST_SERIES, OTHER, RunMetrics
 from Tests.addons.records.made_up import Made, documents
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -157,8 +157,8 @@ RACE = """
 import sys
 import run_eventlet
 from flask import Flask
-from Middleware.api.metrics import add_metrics_route
-from Middleware.services.run_records.metrics import RunMetrics
+from Middleware.addons.observability.metrics_route import add_metrics_route
+from Middleware.addons.observability.metrics import RunMetrics
 from Middleware.utilities.native_threads import start_native
 from Tests.addons.records.test_metrics import called
 

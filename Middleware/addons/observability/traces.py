@@ -31,12 +31,12 @@ from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from Middleware.addons.observability import otel_names as names
 from Middleware.addons.records.model import RunDocument, Span
 from Middleware.addons.records.texts import normalised
 from Middleware.common.constants import VERSION
 from Middleware.models.request_context import RequestContext
 from Middleware.models.trace_context import TraceContext, span_id_in
-from Middleware.services.run_records import otel_names as names
 from Middleware.utilities.daemon_threads import start_daemon
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from Middleware.addons.observability.metrics import RunMetrics
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.api.gate_figures import gate_figures
 from Middleware.common.constants import VERSION
-from Middleware.services.run_records.metrics import RunMetrics
 
 PATH = "/metrics"
 
