@@ -21,8 +21,8 @@ from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.registry import node_types
 
 if TYPE_CHECKING:
+    from Middleware.addons.console.application import ConsoleApplication
     from Middleware.addons.records.records import RunRecords
-    from Middleware.api.console.application import ConsoleApplication
 
 # Requests that wait at the gate never occupy these threads, so model lists and health checks are still answered.
 RESERVED_THREADS = 64
@@ -76,7 +76,7 @@ def _console(records: RunRecords, browsers: BrowserSafety, gated: WSGIApplicatio
              shared: bool) -> ConsoleApplication:
     """Return the WSGI application of the console."""
     # Imported here: without a console, nothing of it is needed.
-    from Middleware.api.console.application import ConsoleApplication, no_gate
+    from Middleware.addons.console.application import ConsoleApplication, no_gate
 
     gate = gated.pass_through if isinstance(gated, ConcurrencyLimitMiddleware) else no_gate
     return ConsoleApplication(records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB,

@@ -73,7 +73,7 @@ def _workers(state: StateWorker, count: int) -> str:
 def _console_address(base: str, records: RunRecords) -> str:
     """Return the address of the console: on a terminal a link that signs in, which must not get into a log file."""
     # Imported here: without a console, nothing of it is needed.
-    from Middleware.api.console.sign_in import PATH, sign_in_link
+    from Middleware.addons.console.sign_in import PATH, sign_in_link
 
     if sys.stdout.isatty():
         # Without its folder, nobody can be signed in; the page says how to go on.

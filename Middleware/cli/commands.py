@@ -59,7 +59,7 @@ def _keys(words: Sequence[str]) -> int:
 
 
 def _console(words: Sequence[str]) -> int:
-    from Middleware.cli.console_link import main
+    from Middleware.addons.console.console_link import main
     return main(words)
 
 

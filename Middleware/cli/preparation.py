@@ -24,10 +24,10 @@ from Middleware.utilities.config.paths import is_package
 from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
+    from Middleware.addons.console.catalog_model import WorkflowCatalog
+    from Middleware.addons.console.config_editor import ConfigEditor
     from Middleware.addons.records.records import RunRecords
     from Middleware.cli.check.load_check import LoadCheck
-    from Middleware.models.config_editor import ConfigEditor
-    from Middleware.models.workflow_catalog import WorkflowCatalog
     from Middleware.utilities.postgres.worker import StateWorker
 
 logger = logging.getLogger(__name__)
@@ -139,10 +139,10 @@ def _is_installed(module: str) -> bool:
 
 
 def _make_workflow_catalog(users: Iterable[str] | None) -> WorkflowCatalog:
-    from Middleware.cli import workflow_catalog
+    from Middleware.addons.console import workflow_catalog
     return workflow_catalog.WorkflowCatalog(users)
 
 
 def _make_editor(records: RunRecords) -> ConfigEditor:
-    from Middleware.cli.editing import editor
+    from Middleware.addons.console.editing import editor
     return editor.ConfigEditor(records.folder, records.store)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
+from Middleware.addons.console.sign_in import make_code
 from Middleware.addons.records.folder import ConsoleFolder
-from Middleware.api.console.sign_in import make_code
+from Tests.addons.console.editing.test_unsaved import PLANTED, TEST_FILE, TESTS
 from Tests.amounts import DEEP
 from Tests.cli.check.config_tree import CODING, ENDPOINT, GENERAL, MCP, MEMORY, write_tree
-from Tests.cli.editing.test_unsaved import PLANTED, TEST_FILE, TESTS
 from Tests.console.conftest import PATIENCE, Contexts
 from Tests.console.scripted_server import Failure, ScriptedServer
 from Tests.integration.launcher import Launcher
@@ -146,7 +146,7 @@ def test_letters_that_come_faster_than_the_page_is_drawn_stay(tab: Page, console
 
 def test_each_mistake_is_shown_at_its_line(tab: Page, console: Console) -> None:
     box, last = None, ""
-    # Tests/cli/editing/test_unsaved.py has the server find each: one of a file tells whether the page shows them.
+    # Tests/addons/console/editing/test_unsaved.py has the server find each: one of a file tells whether the page shows them.
     planted = sorted(PLANTED) if DEEP else list({mistake[0]: mistake for mistake in sorted(PLANTED)}.values())
     for file, old, new, part in planted:
         if file != last:

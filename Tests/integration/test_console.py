@@ -198,8 +198,8 @@ threading.Thread(target=watch, args=[QUESTION], daemon=True).start()
 import run_waitress
 sys.exit(run_waitress.main())
 """
-PACKAGES = ("Middleware.api.console", "Middleware.addons.records", "Middleware.cli.workflow_catalog",
-            "Middleware.cli.editing")
+PACKAGES = ("Middleware.addons.console", "Middleware.addons.records", "Middleware.addons.console.workflow_catalog",
+            "Middleware.addons.console.editing")
 
 
 @pytest.mark.parametrize("mode", ["off", "on"])

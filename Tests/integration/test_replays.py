@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
+from Middleware.addons.console.sign_in import make_code
 from Middleware.addons.records.records import build_records
 from Middleware.api.app import build_wsgi_application
-from Middleware.api.console.sign_in import make_code
 from Middleware.api.running.running_requests import RunningRequests, running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
+from Middleware.addons.console.exported_test import EXPECTATIONS, ExportedTest, exported
 from Middleware.addons.records.model import RunDocument
 from Middleware.addons.records.records import RunRecords, build_records
 from Middleware.addons.records.texts import normalised
@@ -24,7 +25,6 @@ from Middleware.cli.workflow_tests.sandbox import sandbox_folder
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.run_records.exported_test import EXPECTATIONS, ExportedTest, exported
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.replay.trial import is_replaced

@@ -25,7 +25,7 @@ from Tests.stub_backend import StubBackend, chat_reply
 from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, llm, static
 
-ADD_ONS = ("Middleware/addons/", "Middleware/api/console/", "Middleware/workflows/replay/",
+ADD_ONS = ("Middleware/addons/", "Middleware/addons/console/", "Middleware/workflows/replay/",
            "Middleware/cli/workflow_tests/")
 
 

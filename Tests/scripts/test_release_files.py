@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_package_in_the_console_is_a_component() -> None:
-    packages = json.loads((ROOT / "Middleware/api/console/static/vendor/vendor.json").read_text("utf-8"))["packages"]
+    packages = json.loads((ROOT / "Middleware/addons/console/static/vendor/vendor.json").read_text("utf-8"))["packages"]
     components = {component["name"]: component for component in vendored()}
     assert {name: one["version"] for name, one in components.items()} == {
         package["name"]: package["version"] for package in packages}

@@ -21,10 +21,10 @@ from Middleware.models.process import process
 from Middleware.utilities.config.paths import console_directory
 
 if TYPE_CHECKING:
+    from Middleware.addons.console.catalog_model import MakeWorkflowCatalog
+    from Middleware.addons.console.config_editor import MakeEditor
     from Middleware.addons.observability.metrics import RunMetrics
     from Middleware.addons.observability.traces import RunTraces
-    from Middleware.models.config_editor import MakeEditor
-    from Middleware.models.workflow_catalog import MakeWorkflowCatalog
 
 # How soon a secret that was replaced on the disk is used.
 SECRET_SECONDS = 60.0

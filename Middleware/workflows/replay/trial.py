@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from Middleware.addons.console.replay_recording import RecordedNode, Recording
 from Middleware.exceptions import WilmerError
 from Middleware.models.llm_call import current_site
 from Middleware.models.outside import Outside
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolders
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.replay.recording import RecordedNode, Recording
 
 # What a node of a replay would do, for the message about one that was not recorded.
 _ACTS = {"reads": "reads data", "writes": "writes data", "outside": "may act outside of this program"}

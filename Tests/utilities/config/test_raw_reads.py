@@ -30,13 +30,13 @@ the object is called like one of the configuration."""
 # run console's pages of workflows, and tests that are made of recorded files.
 AS_WRITTEN = (*(f"Middleware/cli/check/{name}_checks.py" for name in (
     "call", "condition", "endpoint", "file", "memory", "node", "preset", "prompt", "user", "value", "workflow")),
-              "Middleware/utilities/config/", "Middleware/cli/workflow_catalog.py",
-              "Middleware/services/run_records/exported_test.py")
+              "Middleware/utilities/config/", "Middleware/addons/console/workflow_catalog.py",
+              "Middleware/addons/console/exported_test.py")
 
 ALLOWED = {
     # Recorded runs and the console's API have fields of these names.
-    "Middleware/api/console/again.py": {"json_schema"},  # of OpenAI's payloads
-    "Middleware/api/console/replay_routes.py": {"workflow", "preset"},
+    "Middleware/addons/console/again.py": {"json_schema"},  # of OpenAI's payloads
+    "Middleware/addons/console/replay_routes.py": {"workflow", "preset"},
     "Middleware/cli/talk/trace.py": {"body"},  # of a tool's request
     "Middleware/addons/records/archive.py": {"workflow"},
     "Middleware/addons/records/queries.py": {"workflow"},

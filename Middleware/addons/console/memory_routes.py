@@ -1,0 +1,245 @@
+"""The routes of the Memory pages: what is stored of conversations, and changes in it by hand.
+
+A key sees the discussions of its own folder, an operator those of all; what is encrypted can be read with its key only.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from Middleware.addons.console.calls import Call, ConsoleError, Download, Role, Routes
+from Middleware.addons.console.origins import written_by
+from Middleware.exceptions import DataKeyError, StateUnavailableError, UnreadableDataError
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.discussions import catalog, removal
+from Middleware.services.discussions.contents import PARTS, page
+from Middleware.services.discussions.editing import (
+    DiscussionBusyError,
+    DiscussionEditor,
+    MemoryKey,
+    NoSuchMemoryError,
+)
+from Middleware.services.discussions.overview import as_json, overview
+from Middleware.services.discussions.reading import Reader, export
+from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys, discussion_keys
+from Middleware.utilities import config_utils
+from Middleware.utilities.files.file_access import atomic_write
+
+if TYPE_CHECKING:
+    from Middleware.addons.records.viewers import Viewer
+
+MAX_LIMIT, LIMIT = 200, 100
+# Of the file of an export, which the owner of the computer may open, and nobody else.
+OWNER_ONLY = 0o600
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+# Which of several discussions with one id is meant: the folder of the key, and a user among several roots.
+WHERE = ("folder", "user")
+
+
+def register(routes: Routes) -> None:
+    """Add the routes."""
+    add = routes.add
+    add("GET", "discussions", Role.OWN, discussions)
+    add("GET", "discussions/ID", Role.OWN, discussion, query=(*WHERE, "part", "limit", "before", "q"))
+    add("DELETE", "discussions/ID", Role.OWN, delete, query=(*WHERE, "runs"))
+    add("GET", "discussions/ID/export", Role.OWN, download, query=WHERE)
+    add("POST", "discussions/ID/rebuild", Role.OWN, rebuild, query=WHERE)
+    add("GET", "discussions/ID/memories/KEY", Role.OWN, origin, query=WHERE)
+    add("PUT", "discussions/ID/memories/KEY", Role.OWN, change, query=WHERE)
+    add("DELETE", "discussions/ID/memories/KEY", Role.OWN, delete_memory, query=WHERE)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A discussion, the user in whose folder it lies, and the keys of the session."""
+
+    discussion: catalog.StoredDiscussion
+    user: str
+    keys: DiscussionKeys
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.discussion, self.keys)
+
+    def as_json(self) -> dict[str, object]:
+        row = as_json(overview(self.discussion, self.keys))
+        # Where it lies on the disk is no business of a client.
+        del row["folders"]
+        return {**row, "user": self.user}
+
+
+# -- what there is -----------------------------------------------------------------------------------------------------
+
+def discussions(call: Call) -> object:
+    """Return all discussions that the session may see, those changed last first."""
+    rows = []
+    for found in _visible(call.viewer):
+        with _as_user(found.user):
+            rows.append((found.discussion.last_change or 0, found.as_json()))
+    rows.sort(key=lambda row: row[0], reverse=True)
+    return {"discussions": [row for _, row in rows]}
+
+
+def discussion(call: Call) -> object:
+    """Return one discussion and a page of one of its parts."""
+    part = call.query.get("part", PARTS[0])
+    if part not in PARTS:
+        raise ConsoleError(400, f"'part' must be one of {', '.join(PARTS)}.", where="part")
+    limit, before = _number(call, "limit", LIMIT, MAX_LIMIT), _number(call, "before", None)
+    with _one(call) as found:
+        return {"discussion": found.as_json(),
+                **page(found.reader, part, limit or LIMIT, before, call.query.get("q", ""))}
+
+
+def download(call: Call) -> object:
+    """Return everything that is stored, as one file."""
+    with _one(call) as found:
+        return Download(_exported(found), f"{_file_name(found.discussion.discussion_id)}.json")
+
+
+def origin(call: Call) -> object:
+    """Return the run and the call that wrote a memory; None for both if that was not recorded."""
+    with _one(call) as found:
+        return written_by(call.records.archive, call.viewer, found.reader, MemoryKey.parse(call.parts["KEY"]))
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+def change(call: Call) -> object:
+    """Replace the text of a memory."""
+    text = call.checked_body("text").get("text")
+    if not isinstance(text, str):
+        raise ConsoleError(400, "'text' must be a string.", where="text")
+    with _one(call) as found:
+        return {"key": str(DiscussionEditor(found.reader).change(MemoryKey.parse(call.parts["KEY"]), text))}
+
+
+def delete_memory(call: Call) -> object:
+    """Delete one memory."""
+    with _one(call) as found:
+        DiscussionEditor(found.reader).delete(MemoryKey.parse(call.parts["KEY"]))
+    return {}
+
+
+def rebuild(call: Call) -> object:
+    """Export everything, and then delete what the next message writes anew."""
+    with _one(call) as found:
+        saved = _save_export(call, found)
+        DiscussionEditor(found.reader).delete_all()
+    return {"export": saved}
+
+
+def delete(call: Call) -> object:
+    """Delete a discussion, with ``runs=1`` the recorded runs in it, too."""
+    with _one(call) as found:
+        result = removal.remove(found.discussion)
+    if call.query.get("runs") == "1":
+        call.records.archive.delete_discussion(found.discussion.discussion_id, call.viewer, found.discussion.key_hash)
+    return {"deleted": result.deleted, "left": result.left}
+
+
+def _exported(found: _Found) -> bytes:
+    return json.dumps(export(found.reader), indent=2, ensure_ascii=True).encode("ascii")
+
+
+def _save_export(call: Call, found: _Found) -> str:
+    """Write the export into the console's folder, as encrypted as the discussion itself; return its path there."""
+    folder = os.path.join(call.records.folder.made(), "exports")
+    os.makedirs(folder, 0o700, exist_ok=True)
+    name = f"{_file_name(found.discussion.discussion_id)}-{datetime.now().strftime('%Y%m%d-%H%M%S')}.json"
+    atomic_write(os.path.join(folder, name), found.reader.cipher.encrypt(_exported(found)), OWNER_ONLY)
+    return f"exports/{name}"
+
+
+def _file_name(discussion_id: str) -> str:
+    return _NOT_IN_NAMES.sub("_", discussion_id)[:80] or "discussion"
+
+
+# -- which discussion --------------------------------------------------------------------------------------------------
+
+@contextlib.contextmanager
+def _one(call: Call) -> Iterator[_Found]:
+    """Yield the discussion of a call, with the settings of its user; errors become those of the API."""
+    wanted_user, folder = call.query.get("user"), call.query.get("folder")
+    visible = [found for found in _visible(call.viewer) if wanted_user in (None, found.user)]
+    try:
+        chosen = catalog.choose([found.discussion for found in visible], call.parts["ID"], folder)
+        found = next(found for found in visible if found.discussion is chosen)
+        with _as_user(found.user):
+            yield found
+    except catalog.NoSuchDiscussionError as error:
+        said = str(error).replace("--key-folder", "folder").removesuffix(".")
+        raise ConsoleError(404, f"{said}.", where="ID") from None
+    except NoSuchMemoryError as error:
+        raise ConsoleError(409, str(error), where="KEY") from None
+    except ValueError as error:
+        raise ConsoleError(400, str(error), where="text") from None
+    except (DiscussionBusyError, removal.RemovalRefusedError) as error:
+        raise ConsoleError(409, str(error)) from None
+    except DataKeyError:
+        raise ConsoleError(403, "This discussion is encrypted. Sign in with its access key to read or change it.",
+                           where="ID") from None
+    except UnreadableDataError as error:
+        raise ConsoleError(409, str(error)) from None
+    except StateUnavailableError as error:
+        raise ConsoleError(503, f"Nothing was changed: {error}.") from None
+    except (OSError, sqlite3.Error) as error:
+        raise ConsoleError(500, f"The discussion's files cannot be used: {error}") from None
+
+
+def _visible(viewer: Viewer) -> Iterator[_Found]:
+    """Yield the discussions that a session may see, each once."""
+    known: set[tuple[str, str | None, str]] = set()
+    users = viewer.users if viewer.users is not None else _users()
+    keys = _keys(viewer, users)
+    for user in users:
+        try:
+            with _as_user(user):
+                found = catalog.all_discussions()
+        except StateUnavailableError as error:
+            raise ConsoleError(503, f"Conversations cannot be shown now: {error}.") from None
+        for one in found:
+            place = (os.path.realpath(one.root), one.key_hash, one.discussion_id)
+            if place not in known and (viewer.role == "operator" or one.key_hash == viewer.key_hash):
+                known.add(place)
+                yield _Found(one, user, keys)
+
+
+def _users() -> list[str]:
+    return config_utils.configured_users() or [config_utils.get_current_username()]
+
+
+def _keys(viewer: Viewer, users: Iterable[str]) -> DiscussionKeys:
+    """Return what the session's key stands for: with the encryption of the first user who wants it."""
+    keys = NO_KEYS
+    for user in users if viewer.role != "operator" else ():
+        with _as_user(user):
+            keys = discussion_keys(viewer.api_key)
+        if keys.encryption_key is not None:
+            break
+    return keys
+
+
+@contextlib.contextmanager
+def _as_user(user: str) -> Iterator[None]:
+    """Use the settings of a user, whose discussions may lie in a folder of their own."""
+    with request_scope(RequestContext(user=user)):
+        yield
+
+
+def _number(call: Call, name: str, otherwise: int | None, most: int | None = None) -> int | None:
+    """Return a number of the query."""
+    text = call.query.get(name)
+    if text is None:
+        return otherwise
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if number < 1 or (most is not None and number > most):
+        raise ConsoleError(400, f"'{name}' must be a number from 1{f' to {most}' if most else ''}.", where=name)
+    return number

@@ -1,0 +1,200 @@
+"""The calls that run a recorded run or one of its calls once more, and the comparison of two runs."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from Middleware.addons.console.again import again_events
+from Middleware.addons.console.calls import Call, ConsoleError, Events, Role, Routes
+from Middleware.addons.console.replay_recording import NodePlace, RecordedNode, Recording
+from Middleware.addons.console.replays import start_replay
+from Middleware.addons.console.run_routes import known_run, span_id_of
+from Middleware.addons.records.analysis.comparison import aligned_steps, config_changes
+from Middleware.addons.records.analysis.critical_path import SpanTree
+from Middleware.addons.records.analysis.prefix import last_attempt, payload_of
+from Middleware.addons.records.model import RunDocument
+from Middleware.addons.records.payloads import prompt_parts
+from Middleware.addons.records.recorded_request import NotKeptError, recorded_request
+from Middleware.exceptions import ConfigurationError
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.utilities import config_utils
+from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.replay.trial import is_replaced, name_of_node
+
+# A page has five fields for them, and a mistake must not keep a server busy for hours.
+MOST_TIMES = 5
+
+
+def register(routes: Routes) -> None:
+    routes.add("GET", "runs/ID/replay", Role.OWN, replayable)
+    routes.add("POST", "runs/ID/replay", Role.OWN, replay)
+    routes.add("GET", "again/choices", Role.OWN, choices, query=("run",))
+    routes.add("GET", "runs/ID/again/SPAN", Role.OWN, recorded_call)
+    routes.add("POST", "runs/ID/again/SPAN", Role.OWN, again, runs=True)
+    routes.add("GET", "compare/A/B", Role.OWN, compare)
+
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+
+def replayable(call: Call) -> dict[str, object]:
+    """Return the nodes with which a replay may begin, and those that would not run in it."""
+    document = known_run(call)
+    _require_kept(document)
+    return {"nodes": [_node_row(node) for node in _entered(Recording(document))]}
+
+
+def _entered(recording: Recording) -> list[RecordedNode]:
+    """Return the nodes that are in none that answers from the recording as a whole."""
+    types = node_types()
+    whole = {node.span.id for node in recording.nodes if node.type in types and is_replaced(types[node.type])}
+    return [node for node in recording.nodes if not whole & node.inside]
+
+
+def _node_row(node: RecordedNode) -> dict[str, object]:
+    handler = node_types().get(node.type)
+    return {"workflow": node.place.workflow, "node": node.place.node, "occurrence": node.place.occurrence,
+            "title": node.title, "type": node.type, "acts": handler.acts if handler else "outside",
+            "stands_in": handler is None or is_replaced(handler), "recorded": node.delivered,
+            "name": name_of_node(workflow_of(node), node.title), "span": node.span.id}
+
+
+def workflow_of(node: RecordedNode) -> str:
+    """Return the name of the workflow of a node, without its folder."""
+    return node.place.workflow.rpartition(" > ")[2].rpartition("/")[2]
+
+
+def replay(call: Call) -> dict[str, str]:
+    """Start a replay, and return its id at once."""
+    body, document = call.checked_body("from", "also"), known_run(call)
+    if not document.finished:
+        raise ConsoleError(409, "This run is still at work. Wait for its end, or stop it.", where="ID")
+    _require_kept(document)
+    recording = Recording(document)
+    return {"id": start_replay(call, document, recording, _start(body.get("from"), recording),
+                               _also(body.get("also"), recording))}
+
+
+def _start(value: object, recording: Recording) -> RecordedNode | None:
+    if value is None:
+        return None
+    fields = value if isinstance(value, Mapping) else {}
+    workflow, node, occurrence = fields.get("workflow"), fields.get("node"), fields.get("occurrence", 1)
+    if not isinstance(workflow, str) or type(node) is not int or type(occurrence) is not int:
+        raise ConsoleError(400, "'from' is null, or an object with 'workflow', 'node' (a number) and 'occurrence'.",
+                           where="from")
+    found = recording.at(NodePlace(workflow, node, occurrence))
+    if found is None:
+        raise ConsoleError(404, f"The run has no node {node} in {workflow[:100]!r} that ran {occurrence} times.",
+                           where="from")
+    return found
+
+
+def _also(value: object, recording: Recording) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ConsoleError(400, "'also' is a list of names of nodes.", where="also")
+    known = {name_of_node(workflow_of(node), node.title) for node in recording.nodes}
+    for name in value:
+        if name not in known:
+            raise ConsoleError(404, f"The run has no node {name[:100]!r}. Names are written Workflow/title.",
+                               where="also")
+    return value
+
+
+def _require_kept(document: RunDocument) -> None:
+    try:
+        recorded_request(document)
+    except NotKeptError as error:
+        raise ConsoleError(409, str(error), where="ID") from None
+
+
+# -- again -------------------------------------------------------------------------------------------------------------
+
+def choices(call: Call) -> dict[str, object]:
+    """Return the endpoints and presets of a run's user; without a run, those of the session's first user."""
+    user = known_run(call, call.query["run"]).facts["user"] if call.query.get("run") else None
+    if user is None and call.session.users:
+        user = min(call.session.users)
+    return choices_of(user)
+
+
+def choices_of(user: str | None) -> dict[str, object]:
+    """Return the names of the endpoints and presets of a user."""
+    endpoints, presets = list[str](), dict[str, list[str]]()
+    # The user of an old run may be gone.
+    with contextlib.suppress(ConfigurationError), request_scope(RequestContext(user=user)):
+        endpoints = config_utils.endpoint_names()
+        presets = {name: config_utils.preset_names(name) for name in endpoints}
+    return {"endpoints": endpoints, "presets": sorted({preset for names in presets.values() for preset in names}),
+            "presets_of": presets}
+
+
+def recorded_call(call: Call) -> dict[str, object]:
+    """Return a recorded call as it can be edited, and what it was answered."""
+    document = known_run(call)
+    tree, span = SpanTree(document.spans), document.span(span_id_of(call))
+    llm = tree.around(span, "llm")
+    if llm is None:
+        raise ConsoleError(404, "The run has no such LLM call.", where="SPAN")
+    payload, attempt = payload_of(tree, llm), last_attempt(tree, llm)
+    if payload is None or attempt is None:
+        raise ConsoleError(409, "The prompt of this call was not kept, so that it cannot be sent again.", where="SPAN")
+    node, texts, told = tree.around(llm, "node"), llm.texts, attempt.attributes
+    written, first = told.get("usage.output_tokens"), llm.attributes.get("time_to_first_token")
+    writing = llm.duration - first if isinstance(first, int) else 0
+    messages = [{"role": part.role, "content": part.text} for part in prompt_parts(payload) if part.role != "tools"]
+    return {"messages": messages,
+            "endpoint": llm.attributes.get("endpoint"), "preset": node.attributes.get("preset") if node else None,
+            "max_tokens": told.get("request.max_tokens"), **choices_of(document.facts["user"]),
+            "recorded": {"text": texts.get("answer") or "", "reasoning": texts.get("reasoning") or "",
+                         "us": llm.duration, "first_token_us": first, "tokens_in": told.get("usage.input_tokens"),
+                         "tokens_out": written, "speed": written * 1_000_000 / writing
+                         if isinstance(written, int) and writing > 0 else None}}
+
+
+def again(call: Call) -> Events:
+    """Send a recorded call, edited, to an endpoint; the answer is a stream."""
+    body, document = call.checked_body("messages", "endpoint", "preset", "max_tokens", "times"), known_run(call)
+    span = document.span(span_id_of(call))
+    if span is None or span.kind not in ("llm", "attempt"):
+        raise ConsoleError(404, "The run has no such LLM call.", where="SPAN")
+    messages, endpoint, preset = body.get("messages"), body.get("endpoint"), body.get("preset")
+    if not isinstance(messages, list) or not messages or not all(
+            isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
+            for one in messages):
+        raise ConsoleError(400, "'messages' is a list of messages with 'role' and 'content', both texts.",
+                           where="messages")
+    if not isinstance(endpoint, str) or not endpoint:
+        raise ConsoleError(400, "'endpoint' is the name of an endpoint.", where="endpoint")
+    if preset is not None and not isinstance(preset, str):
+        raise ConsoleError(400, "'preset' is the name of a preset, or null for that of the endpoint.", where="preset")
+    return Events(again_events(call, document, span, messages, endpoint, preset or None,
+                               _whole(body, "max_tokens", None, 1, 10_000_000), _whole(body, "times", 1, 1, MOST_TIMES)
+                               or 1))
+
+
+def _whole(body: Mapping[str, object], name: str, default: int | None, least: int, most: int) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or not least <= value <= most:
+        raise ConsoleError(400, f"'{name}' is a whole number from {least} to {most:,}.", where=name)
+    return value
+
+
+# -- compare -----------------------------------------------------------------------------------------------------------
+
+def compare(call: Call) -> dict[str, object]:
+    """Return the nodes of two runs beside each other, and the configuration files in which they differ."""
+    a, b = known_run(call, call.parts["A"]), known_run(call, call.parts["B"])
+    body_of = call.records.archive.config_body
+
+    def text(document: RunDocument, version: str | None) -> str | None:
+        if version is None:
+            return None
+        return document.config_texts.get(version) or body_of(version)
+
+    changes = [{"path": change["path"], "before": text(a, change["a"]), "after": text(b, change["b"]),
+                "a": change["a"], "b": change["b"]} for change in config_changes(a.facts["config"], b.facts["config"])]
+    return {"a": a.facts, "b": b.facts, "steps": aligned_steps(a, b), "configuration": changes}

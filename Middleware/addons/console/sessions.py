@@ -1,0 +1,506 @@
+"""Who is signed in to the console: operators, known by a hash in the store, and keys, known in memory alone, or, where
+several processes share the console, by a token that contains the session."""
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import math
+import secrets
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypedDict, TypeVar
+
+from Middleware.addons.console.calls import ConsoleError, Role
+from Middleware.addons.console.sign_in import read_code
+from Middleware.api.edge.access_keys import BEARER, AccessKeys, Grant, api_key_in
+from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.utilities.once import Once
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from cryptography.fernet import Fernet
+
+    from Middleware.addons.records.viewers import Viewer, ViewerRole
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+MICROSECONDS = 1_000_000
+OPERATOR_DAYS = 30
+OPERATOR_SECONDS = OPERATOR_DAYS * 24 * 3600
+KEY_SECONDS = 12 * 3600
+# The time of the last use is written at most so often, so that reading a page is not a write.
+TOUCH_SECONDS = 3600
+# By it a token that has expired is told from a guessed key, and does not count as a failed sign-in.
+TOKEN_PREFIX = "wilmer-console-"
+TOKEN_BYTES = 32
+# Far more than there are browsers of one household; the oldest goes.
+MAX_KEY_SESSIONS = 500
+FAILURES, FAILURE_SECONDS = 10, 60.0
+# Peers whose failures are remembered. Forgetting one costs an attacker with so many addresses nothing anyway.
+MAX_PEERS = 1000
+MAX_LABEL = 120
+# In place of the time of the last use.
+_UNREADABLE = -1
+
+Index = Callable[[], AbstractContextManager["sqlite3.Connection"]]
+
+
+class SessionLine(TypedDict):
+    """A signed-in browser, as Settings lists it; times in microseconds."""
+
+    id: str
+    label: str
+    role: str
+    created: int
+    used: int
+    current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who makes a call.
+
+    Attributes:
+        users: whose runs may be seen; None for all.
+        expires: microseconds since 1970; None for a key that is sent in place of a token.
+        key: of the client; None for an operator.
+        key_name: the note beside the key, for the log.
+        id: names the session in lists; "" for a key that is sent in place of a token.
+    """
+
+    role: Role
+    users: frozenset[str] | None = None
+    expires: int | None = None
+    key: str | None = field(default=None, repr=False)
+    key_name: str = ""
+    id: str = ""
+
+    def viewer(self) -> Viewer:
+        """Return who asks, for the archive of runs."""
+        from Middleware.addons.records.viewers import Viewer
+        roles: dict[Role, ViewerRole] = {Role.OWN: "own", Role.ALL: "all", Role.OPERATOR: "operator"}
+        return Viewer(roles[self.role], hash_api_key(self.key) if self.key else None, self.users, self.key)
+
+
+def new_token() -> str:
+    return TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def _id(digest: bytes) -> str:
+    return digest.hex()[:16]
+
+
+def _line(digest: bytes, label: str, created: int, used: int, role: Role = Role.OPERATOR) -> SessionLine:
+    return {"id": _id(digest), "label": label, "role": role.word, "created": created, "used": used, "current": False}
+
+
+class OperatorSessions:
+    """The sessions of operators, in the tables ``session`` and ``spent`` of the index.
+
+    A session that could not be written, or read again, lives in memory: a full disk must not keep its owner from
+    looking why.
+    """
+
+    def __init__(self, index: Index, clock: Callable[[], float] = time.time) -> None:
+        self._index = index
+        self._clock = clock
+        self._lock = threading.Lock()
+        # Used codes, and sessions that are not on the disk.
+        self._spent: dict[bytes, int] = {}
+        self._unstored: dict[bytes, SessionLine] = {}
+        # When sessions were used last, as far as they were looked for.
+        self._seen: dict[bytes, int] = {}
+        self._failures: Once[str] = Once(1)
+
+    def spend(self, nonce: bytes, until: int) -> bool:
+        """Use a code up; return False if it has been used."""
+        now = int(self._clock())
+        with self._lock:
+            self._spent = {known: end for known, end in self._spent.items() if end >= now}
+            if nonce in self._spent:
+                return False
+            self._spent[nonce] = until
+
+        def store(index: sqlite3.Connection) -> bool:
+            index.execute("DELETE FROM spent WHERE until < ?", (now,))
+            return index.execute("INSERT OR IGNORE INTO spent VALUES (?, ?)", (nonce, until)).rowcount > 0
+
+        # Another process on the same folder may have let the code in. Without the disk only this one is asked.
+        return self._on_disk(store, unless=True)
+
+    def is_spent(self, nonce: bytes) -> bool:
+        """Return whether ``spend`` has had this, here or in another process on the same folder."""
+        return nonce in self._spent or self._on_disk(
+            lambda index: index.execute("SELECT 1 FROM spent WHERE nonce = ?", (nonce,)).fetchone() is not None,
+            unless=False)
+
+    def begin(self, token: str, label: str) -> Session:
+        """Store a new session."""
+        digest, now = _hash(token), self._now()
+
+        def store(index: sqlite3.Connection) -> bool:
+            index.execute("DELETE FROM session WHERE used < ?", (self._oldest(),))
+            index.execute("INSERT INTO session (hash, created, used, label) VALUES (?, ?, ?, ?)",
+                          (digest, now, now, label))
+            return True
+
+        if not self._on_disk(store, unless=False):
+            self._unstored[digest] = _line(digest, label, now, now)
+        return self._session(digest, now)
+
+    def find(self, token: str) -> Session | None:
+        """Return the session of a token; None if there is none, or not any more."""
+        digest, now = _hash(token), self._now()
+        if digest in self._unstored:
+            return self._session(digest, now)
+
+        def look(index: sqlite3.Connection) -> int | None:
+            row = index.execute("SELECT used FROM session WHERE hash = ?", (digest,)).fetchone()
+            return None if row is None else int(row[0])
+
+        unreadable: int | None = _UNREADABLE
+        used = self._on_disk(look, unless=unreadable)
+        if used == _UNREADABLE:
+            used = self._seen.get(digest)
+        if used is None or used < self._oldest():
+            self._seen.pop(digest, None)
+            return None
+        self._seen[digest] = used
+        if used < now - TOUCH_SECONDS * MICROSECONDS:
+            # A disk that takes no writes ends no session.
+            self._on_disk(lambda index: index.execute("UPDATE session SET used = ? WHERE hash = ?", (now, digest)),
+                          unless=None)
+            used = now
+        return self._session(digest, used)
+
+    def lines(self) -> list[SessionLine]:
+        """Return all sessions, the last used first."""
+        rows: list[tuple[bytes, str, int, int]] = self._on_disk(lambda index: index.execute(
+            "SELECT hash, label, created, used FROM session WHERE used >= ?", (self._oldest(),)).fetchall(), unless=[])
+        found = [_line(digest, label or "", created, used) for digest, label, created, used in rows]
+        return sorted([*found, *self._unstored.values()], key=lambda line: -line["used"])
+
+    def end(self, name: str) -> bool:
+        """End the session with this id; return False if there is none."""
+        for digest in [digest for digest in list(self._seen) if _id(digest) == name]:
+            del self._seen[digest]
+        unstored = [digest for digest in list(self._unstored) if _id(digest) == name]
+        for digest in unstored:
+            del self._unstored[digest]
+        gone = self._on_disk(lambda index: index.execute(
+            "DELETE FROM session WHERE lower(substr(hex(hash), 1, 16)) = ?", (name,)).rowcount, unless=0)
+        return bool(unstored) or gone > 0
+
+    def end_all(self) -> int:
+        """End every session; return how many there were."""
+        count = len(self._unstored)
+        self._unstored.clear()
+        self._seen.clear()
+        return count + self._on_disk(lambda index: index.execute("DELETE FROM session").rowcount, unless=0)
+
+    def _now(self) -> int:
+        return int(self._clock() * MICROSECONDS)
+
+    def _oldest(self) -> int:
+        """Return the last use before which a session has ended."""
+        return self._now() - OPERATOR_SECONDS * MICROSECONDS
+
+    @staticmethod
+    def _session(digest: bytes, used: int) -> Session:
+        return Session(Role.OPERATOR, expires=used + OPERATOR_SECONDS * MICROSECONDS, id=_id(digest))
+
+    def _on_disk(self, action: Callable[[sqlite3.Connection], T], unless: T) -> T:
+        """Return the result of ``action`` on the index, which may be done twice; ``unless`` if the disk is at fault."""
+        # Imported here: a server whose console nobody opens needs no SQLite for it.
+        import sqlite3
+
+        from Middleware.utilities.sqlite import when_free
+        try:
+            with self._index() as index:
+                result = when_free(lambda: action(index))
+        except (sqlite3.Error, OSError) as error:
+            # Open pages ask twice a second.
+            if self._failures.first(type(error).__name__):
+                logger.warning("The sessions of the console could not be read or written: %s", type(error).__name__)
+            return unless
+        if self._failures.keys():
+            self._failures.clear()
+        return result
+
+
+@dataclass(slots=True)
+class _KeySession:
+    """A session of a client's key."""
+
+    key: str = field(repr=False)
+    created: int
+    label: str
+
+
+class KeySessions:
+    """The sessions of keys. They live in memory together with the key, because it decrypts."""
+
+    def __init__(self, keys: AccessKeys | None, clock: Callable[[], float] = time.time) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[bytes, _KeySession] = OrderedDict()
+
+    def session_of(self, key: str) -> Session:
+        """Return what a key may do now. Raises ConsoleError: 401 for no accepted key, 403 for one without a role."""
+        if self._keys is None:
+            return Session(Role.OWN, key=key)
+        grant = self._keys.grant(BEARER + key)
+        if grant is None:
+            raise ConsoleError(401, "This is none of the keys that the server accepts.")
+        return _granted(grant, key)
+
+    def begin(self, key: str, label: str) -> tuple[str, Session]:
+        """Begin a session; return it and its token. Raises ConsoleError as ``session_of`` does."""
+        session = self.session_of(key)
+        known = _KeySession(key, int(self._clock() * MICROSECONDS), session.key_name or label)
+        token = self._token(known)
+        digest = _hash(token)
+        self._keep(digest, known)
+        return token, self._timed(session, digest, known.created)
+
+    def _token(self, session: _KeySession) -> str:
+        return new_token()
+
+    def _keep(self, digest: bytes, session: _KeySession) -> None:
+        with self._lock:
+            self._sessions[digest] = session
+            while len(self._sessions) > MAX_KEY_SESSIONS:
+                self._sessions.popitem(last=False)
+
+    def find(self, token: str) -> Session | None:
+        """Return the session of a token; None if its time is up, or its key has lost the right."""
+        digest = _hash(token)
+        known = self._sessions.get(digest)
+        if known is None:
+            return None
+        try:
+            if known.created + KEY_SECONDS * MICROSECONDS < self._clock() * MICROSECONDS:
+                raise ConsoleError(401, "The time of this session is up.")
+            return self._timed(self.session_of(known.key), digest, known.created)
+        except ConsoleError:
+            with self._lock:
+                self._sessions.pop(digest, None)
+            return None
+
+    def lines(self) -> list[SessionLine]:
+        """Return all sessions, the newest first."""
+        with self._lock:
+            known = list(self._sessions.items())
+        lines = []
+        for digest, session in reversed(known):
+            with_right = self._right_of(session.key)
+            if with_right is not None and session.created + KEY_SECONDS * MICROSECONDS >= self._clock() * MICROSECONDS:
+                lines.append(_line(digest, session.label, session.created, session.created, with_right))
+        return lines
+
+    def end(self, name: str) -> bool:
+        """End the session with this id; return False if there is none."""
+        with self._lock:
+            found = [digest for digest in self._sessions if _id(digest) == name]
+            for digest in found:
+                del self._sessions[digest]
+        return bool(found)
+
+    def _right_of(self, key: str) -> Role | None:
+        try:
+            return self.session_of(key).role
+        except ConsoleError:
+            return None
+
+    @staticmethod
+    def _timed(session: Session, digest: bytes, created: int) -> Session:
+        return replace(session, expires=created + KEY_SECONDS * MICROSECONDS, id=_id(digest))
+
+
+class SharedKeySessions(KeySessions):
+    """The sessions of keys of several processes on one console folder, of which any may get the next call.
+
+    A token contains its session, encrypted with the folder's secret: no key is on the server's disk, and none can be
+    read from a token without that. A session that has ended is noted in the index, where all of them look.
+    """
+
+    def __init__(self, keys: AccessKeys | None, operators: OperatorSessions, secret: Callable[[], bytes],
+                 clock: Callable[[], float] = time.time) -> None:
+        super().__init__(keys, clock)
+        self._operators = operators
+        self._secret = secret
+
+    def find(self, token: str) -> Session | None:
+        digest = _hash(token)
+        known = self._sessions.get(digest) or self._opened(token)
+        if known is None or self._operators.is_spent(digest):
+            with self._lock:
+                self._sessions.pop(digest, None)
+            return None
+        self._keep(digest, known)
+        session = super().find(token)
+        if session is None:
+            self._spend(digest, known)
+        return session
+
+    def end(self, name: str) -> bool:
+        with self._lock:
+            found = {digest: known for digest, known in self._sessions.items() if _id(digest) == name}
+        for digest, known in found.items():
+            self._spend(digest, known)
+        return super().end(name)
+
+    def _spend(self, digest: bytes, session: _KeySession) -> None:
+        self._operators.spend(digest, session.created // MICROSECONDS + KEY_SECONDS + 1)
+
+    def _token(self, session: _KeySession) -> str:
+        content = json.dumps([session.key, session.created, session.label])
+        return TOKEN_PREFIX + self._fernet().encrypt(content.encode("utf-8")).decode("ascii")
+
+    def _opened(self, token: str) -> _KeySession | None:
+        # Imported here, as elsewhere: most servers never encrypt.
+        from cryptography.fernet import InvalidToken
+        try:
+            content = self._fernet().decrypt(token.removeprefix(TOKEN_PREFIX).encode("ascii", "replace"))
+        # Without the folder, nobody can be signed in.
+        except (InvalidToken, OSError):
+            return None
+        key, created, label = json.loads(content)
+        return _KeySession(key, created, label)
+
+    def _fernet(self) -> Fernet:
+        from cryptography.fernet import Fernet
+        return Fernet(base64.urlsafe_b64encode(hmac.digest(self._secret(), b"wilmer console key session", "sha256")))
+
+
+def _granted(grant: Grant, key: str) -> Session:
+    if not grant.console:
+        raise ConsoleError(403, "This key is accepted, but does not open the console. Its line in the list of keys "
+                                "would read 'KEY console=own' (its own runs) or 'KEY console=all' (the runs of its "
+                                "users), with 'user=NAME', if it has that, behind it.")
+    role = Role.ALL if grant.console == "all" else Role.OWN
+    return Session(role, grant.console_users, key=key, key_name=grant.name)
+
+
+class FailedSignIns:
+    """Counts the failed sign-ins of each peer. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def add(self, peer: str) -> None:
+        """Count a failure."""
+        with self._lock:
+            self._times.setdefault(peer, deque(maxlen=FAILURES)).append(self._clock())
+            self._times.move_to_end(peer)
+            while len(self._times) > MAX_PEERS:
+                self._times.popitem(last=False)
+
+    def seconds_to_wait(self, peer: str) -> int:
+        """Return after how many seconds the peer may try again; 0 for now."""
+        with self._lock:
+            times = self._times.get(peer)
+            if times is None or len(times) < FAILURES:
+                return 0
+            return max(0, math.ceil(times[0] + FAILURE_SECONDS - self._clock()))
+
+
+class Sessions:
+    """Signs in, and finds who makes a call.
+
+    Args:
+        secret: returns the secret of the console's folder, by which sign-in codes are made.
+    """
+
+    def __init__(self, operators: OperatorSessions, keys: KeySessions, secret: Callable[[], bytes],
+                 clock: Callable[[], float] = time.time) -> None:
+        self.operators = operators
+        self.keys = keys
+        self._secret = secret
+        self._clock = clock
+        self._failed = FailedSignIns()
+
+    def sign_in(self, peer: str, code: str | None, key: str | None, label: str) -> tuple[str, Session]:
+        """Return a new token with its session, for a code or a key. Raises ConsoleError."""
+        self._refuse_after_failures(peer)
+        try:
+            if code is not None:
+                token = new_token()
+                return token, self._begin_operator(token, code, label)
+            return self.keys.begin(key or "", label)
+        except ConsoleError as error:
+            # A key that is good for something else was not guessed.
+            if error.status == HTTPStatus.UNAUTHORIZED:
+                self._failed.add(peer)
+            raise
+
+    def _begin_operator(self, token: str, code: str, label: str) -> Session:
+        read = read_code(self._secret(), code, self._clock())
+        if read is None or not self.operators.spend(*read):
+            raise ConsoleError(401, "This sign-in link is not valid: each is good once, for ten minutes. "
+                                    "'python server.py console' (installed from a wheel: 'wilmerai console') prints "
+                                    "a new one.")
+        return self.operators.begin(token, label)
+
+    def of_call(self, peer: str, authorization: str | None, count: bool = True) -> Session:
+        """Return the session of a call. Raises ConsoleError.
+
+        Args:
+            count: count a wrong key among the failed sign-ins of the peer.
+        """
+        key = api_key_in(authorization)
+        if key is None:
+            raise _unauthorized("This call needs a token of the console: 'Authorization: Bearer TOKEN'.")
+        if key.startswith(TOKEN_PREFIX):
+            session = self.keys.find(key) or self.operators.find(key)
+            if session is None:
+                raise _unauthorized("This session has ended. Sign in again.")
+            return session
+        self._refuse_after_failures(peer)
+        try:
+            return self.keys.session_of(key)
+        except ConsoleError as error:
+            if count and error.status == HTTPStatus.UNAUTHORIZED:
+                self._failed.add(peer)
+            raise
+
+    def _refuse_after_failures(self, peer: str) -> None:
+        seconds = self._failed.seconds_to_wait(peer)
+        if seconds:
+            raise ConsoleError(429, f"Too many failed sign-ins. Try again in {seconds} seconds.",
+                               headers=(("Retry-After", str(seconds)),))
+
+    def end(self, session: Session) -> None:
+        """Sign out."""
+        self.end_by_id(session.id)
+
+    def end_by_id(self, name: str) -> bool:
+        """End the session with this id; return False if there is none."""
+        ended = self.keys.end(name)
+        return self.operators.end(name) or ended
+
+    def lines(self, current: Session) -> list[SessionLine]:
+        """Return all sessions, those of operators first."""
+        return [{**line, "current": line["id"] == current.id} for line in
+                [*self.operators.lines(), *self.keys.lines()]]
+
+
+def _unauthorized(message: str) -> ConsoleError:
+    return ConsoleError(401, message, headers=(("WWW-Authenticate", "Bearer"),))

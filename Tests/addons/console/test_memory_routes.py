@@ -1,0 +1,180 @@
+"""The routes of the Memory pages: what each role sees and changes, and what is told when it cannot."""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from Middleware.addons.console.application import ConsoleApplication
+from Middleware.addons.records.archive import RunArchive
+from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.model import Span
+from Middleware.addons.records.settings import RecordSettings
+from Middleware.addons.records.store.writer import RunStore
+from Middleware.api.edge.admission_middleware import AdmissionMiddleware
+from Middleware.api.edge.browser_safety import BrowserSafety
+from Middleware.services.discussions import editing
+from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.hashing_utils import hash_content
+from Tests.addons.console.console_lab import Browser, accepted
+from Tests.addons.records.records_lab import Ring, run
+from Tests.services.discussion_lab import KEY, DiscussionLab
+
+ALL_KEY, OTHER_KEY = "the-key-of-the-desk", "a-key-of-somebody-else"
+FIRST = "Mara hid the ledger."
+
+
+class Lab:
+    """The console of discussions of three kinds: without a key, of the key ``KEY``, and encrypted with it."""
+
+    def __init__(self, discussions: DiscussionLab, folder: Path) -> None:
+        self.discussions = discussions
+        keys = accepted(folder / "keys.txt", f"{KEY} console=own", f"{ALL_KEY} console=all", OTHER_KEY,
+                        users=("tester",))
+        self.console, self.ring = ConsoleFolder(str(folder / "Console")), Ring()
+        settings = RecordSettings(self.console, "texts")
+        self.store = RunStore(self.console, self.ring, settings)
+        records = SimpleNamespace(mode="on", recording="texts", folder=self.console, settings=settings, ring=self.ring,
+                                  store=self.store, archive=RunArchive(self.ring, self.store),
+                                  make_workflow_catalog=None)
+        console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
+        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
+        self.own = Browser(application).sign_in_with(KEY)
+        self.all = Browser(application).sign_in_with(ALL_KEY)
+        self.operator = Browser(application).sign_in(time.time(), self.console.secret())
+        discussions.store("open")
+        discussions.store("mill", KEY, encrypt=False)
+        discussions.config.user(encryptUsingApiKey=True)
+        discussions.store("secret", KEY)
+
+    def entries(self, browser: Browser, path: str) -> list[dict[str, Any]]:
+        answer = browser.get(path)
+        assert answer.status == 200, answer.data
+        found: list[dict[str, Any]] = answer.json["entries"]
+        return found
+
+    def key(self, browser: Browser, name: str, part: str = "memories", number: int = 1) -> str:
+        found = self.entries(browser, f"discussions/{name}?part={part}")
+        return str(next(entry["key"] for entry in found if entry["number"] == number))
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.setattr(editing, "LOCK_SECONDS", 0.05)
+    made = Lab(DiscussionLab(tmp_path, monkeypatch), tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_who_sees_which_discussions(lab: Lab) -> None:
+    def listed(browser: Browser) -> dict[str, bool]:
+        return {row["discussionId"]: row["encrypted"] for row in browser.get("discussions").json["discussions"]}
+
+    assert listed(lab.own) == {"mill": False, "secret": False}
+    assert listed(lab.all) == {}
+    assert listed(lab.operator) == {"open": False, "mill": False, "secret": True}
+    # Where they are on the disk is the operator's business alone.
+    assert "folders" not in lab.own.get("discussions").json["discussions"][0]
+    for path in ("discussions/open", "discussions/nothing"):
+        assert lab.own.get(path).status == lab.all.get("discussions/mill").status == 404
+        assert "open" not in lab.own.get("discussions/nothing").message
+
+
+@pytest.mark.parametrize(("who", "name", "readable"), [
+    ("own", "mill", True), ("own", "secret", True), ("operator", "open", True), ("operator", "mill", True),
+    ("operator", "secret", False)])
+def test_who_reads_and_changes_texts(lab: Lab, who: str, name: str, readable: bool) -> None:
+    browser: Browser = getattr(lab, who)
+    for part in ("summary", "memories", "searchable", "state"):
+        answer = browser.get(f"discussions/{name}?part={part}").json
+        assert bool(answer["entries"]) is readable and answer["locked"] is not readable
+    assert browser.get(f"discussions/{name}/export").status == (200 if readable else 403)
+    key = lab.key(lab.own if name != "open" else lab.operator, name)
+    changed = browser.call("PUT", f"discussions/{name}/memories/{key}", {"text": "Tobias has it."})
+    assert changed.status == (200 if readable else 403)
+    assert browser.post(f"discussions/{name}/rebuild", {}).status == (200 if readable else 403)
+    if not readable:
+        assert "encrypted" in changed.message
+        with_data = lab.entries(lab.own, f"discussions/{name}?part=memories")
+        assert [entry["text"] for entry in with_data] == ["The inspector came.", FIRST]
+    assert browser.call("DELETE", f"discussions/{name}").json["left"] == []
+    assert browser.get(f"discussions/{name}").status == 404
+
+
+def test_an_edit_is_what_the_next_prompt_has(lab: Lab) -> None:
+    # The user has switched encryption on since; what is written now is encrypted.
+    folder, path = lab.discussions.folder("mill", KEY), "discussions/mill/memories/"
+    key = lab.key(lab.own, "mill")
+    new = lab.own.call("PUT", path + key, {"text": "Tobias has it."}).json["key"]
+    assert MemoryStore(folder).memories()[0] == ("Tobias has it.", hash_content(FIRST))
+    assert lab.own.call("DELETE", path + new).json == {}
+    assert [text for text, _ in MemoryStore(folder).memories()] == ["The inspector came."]
+    found = lab.entries(lab.own, "discussions/mill?part=searchable&q=ledger")
+    assert [entry["text"] for entry in found] == [FIRST]
+
+
+def test_all_anew_is_exported_first_as_encrypted_as_it_was(lab: Lab) -> None:
+    plain = lab.operator.post("discussions/open/rebuild", {}).json["export"]
+    secret = lab.own.post("discussions/secret/rebuild", {}).json["export"]
+    texts = [(Path(lab.console.path) / name).read_bytes() for name in (plain, secret)]
+    assert json.loads(texts[0])["files"]["memories.json"][0]["text_block"] == FIRST
+    assert b"ledger" not in texts[1] and texts[1].startswith(b"gAAAA")
+    assert lab.entries(lab.operator, "discussions/open?part=memories") == []
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "where"), [
+    ("GET", "discussions/open?part=x", None, 400, "part"), ("GET", "discussions/open?limit=0", None, 400, "limit"),
+    ("GET", "discussions/open?before=x", None, 400, "before"), ("GET", "discussions/opem", None, 404, "ID"),
+    ("GET", "discussions/open?folder=0123456789abcdef", None, 404, "ID"),
+    ("PUT", "discussions/open/memories/memory-1-00000000", {"text": "x"}, 409, "KEY"),
+    ("PUT", "discussions/open/memories/what", {"text": "x"}, 409, "KEY"),
+    ("PUT", "discussions/open/memories/memory-1-00000000", {"text": 1}, 400, "text"),
+    ("PUT", "discussions/open/memories/memory-1-00000000", {"text": " "}, 400, "text"),
+    ("PUT", "discussions/open/memories/memory-1-00000000", {"txt": ""}, 400, "txt")])
+def test_mistakes_are_told(lab: Lab, method: str, path: str, body: Any, status: int, where: str) -> None:
+    answer = lab.operator.call(method, path, body)
+    assert (answer.status, answer.json["error"]["where"]) == (status, where), answer.data
+    assert answer.message.endswith(".") or answer.message.endswith("?")
+
+
+def test_an_id_in_two_places(lab: Lab) -> None:
+    lab.discussions.store("mill")
+    assert lab.operator.get("discussions/mill").status == 404
+    assert lab.operator.get("discussions/mill?folder=none").status == 200
+
+
+def test_while_the_server_writes(lab: Lab) -> None:
+    key = lab.key(lab.operator, "open")
+    with lab.discussions.folder("open").lock(MEMORIES):
+        answer = lab.operator.call("PUT", f"discussions/open/memories/{key}", {"text": "x"})
+        assert answer.status == 409 and "try again" in answer.message
+        assert lab.operator.call("DELETE", "discussions/open").status == 409
+
+
+def test_where_a_memory_came_from(lab: Lab) -> None:
+    document = run(discussion="open", user="tester")
+    document.spans[:] = [
+        Span(1, None, "workflow", "W", 0, 9, "ok"), Span(2, 1, "node", "N", 0, 9, "ok"),
+        Span(3, 2, "llm", "Main", 1, 3, "ok"), Span(4, 2, "llm", "Main", 4, 3, "ok"),
+        Span(5, 2, "memory", "memory", 8, 1, "ok", {"store": "file", "action": "write", "messages": [
+            "0", hash_content(FIRST)]}, {"written": [FIRST]}), Span(6, 1, "llm", "Main", 8, 1, "ok")]
+    lab.ring.all.append(document)
+    path = "discussions/open/memories/"
+    key = lab.key(lab.operator, "open")
+    assert lab.operator.get(path + key).json == {"run": document.facts["id"], "span": 4}
+    # An edited memory still comes from there.
+    key = lab.operator.call("PUT", path + key, {"text": "other"}).json["key"]
+    assert lab.operator.get(path + key).json["span"] == 4
+    assert lab.operator.get(path + lab.key(lab.operator, "open", number=2)).json == {"run": None, "span": None}
+
+
+def test_the_runs_of_a_discussion_go_with_it(lab: Lab) -> None:
+    lab.ring.all.extend([run(discussion="open", user="tester"), run(discussion="other", user="tester")])
+    assert lab.operator.call("DELETE", "discussions/open?runs=1").status == 200
+    assert [document.facts["discussion"] for document in lab.ring.all] == ["other"]
