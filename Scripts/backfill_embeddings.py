@@ -181,7 +181,7 @@ def _web_address(text: str) -> str:
 def _of_database(options: argparse.Namespace) -> Iterator[tuple[SearchableMemories, Lock]]:
     """The memories of a conversation in a state database. Raises CannotStartError, StartError, WilmerError."""
     require_database_packages("--database")
-    from Middleware.cli.database_conversations import conversations_of
+    from Middleware.addons.postgres.database_conversations import conversations_of
     clean = config_utils.clean_directory
     apply_arguments(LaunchArguments(
         config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),

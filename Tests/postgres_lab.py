@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from Middleware.utilities.postgres.database import Database
+    from Middleware.addons.postgres.database import Database
 
 INSTALLED = Path("/usr/lib/postgresql")
 ROLE, PASSWORD = "wilmer", "Geheim-17"
@@ -275,8 +275,8 @@ def open_database(url: str) -> Database:
 
     ``impatient`` gives it the limits of a server again.
     """
-    from Middleware.utilities.postgres.database import Database
-    from Middleware.utilities.postgres.migrations import migrate
+    from Middleware.addons.postgres.database import Database
+    from Middleware.addons.postgres.migrations import migrate
     opened = Database(url)
     opened.statement_seconds = opened.checkout_seconds = 60
     with opened.connect() as connection:
@@ -286,7 +286,7 @@ def open_database(url: str) -> Database:
 
 
 def impatient(database: Database) -> None:
-    from Middleware.utilities.postgres.database import Database
+    from Middleware.addons.postgres.database import Database
     database.statement_seconds, database.checkout_seconds = Database.statement_seconds, Database.checkout_seconds
 
 

@@ -117,7 +117,7 @@ class Conversations:
 
     async def _command(self, *words: str) -> None:
         # It is loaded while the servers start.
-        from Middleware.cli import state_command
+        from Middleware.addons.postgres import state_command
         status = await asyncio.to_thread(state_command.main, [*self.places, "--database", self.url, *words])
         sys.stdout.flush()
         if status != 0:
@@ -190,7 +190,7 @@ async def _pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
 
 async def _serve(workers: Sequence[Worker], port: int, conversations: Conversations) -> None:
     """Let clients in once all servers listen. Does not return."""
-    from Middleware.cli import state_command as state_command
+    from Middleware.addons.postgres import state_command as state_command
     proxy = Proxy(await asyncio.gather(*(worker.port for worker in workers)), conversations)
     async with await asyncio.start_server(proxy.serve, "127.0.0.1", port, limit=_LONGEST) as server:
         [socket] = server.sockets

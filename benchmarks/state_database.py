@@ -262,8 +262,8 @@ def stops(bench: Bench) -> Iterator[Row]:
 
 
 def searches(bench: Bench) -> Iterator[Row]:
-    from Middleware.utilities.postgres.memory_rows import PostgresMemories
-    from Middleware.utilities.postgres.stored_discussions import DiscussionName, claim
+    from Middleware.addons.postgres.memory_rows import PostgresMemories
+    from Middleware.addons.postgres.stored_discussions import DiscussionName, claim
     memories = bench.times(MEMORIES)
     path, name = str(bench.folder / "vector_memory.db"), DiscussionName("", "", "bench")
     memory_search.make(path, memories)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.recording import children, process_seconds
-from Middleware.services.shared import cancellations, gate, idempotency, presence
+from Middleware.addons.postgres import cancellations, gate, idempotency, presence
 from Tests.postgres_lab import Server, name_in, open_database, programs
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ _NAMES = "ARRAY['memories.json', 'chat_summary.json', 'condensation_tracker.json
 
 def scripts() -> dict[str, str]:
     """Return what workers send, as transactions of pgbench."""
-    from Middleware.utilities.postgres import documents
+    from Middleware.addons.postgres import documents
 
     def passage(slots: int) -> str:
         return f"{gate._ENTER % (1, slots, 'true')} \\gset\n{gate._LEAVE % (1, ':ticket', slots)};"

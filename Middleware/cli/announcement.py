@@ -21,8 +21,8 @@ from Middleware.utilities.config.users import has_current_user_file
 from Middleware.utilities.http.addresses import is_loopback
 
 if TYPE_CHECKING:
+    from Middleware.addons.postgres.worker import StateWorker
     from Middleware.addons.records.records import RunRecords
-    from Middleware.utilities.postgres.worker import StateWorker
 
 logger = logging.getLogger(__name__)
 

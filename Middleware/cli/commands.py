@@ -83,7 +83,7 @@ def _state(words: Sequence[str]) -> int:
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
         return 1
-    from Middleware.cli.state_command import main
+    from Middleware.addons.postgres.state_command import main
     return main(words, program_name("state"))
 
 

@@ -26,9 +26,9 @@ from Middleware.utilities.terminal import wants_colour
 if TYPE_CHECKING:
     from Middleware.addons.console.catalog_model import WorkflowCatalog
     from Middleware.addons.console.config_editor import ConfigEditor
+    from Middleware.addons.postgres.worker import StateWorker
     from Middleware.addons.records.records import RunRecords
     from Middleware.cli.check.load_check import LoadCheck
-    from Middleware.utilities.postgres.worker import StateWorker
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _state_worker(arguments: LaunchArguments) -> StateWorker | None:
     if not arguments.database:
         return None
     # Imported here: most servers have files, and need nothing of it.
-    from Middleware.cli.state_database import start_worker
+    from Middleware.addons.postgres.state_database import start_worker
     return start_worker(arguments.database)
 
 

@@ -27,9 +27,9 @@ from Middleware.common.constants import CHILD_VARIABLE
 from Middleware.utilities.http.addresses import is_loopback
 
 if TYPE_CHECKING:
+    from Middleware.addons.postgres.worker import StateWorker
+    from Middleware.addons.postgres.worker_processes import ParentConnection
     from Middleware.addons.records.records import RunRecords
-    from Middleware.cli.worker_processes import ParentConnection
-    from Middleware.utilities.postgres.worker import StateWorker
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, nativ
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
     if arguments.workers > 1 and parent is None:
         # Imported here: most servers are one process.
-        from Middleware.cli.worker_processes import become_parent
+        from Middleware.addons.postgres.worker_processes import become_parent
         raise SystemExit(become_parent(_bind(instance.LISTEN_ADDRESS), arguments.workers))
     state = configure(arguments)
     host = instance.LISTEN_ADDRESS
@@ -203,7 +203,7 @@ def _parent() -> ParentConnection | None:
     # Imported here: only a parent and its children need it.
     if CHILD_VARIABLE not in os.environ:
         return None
-    from Middleware.cli.worker_processes import connect_to_parent
+    from Middleware.addons.postgres.worker_processes import connect_to_parent
     parent = connect_to_parent()
     instance.WORKER_NUMBER = parent.number
     return parent

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.postgres.database import Database
+from Middleware.addons.postgres.memory_rows import PostgresMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER
-from Middleware.utilities.postgres.database import Database
-from Middleware.utilities.postgres.memory_rows import PostgresMemories
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Scripts import backfill_embeddings
 from Tests.backend_dialects import ollama_embeddings, openai_embeddings

@@ -21,8 +21,8 @@ from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.utilities.conversations.discussion_folder import discussions, stored_discussion
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.encryption_utils import derive_encryption_key
+from Tests.addons.postgres.test_documents import Worker
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
-from Tests.utilities.postgres.test_documents import Worker
 
 KEYS = DiscussionKeys(HASH, derive_encryption_key(KEY, "tester"))
 

@@ -249,7 +249,7 @@ def _conversations(database: str | None) -> contextlib.AbstractContextManager[No
     if not database:
         return contextlib.nullcontext()
     require_database_packages("--database")
-    from Middleware.cli.database_conversations import conversations_of
+    from Middleware.addons.postgres.database_conversations import conversations_of
     return conversations_of(database, "memory")
 
 

@@ -178,7 +178,7 @@ def _require_no_server(roots: list[str]) -> None:
 def _run_in_database(database: str, change: KeyChange, options: Options) -> int:
     """Change the conversations in a state database; return the exit status. Raises NotDoneError."""
     require_database_packages("--database")
-    from Middleware.cli.rekey.database import change_in_database
+    from Middleware.addons.postgres.rekeying import change_in_database
     if not options.yes:
         say("STOP ALL WILMERAI SERVERS before you go on, and make a backup of the database, for example with pg_dump.")
         print("Is there a backup of it? [Y] yes, go on  [N] no, stop\n> ", end="", flush=True)

@@ -21,7 +21,7 @@ from Tests.postgres_lab import Server, open_database
 from Tests.utilities.conversations.vector_memory.lab import CIPHER, OTHER, item, log_hashes, metadata, opened, texts
 
 if TYPE_CHECKING:
-    from Middleware.utilities.postgres.database import Database
+    from Middleware.addons.postgres.database import Database
 
 
 class Open(Protocol):
@@ -59,7 +59,7 @@ def open_(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 def in_database(request: pytest.FixtureRequest) -> Open:
     database, space = request.getfixturevalue("shared"), f"space {next(_spaces)}"
-    from Middleware.utilities.postgres.memory_rows import PostgresMemories
+    from Middleware.addons.postgres.memory_rows import PostgresMemories
 
     def opened_there(cipher: Cipher = NO_CIPHER, **options: Any) -> SearchableMemories:
         return PostgresMemories(database, space, "", "chat", **{"write": True, **options}, cipher=cipher)
@@ -214,7 +214,7 @@ def test_a_text_may_look_like_a_token(open_: Open, look: str) -> None:
 def test_rows_come_in_the_order_that_is_asked_for(memories: SearchableMemories,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     memories.store_chunk([item(str(number)) for number in range(1, 31)], None)
-    monkeypatch.setattr("Middleware.utilities.postgres.memory_rows.BATCH", 7, raising=False)
+    monkeypatch.setattr("Middleware.addons.postgres.memory_rows.BATCH", 7, raising=False)
     wanted = [30, 3, 9999, *range(5, 28)]
     assert [row["id"] for row in memories.by_ids(wanted)] == [number for number in wanted if number != 9999]
     assert [row["id"] for row in memories.all_memories()] == list(range(1, 31))

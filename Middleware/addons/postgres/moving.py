@@ -1,0 +1,205 @@
+"""Discussions from folders into the state database, and back, as they are stored."""
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+from Middleware.addons.postgres.database import StateConnection
+from Middleware.addons.postgres.stored_discussions import DiscussionName, StoredRows, claim, find
+from Middleware.services.discussions.catalog import JSON_FILES, LOCK_FILES, SQLITE_SUFFIXES, StoredDiscussion
+from Middleware.utilities.conversations.stored_files import PRIVATE_FILE, PRIVATE_FOLDER
+from Middleware.utilities.conversations.vector_memory.whole import DatabaseFile, WholeMemories, is_empty, write_file
+from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE
+from Middleware.utilities.files.file_access import atomic_write, process_lock
+from Middleware.utilities.files.path_utils import is_flat_name
+from Middleware.utilities.text_utils import storable
+
+# Seconds. A pass of a server in file mode holds the lock for as long as its LLM calls take.
+LOCK_SECONDS = 30.0
+
+Outcome: TypeAlias = Literal["moved", "known", "differs"]
+
+_CANONICAL = {f"{name}{suffix}".lower(): f"{name}{suffix}" for name in JSON_FILES for suffix in ("", BACKUP)}
+_NO_DOCUMENTS = frozenset((*LOCK_FILES, *(f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES)))
+
+
+class Documents(Protocol):
+    """The documents of a discussion: in file mode, each is a file."""
+
+    def document_names(self) -> list[str]: ...
+
+    def document(self, name: str) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class FolderDocuments:
+    """The documents that a server reads of a discussion, under the names that it writes."""
+
+    discussion: StoredDiscussion
+
+    @cached_property
+    def paths(self) -> Mapping[str, str]:
+        """The file of each document."""
+        found: dict[str, tuple[int, str]] = {}
+        for name, path, rank in self._files():
+            canonical = _CANONICAL.get(name.lower(), name)
+            rank += canonical != name
+            if name not in _NO_DOCUMENTS and not name.endswith(".tmp") and (
+                    canonical not in found or rank < found[canonical][0]):
+                found[canonical] = rank, path
+        return {name: found[name][1] for name in sorted(found)}
+
+    def _files(self) -> Iterator[tuple[str, str, int]]:
+        """Yield name and path of each file, and how many others with such a name a server prefers, about."""
+        discussion = self.discussion
+        if discussion.folders:
+            # Files may have come since the folders were listed.
+            with os.scandir(discussion.folders[0]) as entries:
+                for entry in sorted(entries, key=lambda entry: entry.name):
+                    if entry.is_file():
+                        yield entry.name, entry.path, 0
+        if not discussion.key_hash:
+            for file in discussion.files:
+                if os.path.dirname(file.path) == discussion.root:
+                    yield file.name[len(discussion.discussion_id) + 1:], file.path, 2
+
+    def document_names(self) -> list[str]:
+        return list(self.paths)
+
+    def document(self, name: str) -> bytes:
+        return Path(self.paths[name]).read_bytes()
+
+
+# -- into the database -------------------------------------------------------------------------------------------------
+
+def move_in(connection: StateConnection, space: str, discussion: StoredDiscussion, *, replace: bool = False,
+            dry_run: bool = False) -> Outcome | None:
+    """Store a discussion in the database, in one transaction; return what was done, None for one without any data.
+
+    Raises OSError, sqlite3.Error, and TimeoutError while a server works on its files.
+
+    Args:
+        replace: replace what is there and different.
+        dry_run: write nothing, and return what would be done.
+    """
+    name = DiscussionName(space, discussion.key_hash or "", storable(discussion.discussion_id))
+    with contextlib.ExitStack() as stack:
+        if discussion.folders and not dry_run:
+            stack.enter_context(_locked(discussion.folders[0]))
+        documents = FolderDocuments(discussion)
+        rows = stack.enter_context(DatabaseFile(discussion.database() or ""))
+        if not documents.paths and is_empty(rows):
+            return None
+        stack.enter_context(connection.transaction())
+        stored = find(connection, name) if dry_run else claim(connection, name)
+        if stored is not None and not _is_blank(stored):
+            if _digest(stored, stored) == _digest(documents, rows):
+                return "known"
+            if not replace:
+                return "differs"
+        if stored is not None and not dry_run:
+            stored.keep_documents(documents.document_names())
+            for document in documents.document_names():
+                stored.write_document(document, documents.document(document))
+            stored.write_memories(rows)
+    return "moved"
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Hold the locks of a server in file mode, so that nothing is read half-written. Raises TimeoutError."""
+    with contextlib.ExitStack() as stack:
+        for name in LOCK_FILES:
+            try:
+                stack.enter_context(process_lock(os.path.join(folder, name), timeout=LOCK_SECONDS, mode=PRIVATE_FILE))
+            # Nobody writes to a disk that is mounted for reading, such as a backup.
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+        yield
+
+
+# -- out of the database -----------------------------------------------------------------------------------------------
+
+def move_out(connection: StateConnection, name: DiscussionName, root: str, present: StoredDiscussion | None, *,
+             replace: bool = False) -> Outcome | None:
+    """Write a discussion below ``root`` as a server in file mode does; return what was done, None if there is none.
+
+    Args:
+        present: what is there of the discussion.
+        replace: replace it if it is different.
+
+    Raises OSError, sqlite3.Error, TimeoutError, and ValueError for names that no file can have.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(connection.transaction())
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        stored = find(connection, name)
+        if stored is None or _is_blank(stored):
+            return None
+        for part in (name.discussion_id, *([name.key_hash] if name.key_hash else ()), *stored.document_names()):
+            if not is_flat_name(part):
+                raise ValueError(f"no file can have the name '{part}'")
+        stale: set[str] = set()
+        if present is not None:
+            if present.folders:
+                stack.enter_context(_locked(present.folders[0]))
+            documents = FolderDocuments(present)
+            with DatabaseFile(present.database() or "") as rows:
+                if documents.paths or not is_empty(rows):
+                    if _digest(stored, stored) == _digest(documents, rows):
+                        return "known"
+                    if not replace:
+                        return "differs"
+            stale = {path for document, path in documents.paths.items() if document not in stored.document_names()}
+        folder = present.folders[0] if present is not None and present.folders else _new_folder(root, name)
+        for document in stored.document_names():
+            atomic_write(os.path.join(folder, document), stored.document(document), PRIVATE_FILE)
+        _write_database(folder, name, stored)
+        for path in stale:
+            os.remove(path)
+    return "moved"
+
+
+def _new_folder(root: str, name: DiscussionName) -> str:
+    os.makedirs(root, exist_ok=True)
+    folder = root
+    for part in filter(None, (name.key_hash, name.discussion_id)):
+        folder = os.path.join(folder, part)
+        os.makedirs(folder, PRIVATE_FOLDER, exist_ok=True)
+    return folder
+
+
+def _write_database(folder: str, name: DiscussionName, stored: StoredRows) -> None:
+    path = os.path.join(folder, VECTOR_DATABASE)
+    if not is_empty(stored):
+        write_file(path, name.discussion_id, stored, PRIVATE_FILE)
+        return
+    for suffix in SQLITE_SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path + suffix)
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+def _is_blank(stored: StoredRows) -> bool:
+    return not stored.document_names() and is_empty(stored)
+
+
+def _digest(documents: Documents, rows: WholeMemories) -> bytes:
+    """Return a value that is equal for equal contents. There may be more of them than fit into memory."""
+    digest = hashlib.sha256()
+    for name in documents.document_names():
+        digest.update(repr((name, hashlib.sha256(documents.document(name)).digest())).encode())
+    for kind in (rows.memories(), rows.vectors(), rows.log()):
+        digest.update(b"--")
+        for row in kind:
+            digest.update(repr(tuple(row)).encode())
+    return digest.digest()
