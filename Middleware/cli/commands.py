@@ -33,7 +33,7 @@ def _init(words: Sequence[str]) -> int:
 
 
 def _check(words: Sequence[str]) -> int:
-    from Middleware.cli.check.command import main
+    from Middleware.addons.check.command import main
     from Middleware.cli.workflow_tests.reading import check_test_files
     return main(words, check_test_files)
 

@@ -24,11 +24,11 @@ from Middleware.utilities.config.paths import is_package
 from Middleware.utilities.terminal import wants_colour
 
 if TYPE_CHECKING:
+    from Middleware.addons.check.load_check import LoadCheck
     from Middleware.addons.console.catalog_model import WorkflowCatalog
     from Middleware.addons.console.config_editor import ConfigEditor
     from Middleware.addons.postgres.worker import StateWorker
     from Middleware.addons.records.records import RunRecords
-    from Middleware.cli.check.load_check import LoadCheck
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def _terminal_log(verbose: bool) -> TerminalFormatter | None:
 
 def build_load_check() -> LoadCheck:
     """Return the listener that checks each workflow when it first runs. It is imported here for the app's reason."""
-    from Middleware.cli.check.load_check import LoadCheck
+    from Middleware.addons.check.load_check import LoadCheck
     return LoadCheck()
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
+from Middleware.addons.check.background_check import BackgroundCheck
 from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import apply_arguments, parse_arguments
-from Middleware.cli.background_check import BackgroundCheck
 from Middleware.cli.commands import COMMANDS, command_list, find_command, no_such_command
 from Middleware.cli.console import FlagError, StartError, prepare_process, program_name, say
 from Middleware.cli.preparation import build_application, build_records, configure, require_optional_packages

@@ -20,7 +20,7 @@ from Middleware.cli.signals import StopSignals
 def report(signals):
     facts = {"modules": sorted(sys.modules), "is_enabled": gc.isenabled(), "frozen": gc.get_freeze_count(),
              "full_collections": gc.get_stats()[2]["collections"]}
-    from Middleware.cli.check import load_check
+    from Middleware.addons.check import load_check
     print(json.dumps({**facts, "with_checks": sorted(sys.modules)}), flush=True)
     os._exit(0)
 
@@ -70,7 +70,7 @@ def among(modules, unwanted):
 
 
 def test_a_server_listens_before_it_imports_the_checks(started):
-    assert not among(started["modules"], ["Middleware.cli.check"])
+    assert not among(started["modules"], ["Middleware.addons.check"])
 
 
 def test_an_idle_server_has_not_imported_what_few_requests_need(started):

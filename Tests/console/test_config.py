@@ -11,9 +11,9 @@ from playwright.sync_api import Locator, Page, Route, expect
 
 from Middleware.addons.console.sign_in import make_code
 from Middleware.addons.records.folder import ConsoleFolder
+from Tests.addons.check.config_tree import CODING, ENDPOINT, GENERAL, MCP, MEMORY, write_tree
 from Tests.addons.console.editing.test_unsaved import PLANTED, TEST_FILE, TESTS
 from Tests.amounts import DEEP
-from Tests.cli.check.config_tree import CODING, ENDPOINT, GENERAL, MCP, MEMORY, write_tree
 from Tests.console.conftest import PATIENCE, Contexts
 from Tests.console.scripted_server import Failure, ScriptedServer
 from Tests.integration.launcher import Launcher

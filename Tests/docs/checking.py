@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.check.file_checks import check_content
-from Middleware.cli.check.file_kinds import KINDS
-from Middleware.cli.check.findings import Finding
+from Middleware.addons.check.file_checks import check_content
+from Middleware.addons.check.file_kinds import KINDS
+from Middleware.addons.check.findings import Finding
 from Middleware.cli.commands import COMMANDS
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config.check import KeyCheck, Severity

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.check.load_check import LoadCheck
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests
-from Middleware.cli.check.load_check import LoadCheck
 from Middleware.utilities.config.lookup import reset_config_store
 from Middleware.utilities.config.store import config_store
 from Tests.integration.configuration_mistakes import Mistake

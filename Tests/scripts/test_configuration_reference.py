@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.check.file_kinds import KINDS
+from Middleware.addons.check.file_kinds import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 from Scripts.generate import configuration_reference, generated_files
 from Scripts.generate.reference_texts import TEXTS

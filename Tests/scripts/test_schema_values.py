@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from Middleware.cli.check.file_checks import SETTINGS, check_content
-from Middleware.cli.check.file_kinds import KINDS
+from Middleware.addons.check.file_checks import SETTINGS, check_content
+from Middleware.addons.check.file_kinds import KINDS
 from Middleware.utilities.config.check import KeyCheck
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.registry import node_types

@@ -10,19 +10,19 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from Middleware.addons.check.file_checks import check_source
+from Middleware.addons.check.file_kinds import KINDS
+from Middleware.addons.check.findings import Finding
+from Middleware.addons.check.lookups import ConfigFile, Lookups
+from Middleware.addons.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
+from Middleware.addons.check.node_checks import NodeView, child_folder, child_names, texts_in, views_of
+from Middleware.addons.check.text_checks import variables_in
+from Middleware.addons.check.tree import SETTINGS_WORKFLOWS, reached_workflows, read_tree, settings_like
+from Middleware.addons.check.tree_check import FileOnlyLookups
+from Middleware.addons.check.user_checks import MEMORY_KEYS, UserCheck
+from Middleware.addons.check.workflow_checks import check_workflow
 from Middleware.addons.console.catalog_model import Child, Node, Workflow, WorkflowFinding, WorkflowSummary, WorkflowUse
 from Middleware.addons.records.completion import ConfigVersions
-from Middleware.cli.check.file_checks import check_source
-from Middleware.cli.check.file_kinds import KINDS
-from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.lookups import ConfigFile, Lookups
-from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.cli.check.node_checks import NodeView, child_folder, child_names, texts_in, views_of
-from Middleware.cli.check.text_checks import variables_in
-from Middleware.cli.check.tree import SETTINGS_WORKFLOWS, reached_workflows, read_tree, settings_like
-from Middleware.cli.check.tree_check import FileOnlyLookups
-from Middleware.cli.check.user_checks import MEMORY_KEYS, UserCheck
-from Middleware.cli.check.workflow_checks import check_workflow
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from Middleware.addons.check.findings import Finding, path_shown
 from Middleware.cli.arguments import LaunchArguments, Parser, accept_launch_flags, apply_arguments
-from Middleware.cli.check.findings import Finding, path_shown
 from Middleware.cli.console import program_name, say
 from Middleware.cli.signals import INTERRUPTED
 from Middleware.cli.workflow_tests.reading import read_tests

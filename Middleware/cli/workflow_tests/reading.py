@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from Middleware.cli.check.file_checks import syntax_finding
-from Middleware.cli.check.findings import Finding
+from Middleware.addons.check.file_checks import syntax_finding
+from Middleware.addons.check.findings import Finding
 from Middleware.cli.workflow_tests.reach import Reach
 from Middleware.cli.workflow_tests.suites import (
     Condition,

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from Middleware.addons.check.load_check import LoadCheck
 from Middleware.api.api_helpers import parse_model_field
 from Middleware.api.errors import describe_error
 from Middleware.api.requests.messages import chat_messages
 from Middleware.api.workflow_gateway import start_user_prompt
-from Middleware.cli.check.load_check import LoadCheck
 from Middleware.cli.workflow_tests.expectations import Failure, Outcome, failures_of
 from Middleware.cli.workflow_tests.recording import text_of
 from Middleware.cli.workflow_tests.sandbox import Sandbox

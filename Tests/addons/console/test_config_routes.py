@@ -18,9 +18,9 @@ from Middleware.cli.preparation import build_records
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.utilities import config_utils
+from Tests.addons.check.config_tree import CODING, GENERAL, TreeLab, write_tree
 from Tests.addons.console.console_lab import Answer, Browser, accepted
 from Tests.addons.records.records_lab import run
-from Tests.cli.check.config_tree import CODING, GENERAL, TreeLab, write_tree
 from Tests.tables import table
 
 KEYS = {"own": "the-key-of-alices-phone", "all": "the-key-of-alices-desk"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.check.file_kinds import KINDS
+from Middleware.addons.check.file_kinds import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.handlers.registry import node_types
@@ -28,7 +28,7 @@ the object is called like one of the configuration."""
 
 # The checks look at files as they are written, wrong kinds and misspelt names included, which a reader hides. So do the
 # run console's pages of workflows, and tests that are made of recorded files.
-AS_WRITTEN = (*(f"Middleware/cli/check/{name}_checks.py" for name in (
+AS_WRITTEN = (*(f"Middleware/addons/check/{name}_checks.py" for name in (
     "call", "condition", "endpoint", "file", "memory", "node", "preset", "prompt", "user", "value", "workflow")),
               "Middleware/utilities/config/", "Middleware/addons/console/workflow_catalog.py",
               "Middleware/addons/console/exported_test.py")

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from Middleware.addons.check.file_kinds import KINDS, FileKind
+from Middleware.addons.check.lookups import files_in, folders_in, path_of
+from Middleware.addons.check.node_checks import COMMON
 from Middleware.addons.console.editing.unsaved import folders_of, kind_in, setting_of, users_of, variables_of
-from Middleware.cli.check.file_kinds import KINDS, FileKind
-from Middleware.cli.check.lookups import files_in, folders_in, path_of
-from Middleware.cli.check.node_checks import COMMON
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import shortened

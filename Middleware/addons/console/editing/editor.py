@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from Middleware.addons.check.file_kinds import KINDS, kind_of
+from Middleware.addons.check.findings import Finding
+from Middleware.addons.check.tree import read_tree
 from Middleware.addons.console.calls import ConsoleError
 from Middleware.addons.console.editing.assist import assist
 from Middleware.addons.console.editing.capabilities import Capability, Contents, acting_names, capabilities_of, gained
@@ -19,9 +22,6 @@ from Middleware.addons.console.own_commands import CommandTooSlowError, run_comm
 from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.addons.records.kept_secrets import KeptSecretError, Masked, masked, put_back, versions_named
 from Middleware.addons.records.store.writer import RunStore
-from Middleware.cli.check.file_kinds import KINDS, kind_of
-from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.tree import read_tree
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.utilities.config.json_source import JsonSource, decode

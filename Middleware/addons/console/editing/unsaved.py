@@ -11,21 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from Middleware.cli.check.endpoint_checks import (
+from Middleware.addons.check.endpoint_checks import (
     check_endpoint_presets,
     check_key,
     check_preset_folder,
     check_presets_anywhere,
 )
-from Middleware.cli.check.file_checks import SETTINGS, check_content, duplicate_keys, syntax_finding
-from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
-from Middleware.cli.check.findings import Finding, distinct
-from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
-from Middleware.cli.check.memory_checks import check_settings_file
-from Middleware.cli.check.tree import SETTINGS_KEYS, settings_like
-from Middleware.cli.check.tree_check import FileOnlyLookups
-from Middleware.cli.check.user_checks import SHARED_FOLDER, UserCheck, allowed_folders, check_current_user
-from Middleware.cli.check.workflow_checks import all_located, check_workflow
+from Middleware.addons.check.file_checks import SETTINGS, check_content, duplicate_keys, syntax_finding
+from Middleware.addons.check.file_kinds import KINDS, FileKind, kind_of
+from Middleware.addons.check.findings import Finding, distinct
+from Middleware.addons.check.lookups import ConfigFile, Lookups, Problem
+from Middleware.addons.check.memory_checks import check_settings_file
+from Middleware.addons.check.tree import SETTINGS_KEYS, settings_like
+from Middleware.addons.check.tree_check import FileOnlyLookups
+from Middleware.addons.check.user_checks import SHARED_FOLDER, UserCheck, allowed_folders, check_current_user
+from Middleware.addons.check.workflow_checks import all_located, check_workflow
 from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.utilities import config_utils
-from Tests.cli.check.config_tree import TreeLab, write_tree
+from Tests.addons.check.config_tree import TreeLab, write_tree
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.addons.console.editing.assist import assist
-from Tests.cli.check.config_tree import CODING, ENDPOINT, GENERAL, MCP, MEMORY, PRESET, ROUTES, USER
+from Tests.addons.check.config_tree import CODING, ENDPOINT, GENERAL, MCP, MEMORY, PRESET, ROUTES, USER
 
 NODES = """{
   "motto": "be {kind",

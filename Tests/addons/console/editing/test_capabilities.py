@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.check.file_kinds import KINDS
 from Middleware.addons.console.editing.capabilities import Contents, capabilities_of, gained
 from Middleware.addons.records.kept_secrets import masked
-from Middleware.cli.check.file_kinds import KINDS
 from Middleware.workflows.handlers.registry import node_types
 
 DISPLAYS = {"workflow": "Workflows/a/X.json", "endpoint": "Endpoints/X.json", "mcp-server": "MCPServers/x.json",

@@ -16,7 +16,7 @@ from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
-from Tests.cli.check.config_tree import ENDPOINT, GENERAL, MCP, USER
+from Tests.addons.check.config_tree import ENDPOINT, GENERAL, MCP, USER
 
 SECRET = "sk-Canary-77"
 

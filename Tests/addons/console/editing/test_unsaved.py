@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.addons.console.editing.unsaved import check_unsaved
-from Tests.cli.check.config_tree import (
+from Tests.addons.check.config_tree import (
     API_TYPE,
     CHILD,
     CODING,
