@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from Tests.cli.init.llm_servers import llama_cpp
+from Tests.addons.init.llm_servers import llama_cpp
 from Tests.stub_backend import (
     RecordedRequest,
     Reply,

@@ -31,8 +31,8 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from benchmarks.prompts_memory import MEMORY_WINDOW, WRITERS, Run, Score, Writers, discussions
-from Middleware.cli.init.plan import Choice, make_plan
-from Middleware.cli.init.servers import Model, Server
+from Middleware.addons.init.plan import Choice, make_plan
+from Middleware.addons.init.servers import Model, Server
 from Tests.docs.blocks import whole_files
 from Tests.docs.markdown import read
 from Tests.integration.launcher import ConfigTree, Launcher

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from Middleware.addons.init import demo
 from Middleware.api.edge.access_keys import KEY_FILE
-from Middleware.cli import demo, users
+from Middleware.cli import users
 from Middleware.cli.serving.listening import url_of, urls_elsewhere
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION

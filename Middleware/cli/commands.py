@@ -28,7 +28,7 @@ class Command:
 # Each function imports its command itself, because a start without a command does not need it.
 
 def _init(words: Sequence[str]) -> int:
-    from Middleware.cli.init.command import main
+    from Middleware.addons.init.command import main
     return main(words)
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from Middleware.addons.check.background_check import BackgroundCheck
-from Middleware.cli import announcement, demo, users
+from Middleware.addons.init import demo
+from Middleware.cli import announcement, users
 from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.cli.commands import COMMANDS, command_list, find_command, no_such_command
 from Middleware.cli.console import FlagError, StartError, prepare_process, program_name, say
@@ -159,7 +160,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, nativ
     users.check_users()
     if demo.is_first_start(arguments):
         # Imported here because only a start without a configuration needs it.
-        from Middleware.cli.init.command import offer
+        from Middleware.addons.init.command import offer
         offer()
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
     if arguments.workers > 1 and parent is None:

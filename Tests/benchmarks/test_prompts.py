@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import prompts
-from Middleware.cli import demo_backend
+from Middleware.addons.init import demo_backend
 
 CONFIGS = prompts.PROJECT / "Public" / "Configs"
 
@@ -39,7 +39,7 @@ def test_held_out_cases_are_varied_and_in_no_other_file() -> None:
 
 def test_no_example_of_a_shipped_prompt_is_a_case() -> None:
     asked = {case.messages[-1] for which in (False, True) for case in prompts.routing_cases(which)}
-    files = [*CONFIGS.glob("Workflows/**/*.json"), *prompts.PROJECT.glob("Middleware/cli/init/templates/**/*.json")]
+    files = [*CONFIGS.glob("Workflows/**/*.json"), *prompts.PROJECT.glob("Middleware/addons/init/templates/**/*.json")]
     examples = [turn["user"] for file in files if file.name.count(".") == 1
                 for node in json.loads(file.read_text(encoding="utf-8")).get("nodes", ())
                 for turn in node.get("exampleTurns", ())]

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from Middleware.cli import announcement, demo, users
+from Middleware.addons.init import demo
+from Middleware.cli import announcement, users
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.console import StartError
 from Middleware.common import instance_global_variables as instance

@@ -24,7 +24,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from Tests.cli.init.llm_servers import llama_cpp
+from Tests.addons.init.llm_servers import llama_cpp
 from Tests.console.conftest import CHROMIUM, PATIENCE, PHONE
 from Tests.integration.launcher import PROJECT, Launcher, run_launcher
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, sse_event, status_reply

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, Response, expect
 
-from Middleware.cli import demo_backend
+from Middleware.addons.init import demo_backend
 from Tests.console.conftest import PATIENCE
 from Tests.integration.launcher import PROJECT, USER, Backend, Launcher, run_launcher, standard_tree, stuck
 from Tests.stub_backend import chat_stream_reply

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from Tests.cli.init import llm_servers
+from Tests.addons.init import llm_servers
 from Tests.integration.launcher import Launcher, run_launcher
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import until

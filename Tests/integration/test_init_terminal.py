@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from Tests.cli.init import llm_servers
+from Tests.addons.init import llm_servers
 from Tests.integration.launcher import PROJECT, clean_environment
 from Tests.stub_backend import StubBackend
 
@@ -25,7 +25,7 @@ from Tests.integration.terminal import Terminal
 
 START = """
 import runpy, sys
-from Middleware.cli.init import servers
+from Middleware.addons.init import servers
 script, port, *words = sys.argv[1:]
 servers.USUAL_PORTS = {int(port): "a server"}
 sys.argv = [script, *words]

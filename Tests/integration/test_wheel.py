@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from Middleware.common.constants import VERSION
-from Tests.cli.init import llm_servers
+from Tests.addons.init import llm_servers
 from Tests.doors.calls import CALLS, QUESTION, problem_of
 from Tests.integration.launcher import PROJECT
 from Tests.integration.wheel_lab import Installation, InstalledServer, build, git, repository, tracked
@@ -30,7 +30,7 @@ SHIPPED = "Middleware/shipped/Public"
 # What a user, an editor and an earlier build leave in a clone.
 ADDED = ["Public/Configs/Users/me.json", "Public/Configs/Endpoints/me/Main.json", "Public/accepted-keys.txt",
          "Public/DiscussionIds/mill/memories.json", "Public/Scripts/me/tool.py", "Docs/notes.md", "Middleware/notes.py",
-         "Middleware/addons/console/static/app.js.orig", "Middleware/cli/init/templates/Users/MINE.json",
+         "Middleware/addons/console/static/app.js.orig", "Middleware/addons/init/templates/Users/MINE.json",
          "build/lib/Middleware/removed.py", "build/lib/Middleware/shipped/Public/Configs/Users/removed.json"]
 # A shipped file that the user edits, and one that only an update brings.
 EDITED, NEW = "Configs/Endpoints/demo/Demo-LLM.json", "Configs/Presets/New.json"

@@ -16,8 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+from Tests.addons.init.llm_servers import ollama
 from Tests.backend_dialects import DIALECTS, Answer
-from Tests.cli.init.llm_servers import ollama
 from Tests.integration.launcher import PROJECT, Launcher, clean_environment
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
 

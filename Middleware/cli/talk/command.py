@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 
+from Middleware.addons.init import demo
 from Middleware.api.errors import log_error
 from Middleware.api.logging_setup import LEVEL_VARIABLE
-from Middleware.cli import demo, users
+from Middleware.cli import users
 from Middleware.cli.arguments import (
     LaunchArguments,
     apply_arguments,

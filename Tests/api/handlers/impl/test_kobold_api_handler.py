@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.init.probing import probe
+from Middleware.addons.init.servers import NoServer
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
 from Middleware.api.running.running_requests import running_requests
-from Middleware.cli.init.probing import probe
-from Middleware.cli.init.servers import NoServer
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import KOBOLD_GENERATE
 from Middleware.common.fair_semaphore import FairSemaphore

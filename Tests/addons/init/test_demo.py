@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from Middleware.cli import demo
+from Middleware.addons.init import demo
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.console import StartError
 from Middleware.common import instance_global_variables as instance
@@ -100,7 +100,7 @@ def test_a_server_that_ends_meanwhile_leaves_the_port(monkeypatch):
         asked.set()
         return answers(port)
 
-    monkeypatch.setattr("Middleware.cli.demo_backend.is_running", is_running)
+    monkeypatch.setattr("Middleware.addons.init.demo_backend.is_running", is_running)
     with socket.create_server(("127.0.0.1", 0)) as ending:
         port = ending.getsockname()[1]
         starting = threading.Thread(target=demo.start_backend, args=(port,))
@@ -114,7 +114,7 @@ def test_a_server_that_starts_meanwhile_is_used(monkeypatch):
     """It has the port already, and answers a moment later."""
     monkeypatch.setattr(demo, "PATIENCE_SECONDS", 60.0)
     said = iter([False, False, True])
-    monkeypatch.setattr("Middleware.cli.demo_backend.is_running", lambda port: next(said))
+    monkeypatch.setattr("Middleware.addons.init.demo_backend.is_running", lambda port: next(said))
     with socket.create_server(("127.0.0.1", 0)) as other:
         demo.start_backend(other.getsockname()[1])
     assert next(said, None) is None

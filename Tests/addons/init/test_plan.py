@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.init.plan import (
+from Middleware.addons.init.plan import (
     INSTRUCTIONS,
     OLLAMA_WINDOW,
     SMALLEST_WINDOW,
@@ -15,7 +15,7 @@ from Middleware.cli.init.plan import (
     shares,
     window_of,
 )
-from Middleware.cli.init.servers import Model, Server
+from Middleware.addons.init.servers import Model, Server
 from Middleware.utilities.prompt_extraction_utils import RESERVED_TOKENS
 from Middleware.utilities.text_utils import rough_estimate_token_length
 

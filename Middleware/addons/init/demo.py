@@ -58,7 +58,7 @@ def start_backend(port: int = DEMO_PORT) -> None:
     If another does, this process takes its place when it goes. Raises StartError if something else has the port.
     """
     # Imported here because only the demo needs an HTTP server of the standard library.
-    from Middleware.cli import demo_backend
+    from Middleware.addons.init import demo_backend
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -92,7 +92,7 @@ def _take_over(start: Callable[[int], object], port: int) -> None:
 
 def instructions(base: str, key_needed: bool = False) -> list[str]:
     """Return the lines that a user needs to see the demo, after a line that says what it is."""
-    from Middleware.cli.init.output import init_command
+    from Middleware.addons.init.output import init_command
     which, header, ask = "any API key", "", []
     if key_needed:
         which, header, ask = "one of the accepted keys", '-H "Authorization: Bearer KEY" ', ["--ask-key"]

@@ -7,12 +7,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
-from Middleware.cli.console import StartError, program_name, say
-from Middleware.cli.init import output
-from Middleware.cli.init.plan import Choice, make_plan, port_for
-from Middleware.cli.init.probing import Found, look_closer, probe_all, smaller_model
-from Middleware.cli.init.questions import (
+from Middleware.addons.init import output
+from Middleware.addons.init.plan import Choice, make_plan, port_for
+from Middleware.addons.init.probing import Found, look_closer, probe_all, smaller_model
+from Middleware.addons.init.questions import (
     DEFAULT_USER,
     REPLACE,
     Dialogue,
@@ -22,8 +20,10 @@ from Middleware.cli.init.questions import (
     named_model,
     no_address,
 )
-from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, usual_addresses
-from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
+from Middleware.addons.init.servers import Model, NoServer, Server, normal_address, usual_addresses
+from Middleware.addons.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
+from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
+from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.signals import INTERRUPTED, end_on_signals, interrupt_on_signals
 from Middleware.utilities import config_utils
 from Middleware.utilities.terminal import printable

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
+from Middleware.addons.init import output, servers
+from Middleware.addons.init.plan import Choice
 from Middleware.cli import announcement
-from Middleware.cli.init import output, servers
-from Middleware.cli.init.plan import Choice
 from Middleware.utilities.command_lines import own_command
 
 RUN = "docker compose run --rm wilmerai"

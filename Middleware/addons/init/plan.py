@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from Middleware.addons.init.servers import Model, NoServer, Server
 from Middleware.cli.console import StartError
-from Middleware.cli.init.servers import Model, NoServer, Server
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE

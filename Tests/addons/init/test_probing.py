@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 from urllib3.exceptions import ConnectTimeoutError
 
-from Middleware.cli.init.probing import KEY_VARIABLE, Unreachable, ask, probe, probe_all
-from Middleware.cli.init.servers import Model, NoServer, Server, normal_address
-from Tests.cli.init import llm_servers
+from Middleware.addons.init.probing import KEY_VARIABLE, Unreachable, ask, probe, probe_all
+from Middleware.addons.init.servers import Model, NoServer, Server, normal_address
+from Tests.addons.init import llm_servers
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
 from Tests.utilities.http.lab import certificate, tls_backend
@@ -180,7 +180,7 @@ def test_a_head_that_drips_holds_nobody_up(dripping: str) -> None:
 
 def test_a_named_server_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of models from far away, or of a server that is busy, may take its seconds."""
-    monkeypatch.setattr("Middleware.cli.init.probing.SECONDS", 0.2)
+    monkeypatch.setattr("Middleware.addons.init.probing.SECONDS", 0.2)
     with llm_servers.serving({}) as backend:
         backend.responder = lambda request: json_reply(llm_servers.openai_list("m", owner="vllm"), header_delay=0.5)
         assert isinstance(probe(backend.url), NoServer)

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.init import command, output, probing, servers, writing
+from Middleware.addons.init.plan import port_for
+from Middleware.addons.init.probing import KEY_VARIABLE
 from Middleware.cli.commands import COMMANDS
-from Middleware.cli.init import command, output, probing, servers, writing
-from Middleware.cli.init.plan import port_for
-from Middleware.cli.init.probing import KEY_VARIABLE
 from Middleware.cli.workflow_tests.command import main as run_tests
 from Middleware.utilities import config_utils
 from Middleware.utilities.config import paths
-from Tests.cli.init import llm_servers
-from Tests.cli.init.conftest import Lab
+from Tests.addons.init import llm_servers
+from Tests.addons.init.conftest import Lab
 from Tests.stub_backend import StubBackend
 from Tests.tables import table
 
@@ -62,7 +62,7 @@ def usual(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Have these ports taken for the usual ones."""
     def put(*ports: int) -> None:
         monkeypatch.setattr(servers, "USUAL_PORTS", dict.fromkeys(ports, "a server"))
-        monkeypatch.setattr("Middleware.cli.init.output.USUAL_PORTS", dict.fromkeys(ports, "a server"))
+        monkeypatch.setattr("Middleware.addons.init.output.USUAL_PORTS", dict.fromkeys(ports, "a server"))
     return put
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from Middleware.cli.init.plan import window_of
-from Middleware.cli.init.servers import LOOPBACK, LOOPBACK_IPV6, OTHER_KIND, Model, NoServer, Server
+from Middleware.addons.init.plan import window_of
+from Middleware.addons.init.servers import LOOPBACK, LOOPBACK_IPV6, OTHER_KIND, Model, NoServer, Server
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.client import HttpClient

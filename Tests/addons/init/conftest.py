@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.init import command
+from Middleware.addons.init import command
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 

@@ -5,9 +5,8 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 
-from Middleware.cli.console import launcher
-from Middleware.cli.init.plan import Choice, serves_agents, window_of
-from Middleware.cli.init.servers import (
+from Middleware.addons.init.plan import Choice, serves_agents, window_of
+from Middleware.addons.init.servers import (
     LOOPBACK,
     OTHER_KIND,
     USUAL_PORTS,
@@ -16,7 +15,8 @@ from Middleware.cli.init.servers import (
     Server,
     usual_host,
 )
-from Middleware.cli.init.writing import Written
+from Middleware.addons.init.writing import Written
+from Middleware.cli.console import launcher
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container

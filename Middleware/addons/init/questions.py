@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from Middleware.addons.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, listed, name_shown
+from Middleware.addons.init.servers import Model, Server, normal_address
+from Middleware.addons.init.writing import user_name_problem
 from Middleware.cli.console import StartError, say
-from Middleware.cli.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, listed, name_shown
-from Middleware.cli.init.servers import Model, Server, normal_address
-from Middleware.cli.init.writing import user_name_problem
 from Middleware.utilities.terminal import printable
 
 DEFAULT_USER = "me"
