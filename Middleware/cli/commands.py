@@ -34,12 +34,12 @@ def _init(words: Sequence[str]) -> int:
 
 def _check(words: Sequence[str]) -> int:
     from Middleware.addons.check.command import main
-    from Middleware.cli.workflow_tests.reading import check_test_files
+    from Middleware.addons.workflow_tests.reading import check_test_files
     return main(words, check_test_files)
 
 
 def _test(words: Sequence[str]) -> int:
-    from Middleware.cli.workflow_tests.command import main
+    from Middleware.addons.workflow_tests.command import main
     return main(words)
 
 

@@ -30,7 +30,7 @@ NEEDED_CALLS = ("StartError", "ClientError", "HttpProblem", "BackendConnectionEr
 NEEDED_RETURNS = {"Middleware/cli/serving/listening.py": ("_explain",),
                   "Middleware/cli/commands.py": ("no_such_command",), "Middleware/cli/users.py": ("_folder_problem",),
                   "Middleware/llmapis/backend_errors.py": ("_advice", "_container_hint", "_hint")}
-OTHER_COMMANDS = ("Middleware/addons/init/", "Middleware/cli/workflow_tests/")
+OTHER_COMMANDS = ("Middleware/addons/init/", "Middleware/addons/workflow_tests/")
 """What they say is told where they are described."""
 
 

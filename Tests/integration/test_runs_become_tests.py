@@ -16,18 +16,18 @@ from Middleware.addons.console.exported_test import EXPECTATIONS, ExportedTest, 
 from Middleware.addons.records.model import RunDocument
 from Middleware.addons.records.records import RunRecords, build_records
 from Middleware.addons.records.texts import normalised
+from Middleware.addons.workflow_tests.reading import read_tests
+from Middleware.addons.workflow_tests.running import Result, run_tests
+from Middleware.addons.workflow_tests.sandbox import sandbox_folder
+from Middleware.addons.workflow_tests.trial import is_replaced
 from Middleware.api.app import build_wsgi_application
 from Middleware.api.requests.messages import without_user_options
 from Middleware.api.running.running_requests import running_requests
-from Middleware.cli.workflow_tests.reading import read_tests
-from Middleware.cli.workflow_tests.running import Result, run_tests
-from Middleware.cli.workflow_tests.sandbox import sandbox_folder
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
-from Middleware.workflows.replay.trial import is_replaced
 from Tests.integration.shipped_users import USERS, Model, copy_of_shipped
 from Tests.stub_backend import RecordedRequest, Reply, status_reply
 from Tests.workflows.engine_lab import until

@@ -14,6 +14,7 @@ from Middleware.addons.console.exported_test import EXPECTATIONS, ExportedTest, 
 from Middleware.addons.console.own_commands import CommandTooSlowError, run_command
 from Middleware.addons.console.run_routes import known_run
 from Middleware.addons.records.recorded_request import NotKeptError
+from Middleware.addons.workflow_tests.trial import is_replaced
 from Middleware.api.requests.messages import without_user_options
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
@@ -21,7 +22,6 @@ from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.managers.variable_table import VARIABLES
-from Middleware.workflows.replay.trial import is_replaced
 
 MOST_NAME = 200
 # Each round leaves out what fails; what fails then is no matter of expectations.

@@ -15,11 +15,11 @@ from Middleware.addons.records.analysis.prefix import last_attempt, payload_of
 from Middleware.addons.records.model import RunDocument
 from Middleware.addons.records.payloads import prompt_parts
 from Middleware.addons.records.recorded_request import NotKeptError, recorded_request
+from Middleware.addons.workflow_tests.trial import is_replaced, name_of_node
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
-from Middleware.workflows.replay.trial import is_replaced, name_of_node
 
 # A page has five fields for them, and a mistake must not keep a server busy for hours.
 MOST_TIMES = 5

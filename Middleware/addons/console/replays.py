@@ -13,6 +13,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from Middleware.addons.console.replay_recording import RecordedNode, Recording
 from Middleware.addons.records.model import RunDocument
 from Middleware.addons.records.recorded_request import recorded_request
+from Middleware.addons.workflow_tests.trial import ReplayTrial
 from Middleware.api.answers.answer import StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.answers.stream_renderers import OpenAIChatStream
 from Middleware.api.api_helpers import parse_model_field
@@ -29,7 +30,6 @@ from Middleware.services.timestamp_service import FILE_NAME
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.encryption_utils import hash_api_key
-from Middleware.workflows.replay.trial import ReplayTrial
 
 if TYPE_CHECKING:
     from Middleware.addons.console.calls import Call

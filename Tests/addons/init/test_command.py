@@ -17,8 +17,8 @@ import pytest
 from Middleware.addons.init import command, output, probing, servers, writing
 from Middleware.addons.init.plan import port_for
 from Middleware.addons.init.probing import KEY_VARIABLE
+from Middleware.addons.workflow_tests.command import main as run_tests
 from Middleware.cli.commands import COMMANDS
-from Middleware.cli.workflow_tests.command import main as run_tests
 from Middleware.utilities import config_utils
 from Middleware.utilities.config import paths
 from Tests.addons.init import llm_servers

@@ -26,7 +26,7 @@ from Middleware.addons.check.tree import SETTINGS_KEYS, settings_like
 from Middleware.addons.check.tree_check import FileOnlyLookups
 from Middleware.addons.check.user_checks import SHARED_FOLDER, UserCheck, allowed_folders, check_current_user
 from Middleware.addons.check.workflow_checks import all_located, check_workflow
-from Middleware.cli.workflow_tests.reading import read_tests
+from Middleware.addons.workflow_tests.reading import read_tests
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils

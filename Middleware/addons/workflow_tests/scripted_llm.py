@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.addons.records.payloads import read_payload
-from Middleware.cli.workflow_tests.suites import Reply, Rule, fits, is_title
+from Middleware.addons.workflow_tests.suites import Reply, Rule, fits, is_title
 from Middleware.exceptions import BackendError, BackendStatusError
 from Middleware.llmapis.embedding_api import Embeddings
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, Prompt

@@ -5,9 +5,9 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from Middleware.cli.workflow_tests.sandbox import Sandbox
-from Middleware.cli.workflow_tests.scripted_llm import Call, described
-from Middleware.cli.workflow_tests.suites import Condition, Pattern, WorkflowTest, is_title
+from Middleware.addons.workflow_tests.sandbox import Sandbox
+from Middleware.addons.workflow_tests.scripted_llm import Call, described
+from Middleware.addons.workflow_tests.suites import Condition, Pattern, WorkflowTest, is_title
 
 # Failures are read in a terminal: one prompt must not push all others off the screen.
 MAX_SHOWN_LINES = 40

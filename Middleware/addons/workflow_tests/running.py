@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from Middleware.addons.check.load_check import LoadCheck
+from Middleware.addons.workflow_tests.expectations import Failure, Outcome, failures_of
+from Middleware.addons.workflow_tests.recording import text_of
+from Middleware.addons.workflow_tests.sandbox import Sandbox
+from Middleware.addons.workflow_tests.suites import WorkflowTest
 from Middleware.api.api_helpers import parse_model_field
 from Middleware.api.errors import describe_error
 from Middleware.api.requests.messages import chat_messages
 from Middleware.api.workflow_gateway import start_user_prompt
-from Middleware.cli.workflow_tests.expectations import Failure, Outcome, failures_of
-from Middleware.cli.workflow_tests.recording import text_of
-from Middleware.cli.workflow_tests.sandbox import Sandbox
-from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.common.constants import OPENAI_CHAT
 from Middleware.exceptions import WilmerError
 from Middleware.models.request_context import RequestContext, request_scope

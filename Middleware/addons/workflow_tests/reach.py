@@ -7,7 +7,7 @@ from Middleware.addons.check.lookups import Lookups
 from Middleware.addons.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KEY
 from Middleware.addons.check.tree import WorkflowReference, followed, reached_workflows
 from Middleware.addons.check.user_checks import UserCheck
-from Middleware.cli.workflow_tests.suites import Suite, title_of
+from Middleware.addons.workflow_tests.suites import Suite, title_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils

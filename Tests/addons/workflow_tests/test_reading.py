@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from Middleware.cli.workflow_tests.reading import check_test_files, read_tests
-from Tests.cli.workflow_tests.lab import says, static, test
+from Middleware.addons.workflow_tests.reading import check_test_files, read_tests
+from Tests.addons.workflow_tests.lab import says, static, test
 from Tests.tables import table
 
 WRONG = {

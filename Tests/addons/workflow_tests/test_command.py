@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.cli.commands import COMMANDS
-from Tests.cli.workflow_tests.lab import asks, run, run_json, says, static, test
+from Tests.addons.workflow_tests.lab import asks, run, run_json, says, static, test
 
 PROJECT = Path(__file__).resolve().parents[3]
 GOOD = test(name="says hello", expect={"answer": "Hello"})

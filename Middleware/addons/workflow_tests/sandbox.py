@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from Middleware.cli.workflow_tests.recording import Recorder
-from Middleware.cli.workflow_tests.scripted_llm import Script, ScriptedLlm
-from Middleware.cli.workflow_tests.suites import WorkflowTest, title_of
+from Middleware.addons.workflow_tests.recording import Recorder
+from Middleware.addons.workflow_tests.scripted_llm import Script, ScriptedLlm
+from Middleware.addons.workflow_tests.suites import WorkflowTest, title_of
+from Middleware.addons.workflow_tests.trial import FolderTrial
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import WilmerError
 from Middleware.models.request_context import current_outside
 from Middleware.utilities.files.file_access import resolve_file_path
 from Middleware.utilities.text_utils import encode_text
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.replay.trial import FolderTrial
 
 CONVERSATIONS = "DiscussionIds/"
 """How paths in tests begin that mean the folder of stored conversations, wherever it is."""

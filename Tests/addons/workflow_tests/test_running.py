@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from Middleware.cli.workflow_tests import running
-from Middleware.cli.workflow_tests.reading import read_tests
-from Middleware.cli.workflow_tests.sandbox import sandbox_folder
+from Middleware.addons.workflow_tests import running
+from Middleware.addons.workflow_tests.reading import read_tests
+from Middleware.addons.workflow_tests.sandbox import sandbox_folder
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.locking_service import get_locking_service
 from Middleware.workflows.handlers.registry import node_types
-from Tests.cli.workflow_tests.lab import USER, asks, says, static, test
+from Tests.addons.workflow_tests.lab import USER, asks, says, static, test
 from Tests.llmapis.lab import OPEN_AI
 from Tests.tables import table
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from Middleware.addons.check.file_checks import syntax_finding
 from Middleware.addons.check.findings import Finding
-from Middleware.cli.workflow_tests.reach import Reach
-from Middleware.cli.workflow_tests.suites import (
+from Middleware.addons.workflow_tests.reach import Reach
+from Middleware.addons.workflow_tests.suites import (
     Condition,
     Expectations,
     Pattern,

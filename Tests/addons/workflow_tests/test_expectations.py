@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from Tests.cli.workflow_tests.lab import asks, static, test
+from Tests.addons.workflow_tests.lab import asks, static, test
 from Tests.tables import table
 
 SAVE = {"title": "Save", "type": "SaveCustomFile", "filepath": "/data/out.txt", "content": "saved {agent1Output}"}

@@ -7,7 +7,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
-from Tests.cli.workflow_tests.lab import SuiteLab
+from Tests.addons.workflow_tests.lab import SuiteLab
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from Middleware.addons.records.payloads import output_text
-from Middleware.cli.workflow_tests.suites import is_title, title_of
+from Middleware.addons.workflow_tests.suites import is_title, title_of
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.llm_call import current_site
 from Middleware.utilities.text_utils import restore_braces

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from Middleware.cli.workflow_tests.scripted_llm import vector
-from Tests.cli.workflow_tests.lab import asks, says, static, test
+from Middleware.addons.workflow_tests.scripted_llm import vector
+from Tests.addons.workflow_tests.lab import asks, says, static, test
 from Tests.llmapis.lab import CHATML, CLAUDE, OLLAMA, OPEN_AI
 
 API_TYPES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.utilities.config.keys.workflow_test import EXPECT_KEYS, OPERATIONS, RULE_KEYS, TEST_KEYS
-from Tests.cli.workflow_tests.lab import run
+from Tests.addons.workflow_tests.lab import run
 from Tests.llmapis.lab import OPEN_AI
 
 PAGE = (Path(__file__).resolve().parents[3] / "Docs" / "User" / "workflow-tests.md").read_text(encoding="utf-8")

@@ -10,10 +10,10 @@ import pytest
 
 from Middleware.addons.console.replay_recording import NodePlace, Recording
 from Middleware.addons.records.model import RunDocument
+from Middleware.addons.workflow_tests.trial import NotRecordedError, ReplayTrial
 from Middleware.models.process import Process, process
 from Middleware.models.request_context import request_scope
 from Middleware.utilities.conversations.discussion_folder import discussions, stored_discussion
-from Middleware.workflows.replay.trial import NotRecordedError, ReplayTrial
 from Tests.addons.records.made_up import Made
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, llm, static

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from Middleware.addons.check.findings import Finding, path_shown
+from Middleware.addons.workflow_tests.reading import read_tests
+from Middleware.addons.workflow_tests.running import DEFAULT_JOBS, Result, run_tests
+from Middleware.addons.workflow_tests.sandbox import sandbox_folder
+from Middleware.addons.workflow_tests.suites import WorkflowTest
 from Middleware.cli.arguments import LaunchArguments, Parser, accept_launch_flags, apply_arguments
 from Middleware.cli.console import program_name, say
 from Middleware.cli.signals import INTERRUPTED
-from Middleware.cli.workflow_tests.reading import read_tests
-from Middleware.cli.workflow_tests.running import DEFAULT_JOBS, Result, run_tests
-from Middleware.cli.workflow_tests.sandbox import sandbox_folder
-from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import get_root_config_directory, meant_folder, missing_folder, page_shown
 from Middleware.utilities.config.workflows import TEST_SUFFIX
