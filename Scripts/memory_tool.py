@@ -10,7 +10,7 @@ if __name__ == "__main__":
     prerequisites.require_python()
     prerequisites.require_packages()
 
-from Middleware.cli.discussions.command import run as main
+from Middleware.addons.discussions.command import run as main
 from Middleware.cli.standard_streams import run_command
 
 if __name__ == "__main__":

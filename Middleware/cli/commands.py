@@ -64,14 +64,14 @@ def _console(words: Sequence[str]) -> int:
 
 
 def _memory(words: Sequence[str]) -> int:
+    from Middleware.addons.discussions.command import run
     from Middleware.cli.console import program_name
-    from Middleware.cli.discussions.command import run
     return run(words, program_name("memory"))
 
 
 def _rekey(words: Sequence[str]) -> int:
+    from Middleware.addons.discussions.rekey.command import run
     from Middleware.cli.console import program_name
-    from Middleware.cli.rekey.command import run
     return run(words, program_name("rekey"))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.rekey import command as rekey_encrypted_files
+from Middleware.addons.discussions.rekey import command as rekey_encrypted_files
 from Middleware.utilities.conversations.discussion_files import pairs_as_json, write_json
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories

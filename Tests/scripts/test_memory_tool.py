@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.addons.discussions import command as memory_tool
+from Middleware.addons.discussions import output as memory_tool_output
 from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.addons.records.queries import RunQuery
 from Middleware.addons.records.records import stored_runs
@@ -21,8 +23,6 @@ from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.addons.records.viewers import Viewer
-from Middleware.cli.discussions import command as memory_tool
-from Middleware.cli.discussions import output as memory_tool_output
 from Middleware.common import instance_global_variables as instance
 from Tests.addons.records.records_lab import run as run_of
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab

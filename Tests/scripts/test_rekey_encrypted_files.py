@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.discussions.rekey import command as rekey_encrypted_files
+from Middleware.addons.discussions.rekey import folder as rekey_folder
+from Middleware.addons.discussions.rekey import journal as rekey_journal
 from Middleware.api.edge.access_keys import HASHED
-from Middleware.cli.rekey import command as rekey_encrypted_files
-from Middleware.cli.rekey import folder as rekey_folder
-from Middleware.cli.rekey import journal as rekey_journal
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.lookup import reset_config_store

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.addons.discussions import catalog
+from Middleware.addons.discussions.reading import Reader
 from Middleware.common import instance_global_variables as instance
-from Middleware.services.discussions import catalog
-from Middleware.services.discussions.reading import Reader
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities import config_utils

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 from Middleware.addons.console.calls import Call, ConsoleError, Download, Role, Routes
 from Middleware.addons.console.origins import written_by
-from Middleware.exceptions import DataKeyError, StateUnavailableError, UnreadableDataError
-from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.discussions import catalog, removal
-from Middleware.services.discussions.contents import PARTS, page
-from Middleware.services.discussions.editing import (
+from Middleware.addons.discussions import catalog, removal
+from Middleware.addons.discussions.contents import PARTS, page
+from Middleware.addons.discussions.editing import (
     DiscussionBusyError,
     DiscussionEditor,
     MemoryKey,
     NoSuchMemoryError,
 )
-from Middleware.services.discussions.overview import as_json, overview
-from Middleware.services.discussions.reading import Reader, export
+from Middleware.addons.discussions.overview import as_json, overview
+from Middleware.addons.discussions.reading import Reader, export
+from Middleware.exceptions import DataKeyError, StateUnavailableError, UnreadableDataError
+from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys, discussion_keys
 from Middleware.utilities import config_utils
 from Middleware.utilities.files.file_access import atomic_write

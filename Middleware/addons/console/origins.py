@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict
 
+from Middleware.addons.discussions.contents import Entry, find
+from Middleware.addons.discussions.editing import Kind, MemoryKey
+from Middleware.addons.discussions.reading import Reader
 from Middleware.addons.records.model import RunDocument, Span
 from Middleware.addons.records.queries import RunQuery
-from Middleware.services.discussions.contents import Entry, find
-from Middleware.services.discussions.editing import Kind, MemoryKey
-from Middleware.services.discussions.reading import Reader
 from Middleware.utilities.text_utils import restore_braces
 
 if TYPE_CHECKING:

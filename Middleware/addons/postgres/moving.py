@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+from Middleware.addons.discussions.catalog import JSON_FILES, LOCK_FILES, SQLITE_SUFFIXES, StoredDiscussion
 from Middleware.addons.postgres.database import StateConnection
 from Middleware.addons.postgres.stored_discussions import DiscussionName, StoredRows, claim, find
-from Middleware.services.discussions.catalog import JSON_FILES, LOCK_FILES, SQLITE_SUFFIXES, StoredDiscussion
 from Middleware.utilities.conversations.stored_files import PRIVATE_FILE, PRIVATE_FOLDER
 from Middleware.utilities.conversations.vector_memory.whole import DatabaseFile, WholeMemories, is_empty, write_file
 from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE

@@ -5,12 +5,12 @@ from contextlib import closing
 
 import psycopg
 
+from Middleware.addons.discussions.rekey.folder import WRONG_KEY, Result, SkippedError, changed, is_data
+from Middleware.addons.discussions.rekey.keys import KeyChange
 from Middleware.addons.postgres.database import StateConnection, first_line
 from Middleware.addons.postgres.database_conversations import database_for_command
 from Middleware.addons.postgres.migrations import SchemaError, migrate
 from Middleware.addons.postgres.stored_discussions import DiscussionName, claim, discussion_names
-from Middleware.cli.rekey.folder import WRONG_KEY, Result, SkippedError, changed, is_data
-from Middleware.cli.rekey.keys import KeyChange
 from Middleware.exceptions import DataKeyError, StateUnavailableError
 from Middleware.utilities.config.users import get_discussions_space
 from Middleware.utilities.conversations.vector_memory.schema import Codec, is_token

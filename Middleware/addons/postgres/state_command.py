@@ -10,6 +10,11 @@ from dataclasses import dataclass, field
 
 import psycopg
 
+from Middleware.addons.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
+from Middleware.addons.discussions.check import check
+from Middleware.addons.discussions.output import human_size, make_utf8, print_error, say
+from Middleware.addons.discussions.reading import Reader
+from Middleware.addons.discussions.spaces import as_user, discussions_in_files, spaces
 from Middleware.addons.postgres.addresses import SCHEMES
 from Middleware.addons.postgres.database import StateConnection, first_line
 from Middleware.addons.postgres.database_conversations import conversations_of, database_for_command
@@ -24,13 +29,8 @@ from Middleware.cli.arguments import (
     apply_arguments,
     database_of_environment,
 )
-from Middleware.cli.discussions.check import check
-from Middleware.cli.discussions.output import human_size, make_utf8, print_error, say
 from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import WilmerError
-from Middleware.services.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
-from Middleware.services.discussions.reading import Reader
-from Middleware.services.discussions.spaces import as_user, discussions_in_files, spaces
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import counted
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 
+from Middleware.addons.discussions.spaces import discussions_in_files
 from Middleware.addons.postgres.documents import DatabaseDiscussions
 from Middleware.addons.postgres.installing import install
 from Middleware.addons.postgres.presence import Presence
@@ -17,7 +18,6 @@ from Middleware.cli.console import StartError, say
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, StateUnavailableError
 from Middleware.models.process import process
-from Middleware.services.discussions.spaces import discussions_in_files
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.conversations.discussion_folder import discussions
 from Middleware.utilities.discussion_state import Discussions

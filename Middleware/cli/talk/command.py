@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 
+from Middleware.addons.discussions.command import KEY_VARIABLE, key_of
 from Middleware.addons.init import demo
 from Middleware.api.errors import log_error
 from Middleware.api.logging_setup import LEVEL_VARIABLE
@@ -23,7 +24,6 @@ from Middleware.cli.arguments import (
     parse_command_arguments,
 )
 from Middleware.cli.console import StartError, program_name, say
-from Middleware.cli.discussions.command import KEY_VARIABLE, key_of
 from Middleware.cli.preparation import build_application, configure
 from Middleware.cli.running_server import announced, find_server
 from Middleware.cli.signals import INTERRUPTED

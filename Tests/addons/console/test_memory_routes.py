@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from Middleware.addons.console.application import ConsoleApplication
+from Middleware.addons.discussions import editing
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.addons.records.model import Span
@@ -18,7 +19,6 @@ from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
-from Middleware.services.discussions import editing
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.hashing_utils import hash_content

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.addons.discussions.command import main as memory_command
+from Middleware.addons.discussions.rekey.command import main as rekey_command
 from Middleware.addons.postgres import moving, state_command
 from Middleware.addons.postgres.database_conversations import database_for_command
 from Middleware.addons.postgres.memory_rows import PostgresMemories
 from Middleware.addons.postgres.session import NUMBERS
-from Middleware.cli.discussions.command import main as memory_command
-from Middleware.cli.rekey.command import main as rekey_command
 from Middleware.cli.running_server import announced
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import process

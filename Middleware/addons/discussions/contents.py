@@ -5,9 +5,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias, TypedDict, get_args
 
+from Middleware.addons.discussions.editing import Kind, MemoryKey, NoSuchMemoryError
+from Middleware.addons.discussions.reading import Reader, metadata_of
 from Middleware.exceptions import DataKeyError, StoredDataError
-from Middleware.services.discussions.editing import Kind, MemoryKey, NoSuchMemoryError
-from Middleware.services.discussions.reading import Reader, metadata_of
 from Middleware.services.memory.memory_search import VectorSearch, search_memories
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE, MemoryStore
 from Middleware.services.memory_service import valid_position

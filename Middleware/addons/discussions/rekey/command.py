@@ -9,6 +9,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from Middleware.addons.discussions.output import make_utf8, print_error, say
+from Middleware.addons.discussions.rekey import journal as rekey_journal
+from Middleware.addons.discussions.rekey.folder import Result, change_all, stored_files
+from Middleware.addons.discussions.rekey.journal import Journal, OtherOperationError
+from Middleware.addons.discussions.rekey.keys import KeyChange
+from Middleware.addons.discussions.rekey.roots import DiscussionRoots, print_other_folders
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import keys
 from Middleware.cli.arguments import (
@@ -20,13 +26,7 @@ from Middleware.cli.arguments import (
     database_of_environment,
 )
 from Middleware.cli.console import StartError
-from Middleware.cli.discussions.output import make_utf8, print_error, say
 from Middleware.cli.preparation import require_database_packages
-from Middleware.cli.rekey import journal as rekey_journal
-from Middleware.cli.rekey.folder import Result, change_all, stored_files
-from Middleware.cli.rekey.journal import Journal, OtherOperationError
-from Middleware.cli.rekey.keys import KeyChange
-from Middleware.cli.rekey.roots import DiscussionRoots, print_other_folders
 from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY

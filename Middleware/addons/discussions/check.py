@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from Middleware.addons.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
+from Middleware.addons.discussions.reading import Reader, metadata_of, opened
 from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataError
-from Middleware.services.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
-from Middleware.services.discussions.reading import Reader, metadata_of, opened
 from Middleware.services.memory.memory_store import (
     CONDENSED_UP_TO,
     MEMORIES_FILE,

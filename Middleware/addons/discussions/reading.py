@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
-from Middleware.services.discussions.catalog import (
+from Middleware.addons.discussions.catalog import (
     LOCK_FILES,
     SQLITE_SUFFIXES,
     DiscussionWithoutFiles,
     StoredDiscussion,
     StoredFile,
 )
+from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import STATE_FILE
 from Middleware.utilities import sqlite

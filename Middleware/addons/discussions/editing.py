@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from Middleware.services.discussions.reading import Reader
+from Middleware.addons.discussions.reading import Reader
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, MemoryStore
 from Middleware.services.memory_service import valid_position
 from Middleware.utilities.conversations.discussion_files import Pair, read_pairs, write_content

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from Middleware.services.discussions.catalog import (
+from Middleware.addons.discussions.catalog import (
     LOCK_FILES,
     DiscussionWithoutFiles,
     StoredDiscussion,

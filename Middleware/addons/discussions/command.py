@@ -13,6 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.addons.discussions import catalog, output, removal
+from Middleware.addons.discussions.check import check
+from Middleware.addons.discussions.overview import as_json, overview
+from Middleware.addons.discussions.reading import ENCRYPTED, Reader, export
 from Middleware.cli.arguments import (
     DATABASE_VARIABLE,
     LaunchArguments,
@@ -22,13 +26,8 @@ from Middleware.cli.arguments import (
     database_of_environment,
 )
 from Middleware.cli.console import StartError
-from Middleware.cli.discussions import output
-from Middleware.cli.discussions.check import check
 from Middleware.cli.preparation import require_database_packages
 from Middleware.exceptions import DataKeyError, WilmerError
-from Middleware.services.discussions import catalog, removal
-from Middleware.services.discussions.overview import as_json, overview
-from Middleware.services.discussions.reading import ENCRYPTED, Reader, export
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities import config_utils

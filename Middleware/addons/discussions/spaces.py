@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from Middleware.addons.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.users import existing_users, get_discussions_space
 

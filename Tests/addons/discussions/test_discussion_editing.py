@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from Middleware.exceptions import DataKeyError
-from Middleware.services.discussions import editing
-from Middleware.services.discussions.contents import Part, find, page
-from Middleware.services.discussions.editing import (
+from Middleware.addons.discussions import editing
+from Middleware.addons.discussions.contents import Part, find, page
+from Middleware.addons.discussions.editing import (
     DiscussionBusyError,
     DiscussionEditor,
     MemoryKey,
     NoSuchMemoryError,
 )
+from Middleware.exceptions import DataKeyError
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import unsummarized
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder

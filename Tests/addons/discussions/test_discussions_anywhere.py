@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.discussions import command
-from Middleware.cli.discussions.check import check
+from Middleware.addons.discussions import catalog, command, removal
+from Middleware.addons.discussions.check import check
+from Middleware.addons.discussions.contents import PARTS, page
+from Middleware.addons.discussions.editing import DiscussionBusyError, DiscussionEditor, MemoryKey, NoSuchMemoryError
+from Middleware.addons.discussions.overview import as_json, overview
+from Middleware.addons.discussions.reading import Reader, export
 from Middleware.exceptions import DataKeyError, StateUnavailableError
 from Middleware.models.process import process
-from Middleware.services.discussions import catalog, removal
-from Middleware.services.discussions.contents import PARTS, page
-from Middleware.services.discussions.editing import DiscussionBusyError, DiscussionEditor, MemoryKey, NoSuchMemoryError
-from Middleware.services.discussions.overview import as_json, overview
-from Middleware.services.discussions.reading import Reader, export
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.utilities.conversations.discussion_folder import discussions, stored_discussion
 from Middleware.utilities.discussion_state import MEMORIES

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from Middleware.addons.discussions.catalog import StoredDiscussion
+from Middleware.addons.discussions.reading import Reader
 from Middleware.exceptions import DataKeyError, StoredDataError
-from Middleware.services.discussions.catalog import StoredDiscussion
-from Middleware.services.discussions.reading import Reader
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import MEMORIES_FILE, STATE_FILE, SUMMARY_FILE
 from Middleware.utilities.encryption_utils import is_token

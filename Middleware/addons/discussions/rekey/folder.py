@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from Middleware.cli.rekey.journal import NAME, Journal
-from Middleware.cli.rekey.keys import KeyChange
+from Middleware.addons.discussions.rekey.journal import NAME, Journal
+from Middleware.addons.discussions.rekey.keys import KeyChange
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError
 from Middleware.services.memory.memory_store import STATE_FILE
 from Middleware.utilities.config.json_source import parse_json

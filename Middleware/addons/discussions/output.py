@@ -12,10 +12,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from Middleware.addons.discussions.catalog import StoredDiscussion, discussion_roots
+from Middleware.addons.discussions.overview import Overview
+from Middleware.addons.discussions.reading import ENCRYPTED, Reader
 from Middleware.exceptions import DataKeyError, StoredDataError
-from Middleware.services.discussions.catalog import StoredDiscussion, discussion_roots
-from Middleware.services.discussions.overview import Overview
-from Middleware.services.discussions.reading import ENCRYPTED, Reader
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.terminal import without_controls

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.discussions.check import check
+from Middleware.addons.discussions import catalog, removal
+from Middleware.addons.discussions.catalog import JSON_FILES, NoSuchDiscussionError, all_discussions
+from Middleware.addons.discussions.check import check
+from Middleware.addons.discussions.overview import overview
+from Middleware.addons.discussions.reading import export
 from Middleware.exceptions import DataKeyError
-from Middleware.services.discussions import catalog, removal
-from Middleware.services.discussions.catalog import JSON_FILES, NoSuchDiscussionError, all_discussions
-from Middleware.services.discussions.overview import overview
-from Middleware.services.discussions.reading import export
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, holds_data_of_a_key
 from Middleware.utilities.discussion_state import COMPACTOR, MEMORIES
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from Middleware.cli.rekey.journal import Operation
+from Middleware.addons.discussions.rekey.journal import Operation
 from Middleware.services.memory.discussion_keys import user_spellings
 from Middleware.utilities import config_utils
 from Middleware.utilities.encryption_utils import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from Middleware.cli.discussions.output import say
-from Middleware.cli.rekey.keys import KeyChange
+from Middleware.addons.discussions.output import say
+from Middleware.addons.discussions.rekey.keys import KeyChange
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.paths import own_public_directory
