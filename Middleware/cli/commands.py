@@ -44,12 +44,12 @@ def _test(words: Sequence[str]) -> int:
 
 
 def _try(words: Sequence[str]) -> int:
-    from Middleware.cli.talk.command import try_main
+    from Middleware.addons.talk.command import try_main
     return try_main(words)
 
 
 def _chat(words: Sequence[str]) -> int:
-    from Middleware.cli.talk.command import chat_main
+    from Middleware.addons.talk.command import chat_main
     return chat_main(words)
 
 

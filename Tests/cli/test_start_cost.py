@@ -31,7 +31,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 # Each with all that is below it.
 NOT_WHILE_IDLE = (
-    "Middleware.addons.observability.metrics_route", "Middleware.addons.init.demo_backend", "Middleware.addons.init", "Middleware.cli.talk",
+    "Middleware.addons.observability.metrics_route", "Middleware.addons.init.demo_backend", "Middleware.addons.init", "Middleware.addons.talk",
     "Middleware.services.lock_database", "Middleware.services.memory.embedding_service",
     "Middleware.services.memory.memory_search", "Middleware.services.memory_service",
     "Middleware.addons.observability.metrics", "Middleware.addons.postgres",

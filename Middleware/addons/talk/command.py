@@ -14,6 +14,17 @@ from http import HTTPStatus
 
 from Middleware.addons.discussions.command import KEY_VARIABLE, key_of
 from Middleware.addons.init import demo
+from Middleware.addons.talk.connections import (
+    Connection,
+    EngineConnection,
+    Reply,
+    ServerConnection,
+    TalkError,
+    answer,
+    model_ids,
+)
+from Middleware.addons.talk.terminal_writer import TerminalWriter
+from Middleware.addons.talk.trace import Trace
 from Middleware.api.errors import log_error
 from Middleware.api.logging_setup import LEVEL_VARIABLE
 from Middleware.cli import users
@@ -27,17 +38,6 @@ from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.preparation import build_application, configure
 from Middleware.cli.running_server import announced, find_server
 from Middleware.cli.signals import INTERRUPTED
-from Middleware.cli.talk.connections import (
-    Connection,
-    EngineConnection,
-    Reply,
-    ServerConnection,
-    TalkError,
-    answer,
-    model_ids,
-)
-from Middleware.cli.talk.terminal_writer import TerminalWriter
-from Middleware.cli.talk.trace import Trace
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.terminal import wants_colour
 from Middleware.utilities.text_utils import did_you_mean
