@@ -1,4 +1,4 @@
-"""Runs the demo back-end by itself: a stub of an LLM server, without a model (``Middleware/addons/init/demo_backend.py``).
+"""Runs the demo back-end by itself: a stub of an LLM server, without a model.
 
     python Scripts/demo_backend.py [--port N] [--delay SECONDS_PER_WORD]
 """

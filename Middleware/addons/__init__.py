@@ -1,0 +1,1 @@
+"""What is optional: each folder is one add-on, which nothing outside imports."""

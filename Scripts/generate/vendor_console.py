@@ -1,6 +1,6 @@
 """Brings the files of other projects that the pages of the run console use, byte for byte as they were published.
 
-``Middleware/api/console/static/vendor/vendor.json`` names each package with its version, the integrity that the npm
+``Middleware/addons/console/static/vendor/vendor.json`` names each package with its version, the integrity that the npm
 registry states for it, and the SHA-256 of each file that is taken from it. For a newer version or another file, change
 the version there or add the file, make the integrity and the hashes that change empty, and run this with the network
 and npm. Empty values are filled in; others must agree with what was fetched::
@@ -25,7 +25,7 @@ from typing import TypedDict
 
 from Middleware.cli.standard_streams import run_command
 
-VENDOR = Path(__file__).resolve().parents[2] / "Middleware" / "api" / "console" / "static" / "vendor"
+VENDOR = Path(__file__).resolve().parents[2] / "Middleware" / "addons" / "console" / "static" / "vendor"
 LIST = "vendor.json"
 
 

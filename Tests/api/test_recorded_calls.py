@@ -12,7 +12,7 @@ import pytest
 
 from Middleware.addons.records import live_run, texts
 from Middleware.addons.records.model import Span
-from Middleware.addons.records.store.repeated_lists import LEAST_MESSAGES
+from Middleware.addons.records.repeated_lists import LEAST_MESSAGES
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_store import MemoryStore

@@ -31,10 +31,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 # Each with all that is below it.
 NOT_WHILE_IDLE = (
-    "Middleware.addons.observability.metrics_route", "Middleware.addons.init.demo_backend", "Middleware.addons.init", "Middleware.addons.talk",
+    "Middleware.addons.observability.metrics_route", "Middleware.addons.init.command",
+    "Middleware.addons.init.demo_backend", "Middleware.addons.talk",
     "Middleware.services.lock_database", "Middleware.services.memory.embedding_service",
     "Middleware.services.memory.memory_search", "Middleware.services.memory_service",
-    "Middleware.addons.observability.metrics", "Middleware.addons.postgres",
+    "Middleware.addons.observability.metrics",
     "Middleware.utilities.conversations.vector_memory", "Middleware.addons.postgres",
     "Middleware.workflows.tools.mcp.sessions", "Middleware.workflows.tools.mcp.transports",
     "Middleware.workflows.tools.memory", "Middleware.workflows.tools.offline_researcher_api_tool",
@@ -70,7 +71,7 @@ def among(modules, unwanted):
 
 
 def test_a_server_listens_before_it_imports_the_checks(started):
-    assert not among(started["modules"], ["Middleware.addons.check"])
+    assert not among(started["modules"], ["Middleware.addons.check.load_check", "Middleware.addons.check.tree_check"])
 
 
 def test_an_idle_server_has_not_imported_what_few_requests_need(started):

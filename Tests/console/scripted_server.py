@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from Tests.console import made_runs
 
-STATIC = Path(__file__).resolve().parents[2] / "Middleware" / "api" / "console" / "static"
+STATIC = Path(__file__).resolve().parents[2] / "Middleware" / "addons" / "console" / "static"
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
 POLICY = (
     "default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "

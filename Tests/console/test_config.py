@@ -146,7 +146,7 @@ def test_letters_that_come_faster_than_the_page_is_drawn_stay(tab: Page, console
 
 def test_each_mistake_is_shown_at_its_line(tab: Page, console: Console) -> None:
     box, last = None, ""
-    # Tests/addons/console/editing/test_unsaved.py has the server find each: one of a file tells whether the page shows them.
+    # Tests/addons/console/editing/test_unsaved.py has the server find each; one shows whether the page does.
     planted = sorted(PLANTED) if DEEP else list({mistake[0]: mistake for mistake in sorted(PLANTED)}.values())
     for file, old, new, part in planted:
         if file != last:

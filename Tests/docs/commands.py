@@ -105,7 +105,7 @@ def options(name: str, command: str = "") -> frozenset[str]:
 def own_options() -> frozenset[str]:
     """Every long option of a program of this project, for options that stand without their program."""
     found = set(options("server.py"))
-    for folder in ("Middleware/cli", "Scripts", "benchmarks"):
+    for folder in ("Middleware/cli", "Middleware/addons", "Scripts", "benchmarks"):
         for path in (PROJECT / folder).rglob("*.*"):
             if path.suffix in (".py", ".sh"):
                 found.update(re.findall(r"--[A-Za-z][\w-]*", path.read_text(encoding="utf-8")))

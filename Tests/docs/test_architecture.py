@@ -10,7 +10,7 @@ from Tests.tables import table
 
 PAGE = all_pages()["Docs/Developer/architecture.md"]
 INDEX = all_pages()["Docs/Developer/where-to-change.md"]
-FLOORS = ("cli", "api", "workflows", "services", "llmapis", "utilities", "models", "exceptions", "common")
+FLOORS = ("addons", "cli", "api", "workflows", "services", "llmapis", "utilities", "models", "exceptions", "common")
 _FILE = re.compile(r"[\w./-]+\.py|[\w.]+(?:/[\w.-]+)+/?")
 _NAME = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[a-z]+(?:_[a-z]+)+")
 _CONSTANT = re.compile(r"[A-Z]+(?:_[A-Z]+)*")

@@ -11,8 +11,7 @@ ROOMS = ("cli", "api", "workflows", "services", "llmapis", "utilities", "models"
 LOWEST_FLOOR = ROOMS.index("models")
 OUTSIDE_OF_THE_CORE = len(ROOMS)
 LARGEST_CIRCLE = 8
-# Those of the recorder and of the editor's model go when the run records and the run console become add-ons.
-MOST_ARROWS_UP = 4
+MOST_ARROWS_UP = 2
 
 
 @cache

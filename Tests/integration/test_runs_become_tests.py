@@ -13,13 +13,13 @@ import pytest
 from werkzeug.test import Client
 
 from Middleware.addons.console.exported_test import EXPECTATIONS, ExportedTest, exported
+from Middleware.addons.console.replay_trial import is_replaced
 from Middleware.addons.records.model import RunDocument
 from Middleware.addons.records.records import RunRecords, build_records
 from Middleware.addons.records.texts import normalised
 from Middleware.addons.workflow_tests.reading import read_tests
 from Middleware.addons.workflow_tests.running import Result, run_tests
 from Middleware.addons.workflow_tests.sandbox import sandbox_folder
-from Middleware.addons.workflow_tests.trial import is_replaced
 from Middleware.api.app import build_wsgi_application
 from Middleware.api.requests.messages import without_user_options
 from Middleware.api.running.running_requests import running_requests

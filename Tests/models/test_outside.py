@@ -25,8 +25,7 @@ from Tests.stub_backend import StubBackend, chat_reply
 from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, llm, static
 
-ADD_ONS = ("Middleware/addons/", "Middleware/addons/console/", "Middleware/addons/workflow_tests/",
-           "Middleware/addons/workflow_tests/")
+ADD_ONS = "Middleware/addons/"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from Middleware.addons.console.again import again_events
 from Middleware.addons.console.calls import Call, ConsoleError, Events, Role, Routes
 from Middleware.addons.console.replay_recording import NodePlace, RecordedNode, Recording
+from Middleware.addons.console.replay_trial import is_replaced, name_of_node
 from Middleware.addons.console.replays import start_replay
 from Middleware.addons.console.run_routes import known_run, span_id_of
 from Middleware.addons.records.analysis.comparison import aligned_steps, config_changes
@@ -15,7 +16,6 @@ from Middleware.addons.records.analysis.prefix import last_attempt, payload_of
 from Middleware.addons.records.model import RunDocument
 from Middleware.addons.records.payloads import prompt_parts
 from Middleware.addons.records.recorded_request import NotKeptError, recorded_request
-from Middleware.addons.workflow_tests.trial import is_replaced, name_of_node
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from Middleware.addons.console.replay_recording import RecordedNode, Recording
+from Middleware.addons.console.replay_trial import ReplayTrial
 from Middleware.addons.records.model import RunDocument
 from Middleware.addons.records.recorded_request import recorded_request
-from Middleware.addons.workflow_tests.trial import ReplayTrial
 from Middleware.api.answers.answer import StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.answers.stream_renderers import OpenAIChatStream
 from Middleware.api.api_helpers import parse_model_field

@@ -37,9 +37,9 @@ EARLY_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 
 # What the parent runs: its own module, wherever the program was started.
-_PARENT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from Middleware.addons.postgres.worker_processes import main; " \
-          "sys.exit(main(sys.argv[1:]))"
-_ROOT = str(Path(__file__).resolve().parents[2])
+_PARENT = ("import sys; sys.path.insert(0, sys.argv.pop(1)); "
+           "from Middleware.addons.postgres.worker_processes import main; sys.exit(main(sys.argv[1:]))")
+_ROOT = str(Path(__file__).resolve().parents[3])
 
 # Windows has no SIGHUP and no SIGUSR1, and only Windows has SIGBREAK.
 _STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]

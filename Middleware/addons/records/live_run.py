@@ -19,7 +19,7 @@ from Middleware.addons.records.model import (
     SpanKind,
     SpanStatus,
 )
-from Middleware.addons.records.store.repeated_lists import LEAST_MESSAGES, SharedLists
+from Middleware.addons.records.repeated_lists import LEAST_MESSAGES, SharedLists
 from Middleware.models.cancel_scope import SERVER_STOPS
 from Middleware.models.llm_call import Attempt, LlmCallRecord
 from Middleware.models.process import process

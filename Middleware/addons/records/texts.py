@@ -14,7 +14,7 @@ from typing import NamedTuple
 from Middleware.addons.records.completion import complete, complete_facts, describe_attempt
 from Middleware.addons.records.live_run import LiveRun
 from Middleware.addons.records.model import RunDocument, Span
-from Middleware.addons.records.store.repeated_lists import (
+from Middleware.addons.records.repeated_lists import (
     LEAST_MESSAGES,
     MOST_CHARACTERS,
     CommonRange,

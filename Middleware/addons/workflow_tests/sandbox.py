@@ -6,18 +6,20 @@ import logging
 import os
 import tempfile
 import threading
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from Middleware.addons.workflow_tests.recording import Recorder
 from Middleware.addons.workflow_tests.scripted_llm import Script, ScriptedLlm
 from Middleware.addons.workflow_tests.suites import WorkflowTest, title_of
-from Middleware.addons.workflow_tests.trial import FolderTrial
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import WilmerError
+from Middleware.models.outside import Outside
 from Middleware.models.request_context import current_outside
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolders
 from Middleware.utilities.files.file_access import resolve_file_path
 from Middleware.utilities.text_utils import encode_text
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -28,6 +30,41 @@ CONVERSATIONS = "DiscussionIds/"
 
 class MissingStubError(WilmerError):
     """A node that reaches outside has no stub."""
+
+
+class FolderTrial(Outside):
+    """The outside of a trial, whose conversations and locks are in a folder of its own, which it creates.
+
+    Args:
+        user: the user whose lock database is not searched for in the locations of older versions.
+    """
+
+    # Each run of a test gives its nodes answers of its own, and nothing of it is read by a user.
+    remembers = paced = False
+
+    def __init__(self, folder: Path, user: str) -> None:
+        self.discussions_root, self.locks_root = str(folder / "discussions"), str(folder / "locks")
+        for directory in (self.discussions_root, self.locks_root):
+            os.makedirs(directory)
+        # With an empty database here, the user's real one is not searched for in older locations.
+        database = Path(self.locks_root, f"WilmerDb.{user}.sqlite")
+        database.parent.mkdir(parents=True, exist_ok=True)
+        database.write_bytes(b"")
+
+    def discussions(self, stored: Any) -> Any:
+        # Those in a database belong to the users.
+        return DiscussionFolders()
+
+    def run_node(self, handle: Callable[[Any], object], context: Any) -> object:
+        output = self.stub(context)
+        if output is None:
+            return handle(context)
+        context.replaced = True
+        return context.node_handlers[context.node_type].use_output(context, output)
+
+    @abstractmethod
+    def stub(self, context: ExecutionContext) -> object | None:
+        """Return the output of a node that is not to be run; None to run it."""
 
 
 class Sandbox(FolderTrial):

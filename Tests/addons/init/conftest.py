@@ -11,6 +11,7 @@ import pytest
 from Middleware.addons.init import command
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
+from Tests.cli.conftest import config as config
 
 
 @dataclass

@@ -160,7 +160,7 @@ from flask import Flask
 from Middleware.addons.observability.metrics_route import add_metrics_route
 from Middleware.addons.observability.metrics import RunMetrics
 from Middleware.utilities.native_threads import start_native
-from Tests.addons.records.test_metrics import called
+from Tests.addons.observability.test_metrics import called
 
 class Store:
     def dropped(self):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import random
 
-from Middleware.addons.records.store.repeated_lists import KnownList, KnownLists, SharedLists
+from Middleware.addons.records.repeated_lists import KnownList, KnownLists, SharedLists
 
 
 def message(number: object) -> dict[str, object]:

@@ -553,7 +553,7 @@ def test_what_waits_for_the_disk_without_its_texts_does_not_keep_them_in_memory(
 
 FULL_DISK = """
 import resource, signal, sys, time
-from Middleware.addons.records import writer
+from Middleware.addons.records.store import writer
 from Tests.addons.records.test_store import Lab, OPERATOR
 from Tests.addons.records.records_lab import message, run
 import os

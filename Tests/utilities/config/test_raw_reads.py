@@ -30,7 +30,8 @@ the object is called like one of the configuration."""
 # run console's pages of workflows, and tests that are made of recorded files.
 AS_WRITTEN = (*(f"Middleware/addons/check/{name}_checks.py" for name in (
     "call", "condition", "endpoint", "file", "memory", "node", "preset", "prompt", "user", "value", "workflow")),
-              "Middleware/utilities/config/", "Middleware/addons/console/workflow_catalog.py",
+              "Middleware/utilities/config/", "Middleware/addons/check/flow.py",
+              "Middleware/addons/console/workflow_catalog.py",
               "Middleware/addons/console/exported_test.py")
 
 ALLOWED = {

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from Middleware.addons.records.completion import TIMES, USAGE
 from Middleware.addons.records.model import Attribute, ConfigVersion, RunDocument, RunFacts, Span, SpanKind
-from Middleware.addons.records.store.repeated_lists import LEAST_MESSAGES, CommonRange, KnownList, KnownLists
+from Middleware.addons.records.repeated_lists import LEAST_MESSAGES, CommonRange, KnownList, KnownLists
 
 VERSION = 1
 _REQUEST = dict.fromkeys((

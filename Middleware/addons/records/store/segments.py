@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from Middleware.addons.records.model import ConfigVersion, RunDocument
+from Middleware.addons.records.repeated_lists import KnownLists
 from Middleware.addons.records.store.index import open_database, reading
 from Middleware.addons.records.store.packing import (
     PLAIN,
@@ -25,7 +26,6 @@ from Middleware.addons.records.store.packing import (
     with_numbers,
     zipped,
 )
-from Middleware.addons.records.store.repeated_lists import KnownLists
 from Middleware.utilities import sqlite
 from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.utilities.files.file_access import process_lock

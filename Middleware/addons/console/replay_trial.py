@@ -1,17 +1,13 @@
 """The trial of a replay: LLM calls are real, and what would read or change something answers from a recording."""
 from __future__ import annotations
 
-import os
-from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from Middleware.addons.console.replay_recording import RecordedNode, Recording
+from Middleware.addons.workflow_tests.sandbox import FolderTrial
 from Middleware.exceptions import WilmerError
 from Middleware.models.llm_call import current_site
-from Middleware.models.outside import Outside
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolders
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -21,41 +17,6 @@ _ACTS = {"reads": "reads data", "writes": "writes data", "outside": "may act out
 
 class NotRecordedError(WilmerError):
     """A node that acts has no recorded output."""
-
-
-class FolderTrial(Outside):
-    """The outside of a trial, whose conversations and locks are in a folder of its own, which it creates.
-
-    Args:
-        user: the user whose lock database is not searched for in the locations of older versions.
-    """
-
-    # Each run of a test gives its nodes answers of its own, and nothing of it is read by a user.
-    remembers = paced = False
-
-    def __init__(self, folder: Path, user: str) -> None:
-        self.discussions_root, self.locks_root = str(folder / "discussions"), str(folder / "locks")
-        for directory in (self.discussions_root, self.locks_root):
-            os.makedirs(directory)
-        # With an empty database here, the user's real one is not searched for in older locations.
-        database = Path(self.locks_root, f"WilmerDb.{user}.sqlite")
-        database.parent.mkdir(parents=True, exist_ok=True)
-        database.write_bytes(b"")
-
-    def discussions(self, stored: Any) -> Any:
-        # Those in a database belong to the users.
-        return DiscussionFolders()
-
-    def run_node(self, handle: Callable[[Any], object], context: Any) -> object:
-        output = self.stub(context)
-        if output is None:
-            return handle(context)
-        context.replaced = True
-        return context.node_handlers[context.node_type].use_output(context, output)
-
-    @abstractmethod
-    def stub(self, context: ExecutionContext) -> object | None:
-        """Return the output of a node that is not to be run; None to run it."""
 
 
 class ReplayTrial(FolderTrial):
