@@ -2,6 +2,7 @@
 
 Eventlet is in maintenance mode. Without its package Waitress serves instead.
 """
+
 from Middleware.cli import prerequisites
 
 if __name__ == "__main__":
@@ -24,6 +25,7 @@ warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")  # said 
 try:  # before any other import: everything imported later must see the patched modules
     import eventlet
     import eventlet.wsgi
+
     eventlet.monkey_patch()
 except ImportError:
     eventlet = None
@@ -248,9 +250,19 @@ def serve(launch: Launch) -> None:
     start_listening(launch.sock)
     with StopSignals() as signals:  # before the first request is taken
         acceptor = eventlet.spawn(
-            eventlet.wsgi.server, _ListeningSocket(launch.sock), launch.application, log=logger, log_output=False,
-            max_size=limits.EVENTLET_CONNECTIONS, minimum_chunk_size=1, keepalive=False,
-            socket_timeout=limits.EVENTLET_SECONDS, protocol=_protocol(), debug=False, environ={LAST_REQUEST_KEY: True})
+            eventlet.wsgi.server,
+            _ListeningSocket(launch.sock),
+            launch.application,
+            log=logger,
+            log_output=False,
+            max_size=limits.EVENTLET_CONNECTIONS,
+            minimum_chunk_size=1,
+            keepalive=False,
+            socket_timeout=limits.EVENTLET_SECONDS,
+            protocol=_protocol(),
+            debug=False,
+            environ={LAST_REQUEST_KEY: True},
+        )
         launch.announce()
         while not signals.requested and not acceptor.dead:
             eventlet.sleep(0.2)
@@ -277,10 +289,14 @@ def _drain(signals: StopSignals, seconds: float) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     if eventlet is None:
-        say("NOTICE: the package eventlet is not installed; Waitress is used instead. "
-            "run_waitress.py is the recommended launcher.", error_stream=True)
+        say(
+            "NOTICE: the package eventlet is not installed; Waitress is used instead. "
+            "run_waitress.py is the recommended launcher.",
+            error_stream=True,
+        )
         prerequisites.require_packages("waitress")
         from Middleware.cli.serving import serve_waitress
+
         return run(serve_waitress.serve, argv, limits.WORKER_THREADS)
     return run(serve, argv, limits.EVENTLET_CONNECTIONS, native=False)
 

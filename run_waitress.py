@@ -1,4 +1,5 @@
 """Starts WilmerAI on Waitress, the recommended server on every operating system."""
+
 from Middleware.cli import prerequisites
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Importing it builds the app: ``server:application`` works under any WSGI server. No command line is read then; the
 user is the one in ``Public/Configs/Users/_current-user.json``, else ``demo``.
 """
+
 from Middleware.cli import prerequisites
 
 if __name__ == "__main__":
@@ -30,6 +31,7 @@ from Middleware.cli.startup import run
 def main(argv: Sequence[str] | None = None) -> int:
     # imported here because a WSGI host brings its own server and may not have Waitress
     from Middleware.cli.serving import limits, serve_waitress
+
     return run(serve_waitress.serve, argv, limits.WORKER_THREADS)
 
 

@@ -3,6 +3,7 @@
 A clone's ``Public`` also has its owner's files, with keys in them, so only files that git tracks are taken; a source
 archive has no others. The same commit gives the same wheel, byte for byte, with the same Python.
 """
+
 from __future__ import annotations
 
 import os
@@ -69,8 +70,12 @@ class SameForAll(bdist_wheel):
 
 
 # The time in the wheel: that of the commit, or of the source archive.
-os.environ.setdefault("SOURCE_DATE_EPOCH", git("log", "-1", "--format=%ct").strip()
-                      or str(int((ROOT / "pyproject.toml").stat().st_mtime)))
+os.environ.setdefault(
+    "SOURCE_DATE_EPOCH", git("log", "-1", "--format=%ct").strip() or str(int((ROOT / "pyproject.toml").stat().st_mtime))
+)
 
-setup(packages=[*find_packages(include=["Middleware", "Middleware.*"]), *SHIPPED], package_dir=SHIPPED,
-      cmdclass={"build_py": TrackedFiles, "bdist_wheel": SameForAll})
+setup(
+    packages=[*find_packages(include=["Middleware", "Middleware.*"]), *SHIPPED],
+    package_dir=SHIPPED,
+    cmdclass={"build_py": TrackedFiles, "bdist_wheel": SameForAll},
+)

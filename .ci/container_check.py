@@ -1,12 +1,24 @@
 """Runs inside the container image: what is in it, whose it is, and whether the server starts, answers and ends."""
+
 import os
 import signal
 import subprocess
 import sys
 import time
 
-APP = {"Middleware", "Scripts", "deploy", "Defaults", "Public", "LICENSE", "requirements.lock",
-       "requirements-database.lock", "run_waitress.py", "server.py", "__pycache__"}
+APP = {
+    "Middleware",
+    "Scripts",
+    "deploy",
+    "Defaults",
+    "Public",
+    "LICENSE",
+    "requirements.lock",
+    "requirements-database.lock",
+    "run_waitress.py",
+    "server.py",
+    "__pycache__",
+}
 WRITTEN_AT_RUN_TIME = ("DiscussionIds", "SqlLiteDBs", "logs", "accepted-keys.txt")
 START_SECONDS = 60
 STOP_SECONDS = 8  # an engine kills after ten by default

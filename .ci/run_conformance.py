@@ -5,6 +5,7 @@ share a database of PostgreSQL answer the requests by turns (``Tests/workers_beh
 starts the servers by another launcher than ``run_waitress.py``. Further arguments go to the suite's own ``run.py``;
 with ``--only`` among them, they select the cases in place of the list. Without the suite this says so and succeeds.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -42,8 +43,17 @@ def several_workers(count: int) -> Iterator[list[str]]:
     # Each server has up to ten connections, and the suite starts as many at a time as there are processors, or -j says.
     server = Server(max_connections="1000")
     try:
-        yield [sys.executable, "-m", "Tests.workers_behind_proxy", str(count), "--admin", server.admin,
-               "--database", server.url("{name}"), "--"]
+        yield [
+            sys.executable,
+            "-m",
+            "Tests.workers_behind_proxy",
+            str(count),
+            "--admin",
+            server.admin,
+            "--database",
+            server.url("{name}"),
+            "--",
+        ]
     finally:
         server.remove()
 
@@ -63,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, words = parser.parse_known_args(argv)
     if options.workers > 1:
         from Tests.postgres_lab import missing
+
         if problem := missing():
             print(f"{problem}: the cases on several workers are left out")
             return 1 if os.environ.get("CI") else 0
@@ -76,8 +87,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             launch = stack.enter_context(several_workers(options.workers))
             # Beside other checks, starting several servers again takes most of the suite's 30 s for a case.
             words = ["--timeout", "120", "--start-timeout", "120", *words]
-        server = [*launch, options.launcher, "--ConfigDirectory", "{config}", "--User", "{user}",
-                  "--PublicDirectory", public, "--port", "{port}", "--concurrency", "0"]
+        server = [
+            *launch,
+            options.launcher,
+            "--ConfigDirectory",
+            "{config}",
+            "--User",
+            "{user}",
+            "--PublicDirectory",
+            public,
+            "--port",
+            "{port}",
+            "--concurrency",
+            "0",
+        ]
         return subprocess.call([sys.executable, SUITE, "--cwd", ROOT, "--server", shlex.join(server), *words])
 
 

@@ -2,6 +2,7 @@
 
 Exit status 1 if it ends, if there is no answer, or if it does not stop. Needs nothing but Python, on Windows as well.
 """
+
 from __future__ import annotations
 
 import json

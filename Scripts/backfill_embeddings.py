@@ -12,6 +12,7 @@ stays when it is stopped; run it again to go on. A memory of which the server ma
 is skipped and named. Exit status: 0 when nothing remains, 1 otherwise, 2 for wrong arguments. Encrypted databases
 cannot be read without their key, and are refused.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -49,8 +50,10 @@ PAUSE = 1.0  # seconds after a failure
 PATHS = {"openai": "/v1/embeddings", "ollama": "/api/embed"}
 _HARMLESS = "memory"  # a text that any model takes
 _SHOWN = 300  # characters of a server's complaint
-_ENCRYPTED = ("this database is encrypted, and its memories cannot be read without the API key they were stored with. "
-              "WilmerAI embeds them itself while the client is talking (memory setting embeddingBackfillBatchSize).")
+_ENCRYPTED = (
+    "this database is encrypted, and its memories cannot be read without the API key they were stored with. "
+    "WilmerAI embeds them itself while the client is talking (memory setting embeddingBackfillBatchSize)."
+)
 
 Lock = Callable[[], contextlib.AbstractContextManager[None]]
 """Keeps a server from writing memories of the conversation at the same moment."""
@@ -85,7 +88,7 @@ class Server:
             answer = HttpClient().call(request, body)
             # A redirect, too, is not followed: an API key is not handed on to another address.
             if answer.head.status >= 300:
-                said = answer.body[:4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN].strip()
+                said = answer.body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN].strip()
                 raise ServerError(f"status {answer.head.status}: {said}")
             return self._vectors(json.loads(answer.body), len(texts))
         except (HttpError, ValueError) as error:
@@ -136,15 +139,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Gives every memory of one vector database a vector.")
     parser.add_argument("--db", help="path of a vector_memory.db")
-    parser.add_argument("--database", metavar="URL", help="the state database of several servers (better: "
-                                                          f"{DATABASE_VARIABLE})")
+    parser.add_argument(
+        "--database", metavar="URL", help=f"the state database of several servers (better: {DATABASE_VARIABLE})"
+    )
     parser.add_argument("--discussion", metavar="ID", help="the conversation in the state database")
     parser.add_argument("--key-folder", metavar="F", help="the key folder of that conversation, if it has one")
     parser.add_argument("--User", help="the user whose conversation it is")
     for name in ("ConfigDirectory", "PublicDirectory", "DiscussionDirectory"):
         parser.add_argument(f"--{name}", metavar="P", help="as the server has it")
-    parser.add_argument("--url", required=True, type=_web_address, help="address of the server, such as "
-                        "http://127.0.0.1:8080")
+    parser.add_argument(
+        "--url", required=True, type=_web_address, help="address of the server, such as http://127.0.0.1:8080"
+    )
     parser.add_argument("--model", required=True, help="modelNameToSendToAPI of the embedding endpoint")
     parser.add_argument("--api-shape", choices=sorted(PATHS), default="openai")
     parser.add_argument("--api-key", help="sent as a bearer token")
@@ -182,10 +187,16 @@ def _of_database(options: argparse.Namespace) -> Iterator[tuple[SearchableMemori
     """The memories of a conversation in a state database. Raises CannotStartError, StartError, WilmerError."""
     require_database_packages("--database")
     from Middleware.addons.postgres.database_conversations import conversations_of
+
     clean = config_utils.clean_directory
-    apply_arguments(LaunchArguments(
-        config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
-        discussion_directory=clean(options.DiscussionDirectory), users=[options.User] if options.User else []))
+    apply_arguments(
+        LaunchArguments(
+            config_directory=clean(options.ConfigDirectory),
+            public_directory=clean(options.PublicDirectory),
+            discussion_directory=clean(options.DiscussionDirectory),
+            users=[options.User] if options.User else [],
+        )
+    )
     with conversations_of(options.database, "backfill"):
         try:
             state = stored_discussion(options.discussion, options.key_folder)
@@ -225,13 +236,18 @@ def fill(memories: SearchableMemories, server: Server, batch_size: int, lock: Lo
     run = _Run(memories, server, lock)
     while rows := run.next_rows(batch_size):
         if not run.embed_patiently(rows):
-            print(f"Stopped after {MOST_FAILURES} failures; {memories.count_without_embeddings(server.model)} memories "
-                  "remain.", file=sys.stderr)
+            print(
+                f"Stopped after {MOST_FAILURES} failures; {memories.count_without_embeddings(server.model)} memories "
+                "remain.",
+                file=sys.stderr,
+            )
             return 1
         print(f"{memories.count_without_embeddings(server.model)} memories remain", flush=True)
     if run.skipped:
-        print(f"The server makes no vectors of {len(run.skipped)} memories: {', '.join(map(str, sorted(run.skipped)))}",
-              file=sys.stderr)
+        print(
+            f"The server makes no vectors of {len(run.skipped)} memories: {', '.join(map(str, sorted(run.skipped)))}",
+            file=sys.stderr,
+        )
         return 1
     print("All memories have vectors.")
     return 0
@@ -271,7 +287,7 @@ class _Run:
         if len(rows) == 1:
             self.skipped.add(rows[0]["id"])
             return
-        for half in (rows[:len(rows) // 2], rows[len(rows) // 2:]):
+        for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
             if not self._embed(half):
                 self._embed_halves(half)
 

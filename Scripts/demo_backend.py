@@ -1,7 +1,8 @@
 """Runs the demo back-end by itself: a stub of an LLM server, without a model.
 
-    python Scripts/demo_backend.py [--port N] [--delay SECONDS_PER_WORD]
+python Scripts/demo_backend.py [--port N] [--delay SECONDS_PER_WORD]
 """
+
 from __future__ import annotations
 
 import os

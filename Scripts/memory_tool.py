@@ -1,4 +1,5 @@
 """The older form of the command ``memory``, with the same arguments: looks after stored conversations."""
+
 import os
 import sys
 

@@ -1,4 +1,5 @@
 """The older form of the command ``rekey``, with the same arguments: moves stored conversations to another API key."""
+
 import os
 import sys
 

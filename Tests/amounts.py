@@ -1,4 +1,5 @@
 """How often a test repeats what it does: seldom in each run, many times when deep tests run."""
+
 from __future__ import annotations
 
 import os

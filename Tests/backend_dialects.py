@@ -3,6 +3,7 @@
 The shapes are those of the servers' own documentation; ``Tests/test_backend_dialects.py`` has the response models of
 the ``openai``, ``ollama`` and ``anthropic`` packages read them.
 """
+
 from __future__ import annotations
 
 import json
@@ -69,8 +70,11 @@ class Dialect:
 
 
 def _usage() -> dict[str, int]:
-    return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS,
-            "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS}
+    return {
+        "prompt_tokens": PROMPT_TOKENS,
+        "completion_tokens": COMPLETION_TOKENS,
+        "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+    }
 
 
 class OpenAiChat(Dialect):
@@ -85,9 +89,13 @@ class OpenAiChat(Dialect):
         if answer.calls:
             message["tool_calls"] = [_openai_call(call) for call in answer.calls]
         body: dict[str, Any] = {
-            "id": "chatcmpl-1", "object": "chat.completion", "created": CREATED, "model": "stub-model",
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": CREATED,
+            "model": "stub-model",
             "system_fingerprint": "b1234-stub",
-            "choices": [{"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": None}]}
+            "choices": [{"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": None}],
+        }
         if answer.usage:
             body["usage"] = _usage()
         return body
@@ -99,8 +107,9 @@ class OpenAiChat(Dialect):
         for index, call in enumerate(answer.calls):
             whole = _openai_call(call)
             text = whole["function"].pop("arguments")
-            deltas.append({"tool_calls": [{"index": index, **whole, "function": {**whole["function"],
-                                                                                "arguments": ""}}]})
+            deltas.append(
+                {"tool_calls": [{"index": index, **whole, "function": {**whole["function"], "arguments": ""}}]}
+            )
             deltas += [{"tool_calls": [{"index": index, "function": {"arguments": part}}]} for part in _halves(text)]
         events: list[Any] = [self._chunk([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas]
         events.append(self._chunk([{"index": 0, "delta": {}, "finish_reason": answer.finish}]))
@@ -110,8 +119,15 @@ class OpenAiChat(Dialect):
 
     @staticmethod
     def _chunk(choices: list[Any], **more: Any) -> dict[str, Any]:
-        return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": CREATED, "model": "stub-model",
-                "system_fingerprint": "b1234-stub", "choices": choices, **more}
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": CREATED,
+            "model": "stub-model",
+            "system_fingerprint": "b1234-stub",
+            "choices": choices,
+            **more,
+        }
 
 
 class OpenAiCompletion(Dialect):
@@ -124,8 +140,9 @@ class OpenAiCompletion(Dialect):
         return {**body, "usage": _usage()} if answer.usage else body
 
     def pieces(self, answer: Answer) -> list[bytes]:
-        events: list[Any] = [self._body([{"index": 0, "text": text, "finish_reason": None, "logprobs": None}])
-                             for text in answer.tokens]
+        events: list[Any] = [
+            self._body([{"index": 0, "text": text, "finish_reason": None, "logprobs": None}]) for text in answer.tokens
+        ]
         events.append(self._body([{"index": 0, "text": "", "finish_reason": _plain_finish(answer), "logprobs": None}]))
         if answer.usage:
             events.append({**self._body([]), "usage": _usage()})
@@ -133,8 +150,14 @@ class OpenAiCompletion(Dialect):
 
     @staticmethod
     def _body(choices: list[Any]) -> dict[str, Any]:
-        return {"id": "cmpl-1", "object": "text_completion", "created": CREATED, "model": "stub-model",
-                "system_fingerprint": "b1234-stub", "choices": choices}
+        return {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "created": CREATED,
+            "model": "stub-model",
+            "system_fingerprint": "b1234-stub",
+            "choices": choices,
+        }
 
 
 class OllamaChat(Dialect):
@@ -153,10 +176,18 @@ class OllamaChat(Dialect):
         messages: list[dict[str, Any]] = [{"content": "", "thinking": text} for text in answer.reasoning]
         messages += [{"content": text} for text in answer.tokens]
         messages += [{"content": "", "tool_calls": [_ollama_call(call)]} for call in answer.calls]
-        lines = [{"model": "stub-model", "created_at": TIMESTAMP, "message": {"role": "assistant", **message},
-                  "done": False} for message in messages]
-        lines.append({"model": "stub-model", "created_at": TIMESTAMP, "message": {"role": "assistant", "content": ""},
-                      **_ollama_end(answer)})
+        lines = [
+            {"model": "stub-model", "created_at": TIMESTAMP, "message": {"role": "assistant", **message}, "done": False}
+            for message in messages
+        ]
+        lines.append(
+            {
+                "model": "stub-model",
+                "created_at": TIMESTAMP,
+                "message": {"role": "assistant", "content": ""},
+                **_ollama_end(answer),
+            }
+        )
         return [_line(line) for line in lines]
 
 
@@ -205,56 +236,100 @@ class Claude(Dialect):
             content.append({"type": "thinking", "thinking": "".join(answer.reasoning), "signature": "sig"})
         if answer.tokens:
             content.append({"type": "text", "text": answer.text})
-        content += [{"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
-                    for call in answer.calls]
-        return {"id": "msg_1", "type": "message", "role": "assistant", "model": "stub-model", "content": content,
-                "stop_reason": self.STOP_REASONS[answer.finish], "stop_sequence": None,
-                "usage": {"input_tokens": PROMPT_TOKENS, "output_tokens": COMPLETION_TOKENS}}
+        content += [
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
+            for call in answer.calls
+        ]
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "stub-model",
+            "content": content,
+            "stop_reason": self.STOP_REASONS[answer.finish],
+            "stop_sequence": None,
+            "usage": {"input_tokens": PROMPT_TOKENS, "output_tokens": COMPLETION_TOKENS},
+        }
 
     def pieces(self, answer: Answer) -> list[bytes]:
         events: list[dict[str, Any]] = [
-            {"type": "message_start", "message": {**self.whole(Answer(())), "stop_reason": None, "usage": {
-                "input_tokens": PROMPT_TOKENS, "output_tokens": 1}}},
-            {"type": "ping"}]
+            {
+                "type": "message_start",
+                "message": {
+                    **self.whole(Answer(())),
+                    "stop_reason": None,
+                    "usage": {"input_tokens": PROMPT_TOKENS, "output_tokens": 1},
+                },
+            },
+            {"type": "ping"},
+        ]
         blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         if answer.reasoning:
-            blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, [
-                *({"type": "thinking_delta", "thinking": text} for text in answer.reasoning),
-                {"type": "signature_delta", "signature": "sig"}]))
+            blocks.append(
+                (
+                    {"type": "thinking", "thinking": "", "signature": ""},
+                    [
+                        *({"type": "thinking_delta", "thinking": text} for text in answer.reasoning),
+                        {"type": "signature_delta", "signature": "sig"},
+                    ],
+                )
+            )
         if answer.tokens:
-            blocks.append(({"type": "text", "text": ""},
-                           [{"type": "text_delta", "text": text} for text in answer.tokens]))
+            blocks.append(
+                ({"type": "text", "text": ""}, [{"type": "text_delta", "text": text} for text in answer.tokens])
+            )
         for call in answer.calls:
             parts = ["", *_halves(json.dumps(dict(call.arguments), ensure_ascii=False))]
-            blocks.append(({"type": "tool_use", "id": call.id, "name": call.name, "input": {}},
-                           [{"type": "input_json_delta", "partial_json": part} for part in parts]))
+            blocks.append(
+                (
+                    {"type": "tool_use", "id": call.id, "name": call.name, "input": {}},
+                    [{"type": "input_json_delta", "partial_json": part} for part in parts],
+                )
+            )
         for index, (start, deltas) in enumerate(blocks):
             events.append({"type": "content_block_start", "index": index, "content_block": start})
             events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
             events.append({"type": "content_block_stop", "index": index})
-        events.append({"type": "message_delta", "usage": {"output_tokens": COMPLETION_TOKENS}, "delta": {
-            "stop_reason": self.STOP_REASONS[answer.finish], "stop_sequence": None}})
+        events.append(
+            {
+                "type": "message_delta",
+                "usage": {"output_tokens": COMPLETION_TOKENS},
+                "delta": {"stop_reason": self.STOP_REASONS[answer.finish], "stop_sequence": None},
+            }
+        )
         events.append({"type": "message_stop"})
         return [named_event(event["type"], event) for event in events]
 
 
-DIALECTS: dict[str, Dialect] = {dialect.api_type: dialect for dialect in (
-    OpenAiChat(), OpenAiCompletion(), OllamaChat(), OllamaGenerate(), KoboldCpp(), Claude())}
+DIALECTS: dict[str, Dialect] = {
+    dialect.api_type: dialect
+    for dialect in (OpenAiChat(), OpenAiCompletion(), OllamaChat(), OllamaGenerate(), KoboldCpp(), Claude())
+}
 
 
 def openai_embeddings(vectors: Sequence[Sequence[float]], indices: Sequence[int] | None = None) -> dict[str, Any]:
     """The answer of ``/v1/embeddings``; ``indices`` say which text each vector belongs to, in order by default."""
     numbers = range(len(vectors)) if indices is None else indices
-    return {"object": "list", "model": "stub-model",
-            "data": [{"object": "embedding", "index": index, "embedding": list(vector)}
-                     for index, vector in zip(numbers, vectors, strict=True)],
-            "usage": {"prompt_tokens": PROMPT_TOKENS, "total_tokens": PROMPT_TOKENS}}
+    return {
+        "object": "list",
+        "model": "stub-model",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": list(vector)}
+            for index, vector in zip(numbers, vectors, strict=True)
+        ],
+        "usage": {"prompt_tokens": PROMPT_TOKENS, "total_tokens": PROMPT_TOKENS},
+    }
 
 
 def ollama_embeddings(vectors: Sequence[Sequence[float]]) -> dict[str, Any]:
     """The answer of ``/api/embed``."""
-    return {"model": "stub-model", "embeddings": [list(vector) for vector in vectors], "total_duration": 5_000_000,
-            "load_duration": 1_000_000, "prompt_eval_count": PROMPT_TOKENS}
+    return {
+        "model": "stub-model",
+        "embeddings": [list(vector) for vector in vectors],
+        "total_duration": 5_000_000,
+        "load_duration": 1_000_000,
+        "prompt_eval_count": PROMPT_TOKENS,
+    }
 
 
 def named_event(name: str, data: Mapping[str, Any]) -> bytes:
@@ -267,8 +342,11 @@ def _line(data: Mapping[str, Any]) -> bytes:
 
 
 def _openai_call(call: Call) -> dict[str, Any]:
-    return {"id": call.id, "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
+    }
 
 
 def _ollama_call(call: Call) -> dict[str, Any]:
@@ -283,8 +361,14 @@ def _plain_finish(answer: Answer) -> str:
 def _ollama_end(answer: Answer) -> dict[str, Any]:
     end: dict[str, Any] = {"done": True, "done_reason": _plain_finish(answer)}
     if answer.usage:
-        end |= {"total_duration": 5_000_000, "load_duration": 1_000_000, "prompt_eval_count": PROMPT_TOKENS,
-                "prompt_eval_duration": 1_000_000, "eval_count": COMPLETION_TOKENS, "eval_duration": 2_000_000}
+        end |= {
+            "total_duration": 5_000_000,
+            "load_duration": 1_000_000,
+            "prompt_eval_count": PROMPT_TOKENS,
+            "prompt_eval_duration": 1_000_000,
+            "eval_count": COMPLETION_TOKENS,
+            "eval_duration": 2_000_000,
+        }
     return end
 
 

@@ -1,4 +1,5 @@
 """Options, markers and settings that hold for every test."""
+
 from __future__ import annotations
 
 import gc
@@ -29,8 +30,13 @@ MARKED = {
     "integration": ("integration/*", "doors/*"),
     "docs": ("docs/*",),
     "shipped": ("utilities/test_shipped_*",),
-    "generated": ("scripts/test_config_schemas.py", "scripts/test_*_reference.py", "scripts/test_node_pages.py",
-                  "scripts/test_schema_values.py", "scripts/test_vscode_settings.py"),
+    "generated": (
+        "scripts/test_config_schemas.py",
+        "scripts/test_*_reference.py",
+        "scripts/test_node_pages.py",
+        "scripts/test_schema_values.py",
+        "scripts/test_vscode_settings.py",
+    ),
     # These mark themselves, for they also need what other tests do not.
     "clients": ("clients/*",),
     "real": ("real/*",),
@@ -38,8 +44,7 @@ MARKED = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true",
-                     help="only unit tests that are fast")
+    parser.addoption("--quick", action="store_true", help="only unit tests that are fast")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,9 +80,14 @@ def load_property_profile() -> None:
         from hypothesis import HealthCheck, settings
     except ImportError:  # the environments for clients and real servers have none
         return
-    settings.register_profile("repeatable", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow],
-                              derandomize="WILMER_FUZZ_SEED" not in os.environ,
-                              max_examples=amount(USUAL_EXAMPLES, DEEP_EXAMPLES))
+    settings.register_profile(
+        "repeatable",
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize="WILMER_FUZZ_SEED" not in os.environ,
+        max_examples=amount(USUAL_EXAMPLES, DEEP_EXAMPLES),
+    )
     settings.load_profile("repeatable")
 
 
@@ -87,8 +97,14 @@ def marker_of(path: Path) -> str | None:
         return None
     below = path.relative_to(TESTS).as_posix()
     names = below, f"{below}/"  # a folder matches "folder/*"
-    return next((marker for marker, patterns in MARKED.items()
-                 if any(fnmatchcase(name, pattern) for name in names for pattern in patterns)), None)
+    return next(
+        (
+            marker
+            for marker, patterns in MARKED.items()
+            if any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+        ),
+        None,
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -1,5 +1,6 @@
 """A PostgreSQL server for the tests, of Debian's package: one for each process of pytest, with an empty database for
 each test that asks for one."""
+
 from __future__ import annotations
 
 import contextlib
@@ -28,9 +29,17 @@ ROLE, PASSWORD = "wilmer", "Geheim-17"
 _START_SECONDS = 60
 # What makes it quick and small: the data need not survive.
 _SETTINGS = {
-    "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "wal_level": "minimal",
-    "max_wal_senders": "0", "shared_buffers": "16MB", "max_connections": "60", "autovacuum": "off", "jit": "off",
-    "password_encryption": "md5", "listen_addresses": "127.0.0.1",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "shared_buffers": "16MB",
+    "max_connections": "60",
+    "autovacuum": "off",
+    "jit": "off",
+    "password_encryption": "md5",
+    "listen_addresses": "127.0.0.1",
 }
 
 
@@ -68,8 +77,21 @@ class Server:
         if sys.platform != "win32" and os.geteuid() == 0:
             self._as = {"user": "postgres", "group": "postgres", "extra_groups": []}
         self.own(self.folder)
-        self._run("initdb", "--pgdata", str(self.data), "--username", "postgres", "--auth", "trust",
-                  "--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
+        self._run(
+            "initdb",
+            "--pgdata",
+            str(self.data),
+            "--username",
+            "postgres",
+            "--auth",
+            "trust",
+            "--encoding",
+            "UTF8",
+            "--locale",
+            "C",
+            "--no-sync",
+            "--no-instructions",
+        )
         access = self.data / "pg_hba.conf"
         access.write_text("local all all trust\nhost all all 127.0.0.1/32 md5\n", "utf-8")
         self._databases = itertools.count(1)
@@ -86,8 +108,9 @@ class Server:
     def popen(self, command: Sequence[str | Path], log: Path) -> subprocess.Popen[bytes]:
         """Start a program under the server's account."""
         with log.open("ab") as output:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
-                                    **self._as)  # type: ignore[call-overload,no-any-return]
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", **self._as
+            )  # type: ignore[call-overload,no-any-return]
 
     @property
     def data(self) -> Path:
@@ -111,8 +134,9 @@ class Server:
 
     def _started(self, port: int) -> bool:
         settings = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
-        self._process = self.popen([self.programs / "postgres", "-D", self.data, "-p", str(port), "-k", self.folder,
-                                    *settings], self.log)
+        self._process = self.popen(
+            [self.programs / "postgres", "-D", self.data, "-p", str(port), "-k", self.folder, *settings], self.log
+        )
         ends = time.monotonic() + _START_SECONDS
         while time.monotonic() < ends and self._process.poll() is None:
             # The last line of this file is the server's word for its state.
@@ -163,9 +187,25 @@ class Server:
 
     def sql(self, statement: str, database: str = "postgres") -> str:
         """Return what the superuser's statement prints."""
-        return self._run("psql", "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1",
-                         "--host", str(self.folder), "--port", str(self.port), "--username", "postgres", "--dbname",
-                         database, "--command", statement).strip()
+        return self._run(
+            "psql",
+            "--no-psqlrc",
+            "--quiet",
+            "--tuples-only",
+            "--no-align",
+            "--set",
+            "ON_ERROR_STOP=1",
+            "--host",
+            str(self.folder),
+            "--port",
+            str(self.port),
+            "--username",
+            "postgres",
+            "--dbname",
+            database,
+            "--command",
+            statement,
+        ).strip()
 
     @property
     def admin(self) -> str:
@@ -174,8 +214,9 @@ class Server:
 
     def dump(self, database: str) -> str:
         """Return what ``pg_dump`` writes."""
-        return self._run("pg_dump", "--host", str(self.folder), "--port", str(self.port), "--username", "postgres",
-                         database)
+        return self._run(
+            "pg_dump", "--host", str(self.folder), "--port", str(self.port), "--username", "postgres", database
+        )
 
     def new_database(self) -> str:
         """Return the address of a new, empty database."""
@@ -188,8 +229,9 @@ class Server:
         return f"postgresql://{ROLE}:{password}@127.0.0.1:{self.port}/{database}?connect_timeout=60"
 
     def _run(self, program: str, *arguments: str) -> str:
-        done = subprocess.run([self.programs / program, *arguments], capture_output=True, encoding="utf-8", cwd="/",
-                              **self._as)  # type: ignore[call-overload]
+        done = subprocess.run(
+            [self.programs / program, *arguments], capture_output=True, encoding="utf-8", cwd="/", **self._as
+        )  # type: ignore[call-overload]
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
 
@@ -200,7 +242,8 @@ class StatementLog:
     # What workers send by the clock, whoever chats.
     _BY_THE_CLOCK = re.compile(
         r"SELECT 1$|.* FROM wilmer\.live_workers\(\)|.* wilmer\.workers\b|SELECT id FROM wilmer\.gate WHERE worker|"
-        r"DELETE FROM wilmer\.cancellations")
+        r"DELETE FROM wilmer\.cancellations"
+    )
     _STATEMENT = re.compile(r"LOG:  (?:execute [^:]+|statement): (.+(?:\n\t.*)*)")
 
     def __init__(self, server: Server, url: str) -> None:
@@ -277,6 +320,7 @@ def open_database(url: str) -> Database:
     """
     from Middleware.addons.postgres.database import Database
     from Middleware.addons.postgres.migrations import migrate
+
     opened = Database(url)
     opened.statement_seconds = opened.checkout_seconds = 60
     with opened.connect() as connection:
@@ -287,6 +331,7 @@ def open_database(url: str) -> Database:
 
 def impatient(database: Database) -> None:
     from Middleware.addons.postgres.database import Database
+
     database.statement_seconds, database.checkout_seconds = Database.statement_seconds, Database.checkout_seconds
 
 

@@ -1,4 +1,5 @@
 """How many examples a property test tries."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -8,6 +8,7 @@
 
 Requests beyond the script get ``backend.default``; ``backend.responder`` (request -> Reply or None) comes before both.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -72,8 +73,12 @@ def status_reply(status: int, message: str = "scripted failure", **options: Any)
 
 def chat_reply(text: str, finish_reason: str = "stop", usage: Mapping[str, int] | None = None, **options: Any) -> Reply:
     """A non-streaming OpenAI chat completion."""
-    body: dict[str, Any] = {"id": "stub", "object": "chat.completion", "model": "stub", "choices": [
-        {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]}
+    body: dict[str, Any] = {
+        "id": "stub",
+        "object": "chat.completion",
+        "model": "stub",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}],
+    }
     if usage is not None:
         body["usage"] = dict(usage)
     return Reply(body=body, **options)
@@ -86,8 +91,13 @@ def sse_event(data: Any) -> bytes:
 
 
 def chat_chunk(delta: Mapping[str, Any], finish_reason: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"id": "stub", "object": "chat.completion.chunk", "model": "stub",
-            "choices": [{"index": 0, "delta": dict(delta), "finish_reason": finish_reason}], **more}
+    return {
+        "id": "stub",
+        "object": "chat.completion.chunk",
+        "model": "stub",
+        "choices": [{"index": 0, "delta": dict(delta), "finish_reason": finish_reason}],
+        **more,
+    }
 
 
 def sse_reply(events: Iterable[Any], **options: Any) -> Reply:
@@ -96,8 +106,9 @@ def sse_reply(events: Iterable[Any], **options: Any) -> Reply:
     return Reply(pieces=[sse_event(event) for event in events], headers=headers, **options)
 
 
-def chat_stream_reply(tokens: Iterable[str], finish_reason: str | None = "stop",
-                      usage: Mapping[str, int] | None = None, **options: Any) -> Reply:
+def chat_stream_reply(
+    tokens: Iterable[str], finish_reason: str | None = "stop", usage: Mapping[str, int] | None = None, **options: Any
+) -> Reply:
     """An OpenAI chat stream: role, tokens, finish reason, usage if given, ``[DONE]``."""
     events: list[Any] = [chat_chunk({"role": "assistant", "content": ""})]
     events += [chat_chunk({"content": token}) for token in tokens]
@@ -295,8 +306,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = RecordedRequest(self.command, self.path, headers, self.rfile.read(length), self._number,
-                                  time.monotonic())
+        request = RecordedRequest(
+            self.command, self.path, headers, self.rfile.read(length), self._number, time.monotonic()
+        )
         self._served.append(request)
         reply = self.server.backend._next(request)
         try:
@@ -357,15 +369,18 @@ class _Handler(BaseHTTPRequestHandler):
         body = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body, ensure_ascii=False).encode()
         self._head(reply, {"Content-Type": "application/json", "Content-Length": str(len(body))})
         if reply.drop:
-            self.wfile.write(body[:len(body) // 2] if reply.drop == AFTER_PIECES else b"")
+            self.wfile.write(body[: len(body) // 2] if reply.drop == AFTER_PIECES else b"")
             raise _Drop
         self.wfile.write(body)
         self.wfile.flush()
 
     def _answer_pieces(self, reply: Reply, pieces: list[bytes]) -> None:
         chunked = reply.framing == "chunked"
-        framing = {"chunked": {"Transfer-Encoding": "chunked"}, "close": {"Connection": "close"},
-                   "length": {"Content-Length": str(sum(map(len, pieces)))}}[reply.framing]
+        framing = {
+            "chunked": {"Transfer-Encoding": "chunked"},
+            "close": {"Connection": "close"},
+            "length": {"Content-Length": str(sum(map(len, pieces)))},
+        }[reply.framing]
         self.close_connection = self.close_connection or reply.framing == "close"
         self._head(reply, framing)
         self.wfile.flush()
@@ -401,7 +416,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _peek(self) -> bytes:
         try:
             # not SSLSocket.recv, which refuses flags
-            return socket.socket.recv(self.connection, 1, socket.MSG_PEEK) if self.server.backend.scheme == "http" \
+            return (
+                socket.socket.recv(self.connection, 1, socket.MSG_PEEK)
+                if self.server.backend.scheme == "http"
                 else self.connection.recv(1)
+            )
         except (OSError, ValueError):
             return b""

@@ -1,4 +1,5 @@
 """One test for a whole table: every row is checked, and all rows that fail are reported together."""
+
 from __future__ import annotations
 
 import functools
@@ -73,8 +74,9 @@ def table(names: str | Sequence[str], rows: Iterable[Any], ids: Ids = None) -> C
         functools.update_wrapper(test, function)
         # pytest follows __wrapped__ to the parameters that it would fill in, and place_as to the line that it names.
         del test.__dict__["__wrapped__"]
-        test.__dict__.update(__signature__=signature.replace(parameters=others),
-                             place_as=getattr(function, "place_as", function))
+        test.__dict__.update(
+            __signature__=signature.replace(parameters=others), place_as=getattr(function, "place_as", function)
+        )
         return test
 
     return decorate

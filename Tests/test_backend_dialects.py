@@ -4,6 +4,7 @@ A package's response models check each answer and event by the letter (nothing c
 lost), its client reads the streams over a real socket, and what both understood is compared with what was meant.
 KoboldCpp has no package.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -36,8 +37,11 @@ from Tests.stub_backend import StubBackend
 
 FIRST, SECOND = Call("look_up", {"word": "Grüße", "n": 2}), Call("stop_it", {}, "call_2")
 SHAPES = {
-    "plain": Answer(), "one token": Answer(("Grüße {}",)), "length": Answer(finish="length"),
-    "no usage": Answer(usage=False), "reasoning": Answer(reasoning=("Let me ", "think")),
+    "plain": Answer(),
+    "one token": Answer(("Grüße {}",)),
+    "length": Answer(finish="length"),
+    "no usage": Answer(usage=False),
+    "reasoning": Answer(reasoning=("Let me ", "think")),
     "one call": Answer((), "tool_calls", calls=(FIRST,)),
     "two calls": Answer(("I ", "look"), "tool_calls", ("Hm",), (FIRST, SECOND)),
 }
@@ -67,6 +71,7 @@ class Heard:
 
 
 # -- reading with the packages' models ----------------------------------------------------------------------------
+
 
 def strictly(model: Any, data: bytes) -> Any:
     """``data`` as ``model`` (a class or a union): no conversion, no unknown key, no value that gets lost."""
@@ -119,8 +124,10 @@ def read_ollama(body: Any, heard: Heard) -> None:
     heard.text += (part.content if part is not body else part.response) or ""
     heard.reasoning += part.thinking or ""
     if part is not body:
-        heard.calls += [["", call.function.name, json.dumps(call.function.arguments, ensure_ascii=False)]
-                        for call in part.tool_calls or ()]
+        heard.calls += [
+            ["", call.function.name, json.dumps(call.function.arguments, ensure_ascii=False)]
+            for call in part.tool_calls or ()
+        ]
     assert heard.finish is None and body.done is (body.done_reason is not None)
     heard.finish = body.done_reason
     if body.eval_count is not None:
@@ -163,6 +170,7 @@ def read_claude_event(event: Any, heard: Heard) -> None:
 
 # -- the packages -------------------------------------------------------------------------------------------------
 
+
 def openai_client(url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
 
@@ -193,34 +201,74 @@ class Package:
 
 PACKAGES = {
     "openAIChatCompletion": Package(
-        ChatCompletion, ChatCompletionChunk, read_openai_chat, read_openai_chat,
-        openai_client, lambda client: client.chat.completions.create(model="m", messages=HI, stream=True)),
+        ChatCompletion,
+        ChatCompletionChunk,
+        read_openai_chat,
+        read_openai_chat,
+        openai_client,
+        lambda client: client.chat.completions.create(model="m", messages=HI, stream=True),
+    ),
     "openAIV1Completion": Package(
-        Completion, StreamedCompletion, read_openai_text, read_openai_text,
-        openai_client, lambda client: client.completions.create(model="m", prompt="hi", stream=True)),
+        Completion,
+        StreamedCompletion,
+        read_openai_text,
+        read_openai_text,
+        openai_client,
+        lambda client: client.completions.create(model="m", prompt="hi", stream=True),
+    ),
     "ollamaApiChat": Package(
-        ollama.ChatResponse, ollama.ChatResponse, read_ollama, read_ollama,
-        ollama.Client, lambda client: client.chat("m", HI, stream=True)),
+        ollama.ChatResponse,
+        ollama.ChatResponse,
+        read_ollama,
+        read_ollama,
+        ollama.Client,
+        lambda client: client.chat("m", HI, stream=True),
+    ),
     "ollamaApiGenerate": Package(
-        ollama.GenerateResponse, ollama.GenerateResponse, read_ollama, read_ollama,
-        ollama.Client, lambda client: client.generate("m", "hi", stream=True)),
+        ollama.GenerateResponse,
+        ollama.GenerateResponse,
+        read_ollama,
+        read_ollama,
+        ollama.Client,
+        lambda client: client.generate("m", "hi", stream=True),
+    ),
     "claudeMessages": Package(
-        ClaudeMessage, RawMessageStreamEvent, read_claude, read_claude_event,
-        claude_client, lambda client: client.messages.create(model="m", max_tokens=9, messages=HI, stream=True)),
+        ClaudeMessage,
+        RawMessageStreamEvent,
+        read_claude,
+        read_claude_event,
+        claude_client,
+        lambda client: client.messages.create(model="m", max_tokens=9, messages=HI, stream=True),
+    ),
 }
 
 
 def meant(api_type: str, answer: Answer) -> Heard:
     """What a client of that dialect can learn of an answer."""
     claude, has_calls = api_type == "claudeMessages", api_type not in ("openAIV1Completion", "ollamaApiGenerate")
-    names = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"} if claude else \
-        {} if api_type == "openAIChatCompletion" else {"tool_calls": "stop"}
+    names = (
+        {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+        if claude
+        else {}
+        if api_type == "openAIChatCompletion"
+        else {"tool_calls": "stop"}
+    )
     return Heard(
-        answer.text, "" if api_type == "openAIV1Completion" else "".join(answer.reasoning),
+        answer.text,
+        "" if api_type == "openAIV1Completion" else "".join(answer.reasoning),
         names.get(answer.finish, answer.finish),
         (PROMPT_TOKENS, COMPLETION_TOKENS) if answer.usage or claude else None,
-        [["" if api_type.startswith("ollama") else call.id, call.name,
-          json.dumps(dict(call.arguments), ensure_ascii=False)] for call in answer.calls] if has_calls else [])
+        [
+            [
+                "" if api_type.startswith("ollama") else call.id,
+                call.name,
+                json.dumps(dict(call.arguments), ensure_ascii=False),
+            ]
+            for call in answer.calls
+        ]
+        if has_calls
+        else [],
+    )
 
 
 def events_in(data: bytes) -> list[bytes]:
@@ -265,10 +313,14 @@ def test_streams_over_a_socket(api_type: str, answer: Answer) -> None:
         assert PACKAGES[api_type].listen(backend.url) == meant(api_type, answer)
 
 
-@pytest.mark.parametrize(("model", "body"), [
-    (CreateEmbeddingResponse, openai_embeddings([[0.5, -1.0], [2.0, 3.0]])),
-    (CreateEmbeddingResponse, openai_embeddings([[0.5, -1.0], [2.0, 3.0]], indices=[1, 0])),
-    (ollama.EmbedResponse, ollama_embeddings([[0.5, -1.0], [2.0, 3.0]]))])
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (CreateEmbeddingResponse, openai_embeddings([[0.5, -1.0], [2.0, 3.0]])),
+        (CreateEmbeddingResponse, openai_embeddings([[0.5, -1.0], [2.0, 3.0]], indices=[1, 0])),
+        (ollama.EmbedResponse, ollama_embeddings([[0.5, -1.0], [2.0, 3.0]])),
+    ],
+)
 def test_embeddings(model: Any, body: dict[str, Any]) -> None:
     parsed = strictly(model, json.dumps(body).encode())
     vectors = parsed.embeddings if model is ollama.EmbedResponse else [entry.embedding for entry in parsed.data]
@@ -277,6 +329,7 @@ def test_embeddings(model: Any, body: dict[str, Any]) -> None:
 
 
 # -- the demo back-end --------------------------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[demo_backend.DemoServer]:
@@ -294,13 +347,19 @@ def ask_demo(port: int, path: str, body: dict[str, Any]) -> bytes:
     return data
 
 
-@pytest.mark.parametrize(("api_type", "path", "prompt"), [
-    ("openAIChatCompletion", "/v1/chat/completions", {"messages": HI}),
-    ("openAIV1Completion", "/v1/completions", {"prompt": "hi"}),
-    ("ollamaApiChat", "/api/chat", {"messages": HI}), ("ollamaApiGenerate", "/api/generate", {"prompt": "hi"})])
+@pytest.mark.parametrize(
+    ("api_type", "path", "prompt"),
+    [
+        ("openAIChatCompletion", "/v1/chat/completions", {"messages": HI}),
+        ("openAIV1Completion", "/v1/completions", {"prompt": "hi"}),
+        ("ollamaApiChat", "/api/chat", {"messages": HI}),
+        ("ollamaApiGenerate", "/api/generate", {"prompt": "hi"}),
+    ],
+)
 @pytest.mark.parametrize("limit", [None, 3])
-def test_demo_back_end(demo: demo_backend.DemoServer, api_type: str, path: str, prompt: dict[str, Any],
-                       limit: int | None) -> None:
+def test_demo_back_end(
+    demo: demo_backend.DemoServer, api_type: str, path: str, prompt: dict[str, Any], limit: int | None
+) -> None:
     package, text = PACKAGES[api_type], demo_backend.answer(HI)
     limits = {"options": {"num_predict": limit}} if api_type.startswith("ollama") else {"max_tokens": limit}
     request = {**prompt, **limits, "stream_options": {"include_usage": True}}

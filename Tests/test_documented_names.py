@@ -3,6 +3,7 @@
 Each line below is a function as the documentation has it. Parameters without a default are given by place, those with
 one by name, too; what the program takes beyond them has defaults.
 """
+
 from __future__ import annotations
 
 import ast
@@ -261,16 +262,22 @@ INTERFACE = {
 
 
 def documented(lines: str) -> list[ast.Call]:
-    return [statement.value for statement in ast.parse(inspect.cleandoc(_joined(lines))).body
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)]
+    return [
+        statement.value
+        for statement in ast.parse(inspect.cleandoc(_joined(lines))).body
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    ]
 
 
 def _joined(lines: str) -> str:
     return "\n".join(line.strip() for line in lines.strip().splitlines())
 
 
-CALLS = [pytest.param(f"Middleware.{module}", call, id=f"{module}-{ast.unparse(call.func)}")
-         for module, lines in INTERFACE.items() for call in documented(lines)]
+CALLS = [
+    pytest.param(f"Middleware.{module}", call, id=f"{module}-{ast.unparse(call.func)}")
+    for module, lines in INTERFACE.items()
+    for call in documented(lines)
+]
 
 
 @table(("module", "call"), CALLS)
@@ -287,8 +294,21 @@ def test_a_documented_call(module: str, call: ast.Call) -> None:
 
 def test_the_first_fields_of_a_context() -> None:
     from Middleware.workflows.models.execution_context import ExecutionContext
+
     names = list(inspect.signature(ExecutionContext).parameters)
     assert names[:6] == ["request_id", "workflow_id", "discussion_id", "config", "messages", "stream"]
-    assert {"workflow_config", "agent_inputs", "agent_outputs", "llm_handler", "workflow_variable_service",
-            "workflow_manager", "node_handlers", "api_key", "encryption_key", "api_key_hash", "tools", "tool_choice",
-            "is_responder"} <= set(names)
+    assert {
+        "workflow_config",
+        "agent_inputs",
+        "agent_outputs",
+        "llm_handler",
+        "workflow_variable_service",
+        "workflow_manager",
+        "node_handlers",
+        "api_key",
+        "encryption_key",
+        "api_key_hash",
+        "tools",
+        "tool_choice",
+        "is_responder",
+    } <= set(names)

@@ -1,4 +1,5 @@
 """Log lines and log files."""
+
 from __future__ import annotations
 
 import contextlib
@@ -57,7 +58,7 @@ class Slow(io.FileIO):
         if not self.begun.is_set():
             self.begun.set()
             assert self.go_on.wait(30)
-        return super().write(data[:self.most])
+        return super().write(data[: self.most])
 
 
 @contextlib.contextmanager
@@ -149,8 +150,9 @@ def test_rotation(tmp_path, monkeypatch):
 def test_a_line_is_formatted_once_for_all_handlers(tmp_path, capsys, monkeypatch):
     made = []
     format_time = logging_setup.LineFormatter.formatTime
-    monkeypatch.setattr(logging_setup.LineFormatter, "formatTime",
-                        lambda *arguments: made.append(arguments) or format_time(*arguments))
+    monkeypatch.setattr(
+        logging_setup.LineFormatter, "formatTime", lambda *arguments: made.append(arguments) or format_time(*arguments)
+    )
     set_up_logging(str(tmp_path), [])
     logging.getLogger("some.module").info("line")
     assert len(made) == 1
@@ -216,8 +218,9 @@ def test_a_level_of_the_environment_that_is_none_is_told(monkeypatch, capsys, va
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("level", "library"), [
-    ("DEBUG", logging.DEBUG), ("INFO", logging.WARNING), ("ERROR", logging.ERROR)])
+@pytest.mark.parametrize(
+    ("level", "library"), [("DEBUG", logging.DEBUG), ("INFO", logging.WARNING), ("ERROR", logging.ERROR)]
+)
 def test_waitress_repeats_no_client_that_left(level, library):
     set_up_logging(level=level)
     assert logging.getLogger("waitress").getEffectiveLevel() == library
@@ -230,11 +233,16 @@ def test_setting_up_twice_does_not_double_lines(capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("name", "level", "text", "added"), [
-    ("Middleware.x", logging.WARNING, "skipped a part", " [workflow me/chat/Main, node 2 'Ask']"),
-    ("Middleware.x", logging.ERROR, "Node 'Ask': bad", " [workflow me/chat/Main, node 2]"),
-    ("Middleware.x", logging.WARNING, "workflow me/chat/Main, node 2 'Ask' is odd", ""),
-    ("Middleware.x", logging.INFO, "for information", ""), ("urllib3.pool", logging.WARNING, "of a library", "")])
+@pytest.mark.parametrize(
+    ("name", "level", "text", "added"),
+    [
+        ("Middleware.x", logging.WARNING, "skipped a part", " [workflow me/chat/Main, node 2 'Ask']"),
+        ("Middleware.x", logging.ERROR, "Node 'Ask': bad", " [workflow me/chat/Main, node 2]"),
+        ("Middleware.x", logging.WARNING, "workflow me/chat/Main, node 2 'Ask' is odd", ""),
+        ("Middleware.x", logging.INFO, "for information", ""),
+        ("urllib3.pool", logging.WARNING, "of a library", ""),
+    ],
+)
 def test_warnings_name_workflow_and_node(tmp_path, capsys, name, level, text, added):
     set_up_logging(str(tmp_path), ["ann"])
     site = NodeSite(Listeners(), "r-1", "Main", 2, "Ask", ("me/chat/Main",))

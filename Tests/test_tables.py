@@ -47,6 +47,7 @@ def test_an_empty_table_is_a_mistake() -> None:
 
 # -- as a decorator ----------------------------------------------------------------------------------------------------
 
+
 def failure_of(test: Callable[..., None]) -> str:
     with pytest.raises(pytest.fail.Exception) as failure:
         test()
@@ -92,8 +93,13 @@ def test_a_name_that_the_test_does_not_take_is_a_mistake() -> None:
 @pytest.mark.parametrize("fixture", ["parametrised"])
 @table("number", [1, 2])
 def test_what_a_row_leaves_behind_is_gone_in_the_next(
-        number: int, fixture: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-        capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    number: int,
+    fixture: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
     assert fixture == "parametrised"
     assert "TABLE_ROW" not in os.environ and not caplog.records
     assert capsys.readouterr().out == "" and list(tmp_path.iterdir()) == []

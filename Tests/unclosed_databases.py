@@ -1,4 +1,5 @@
 """Connections to SQLite databases that a test, or what it tests, leaves open."""
+
 from __future__ import annotations
 
 import gc

@@ -14,6 +14,7 @@ a while without changes for the end of them, and a busy machine may need longer 
 The servers get all flags behind ``--``. SIGTERM ends everything. A server that ends by itself ends everything too, and
 so does a command of ``state`` whose exit status is not 0. What they print comes out here.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -50,7 +51,8 @@ _CONNECTION = re.compile(rb"\r\nconnection:[^\r]*", re.IGNORECASE)
 # Where each row is and which transaction has written it: different after any change.
 _FINGERPRINT = " UNION ALL ".join(
     f"SELECT count(*), sum(hashtextextended(ctid::text || xmin::text, 0)) FROM wilmer.{table}"
-    for table in ("discussions", "documents", "memories", "memory_embeddings", "memory_hash_log"))
+    for table in ("discussions", "documents", "memories", "memory_embeddings", "memory_hash_log")
+)
 
 
 class Ending:
@@ -105,6 +107,7 @@ class Conversations:
     async def show_work(self, workers: Sequence[Worker]) -> None:
         """Touch a file in the users' folders while nodes run. Does not return. Moving out does not interrupt it."""
         from Middleware.addons.discussions.spaces import spaces
+
         roots: list[Path] = []
         while True:
             await asyncio.sleep(_LOOKING_SECONDS)
@@ -118,6 +121,7 @@ class Conversations:
     async def _command(self, *words: str) -> None:
         # It is loaded while the servers start.
         from Middleware.addons.postgres import state_command
+
         status = await asyncio.to_thread(state_command.main, [*self.places, "--database", self.url, *words])
         sys.stdout.flush()
         if status != 0:
@@ -191,6 +195,7 @@ async def _pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
 async def _serve(workers: Sequence[Worker], port: int, conversations: Conversations) -> None:
     """Let clients in once all servers listen. Does not return."""
     from Middleware.addons.postgres import state_command as state_command
+
     proxy = Proxy(await asyncio.gather(*(worker.port for worker in workers)), conversations)
     async with await asyncio.start_server(proxy.serve, "127.0.0.1", port, limit=_LONGEST) as server:
         [socket] = server.sockets
@@ -208,10 +213,25 @@ async def run(count: int, words: Sequence[str], port: int, places: Sequence[str]
     ending = Ending()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.begin, 0, "as asked")
-    workers = [Worker(await asyncio.create_subprocess_exec(
-        sys.executable, *words, "--port", "0", "--database", url, cwd=PROJECT, limit=_LONGEST,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    ), ending) for _ in range(count)]
+    workers = [
+        Worker(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                *words,
+                "--port",
+                "0",
+                "--database",
+                url,
+                cwd=PROJECT,
+                limit=_LONGEST,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            ),
+            ending,
+        )
+        for _ in range(count)
+    ]
     conversations = Conversations(url, places, ending)
     serving = asyncio.create_task(_serve(workers, port, conversations))
     serving.add_done_callback(lambda task: ending.begin(1, _problem(task)))

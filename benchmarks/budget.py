@@ -7,6 +7,7 @@
 The table of each Python version and system is a file of its own in ``benchmarks/budget``. Where there is none,
 ``--check`` prints the figures and passes. ``benchmarks/README.md`` says what the rows and the figures are.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -70,14 +71,32 @@ ROWS: dict[str, tuple[Workload, ...]] = {
 }
 # In how many reads a long body arrives depends on the machine, and each costs two system calls. Elsewhere two pieces of
 # an answer may become one.
-SLACK = {("history2000", SYSTEM_CALLS): 4.0, ("items2000", SYSTEM_CALLS): 4.0,
-         **{(row, SYSTEM_CALLS): 1.5 / (long.tokens - short.tokens)
-            for row, (short, *longer) in ROWS.items() for long in longer}}
+SLACK = {
+    ("history2000", SYSTEM_CALLS): 4.0,
+    ("items2000", SYSTEM_CALLS): 4.0,
+    **{
+        (row, SYSTEM_CALLS): 1.5 / (long.tokens - short.tokens)
+        for row, (short, *longer) in ROWS.items()
+        for long in longer
+    },
+}
 
 # The locks of the interpreter, its memory and its waiting depend on what else the machine does.
 IGNORED_SYSTEM_CALLS = (
-    "futex", "sched_yield", "brk", "mmap", "munmap", "mprotect", "mremap", "madvise", "rseq", "set_robust_list",
-    "rt_sigprocmask", "sigaltstack", "restart_syscall")
+    "futex",
+    "sched_yield",
+    "brk",
+    "mmap",
+    "munmap",
+    "mprotect",
+    "mremap",
+    "madvise",
+    "rseq",
+    "set_robust_list",
+    "rt_sigprocmask",
+    "sigaltstack",
+    "restart_syscall",
+)
 _SYSTEM_CALL = re.compile(r"(\d+) +(\w+)\(")
 
 # How often each function, system call or file had a part in a figure.
@@ -94,9 +113,20 @@ class CountingServer:
         self._control = socket.create_server(("127.0.0.1", 0))
         self._control.settimeout(START_SECONDS)
         tree = write_configuration(folder / "Public", self._backend.url)
-        self._launcher = Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
-                                  # What recording costs is measured by itself.
-                                  "--console", "off", kind, str(self._control.getsockname()[1]))
+        self._launcher = Launcher(
+            script,
+            "--PublicDirectory",
+            tree.public,
+            "--User",
+            USER,
+            "--concurrency",
+            "0",
+            # What recording costs is measured by itself.
+            "--console",
+            "off",
+            kind,
+            str(self._control.getsockname()[1]),
+        )
 
     def __enter__(self) -> CountingServer:
         self._launcher.__enter__()
@@ -154,8 +184,10 @@ def measure(rows: Sequence[str], script: str = SERVER, kinds: Sequence[str] = KI
         del os.environ["PYTHONHASHSEED"]
         if before is not None:
             os.environ["PYTHONHASHSEED"] = before
-    return {row: {figure: costs[row][figure] for figure in FIGURES for costs in found if figure in costs[row]}
-            for row in rows}
+    return {
+        row: {figure: costs[row][figure] for figure in FIGURES for costs in found if figure in costs[row]}
+        for row in rows
+    }
 
 
 def _measure(kind: str, rows: Sequence[str], script: str) -> Costs:
@@ -167,8 +199,10 @@ def _measure(kind: str, rows: Sequence[str], script: str) -> Costs:
             with _strace(server.process_id, trace, kind == "system") as attached:
                 readings = {row: [server.requests(workload) for workload in ROWS[row]] for row in rows}
         if attached:
-            _add_system_calls([reading for workloads in readings.values() for requests in workloads
-                               for reading in requests], trace.read_text(encoding="utf-8", errors="replace"))
+            _add_system_calls(
+                [reading for workloads in readings.values() for requests in workloads for reading in requests],
+                trace.read_text(encoding="utf-8", errors="replace"),
+            )
     if kind == "system" and ALLOCATIONS not in readings[rows[0]][0][0]:
         print("allocations are left out: there is no C compiler (cc)")
     return {row: _cost(row, [_least(requests) for requests in readings[row]]) for row in rows}
@@ -183,8 +217,22 @@ def _strace(process: int, output: Path, wanted: bool) -> Iterator[bool]:
         yield False
         return
     tracer = subprocess.Popen(
-        ["strace", "-f", "-s", "40", "-e", f"trace=!{','.join(IGNORED_SYSTEM_CALLS)}", "-o", os.fspath(output),
-         "-p", str(process)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        [
+            "strace",
+            "-f",
+            "-s",
+            "40",
+            "-e",
+            f"trace=!{','.join(IGNORED_SYSTEM_CALLS)}",
+            "-o",
+            os.fspath(output),
+            "-p",
+            str(process),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
     try:
         assert tracer.stderr is not None
         # It comes once strace is attached to all threads, or says why it is not.
@@ -217,8 +265,10 @@ def _add_system_calls(readings: Sequence[dict[str, dict[str, int]]], trace: str)
 
 def _least(readings: Sequence[Mapping[str, Parts]]) -> dict[str, Parts]:
     """Return each figure of the request that had the least: what is done once a second comes on top for others."""
-    return {figure: min((reading[figure] for reading in readings), key=lambda parts: sum(parts.values()))
-            for figure in readings[0]}
+    return {
+        figure: min((reading[figure] for reading in readings), key=lambda parts: sum(parts.values()))
+        for figure in readings[0]
+    }
 
 
 def _cost(row: str, least: Sequence[Mapping[str, Parts]]) -> dict[str, Parts]:
@@ -276,16 +326,23 @@ class Table:
                     self.costs.setdefault(row, {})[figure] = parts
 
     def save(self) -> None:
-        figures = {f"{row}: {figure}": _sum(self.costs[row][figure])
-                   for row in ROWS for figure in FIGURES if figure in self.costs.get(row, {})}
+        figures = {
+            f"{row}: {figure}": _sum(self.costs[row][figure])
+            for row in ROWS
+            for figure in FIGURES
+            if figure in self.costs.get(row, {})
+        }
         parts: dict[str, dict[str, float]] = {}
         for row in ROWS:
             for figure, counts in self.costs.get(row, {}).items():
                 for part, count in counts.items():
                     parts.setdefault(f"{figure}: {part}", {})[row] = count
         self.path.parent.mkdir(exist_ok=True)
-        self.path.write_text(f'{{"figures": {_lines(figures)},\n"parts": {_lines(dict(sorted(parts.items())))}}}\n',
-                             encoding="utf-8", newline="\n")
+        self.path.write_text(
+            f'{{"figures": {_lines(figures)},\n"parts": {_lines(dict(sorted(parts.items())))}}}\n',
+            encoding="utf-8",
+            newline="\n",
+        )
 
 
 def _lines(values: Mapping[str, object]) -> str:
@@ -330,9 +387,12 @@ def _changed(row: str, figure: str, before: Parts, after: Parts) -> list[str]:
     changes.subtract(before)
     # What has crossed the line between the smallest parts and the named ones has not changed.
     smallest = max(0.01, 2 * SMALLEST_PART * _sum(before))
-    largest = sorted(changes, key=lambda name: -abs(changes[name]))[:NAMED if len(changes) > 1 else 0]
-    return lines + [f"    {changes[name]:+8g}  {before.get(name, 0):g} -> {after.get(name, 0):g}  {name}"
-                    for name in largest if abs(changes[name]) >= smallest]
+    largest = sorted(changes, key=lambda name: -abs(changes[name]))[: NAMED if len(changes) > 1 else 0]
+    return lines + [
+        f"    {changes[name]:+8g}  {before.get(name, 0):g} -> {after.get(name, 0):g}  {name}"
+        for name in largest
+        if abs(changes[name]) >= smallest
+    ]
 
 
 def show(recorded: Costs, measured: Costs) -> None:
@@ -343,8 +403,10 @@ def show(recorded: Costs, measured: Costs) -> None:
             parts, before = figures.get(figure), recorded.get(row, {}).get(figure)
             if parts is None and before is None:
                 continue
-            print(f"{row:12} {figure:16} {'left out' if parts is None else f'{_sum(parts):.8g}':>12} "
-                  f"{'-' if before is None else f'{_sum(before):.8g}':>12}")
+            print(
+                f"{row:12} {figure:16} {'left out' if parts is None else f'{_sum(parts):.8g}':>12} "
+                f"{'-' if before is None else f'{_sum(before):.8g}':>12}"
+            )
 
 
 def table_path(tables: Path) -> Path:
@@ -388,8 +450,10 @@ def main(argv: Sequence[str] | None = None, tables: Path = TABLES, script: str =
     if shrunk:
         print("What has shrunk can grow again unnoticed unless it is recorded: python benchmarks/budget.py --update")
     if grown:
-        print("Make it as cheap as it was, or record what it costs now, and commit that together with the change and "
-              "its reason: python benchmarks/budget.py --update")
+        print(
+            "Make it as cheap as it was, or record what it costs now, and commit that together with the change and "
+            "its reason: python benchmarks/budget.py --update"
+        )
     return 1 if options.check and grown else 0
 
 

@@ -3,6 +3,7 @@
 Whether two tokens reach a server in one read or in two depends on the machine's load, and so does what they cost. Here
 a token, or a burst of tokens, leaves only after the client has received all before it, as one write.
 """
+
 from __future__ import annotations
 
 import json
@@ -50,9 +51,13 @@ class Workload:
     def body(self) -> bytes:
         messages: list[dict[str, str]] = list(FIRST_MESSAGES)
         if self.messages > 1:
-            messages[1:] = [{"role": "assistant" if number % 2 else "user",
-                             "content": f"message {number} " + "lorem ipsum dolor " * 10}
-                            for number in range(self.messages + 1)]
+            messages[1:] = [
+                {
+                    "role": "assistant" if number % 2 else "user",
+                    "content": f"message {number} " + "lorem ipsum dolor " * 10,
+                }
+                for number in range(self.messages + 1)
+            ]
         said: dict[str, Any] = {"messages": messages}
         if self.path == RESPONSES:
             said = {"input": messages}
@@ -64,11 +69,12 @@ class Workload:
         """Return what the LLM server sends, one write each; the last one has no token."""
         if not self.stream:
             body = json.dumps(chat_reply("word " * self.tokens).body).encode()
-            return [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-                    % (len(body), body)]
+            return [
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+            ]
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         events = [_chunked(chat_chunk({"content": token(number)})) for number in range(self.tokens)]
-        bursts = [b"".join(events[start:start + self.burst]) for start in range(0, self.tokens, self.burst)]
+        bursts = [b"".join(events[start : start + self.burst]) for start in range(0, self.tokens, self.burst)]
         end = sse_event(chat_chunk({}, "stop")) + sse_event("[DONE]")
         return [head + bursts[0], *bursts[1:], b"%x\r\n%s\r\n0\r\n\r\n" % (len(end), end)]
 
@@ -87,20 +93,41 @@ def write_configuration(public: Path, url: str) -> ConfigTree:
     """Write one user, and the workflow of each row as a shared one that the model name selects."""
     tree = ConfigTree(public)
     tree.write("Users/_current-user.json", {"currentUser": USER})
-    tree.write(f"Users/{USER}.json", {
-        "customWorkflowOverride": True, "customWorkflow": "Plain", "allowSharedWorkflows": True,
-        "chatPromptTemplateName": "_chatonly"})
+    tree.write(
+        f"Users/{USER}.json",
+        {
+            "customWorkflowOverride": True,
+            "customWorkflow": "Plain",
+            "allowSharedWorkflows": True,
+            "chatPromptTemplateName": "_chatonly",
+        },
+    )
     tree.write("PromptTemplates/_chatonly.json", NO_MARKS)
     tree.write("Endpoints/Stub.json", endpoint(url, maxContextTokenSize=10_000_000))
-    tree.write("Endpoints/Thinker.json", endpoint(
-        url, maxContextTokenSize=10_000_000, removeThinking=True, startThinkTag="<think>", endThinkTag="</think>",
-        openingTagGracePeriod=50))
+    tree.write(
+        "Endpoints/Thinker.json",
+        endpoint(
+            url,
+            maxContextTokenSize=10_000_000,
+            removeThinking=True,
+            startThinkTag="<think>",
+            endThinkTag="</think>",
+            openingTagGracePeriod=50,
+        ),
+    )
     tree.write("ApiTypes/Chat.json", api_type())
     tree.write("Presets/Chat/Plain.json", {"temperature": 0.5})
     responder: dict[str, Any] = {"returnToUser": True, "lastMessagesToSendInsteadOfPrompt": 100_000}
     answer = llm_node("answer", **responder)
-    chain = [{"title": f"c{number}", "type": "StringConcatenator", "delimiter": "-",
-              "strings": ["a", f"{{agent{number}Output}}" if number else "b"]} for number in range(CHAIN_NODES)]
+    chain = [
+        {
+            "title": f"c{number}",
+            "type": "StringConcatenator",
+            "delimiter": "-",
+            "strings": ["a", f"{{agent{number}Output}}" if number else "b"],
+        }
+        for number in range(CHAIN_NODES)
+    ]
     tree.private("Plain", answer)
     tree.shared("Plain", answer)
     tree.shared("Chain", *chain, answer)
@@ -166,8 +193,10 @@ def ask(port: int, backend: SteppedBackend, workload: Workload) -> None:
     backend.workload = workload
     body = workload.body()
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as sock:
-        sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-                     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (workload.path.encode(), len(body), body))
+        sock.sendall(
+            b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (workload.path.encode(), len(body), body)
+        )
         received = b""
         for wanted in expected(workload):
             backend.step()
@@ -176,7 +205,7 @@ def ask(port: int, backend: SteppedBackend, workload: Workload) -> None:
                 if not data:
                     raise RuntimeError(f"The answer ended before {wanted!r}: {received[-500:]!r}")
                 received += data
-            received = received[-len(wanted):]
+            received = received[-len(wanted) :]
         # The server closes when it has done everything else.
         while sock.recv(1 << 16):
             pass

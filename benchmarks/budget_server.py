@@ -3,6 +3,7 @@
 The last two arguments are what to count and the port where ``budget.py`` listens. Each line that arrives from there
 asks for what was counted since the line before.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -34,8 +35,10 @@ MARK = "/budget-mark/"
 # Of Linux: it allows any process of this user to trace this one.
 PR_SET_PTRACER, PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)
 # The packages' folder may be in one of the others.
-FOLDERS = [folder + os.sep for folder in (
-    sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"), PROJECT)]
+FOLDERS = [
+    folder + os.sep
+    for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"), PROJECT)
+]
 # These threads wake by the clock: what they do depends on how long a request takes, and is not counted.
 BY_THE_CLOCK = frozenset({"disconnect-watcher", "idle-connections", "start-check", "workflow-locks", "budget"})
 
@@ -140,8 +143,11 @@ def _allocators() -> ctypes.PyDLL | None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         library = os.path.join(folder, "allocations.so")
         try:
-            subprocess.run(["cc", "-O1", "-shared", "-fPIC", *options, "-o", library, os.fspath(source)], check=True,
-                           capture_output=True)
+            subprocess.run(
+                ["cc", "-O1", "-shared", "-fPIC", *options, "-o", library, os.fspath(source)],
+                check=True,
+                capture_output=True,
+            )
         except (OSError, subprocess.CalledProcessError):
             return None
         return ctypes.PyDLL(library)

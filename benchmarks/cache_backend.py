@@ -4,6 +4,7 @@ A cache is a simulation of llama.cpp's (``SimulatedCache``) or a real ``llama-se
 the prompt and then the scripted answer, so that it holds what it would hold if it had written that answer itself. One
 call can be given to several caches with different settings at once.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -31,8 +32,10 @@ from Tests.stub_backend import (
 
 MODEL = "scripted"
 WINDOW = 32768
-TEMPLATE = ("{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 """ChatML, as a chat template of llama.cpp."""
 
 Messages = Sequence[Mapping[str, Any]]
@@ -173,6 +176,7 @@ class SimulatedCache:
 
 # -- a real server -----------------------------------------------------------------------------------------------------
 
+
 class RealCache:
     """A ``llama-server`` at ``url``, which reads the prompts and is given the answers as if it had written them."""
 
@@ -189,8 +193,9 @@ class RealCache:
 
     def tokens(self, text: str, special: bool = False) -> list[int]:
         """Return the tokens of a text; ``special``: with those of the template."""
-        found: list[int] = self._post("/tokenize", {"content": text, "add_special": special,
-                                                    "parse_special": special})["tokens"]
+        found: list[int] = self._post("/tokenize", {"content": text, "add_special": special, "parse_special": special})[
+            "tokens"
+        ]
         return found
 
     def _read(self, prompt: list[int]) -> Read:
@@ -229,7 +234,8 @@ WORDS = (
     "size skin sky small smoke smooth snow soft soil song sound south space spring square star station stone store "
     "storm story street strong sugar summer sun sweet table tall taste tea team test thick thin thing tool tooth top "
     "town train tree trip village voice wall war warm water way weather week west wet wheel white wide wild wind "
-    "window winter wise woman wood word work world yard year yellow young").split()
+    "window winter wise woman wood word work world yard year yellow young"
+).split()
 SENTENCE_WORDS = 10
 ANSWER_WORDS = 100
 
@@ -288,16 +294,21 @@ class Script:
         for _ in range(3):
             phrases = [self._words.some(2) for _ in range(4)]
             self._known += phrases[:2]
-            facts.append({"title": self._words.some(4), "summary": f"The user {self._words.some(20)}.",
-                          "entities": [self._words.some(1)], "key_phrases": phrases})
+            facts.append(
+                {
+                    "title": self._words.some(4),
+                    "summary": f"The user {self._words.some(20)}.",
+                    "entities": [self._words.some(1)],
+                    "key_phrases": phrases,
+                }
+            )
         return json.dumps(facts)
 
     def _document(self) -> str:
         return "# The person\n" + "\n".join(f"- {line}" for line in self._words.lines(ANSWER_WORDS))
 
     def _turn(self) -> str:
-        return (f"<outcome>\n{self._words.sentences(60)}\n</outcome>\n"
-                f"<status>\n{self._words.some(12)}\n</status>")
+        return f"<outcome>\n{self._words.sentences(60)}\n</outcome>\n<status>\n{self._words.some(12)}\n</status>"
 
     def _memory(self) -> str:
         return "\n".join(self._words.lines(ANSWER_WORDS, "The user"))
@@ -311,20 +322,24 @@ class Script:
 
 # The longest answer, in tokens, of a node that wants the name of a category: 'init' gives it 50.
 SHORT_ANSWER = 60
-_KINDS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in (
-    ("facts", r"JSON array"),
-    ("document", r"write the document|complete new document"),
-    ("summary", r"write ((the|one) summary|both shorter)"),
-    ("memory", r"write the lines|with these lines alone"),
-    ("turn", r"<outcome>"),
-    ("terms", r"search terms|search words"),
-    ("route", r"CODING|WIKI|categor|route"),
-    ("analysis", r"dispatcher"),
-    ("notes", r"make (short )?notes|make a plan|do not answer the message above|do not write the|think it through"),
-)]
+_KINDS = [
+    (kind, re.compile(pattern, re.IGNORECASE))
+    for kind, pattern in (
+        ("facts", r"JSON array"),
+        ("document", r"write the document|complete new document"),
+        ("summary", r"write ((the|one) summary|both shorter)"),
+        ("memory", r"write the lines|with these lines alone"),
+        ("turn", r"<outcome>"),
+        ("terms", r"search terms|search words"),
+        ("route", r"CODING|WIKI|categor|route"),
+        ("analysis", r"dispatcher"),
+        ("notes", r"make (short )?notes|make a plan|do not answer the message above|do not write the|think it through"),
+    )
+]
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Call:
@@ -387,7 +402,7 @@ class CacheBackend(StubBackend):
         covered = [False] * len(tokens)
         for start, run in enumerate(_runs(tokens)):
             if run in before:
-                covered[start:start + len(run)] = [True] * len(run)
+                covered[start : start + len(run)] = [True] * len(run)
         self._seen[node] = {*_runs(tokens), *_runs(tokens_of(answer))}
         return covered.count(False)
 
@@ -404,15 +419,23 @@ def _runs(tokens: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 def _completion(text: str, read: Read, stream: bool) -> Reply:
     written = len(tokens_of(text))
-    usage: dict[str, Any] = {"prompt_tokens": read.prompt, "completion_tokens": written,
-                             "total_tokens": read.prompt + written,
-                             "prompt_tokens_details": {"cached_tokens": read.cached}}
+    usage: dict[str, Any] = {
+        "prompt_tokens": read.prompt,
+        "completion_tokens": written,
+        "total_tokens": read.prompt + written,
+        "prompt_tokens_details": {"cached_tokens": read.cached},
+    }
     timings = {"cache_n": read.cached, "prompt_n": read.processed, "predicted_n": written}
     if not stream:
         reply = chat_reply(text, usage=usage)
         reply.body["timings"] = timings
         return reply
     words = re.findall(r"\s*\S+", text)
-    return sse_reply([chat_chunk({"role": "assistant", "content": None}),
-                      *(chat_chunk({"content": word}) for word in words),
-                      chat_chunk({}, "stop", timings=timings), "[DONE]"])
+    return sse_reply(
+        [
+            chat_chunk({"role": "assistant", "content": None}),
+            *(chat_chunk({"content": word}) for word in words),
+            chat_chunk({}, "stop", timings=timings),
+            "[DONE]",
+        ]
+    )

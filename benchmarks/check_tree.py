@@ -5,6 +5,7 @@
 Each copy has its own users, endpoints and workflows. Prints the files, the CPU seconds of ``check`` as a process of its
 own, and the findings, which must be none. The aim is below 3 s CPU for 3,000 files.
 """
+
 from __future__ import annotations
 
 import json
@@ -33,13 +34,19 @@ def main() -> None:
             number += 1
             copy_user(configs, users[number % len(users)], number)
         before = os.times()
-        ended = subprocess.run([sys.executable, str(ROOT / "server.py"), "check", "--json", "--PublicDirectory",
-                                str(configs.parent)], capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            [sys.executable, str(ROOT / "server.py"), "check", "--json", "--PublicDirectory", str(configs.parent)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         after = os.times()
         told = json.loads(ended.stdout)
         cpu = after.children_user - before.children_user + after.children_system - before.children_system
-        print(f"{told['files']} files, {len(told['users'])} users: {cpu:.2f} s CPU, {told['seconds']:.2f} s in the "
-              f"check, {told['errors']} errors, {told['warnings']} warnings, {told['notes']} notes")
+        print(
+            f"{told['files']} files, {len(told['users'])} users: {cpu:.2f} s CPU, {told['seconds']:.2f} s in the "
+            f"check, {told['errors']} errors, {told['warnings']} warnings, {told['notes']} notes"
+        )
 
 
 def count(configs: Path) -> int:

@@ -8,6 +8,7 @@ The rooms are those of ``size_budget.py``, the record is ``benchmarks/coverage.j
 run, such as a launcher that a test starts, counts as not run. ``--report FILE`` reads a report of coverage.py
 (``--cov-report=json:FILE``) and runs no tests. Less than what is recorded is recorded by hand only.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -42,8 +43,20 @@ class TestsFailed(Exception):
 
 def run_quick_tests(report: Path) -> None:
     """Run the quick tests, and have coverage.py write its report. Raises TestsFailed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", PROCESSES, "--dist", "loadfile", "--no-loadscope-reorder",
-               "--quick", f"--cov={PACKAGE}", f"--cov-report=json:{report}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        PROCESSES,
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+        "--quick",
+        f"--cov={PACKAGE}",
+        f"--cov-report=json:{report}",
+    ]
     environment = {**os.environ, "COVERAGE_FILE": os.fspath(report.with_suffix(".data"))}
     if subprocess.run(command, cwd=PROJECT, env=environment).returncode:
         raise TestsFailed
@@ -58,8 +71,10 @@ def measured_in(report: Mapping[str, Any]) -> Figures:
         room = counts.setdefault(room_of(path), [0, 0, 0, 0])
         for place, key in enumerate(("covered_lines", "num_statements", "covered_branches", "num_branches")):
             room[place] += summary[key]
-    return {room: {kind: _per_cent(*found[2 * place:2 * place + 2]) for place, kind in enumerate(KINDS)}
-            for room, found in sorted(counts.items())}
+    return {
+        room: {kind: _per_cent(*found[2 * place : 2 * place + 2]) for place, kind in enumerate(KINDS)}
+        for room, found in sorted(counts.items())
+    }
 
 
 def _per_cent(covered: int, count: int) -> float:
@@ -69,15 +84,21 @@ def _per_cent(covered: int, count: int) -> float:
 def failures(recorded: Figures, measured: Figures) -> list[str]:
     """Return a sentence for each figure that is below its floor, and for each room without one."""
     found = [f"{room}: no row in {RECORDED.name}" for room in measured if room not in recorded]
-    return found + [f"{room}: {measured[room][kind]} % of the {kind}, {least} % are recorded"
-                    for room, floors in recorded.items() if room in measured
-                    for kind, least in floors.items() if measured[room][kind] < least - TOLERANCE]
+    return found + [
+        f"{room}: {measured[room][kind]} % of the {kind}, {least} % are recorded"
+        for room, floors in recorded.items()
+        if room in measured
+        for kind, least in floors.items()
+        if measured[room][kind] < least - TOLERANCE
+    ]
 
 
 def raised(recorded: Figures, measured: Figures) -> Figures:
     """Return what to record: each figure or what was recorded, whichever is more; rooms that are gone are left out."""
-    return {room: {kind: max(figure, recorded.get(room, {}).get(kind, 0.0)) for kind, figure in figures.items()}
-            for room, figures in measured.items()}
+    return {
+        room: {kind: max(figure, recorded.get(room, {}).get(kind, 0.0)) for kind, figure in figures.items()}
+        for room, figures in measured.items()
+    }
 
 
 def show(recorded: Figures, measured: Figures) -> None:
@@ -85,8 +106,10 @@ def show(recorded: Figures, measured: Figures) -> None:
     print(f"{'':28} {'lines':>7} {'recorded':>9} {'branches':>9} {'recorded':>9}")
     for room, figures in measured.items():
         floors = recorded.get(room, {})
-        print(f"{room:28} {figures['lines']:7} {floors.get('lines', '-'):>9} {figures['branches']:9} "
-              f"{floors.get('branches', '-'):>9}")
+        print(
+            f"{room:28} {figures['lines']:7} {floors.get('lines', '-'):>9} {figures['branches']:9} "
+            f"{floors.get('branches', '-'):>9}"
+        )
 
 
 def main(argv: Sequence[str] | None = None, record: Path = RECORDED) -> int:
@@ -113,8 +136,10 @@ def main(argv: Sequence[str] | None = None, record: Path = RECORDED) -> int:
     failed = failures(recorded, measured)
     if options.check and failed:
         print("\n".join(["BELOW THE FLOOR:", *failed]))
-        print("Test what the change has added. Which lines no test runs: bash Scripts/developer/run_tests.sh --quick "
-              f"--cov={PACKAGE} --cov-report=term-missing. A new room: {UPDATE}")
+        print(
+            "Test what the change has added. Which lines no test runs: bash Scripts/developer/run_tests.sh --quick "
+            f"--cov={PACKAGE} --cov-report=term-missing. A new room: {UPDATE}"
+        )
         return 1
     return 0
 

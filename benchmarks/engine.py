@@ -1,7 +1,8 @@
 """What the engine itself costs per node: runs workflows of trivial nodes in this process and prints CPU time per node.
 
-    python benchmarks/engine.py [--nodes 10000]
+python benchmarks/engine.py [--nodes 10000]
 """
+
 from __future__ import annotations
 
 import argparse
@@ -27,7 +28,8 @@ def write_configuration(tree: ConfigTree) -> None:
     nodes = {
         "fixed": [{"type": "StaticResponse", "content": "text"}] * PER_WORKFLOW,
         "variables": [{"type": "StringConcatenator", "strings": ["{agent1Input}", "{todays_date_iso}"]}] * PER_WORKFLOW,
-        "conditions": [{"type": "Conditional", "condition": "'{agent1Input}' == 'x' OR 2 > 1"}] * PER_WORKFLOW}
+        "conditions": [{"type": "Conditional", "condition": "'{agent1Input}' == 'x' OR 2 > 1"}] * PER_WORKFLOW,
+    }
     tree.write("Users/_current-user.json", {"currentUser": "bench"})
     tree.write("Users/bench.json", {})
     for name, entries in nodes.items():
@@ -39,8 +41,9 @@ def run(name: str, count: int) -> float:
     begun = time.process_time()
     for _ in range(max(count // PER_WORKFLOW, 1)):
         with request_scope(RequestContext()):
-            WorkflowManager.run_custom_workflow(name, "bench", None, [{"role": "user", "content": "hi"}],
-                                                scoped_inputs=["x"])
+            WorkflowManager.run_custom_workflow(
+                name, "bench", None, [{"role": "user", "content": "hi"}], scoped_inputs=["x"]
+            )
     return (time.process_time() - begun) * 1000 / count
 
 

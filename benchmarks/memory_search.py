@@ -3,6 +3,7 @@
 It makes a database of 100,000 memories, or as many as are asked for, in a temporary folder. One line per kind of
 search: median and maximum in milliseconds of 9 tries, each on a connection of its own.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -29,15 +30,20 @@ SEARCHES = {
     "1 word in every memory": ["common"],
     "a rare phrase and 1 word in every memory": ["rare3", "common"],
     "60 phrases in every memory": ["the", "story", "common", "of", "the story", "story of", "of common"]
-    + [f"every {letter} every" for letter in "abcdefghij"] + [f"every {letter}" for letter in "abcdefghijklm"]
+    + [f"every {letter} every" for letter in "abcdefghij"]
+    + [f"every {letter}" for letter in "abcdefghijklm"]
     + [f"every{number}" for number in range(30)],
     "5 words in every memory": [f"every{number}" for number in range(5)],
     "50 phrases in 0.5% and 10 words in every memory": WORDS[:50] + [f"every{number}" for number in range(10)],
-    "rare3 and 59 phrases in none, whose words are in every": ["rare3"] + [
-        f"every{number % 30} the every{number * 7 % 30} of" for number in range(59)],
+    "rare3 and 59 phrases in none, whose words are in every": ["rare3"]
+    + [f"every{number % 30} the every{number * 7 % 30} of" for number in range(59)],
 }
-EVERY = "the story of common " + " ".join(f"every {letter}" for letter in "abcdefghijklm") + " " + " ".join(
-    f"every{number}" for number in range(30))
+EVERY = (
+    "the story of common "
+    + " ".join(f"every {letter}" for letter in "abcdefghijklm")
+    + " "
+    + " ".join(f"every{number}" for number in range(30))
+)
 LIMITS = {"MOST_MATCHES": [4_000, 500_000, 10**9], "MOST_COMMON": [1, 10, 25], "NEWEST": [100, 1_000, 10_000]}
 DIMENSIONS = 384
 
@@ -49,12 +55,17 @@ def main(memories: int = 100_000) -> None:
         print(f"{memories} memories, {os.path.getsize(path) / 1e6:.0f} MB")
         for name, terms in SEARCHES.items():
             for recency in (False, True):
-                report(name + (", recency" if recency else ""),
-                       lambda terms=terms, recency=recency: search(path, terms, recency))
+                report(
+                    name + (", recency" if recency else ""),
+                    lambda terms=terms, recency=recency: search(path, terms, recency),
+                )
         limits(path)
         embed(path, memories)
-        report(f"vectors of {DIMENSIONS} numbers, {'numpy' if numpy_or_none() else 'pure Python'}",
-               lambda: nearest(path), first="unpacking them")
+        report(
+            f"vectors of {DIMENSIONS} numbers, {'numpy' if numpy_or_none() else 'pure Python'}",
+            lambda: nearest(path),
+            first="unpacking them",
+        )
         encrypt(path, memories)
 
 
@@ -63,17 +74,27 @@ def make(path: str, memories: int, cipher: Cipher = NO_CIPHER) -> None:
     with VectorMemories(path, "benchmark", write=True, cipher=cipher) as database:
         for start in range(0, memories, 1000):
             database.store_chunk([memory(chance, number) for number in range(start, min(start + 1000, memories))], None)
-        database._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", (
-            ((datetime.now(UTC) - timedelta(minutes=10 * number)).isoformat(), memories - number)
-            for number in range(memories)))
+        database._db.executemany(
+            "UPDATE memories SET date_added = ? WHERE id = ?",
+            (
+                ((datetime.now(UTC) - timedelta(minutes=10 * number)).isoformat(), memories - number)
+                for number in range(memories)
+            ),
+        )
 
 
 def memory(chance: random.Random, number: int) -> tuple[str, str]:
     text = f"{EVERY} {' '.join(chance.choices(WORDS, k=25))}"
     if number % 150 == 0:
         text += f" rare{number // 150 % 10}"
-    return text, json.dumps({"title": text[:40], "summary": text, "entities": [chance.choice(WORDS)],
-                             "key_phrases": chance.choices(WORDS, k=2)})
+    return text, json.dumps(
+        {
+            "title": text[:40],
+            "summary": text,
+            "entities": [chance.choice(WORDS)],
+            "key_phrases": chance.choices(WORDS, k=2),
+        }
+    )
 
 
 def search(path: str, terms: list[str], recency: bool, cipher: Cipher = NO_CIPHER) -> None:
@@ -87,8 +108,11 @@ def limits(path: str) -> None:
         for name, values in LIMITS.items():
             for value in values:
                 with settings(**{name: value}):
-                    report(f"60 phrases in every memory, {name} {value}",
-                           lambda: search(path, SEARCHES["60 phrases in every memory"], False), tries=3)
+                    report(
+                        f"60 phrases in every memory, {name} {value}",
+                        lambda: search(path, SEARCHES["60 phrases in every memory"], False),
+                        tries=3,
+                    )
 
 
 @contextlib.contextmanager
@@ -104,8 +128,13 @@ def settings(**values: float) -> Iterator[None]:
 def embed(path: str, memories: int) -> None:
     chance = random.Random(2)
     with VectorMemories(path, "benchmark", write=True) as database:
-        database.add_embeddings([(number + 1, vector_to_blob(chance.uniform(-1, 1) for _ in range(DIMENSIONS)))
-                                 for number in range(memories)], "model")
+        database.add_embeddings(
+            [
+                (number + 1, vector_to_blob(chance.uniform(-1, 1) for _ in range(DIMENSIONS)))
+                for number in range(memories)
+            ],
+            "model",
+        )
     time.sleep(0.1)
 
 

@@ -7,6 +7,7 @@ with time stamps and then writes searchable memories with vectors and a state do
 and compacted context, and searches the memories. Times are milliseconds without the time spent in the LLM's place;
 those of nodes include the workflows they start. Reading and escaping the request is the server's work and left out.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -43,35 +44,63 @@ WORDS = [f"word{number}" for number in range(3000)]
 
 LLM = {"endpointName": "Main", "preset": "Plain"}
 SETTINGS = {
-    **LLM, "useVectorForQualityMemory": True, "systemPrompt": "Take notes.", "prompt": "[Memory_file]\n[TextChunk]",
-    "vectorMemorySystemPrompt": "facts", "vectorMemoryPrompt": "[TextChunk]", "embeddingEndpointName": "Embedder",
-    "useStateDocument": True, "stateDocumentWorkflowName": "State", "condenseMemories": True,
-    "memoriesBeforeCondensation": 5, "memoryCondensationBuffer": 5}
+    **LLM,
+    "useVectorForQualityMemory": True,
+    "systemPrompt": "Take notes.",
+    "prompt": "[Memory_file]\n[TextChunk]",
+    "vectorMemorySystemPrompt": "facts",
+    "vectorMemoryPrompt": "[TextChunk]",
+    "embeddingEndpointName": "Embedder",
+    "useStateDocument": True,
+    "stateDocumentWorkflowName": "State",
+    "condenseMemories": True,
+    "memoriesBeforeCondensation": 5,
+    "memoryCondensationBuffer": 5,
+}
 MEMORY_NODES: list[dict[str, Any]] = [
     {"type": "VectorMemorySearch", "input": "{chat_user_prompt_last_one};word7", "limit": 5},
     {"type": "GetCurrentStateDocument"},
-    {"type": "Standard", **LLM, "lastMessagesToSendInsteadOfPrompt": 20, "systemPrompt": "{agent1Output}{agent2Output}",
-     "addDiscussionIdTimestampsForLLM": True, "returnToUser": True},
+    {
+        "type": "Standard",
+        **LLM,
+        "lastMessagesToSendInsteadOfPrompt": 20,
+        "systemPrompt": "{agent1Output}{agent2Output}",
+        "addDiscussionIdTimestampsForLLM": True,
+        "returnToUser": True,
+    },
     {"type": "QualityMemory"},
     {"type": "RecentMemory"},
     {"type": "chatSummarySummarizer", **LLM, "prompt": "[CHAT_SUMMARY]\n[LATEST_MEMORIES]"},
-    {"type": "ContextCompactor"}]
+    {"type": "ContextCompactor"},
+]
 PLAIN_NODES: list[dict[str, Any]] = [
-    {"type": "Standard", **LLM, "lastMessagesToSendInsteadOfPrompt": 20, "systemPrompt": "x", "returnToUser": True}]
+    {"type": "Standard", **LLM, "lastMessagesToSendInsteadOfPrompt": 20, "systemPrompt": "x", "returnToUser": True}
+]
 FILES: dict[str, Any] = {
     "Users/_current-user": {"currentUser": "bench"},
-    "Users/bench": {"discussionIdMemoryFileWorkflowSettings": "memory", "contextCompactorSettingsFile": "compactor",
-                    "chatPromptTemplateName": "plain"},
-    "PromptTemplates/plain": {}, "Presets/Api/Plain": {},
+    "Users/bench": {
+        "discussionIdMemoryFileWorkflowSettings": "memory",
+        "contextCompactorSettingsFile": "compactor",
+        "chatPromptTemplateName": "plain",
+    },
+    "PromptTemplates/plain": {},
+    "Presets/Api/Plain": {},
     "Endpoints/Main": {"endpoint": "http://127.0.0.1:9", "apiTypeConfigFileName": "Api", "modelNameToSendToAPI": "m"},
-    "Endpoints/Embedder": {"endpoint": "http://127.0.0.1:9", "apiTypeConfigFileName": "Embed",
-                           "modelNameToSendToAPI": "e"},
+    "Endpoints/Embedder": {
+        "endpoint": "http://127.0.0.1:9",
+        "apiTypeConfigFileName": "Embed",
+        "modelNameToSendToAPI": "e",
+    },
     "ApiTypes/Api": {"type": "openAIChatCompletion", "presetType": "Api"},
     "ApiTypes/Embed": {"type": "openAIEmbeddings", "presetType": "Api"},
-    "Workflows/bench/memory": SETTINGS, "Workflows/bench/compactor": LLM,
-    "Workflows/bench/State": {"nodes": [{"type": "Standard", **LLM, "systemPrompt": "state",
-                                         "prompt": "{agent1Input}\n{agent2Input}"}]},
-    "Workflows/bench/Chat": {"nodes": MEMORY_NODES}, "Workflows/bench/Plain": {"nodes": PLAIN_NODES}}
+    "Workflows/bench/memory": SETTINGS,
+    "Workflows/bench/compactor": LLM,
+    "Workflows/bench/State": {
+        "nodes": [{"type": "Standard", **LLM, "systemPrompt": "state", "prompt": "{agent1Input}\n{agent2Input}"}]
+    },
+    "Workflows/bench/Chat": {"nodes": MEMORY_NODES},
+    "Workflows/bench/Plain": {"nodes": PLAIN_NODES},
+}
 
 
 class InstantLlm:
@@ -106,8 +135,17 @@ class InstantLlm:
 
     def answer(self, system: str) -> str:
         if system == "facts":
-            return json.dumps([{"title": self.words(4), "summary": self.words(20), "entities": [self.words(1)],
-                                "key_phrases": [self.words(2), self.words(2)]} for _ in range(3)])
+            return json.dumps(
+                [
+                    {
+                        "title": self.words(4),
+                        "summary": self.words(20),
+                        "entities": [self.words(1)],
+                        "key_phrases": [self.words(2), self.words(2)],
+                    }
+                    for _ in range(3)
+                ]
+            )
         return self.words(300 if system == "state" else 80)
 
     def words(self, count: int) -> str:
@@ -141,8 +179,10 @@ def run(name: str, messages: Sequence[dict[str, str]], llm: InstantLlm, listener
     begun, begun_cpu = time.perf_counter(), time.process_time()
     with request_scope(RequestContext(listeners=listeners)):
         WorkflowManager.run_custom_workflow(name, "bench", None, fresh)
-    return ((time.perf_counter() - begun - (llm.seconds - seconds)) * 1000,
-            (time.process_time() - begun_cpu - (llm.cpu - cpu)) * 1000)
+    return (
+        (time.perf_counter() - begun - (llm.seconds - seconds)) * 1000,
+        (time.process_time() - begun_cpu - (llm.cpu - cpu)) * 1000,
+    )
 
 
 def grow(count: int, words: int, llm: InstantLlm, times: NodeTimes) -> list[tuple[float, float]]:
@@ -162,8 +202,10 @@ def report(costs: Sequence[tuple[float, float]], times: NodeTimes, places: Seque
     for place in places:
         turns = slice(max(0, place // 2 - AROUND), place // 2 + AROUND)
         some = costs[turns]
-        print(f"\nat {place} messages: {summary([wall for wall, _ in some])} wall; "
-              f"{summary([cpu for _, cpu in some])} CPU")
+        print(
+            f"\nat {place} messages: {summary([wall for wall, _ in some])} wall; "
+            f"{summary([cpu for _, cpu in some])} CPU"
+        )
         by_node: dict[str, list[float]] = defaultdict(list)
         for turn in times.turns[turns]:
             for node, milliseconds in turn.items():
@@ -174,8 +216,10 @@ def report(costs: Sequence[tuple[float, float]], times: NodeTimes, places: Seque
 
 def summary(values: Sequence[float]) -> str:
     ordered = sorted(values)
-    return (f"median {statistics.median(ordered):6.1f}, p95 {ordered[int(len(ordered) * 0.95)]:6.1f}, "
-            f"mean {statistics.fmean(ordered):6.1f} ms")
+    return (
+        f"median {statistics.median(ordered):6.1f}, p95 {ordered[int(len(ordered) * 0.95)]:6.1f}, "
+        f"mean {statistics.fmean(ordered):6.1f} ms"
+    )
 
 
 def main() -> None:

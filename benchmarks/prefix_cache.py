@@ -11,6 +11,7 @@ of its own kind, started from the binary LLAMA_SERVER with the GGUF file MODEL.
 Exit status 1: a workflow reads more than its limit. ``--check`` leads the workflows with several prompts for as long as
 it takes to write a memory, and holds them to limits of their own, 5 % above what they read when these were set.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -42,13 +43,25 @@ QUESTION_WORDS = 80
 # Long enough for a memory pass that waits until the user has read the answer.
 TURN_SECONDS = 120.0
 
-NAMES = {(slots, host): f"{slots} slot{'s' if slots > 1 else ''}{', host cache' if host else ''}"
-         for slots in (1, 2, 4) for host in (True, False)}
+NAMES = {
+    (slots, host): f"{slots} slot{'s' if slots > 1 else ''}{', host cache' if host else ''}"
+    for slots in (1, 2, 4)
+    for host in (True, False)
+}
 LIMITED = NAMES[1, True], NAMES[2, False]
 
 # A person stays with a matter for a few messages. Two of five are no plain conversation.
-ROUTES = ["CONVERSATION", *["CODING"] * 2, *["CONVERSATION"] * 4, *["WRITING"] * 3, *["CONVERSATION"] * 3,
-          *["CODING"] * 2, *["CONVERSATION"] * 3, "WRITING", "CONVERSATION"]
+ROUTES = [
+    "CONVERSATION",
+    *["CODING"] * 2,
+    *["CONVERSATION"] * 4,
+    *["WRITING"] * 3,
+    *["CONVERSATION"] * 3,
+    *["CODING"] * 2,
+    *["CONVERSATION"] * 3,
+    "WRITING",
+    "CONVERSATION",
+]
 
 
 class Row(NamedTuple):
@@ -66,17 +79,20 @@ class Row(NamedTuple):
     short: tuple[int, int] | None = None
 
 
-ROWS = {row.name: row for row in (
-    Row("straight", "", MODEL),
-    Row("me:chat", "me", "me:chat", (190, 190)),
-    Row("chat-ui:general", "chat-ui", "general", (190, 190)),
-    Row("me:memory", "me", "me:memory", (700, 950), (), (559, 559)),
-    Row("me:assistant", "me", "me:assistant", (1100, 1550), ROUTES, (990, 1055)),
-    Row("chat-ui-cot", "chat-ui-cot", "general-reasoning", (800, 800), (), (912, 912)),
-    Row("router", "_simple_router_no_memory", "any", (1050, 1300), ["GENERAL"], (623, 623)),
-    Row("game", "_example_game_bot_with_file_memory", "any", (1600, 1800), (), (1233, 1233)),
-    Row("vector", "_example_assistant_with_vector_memory", "any", (2000, 2700), (),
-        (1710, 1710)))}
+ROWS = {
+    row.name: row
+    for row in (
+        Row("straight", "", MODEL),
+        Row("me:chat", "me", "me:chat", (190, 190)),
+        Row("chat-ui:general", "chat-ui", "general", (190, 190)),
+        Row("me:memory", "me", "me:memory", (700, 950), (), (559, 559)),
+        Row("me:assistant", "me", "me:assistant", (1100, 1550), ROUTES, (990, 1055)),
+        Row("chat-ui-cot", "chat-ui-cot", "general-reasoning", (800, 800), (), (912, 912)),
+        Row("router", "_simple_router_no_memory", "any", (1050, 1300), ["GENERAL"], (623, 623)),
+        Row("game", "_example_game_bot_with_file_memory", "any", (1600, 1800), (), (1233, 1233)),
+        Row("vector", "_example_assistant_with_vector_memory", "any", (2000, 2700), (), (1710, 1710)),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,7 @@ class Result:
 
 # -- the conversation --------------------------------------------------------------------------------------------------
 
+
 class Conversation:
     """What a client keeps: a system prompt, and the messages so far."""
 
@@ -121,8 +138,10 @@ def lead(row: Row, backend: CacheBackend, turns: int) -> Result:
     """Lead the conversation of a row. Raises RuntimeError if a turn fails."""
     first = len(backend.calls)
     conversation = Conversation(re.sub(r"\W", "-", row.name))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, \
-            _server(row, backend, Path(folder)) as server:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        _server(row, backend, Path(folder)) as server,
+    ):
         for turn in range(turns):
             backend.says.route = row.routes[turn % len(row.routes)] if row.routes else ""
             conversation.ask()
@@ -158,8 +177,23 @@ def _server(row: Row, backend: CacheBackend, folder: Path) -> Launcher:
 def written_by_init(public: Path, user: str, url: str) -> None:
     """Write what ``init`` writes for this server."""
     public.mkdir()
-    subprocess.run([sys.executable, str(PROJECT / "server.py"), "init", "--yes", "--backend", url, "--user", user,
-                    "--PublicDirectory", str(public)], check=True, stdout=subprocess.DEVNULL, env=clean_environment())
+    subprocess.run(
+        [
+            sys.executable,
+            str(PROJECT / "server.py"),
+            "init",
+            "--yes",
+            "--backend",
+            url,
+            "--user",
+            user,
+            "--PublicDirectory",
+            str(public),
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env=clean_environment(),
+    )
 
 
 def shipped(public: Path, user: str, url: str) -> None:
@@ -172,8 +206,12 @@ def shipped(public: Path, user: str, url: str) -> None:
 
 def _turn(server: Launcher, model: str, conversation: Conversation, number: int) -> str:
     """Return the answer once the nodes after it have ended, too."""
-    response = server.request("POST", "/v1/chat/completions", {
-        "model": model, "stream": True, "messages": conversation.messages}, TURN_SECONDS)
+    response = server.request(
+        "POST",
+        "/v1/chat/completions",
+        {"model": model, "stream": True, "messages": conversation.messages},
+        TURN_SECONDS,
+    )
     if response.status != 200:
         raise RuntimeError(f"Status {response.status}: {response.body[:500]!r}")
     chunks = [json.loads(payload) for payload in sse_payloads(response.body) if payload != "[DONE]"]
@@ -196,6 +234,7 @@ def _wait_for_the_end(server: Launcher, turns: int) -> None:
 
 # -- the caches --------------------------------------------------------------------------------------------------------
 
+
 @contextlib.contextmanager
 def caches(real: Sequence[str] | None, folder: Path) -> Iterator[dict[str, Cache]]:
     """Yield a cache for each setting of the table, empty. ``real``: the binary and the model of servers."""
@@ -208,12 +247,14 @@ def caches(real: Sequence[str] | None, folder: Path) -> Iterator[dict[str, Cache
             own = folder / str(number)
             own.mkdir()
             options = ["-c", str(WINDOW * slots), "-np", str(slots), "--cache-ram", "-1" if host else "0", "-t", "1"]
-            made[name] = RealCache(stack.enter_context(
-                llama_server(own, Path(real[1]), options, binary=Path(real[0]))).url)
+            made[name] = RealCache(
+                stack.enter_context(llama_server(own, Path(real[1]), options, binary=Path(real[0]))).url
+            )
         yield made
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
+
 
 def table(results: Sequence[Result]) -> Iterator[str]:
     """Yield the lines of the table, in Markdown."""
@@ -221,8 +262,11 @@ def table(results: Sequence[Result]) -> Iterator[str]:
     yield "|---|--:|--:|" + "--:|" * len(NAMES) + "--:|"
     for found in results:
         limits = " / ".join(f"{limit:,}" for limit in found.row.limits or ()) + (" MISSED" if found.missed() else "")
-        yield (f"| `{found.row.name}` | {found.calls:.1f} | {found.new:,.0f} | "
-               + " | ".join(f"{found.read[name]:,.0f}" for name in NAMES.values()) + f" | {limits} |")
+        yield (
+            f"| `{found.row.name}` | {found.calls:.1f} | {found.new:,.0f} | "
+            + " | ".join(f"{found.read[name]:,.0f}" for name in NAMES.values())
+            + f" | {limits} |"
+        )
     yield f"Tokens processed per turn. The limits are those for {LIMITED[0]}, and for {LIMITED[1]}."
 
 
@@ -239,13 +283,18 @@ def main(words: Sequence[str] | None = None) -> int:
         rows, options.turns = [row._replace(limits=row.short) for row in rows if row.short], CHECK_TURNS
     results = []
     for row in rows:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, \
-                caches(options.real, Path(folder)) as made, CacheBackend(made) as backend:
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+            caches(options.real, Path(folder)) as made,
+            CacheBackend(made) as backend,
+        ):
             results.append(lead(row, backend, options.turns))
             print(f"{row.name}: {dict(results[-1].kinds)}", file=sys.stderr, flush=True)
             for call in backend.calls if options.calls else ():
-                print(f"  {call.kind:10}" + "".join(f"{read.processed:6}/{read.prompt:<6}"
-                                                    for read in call.reads.values()))
+                print(
+                    f"  {call.kind:10}"
+                    + "".join(f"{read.processed:6}/{read.prompt:<6}" for read in call.reads.values())
+                )
     print("\n".join(table(results)))
     return int(any(found.missed() for found in results))
 

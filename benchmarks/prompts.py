@@ -10,6 +10,7 @@ chosen. The temperature is 0, so that a second run gives the same figures. ``--r
 comes, and a run that was stopped goes on behind them. ``prompts_memory.py`` says how memories are judged; their
 conversations make discussions, such as ``de-1``, which ``--keep`` keeps for questions in a later run.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -67,8 +68,10 @@ class Case:
 
     @property
     def wire(self) -> list[dict[str, str]]:
-        return [{"role": "assistant" if number % 2 else "user", "content": text}
-                for number, text in enumerate(self.messages)]
+        return [
+            {"role": "assistant" if number % 2 else "user", "content": text}
+            for number, text in enumerate(self.messages)
+        ]
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,7 @@ class Target:
 
 # -- the cases ---------------------------------------------------------------------------------------------------------
 
+
 def read_cases(name: str, held_out: bool) -> list[dict[str, Any]]:
     name = f"{name}_held_out" if held_out else name
     content = json.loads((CASES / f"{name}.json").read_text(encoding="utf-8"))
@@ -121,37 +125,55 @@ def read_cases(name: str, held_out: bool) -> list[dict[str, Any]]:
 
 
 def routing_cases(held_out: bool = False) -> list[Case]:
-    return [Case(case["messages"], case["language"], case["category"], case.get("fiction", False))
-            for case in read_cases("routing", held_out)]
+    return [
+        Case(case["messages"], case["language"], case["category"], case.get("fiction", False))
+        for case in read_cases("routing", held_out)
+    ]
 
 
 def search_cases(purpose: str, held_out: bool = False) -> list[Case]:
-    return [Case(case["messages"], case["language"], "nothing" if case.get("none") else case["language"],
-                 words=case.get("words", ()), none=case.get("none", False))
-            for case in read_cases("search_words", held_out) if case["for"] == purpose]
+    return [
+        Case(
+            case["messages"],
+            case["language"],
+            "nothing" if case.get("none") else case["language"],
+            words=case.get("words", ()),
+            none=case.get("none", False),
+        )
+        for case in read_cases("search_words", held_out)
+        if case["for"] == purpose
+    ]
 
 
 def routed(routes: Mapping[str, str], otherwise: str) -> Callable[[Case, str], bool]:
     """Return a judge: the answer must be the route of the case's category, where FICTION precedes WRITING."""
+
     def right(case: Case, answer: str) -> bool:
         wanted = routes.get(case.group, otherwise)
         return answer == (routes.get("FICTION", wanted) if case.fiction else wanted)
+
     return right
 
 
 def found(longest: int, refusal: str = "") -> Callable[[Case, str], bool]:
     """Return a judge of search words, of which there may be ``longest``; ``refusal``: the answer if there are none."""
+
     def right(case: Case, answer: str) -> bool:
         said = answer.lower()
         refused = not said.strip() or (bool(refusal) and said.strip(" *.\"'").startswith(refusal.lower()))
         if case.none:
             return refused
-        return (not refused and len(said.split()) <= longest
-                and all(any(word in said for word in group) for group in case.words))
+        return (
+            not refused
+            and len(said.split()) <= longest
+            and all(any(word in said for word in group) for group in case.words)
+        )
+
     return right
 
 
 # -- the prompts -------------------------------------------------------------------------------------------------------
+
 
 def says(text: str) -> list[Node]:
     """Return the nodes of a workflow that returns a text."""
@@ -169,42 +191,108 @@ def prompts(configs: Path, held_out: bool = False) -> list[Prompt]:
     cases = routing_cases(held_out)
     articles, memories = search_cases("encyclopedia", held_out), search_cases("memories", held_out)
     some_article = [case for case in articles if not case.none]
-    simple, custom, vector = "_simple_router_no_memory", "_exampleCustomCategoriesConfig", \
-        "_example_assistant_with_vector_memory"
+    simple, custom, vector = (
+        "_simple_router_no_memory",
+        "_exampleCustomCategoriesConfig",
+        "_example_assistant_with_vector_memory",
+    )
     researcher = "_offline_wikipedia_researcher"
     return [
-        Prompt("assistant", USER, cases, routed({"CODING": "CODING", "WRITING": "WRITING"}, "CONVERSATION"),
-               model=f"{USER}:assistant", stand_ins={
-                   f"{USER}/_Coding": says("CODING"), f"{USER}/_Writing": says("WRITING"),
-                   f"{USER}/memory/_DefaultWorkflow": says("CONVERSATION")}),
-        Prompt("demo", "demo", cases, routed({"CODING": "CODING", "FICTION": "STORY"}, "GENERAL"),
-               stand_ins=routing_stand_ins(configs, "demo", "demo")),
-        Prompt("router-2", simple, cases, routed({"WIKI": "WIKI"}, "GENERAL"),
-               stand_ins=routing_stand_ins(configs, "_defaultCategoriesConfig", simple)),
-        Prompt("router-5", simple, cases, routed({name: name for name in (
-            "CODING", "REASONING", "WIKI", "SMALLTALK")}, "GENERAL"), {"routingConfig": custom},
-            routing_stand_ins(configs, custom, simple)),
-        Prompt("cookbook", USER, cases, routed({"CODING": "CODE", "WRITING": "WRITING"}, "CHAT"),
-               model=f"{USER}:router", stand_ins={f"{USER}/router/Router-Code": says("CODE"),
-                                                  f"{USER}/router/Router-Writing": says("WRITING"),
-                                                  f"{USER}/router/Router-Chat": says("CHAT")}),
-        Prompt("article", simple, some_article, found(8), {"customWorkflowOverride": True, "customWorkflow": "Wiki"},
-               alone=f"{simple}/Wiki"),
-        Prompt("research", "_wikipedia_quick_workflow", articles, found(8), stand_ins={
-            "_wikipedia_quick_workflow/Quick-Research-And-Answer": [
-                {"title": "Research", "type": "CustomWorkflow", "workflowName": "One-Pass-Research",
-                 "workflowUserFolderOverride": researcher, "scoped_variables": ["Rag-Fast-Endpoint", ""],
-                 "returnToUser": True}],
-            f"{researcher}/Look-Up": says("{agent3Input}")}),
-        Prompt("cookbook-wiki", USER, articles, found(8, "none"), alone=f"{USER}/wikipedia/_DefaultWorkflow",
-               model=f"{USER}:wikipedia"),
+        Prompt(
+            "assistant",
+            USER,
+            cases,
+            routed({"CODING": "CODING", "WRITING": "WRITING"}, "CONVERSATION"),
+            model=f"{USER}:assistant",
+            stand_ins={
+                f"{USER}/_Coding": says("CODING"),
+                f"{USER}/_Writing": says("WRITING"),
+                f"{USER}/memory/_DefaultWorkflow": says("CONVERSATION"),
+            },
+        ),
+        Prompt(
+            "demo",
+            "demo",
+            cases,
+            routed({"CODING": "CODING", "FICTION": "STORY"}, "GENERAL"),
+            stand_ins=routing_stand_ins(configs, "demo", "demo"),
+        ),
+        Prompt(
+            "router-2",
+            simple,
+            cases,
+            routed({"WIKI": "WIKI"}, "GENERAL"),
+            stand_ins=routing_stand_ins(configs, "_defaultCategoriesConfig", simple),
+        ),
+        Prompt(
+            "router-5",
+            simple,
+            cases,
+            routed({name: name for name in ("CODING", "REASONING", "WIKI", "SMALLTALK")}, "GENERAL"),
+            {"routingConfig": custom},
+            routing_stand_ins(configs, custom, simple),
+        ),
+        Prompt(
+            "cookbook",
+            USER,
+            cases,
+            routed({"CODING": "CODE", "WRITING": "WRITING"}, "CHAT"),
+            model=f"{USER}:router",
+            stand_ins={
+                f"{USER}/router/Router-Code": says("CODE"),
+                f"{USER}/router/Router-Writing": says("WRITING"),
+                f"{USER}/router/Router-Chat": says("CHAT"),
+            },
+        ),
+        Prompt(
+            "article",
+            simple,
+            some_article,
+            found(8),
+            {"customWorkflowOverride": True, "customWorkflow": "Wiki"},
+            alone=f"{simple}/Wiki",
+        ),
+        Prompt(
+            "research",
+            "_wikipedia_quick_workflow",
+            articles,
+            found(8),
+            stand_ins={
+                "_wikipedia_quick_workflow/Quick-Research-And-Answer": [
+                    {
+                        "title": "Research",
+                        "type": "CustomWorkflow",
+                        "workflowName": "One-Pass-Research",
+                        "workflowUserFolderOverride": researcher,
+                        "scoped_variables": ["Rag-Fast-Endpoint", ""],
+                        "returnToUser": True,
+                    }
+                ],
+                f"{researcher}/Look-Up": says("{agent3Input}"),
+            },
+        ),
+        Prompt(
+            "cookbook-wiki",
+            USER,
+            articles,
+            found(8, "none"),
+            alone=f"{USER}/wikipedia/_DefaultWorkflow",
+            model=f"{USER}:wikipedia",
+        ),
         Prompt("recall", vector, memories, found(40), {"customWorkflow": "Recall"}, alone=f"{vector}/Recall"),
-        Prompt("cookbook-memory", USER, memories, found(40), alone=f"{USER}/memory/_DefaultWorkflow",
-               model=f"{USER}:memory"),
+        Prompt(
+            "cookbook-memory",
+            USER,
+            memories,
+            found(40),
+            alone=f"{USER}/memory/_DefaultWorkflow",
+            model=f"{USER}:memory",
+        ),
     ]
 
 
 # -- the configuration -------------------------------------------------------------------------------------------------
+
 
 def write_configuration(public: Path, prompt: Prompt, target: Target) -> None:
     """A copy of the shipped files, those of ``init`` and of the cookbook, all of whose LLMs are at the address."""
@@ -218,9 +306,17 @@ def write_configuration(public: Path, prompt: Prompt, target: Target) -> None:
         for block in whole_files(read(PROJECT / "Docs/User/cookbook" / f"{name}.md", PROJECT)):
             tree.write(block.value, block.fence.text)
     for file in (tree.configs / "Endpoints").rglob("*.json"):
-        edit(file, {"endpoint": target.url, "apiTypeConfigFileName": target.api_type,
-                    "maxContextTokenSize": target.window, "presetSamplers": {"temperature": 0},
-                    "modelNameToSendToAPI": "", "dontIncludeModel": True})
+        edit(
+            file,
+            {
+                "endpoint": target.url,
+                "apiTypeConfigFileName": target.api_type,
+                "maxContextTokenSize": target.window,
+                "presetSamplers": {"temperature": 0},
+                "modelNameToSendToAPI": "",
+                "dontIncludeModel": True,
+            },
+        )
     edit(tree.configs / "Users" / f"{prompt.user}.json", {**prompt.user_keys, "port": 5000})
     for name, nodes in prompt.stand_ins.items():
         tree.write(f"Workflows/{name}.json", {"nodes": nodes})
@@ -242,12 +338,15 @@ def edit(file: Path, changes: Mapping[str, Any]) -> None:
 def set_free(file: Path) -> None:
     """Take the lists of choices out of a workflow."""
     content = json.loads(file.read_text(encoding="utf-8"))
-    nodes = [{key: value for key, value in node.items() if key not in ("answerChoices", "rememberChoice")}
-             for node in content.get("nodes", ())]
+    nodes = [
+        {key: value for key, value in node.items() if key not in ("answerChoices", "rememberChoice")}
+        for node in content.get("nodes", ())
+    ]
     file.write_text(json.dumps({**content, "nodes": nodes} if nodes else content), encoding="utf-8")
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
+
 
 def answers(prompt: Prompt, cases: Iterable[Case], target: Target) -> Iterator[tuple[Case, str]]:
     """Yield each case with the answer to it."""
@@ -288,13 +387,25 @@ class Results:
     def add(self, prompt: Prompt, case: Case, answer: str, right: bool) -> None:
         if self.file:
             with self.file.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({"prompt": prompt.name, "group": case.group, "language": case.language,
-                                        "right": right, "answer": answer, "messages": case.messages},
-                                       ensure_ascii=False) + "\n")
+                lines.write(
+                    json.dumps(
+                        {
+                            "prompt": prompt.name,
+                            "group": case.group,
+                            "language": case.language,
+                            "right": right,
+                            "answer": answer,
+                            "messages": case.messages,
+                        },
+                        ensure_ascii=False,
+                    )
+                    + "\n"
+                )
 
 
-def measure(prompt: Prompt, every: int, failures: bool, target: Target, seconds: float = math.inf,
-            results: Results = Results()) -> None:
+def measure(
+    prompt: Prompt, every: int, failures: bool, target: Target, seconds: float = math.inf, results: Results = Results()
+) -> None:
     """Ask the cases of a prompt and print a line: how many answers are right, and in each group.
 
     ``seconds``: no further case is asked after these.
@@ -319,19 +430,26 @@ def measure(prompt: Prompt, every: int, failures: bool, target: Target, seconds:
             break
     groups = "  ".join(f"{group} {right[group]}/{count}" for group, count in asked.items())
     total = sum(asked.values())
-    print(f"{prompt.name:16} {sum(right.values()):3} of {total:3}  {sum(right.values()) / total:4.0%}  {groups}  "
-          f"({(time.monotonic() - began) / total:.2f} s each)", flush=True)
+    print(
+        f"{prompt.name:16} {sum(right.values()):3} of {total:3}  {sum(right.values()) / total:4.0%}  {groups}  "
+        f"({(time.monotonic() - began) / total:.2f} s each)",
+        flush=True,
+    )
     if failures:
         print(*misses, sep="\n", flush=True)
 
 
-def measure_memories(name: str, writers: Writers, chosen: set[str], every: int, failures: bool, target: Target,
-                     folder: Path) -> None:
+def measure_memories(
+    name: str, writers: Writers, chosen: set[str], every: int, failures: bool, target: Target, folder: Path
+) -> None:
     """Let a prompt remember discussions, all or those ``chosen``, and print what came of each and of all."""
     public = folder / name
     shutil.rmtree(public / "Configs", ignore_errors=True)
-    write_configuration(public, Prompt(name, writers.user, (), lambda case, answer: False),
-                        dataclasses.replace(target, window=MEMORY_WINDOW))
+    write_configuration(
+        public,
+        Prompt(name, writers.user, (), lambda case, answer: False),
+        dataclasses.replace(target, window=MEMORY_WINDOW),
+    )
     known = [one for one in discussions(writers.kind) if not chosen or one.name in chosen][::every]
     total = Score()
     for discussion, score in Run(writers, public, PATIENCE).scores(known, failures):
@@ -346,19 +464,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True, help="address of the LLM server")
     parser.add_argument("--api-type", default="LlamaCppServer", help="name of its file in Public/Configs/ApiTypes")
-    parser.add_argument("--configs", type=Path, default=PROJECT / "Public" / "Configs",
-                        help="shipped files to measure, such as those of another version")
+    parser.add_argument(
+        "--configs",
+        type=Path,
+        default=PROJECT / "Public" / "Configs",
+        help="shipped files to measure, such as those of another version",
+    )
     parser.add_argument("--every", type=int, default=1, help="ask only each so-many-th case")
-    parser.add_argument("--seconds", type=float, default=math.inf,
-                        help="ask no further case of a prompt after this time (routes and search words)")
-    parser.add_argument("--results", type=Path,
-                        help="file for the answers (routes and search words); those in it are not asked for again")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        help="ask no further case of a prompt after this time (routes and search words)",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="file for the answers (routes and search words); those in it are not asked for again",
+    )
     parser.add_argument("--free", action="store_true", help="hold no answer to a list of choices")
-    parser.add_argument("--held-out", action="store_true",
-                        help="ask cases that no prompt was written with (routes and search words)")
+    parser.add_argument(
+        "--held-out", action="store_true", help="ask cases that no prompt was written with (routes and search words)"
+    )
     parser.add_argument("--failures", action="store_true", help="print the cases that were answered wrongly")
-    parser.add_argument("--keep", type=Path,
-                        help="folder in which discussions are kept; those in it are not made again")
+    parser.add_argument(
+        "--keep", type=Path, help="folder in which discussions are kept; those in it are not made again"
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="prompts to measure (all)")
     options = parser.parse_args()
     known = prompts(options.configs, options.held_out)
@@ -373,8 +504,15 @@ def main() -> None:
         for name, writers in WRITERS.items():
             asked = [one.partition(":") for one in options.names if one.partition(":")[0] == name]
             if asked or not options.names:
-                measure_memories(name, writers, {one for _, _, one in asked if one}, options.every, options.failures,
-                                 target, options.keep or Path(folder))
+                measure_memories(
+                    name,
+                    writers,
+                    {one for _, _, one in asked if one},
+                    options.every,
+                    options.failures,
+                    target,
+                    options.keep or Path(folder),
+                )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Several conversations of a language make a discussion. It goes through the shipp
 messages at a time, as it grew. Then questions are asked in the same discussion, with none of its messages.
 Whether something was kept is a matter of words that must be there, in one of several spellings.
 """
+
 from __future__ import annotations
 
 import json
@@ -27,9 +28,11 @@ MEMORY_WINDOW = 8192
 # A small model that knows nothing may go on until it may write no more, and what was asked for stands at the beginning.
 ANSWER_TOKENS = 120
 # The newest messages belong to no memory.
-CLOSING = {"en": ("Thanks, that's all for now.", "You are welcome!", "See you.", "See you!"),
-           "de": ("Danke, das war alles.", "Gern geschehen!", "Bis bald.", "Bis bald!"),
-           "fr": ("Merci, c'est tout.", "Avec plaisir !", "À bientôt.", "À bientôt !")}
+CLOSING = {
+    "en": ("Thanks, that's all for now.", "You are welcome!", "See you.", "See you!"),
+    "de": ("Danke, das war alles.", "Gern geschehen!", "Bis bald.", "Bis bald!"),
+    "fr": ("Merci, c'est tout.", "Avec plaisir !", "À bientôt.", "À bientôt !"),
+}
 _TAG = re.compile(r"</?[A-Za-z][\w-]*>")
 
 
@@ -86,8 +89,10 @@ class Score:
     def line(self) -> str:
         parts = [f"kept {self.kept}/{self.facts}", f"in the summary {self.summarized}"] if self.facts else []
         if self.lines:
-            parts.append(f"{self.lines} lines: {self.plain} without a fact, {self.wrong} junk, "
-                         f"{self.repeated} repeated, {self.tags} with tags")
+            parts.append(
+                f"{self.lines} lines: {self.plain} without a fact, {self.wrong} junk, "
+                f"{self.repeated} repeated, {self.tags} with tags"
+            )
         if self.questions:
             parts.append(f"answered {self.answered}/{self.questions}")
         return "; ".join(parts) + f" ({self.seconds:.0f} s)"
@@ -95,21 +100,27 @@ class Score:
 
 # -- the cases ---------------------------------------------------------------------------------------------------------
 
+
 def discussions(kind: str) -> list[Discussion]:
     """Return the discussions of a kind: ``memory``, in each language, or ``game``."""
     found = []
     for language in LANGUAGES:
         name = "memory_game" if kind == "game" else f"memory_{language}"
         content = json.loads((CASES / f"{name}.json").read_text(encoding="utf-8"))
-        all_of_it = [Conversation(one["name"], one["messages"], one["keep"], one["leave"], one.get("outdated", ()),
-                                  one["questions"])
-                     for one in content["conversations"] if one.get("language", language) == language]
+        all_of_it = [
+            Conversation(
+                one["name"], one["messages"], one["keep"], one["leave"], one.get("outdated", ()), one["questions"]
+            )
+            for one in content["conversations"]
+            if one.get("language", language) == language
+        ]
         for number, start in enumerate(range(0, len(all_of_it), CONVERSATIONS), start=1):
-            found.append(Discussion(f"{language}-{number}", language, all_of_it[start:start + CONVERSATIONS]))
+            found.append(Discussion(f"{language}-{number}", language, all_of_it[start : start + CONVERSATIONS]))
     return found
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------
+
 
 def has(text: str, wanted: str) -> bool:
     """Return whether a text has one of the spellings in ``wanted``, at the beginning of a word."""
@@ -123,8 +134,11 @@ def holds(text: str, fact: Sequence[str]) -> bool:
 
 
 def is_junk(line: str, conversations: Sequence[Conversation]) -> bool:
-    return any(any(has(line, text) for text in one.leave)
-               or any(has(line, old) and not has(line, new) for old, new in one.outdated) for one in conversations)
+    return any(
+        any(has(line, text) for text in one.leave)
+        or any(has(line, old) and not has(line, new) for old, new in one.outdated)
+        for one in conversations
+    )
 
 
 def judge(discussion: Discussion, memories: Sequence[str], summary: str) -> Score:
@@ -133,17 +147,27 @@ def judge(discussion: Discussion, memories: Sequence[str], summary: str) -> Scor
     lines = [line for line in everything.splitlines() if line.strip()]
     kept = [holds(everything, fact) for fact in facts]
     return Score(
-        facts=len(facts), kept=sum(kept), summarized=sum(holds(summary, fact) for fact in facts), lines=len(lines),
+        facts=len(facts),
+        kept=sum(kept),
+        summarized=sum(holds(summary, fact) for fact in facts),
+        lines=len(lines),
         plain=sum(not any(has(line, part) for fact in facts for part in fact) for line in lines),
         tags=sum(_TAG.search(line) is not None for line in lines),
-        repeated=sum(clean_memory(memory, (), memories[max(0, number - 2):number]) != memory
-                     for number, memory in enumerate(memories)),
+        repeated=sum(
+            clean_memory(memory, (), memories[max(0, number - 2) : number]) != memory
+            for number, memory in enumerate(memories)
+        ),
         wrong=sum(is_junk(line, discussion.conversations) for line in lines),
-        misses=[f"{discussion.name}: not kept: {' + '.join(fact)}" for fact, there in zip(facts, kept, strict=True)
-                if not there])
+        misses=[
+            f"{discussion.name}: not kept: {' + '.join(fact)}"
+            for fact, there in zip(facts, kept, strict=True)
+            if not there
+        ],
+    )
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Writers:
@@ -166,10 +190,12 @@ class Writers:
 
 WRITERS = {
     "remember": Writers("me", "me/memory/_DefaultWorkflow", "me:memory"),
-    "remember-game": Writers("_example_game_bot_with_file_memory", "_example_game_bot_with_file_memory/Game",
-                             kind="game", left_alone=4),
-    "remember-vector": Writers("_example_assistant_with_vector_memory",
-                               "_example_assistant_with_vector_memory/Assistant", left_alone=4),
+    "remember-game": Writers(
+        "_example_game_bot_with_file_memory", "_example_game_bot_with_file_memory/Game", kind="game", left_alone=4
+    ),
+    "remember-vector": Writers(
+        "_example_assistant_with_vector_memory", "_example_assistant_with_vector_memory/Assistant", left_alone=4
+    ),
 }
 
 
@@ -183,7 +209,7 @@ def write_workflow(configs: Path, writers: Writers) -> None:
     file.write_text(json.dumps(content), encoding="utf-8")
     ready = {"title": "Ready", "type": "StaticResponse", "content": "ready", "returnToUser": True}
     folder = configs / "Workflows" / writers.workflow.split("/")[0]
-    (folder / "_Remember.json").write_text(json.dumps({"nodes": [*nodes[answer + 1:], ready]}), encoding="utf-8")
+    (folder / "_Remember.json").write_text(json.dumps({"nodes": [*nodes[answer + 1 :], ready]}), encoding="utf-8")
     user = configs / "Users" / f"{writers.user}.json"
     settings = json.loads(user.read_text(encoding="utf-8"))
     user.write_text(json.dumps({**settings, "port": 5000}), encoding="utf-8")
@@ -204,8 +230,10 @@ class Run:
         write_workflow(self._public / "Configs", self._writers)
         stored = self._public / "DiscussionIds"
         arguments = ("--PublicDirectory", self._public, "--User")
-        with (Launcher("run_waitress.py", *arguments, "remembering") as remembering,
-              Launcher("run_waitress.py", *arguments, self._writers.user) as answering):
+        with (
+            Launcher("run_waitress.py", *arguments, "remembering") as remembering,
+            Launcher("run_waitress.py", *arguments, self._writers.user) as answering,
+        ):
             for discussion in chosen:
                 began = time.monotonic()
                 if not (stored / discussion.name).is_dir():
@@ -227,8 +255,15 @@ class Run:
     def _judged(self, discussion: Discussion, folder: Path, shown: bool) -> Score:
         memories, summary = stored_texts(folder)
         if shown:
-            print(*(f"  [{discussion.name}] {line}" for memory in [*memories, f"SUMMARY: {summary}"]
-                    for line in memory.splitlines()), sep="\n", flush=True)
+            print(
+                *(
+                    f"  [{discussion.name}] {line}"
+                    for memory in [*memories, f"SUMMARY: {summary}"]
+                    for line in memory.splitlines()
+                ),
+                sep="\n",
+                flush=True,
+            )
         return judge(discussion, memories, summary)
 
     def _ask(self, server: Launcher, discussion: Discussion, score: Score) -> None:
@@ -241,10 +276,15 @@ class Run:
 
     def _send(self, server: Launcher, discussion: Discussion, texts: Sequence[str], model: str) -> str:
         messages = [{"role": "system", "content": f"[DiscussionId]{discussion.name}[/DiscussionId]"}]
-        messages += [{"role": "assistant" if number % 2 else "user", "content": text}
-                     for number, text in enumerate(texts)]
-        response = server.request("POST", "/v1/chat/completions",
-                                  {"model": model, "messages": messages, "stream": False}, timeout=self._patience)
+        messages += [
+            {"role": "assistant" if number % 2 else "user", "content": text} for number, text in enumerate(texts)
+        ]
+        response = server.request(
+            "POST",
+            "/v1/chat/completions",
+            {"model": model, "messages": messages, "stream": False},
+            timeout=self._patience,
+        )
         if response.status != 200:
             raise SystemExit(f"{discussion.name}: {response.error}\n{server.output()[-3000:]}")
         return response.text
@@ -257,6 +297,8 @@ def stored_texts(folder: Path) -> tuple[list[str], str]:
         with closing(sqlite3.connect(database)) as connection:
             rows = connection.execute("SELECT memory_text FROM memories ORDER BY id").fetchall()
         return [row[0] for row in rows], document.read_text(encoding="utf-8") if document.is_file() else ""
-    texts = [[pair["text_block"] for pair in json.loads(file.read_text(encoding="utf-8"))] if file.is_file() else []
-             for file in (folder / "memories.json", folder / "chat_summary.json")]
+    texts = [
+        [pair["text_block"] for pair in json.loads(file.read_text(encoding="utf-8"))] if file.is_file() else []
+        for file in (folder / "memories.json", folder / "chat_summary.json")
+    ]
     return texts[0], "\n".join(texts[1])

@@ -7,6 +7,7 @@ Each pair starts a server with ``--console off`` and one that records, and sends
 some to the other in turns, so that a change of the machine's speed concerns both. The rows are those of
 ``benchmarks/budget.py``; those with answers of two lengths say what a token costs. Linux only.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -55,8 +56,9 @@ class Server:
     def __init__(self, folder: Path, words: Sequence[str]) -> None:
         self._backend = SteppedBackend()
         tree = write_configuration(folder / "Public", self._backend.url)
-        self._launcher = Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency",
-                                  "0", *words)
+        self._launcher = Launcher(
+            "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", *words
+        )
 
     def __enter__(self) -> Server:
         self._launcher.__enter__()
@@ -90,23 +92,29 @@ def seconds_for(servers: Sequence[Server], workload: Workload, requests: int, in
 
 def measure(words: Sequence[str], row: str, requests: int) -> list[float]:
     """Return the microseconds of a request, or of a token, of one row: without the console, and with it."""
-    with tempfile.TemporaryDirectory(prefix="recording-", ignore_cleanup_errors=True) as folder, \
-            Server(Path(folder, "off"), OFF) as off, Server(Path(folder, "on"), words) as on:
+    with (
+        tempfile.TemporaryDirectory(prefix="recording-", ignore_cleanup_errors=True) as folder,
+        Server(Path(folder, "off"), OFF) as off,
+        Server(Path(folder, "on"), words) as on,
+    ):
         short, *longer = ROWS[row]
         seconds = seconds_for((off, on), short, requests)
         if not longer:
             return [one / requests * MICROSECONDS for one in seconds]
         tokens = requests * (longer[0].tokens - short.tokens)
-        return [(more - one) / tokens * MICROSECONDS
-                for one, more in zip(seconds, seconds_for((off, on), longer[0], requests), strict=True)]
+        return [
+            (more - one) / tokens * MICROSECONDS
+            for one, more in zip(seconds, seconds_for((off, on), longer[0], requests), strict=True)
+        ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--requests", type=int, default=3000)
-    parser.add_argument("--only", default=",".join(("nonstream", "stream20", "flat", "think", "chain20",
-                                                    "history2000")))
+    parser.add_argument(
+        "--only", default=",".join(("nonstream", "stream20", "flat", "think", "chain20", "history2000"))
+    )
     options = parser.parse_args()
     print(f"{'row':<12} {'mode':<6} {'off':>10} {'on':>10} {'more':>10}   microseconds, medians of {options.pairs}")
     for row in options.only.split(","):

@@ -9,6 +9,7 @@ A room is a folder of ``Middleware``, or of ``Middleware/addons``; the three tha
 The limit is 2 % above what is recorded in ``benchmarks/size.json``, and at least 30 lines. ``--root`` measures another
 checkout, with the figures that are recorded there.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -97,21 +98,30 @@ def failures(recorded: Mapping[str, int], measured: Mapping[str, Size]) -> list[
         if room not in recorded:
             found.append(f"{room}: {size.code} lines of code, and no row in {RECORDED}")
         elif size.code > (limit := limit_of(recorded[room])):
-            found.append(f"{room}: {size.code} lines of code, {size.code - limit} above the limit of {limit}; "
-                         f"{recorded[room]} are recorded")
+            found.append(
+                f"{room}: {size.code} lines of code, {size.code - limit} above the limit of {limit}; "
+                f"{recorded[room]} are recorded"
+            )
     return found
 
 
 def shrunk(recorded: Mapping[str, int], measured: Mapping[str, Size]) -> list[str]:
     """Return a line for each room that is smaller than recorded, or gone."""
-    return [f"{room}: {measured.get(room, Size()).code} lines of code, {lines} are recorded"
-            for room, lines in recorded.items() if measured.get(room, Size()).code < lines]
+    return [
+        f"{room}: {measured.get(room, Size()).code} lines of code, {lines} are recorded"
+        for room, lines in recorded.items()
+        if measured.get(room, Size()).code < lines
+    ]
 
 
 def updated(recorded: Mapping[str, int], measured: Mapping[str, Size]) -> dict[str, int]:
     """Return the figures to record. Growth within the limit is not taken over: many small steps need a reason, too."""
-    return {room: recorded[room] if room in recorded and recorded[room] <= size.code <= limit_of(recorded[room])
-            else size.code for room, size in measured.items()}
+    return {
+        room: recorded[room]
+        if room in recorded and recorded[room] <= size.code <= limit_of(recorded[room])
+        else size.code
+        for room, size in measured.items()
+    }
 
 
 def load(path: Path) -> dict[str, int]:
@@ -136,8 +146,13 @@ def show(recorded: Mapping[str, int], measured: Mapping[str, Size]) -> None:
 def markdown(measured: Mapping[str, Size]) -> str:
     """Return the table of rooms."""
     rows = [*measured.items(), ("**sum**", sum(measured.values(), Size()))]
-    return "\n".join(["| Room | Lines | Pure code | Files |", "|---|--:|--:|--:|",
-                      *("| {} | {:,} | {:,} | {} |".format(room, *astuple(size)) for room, size in rows)])
+    return "\n".join(
+        [
+            "| Room | Lines | Pure code | Files |",
+            "|---|--:|--:|--:|",
+            *("| {} | {:,} | {:,} | {} |".format(room, *astuple(size)) for room, size in rows),
+        ]
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -169,12 +184,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = failures(recorded, measured)
     if options.check and failed:
         print("\n".join(["TOO LARGE:", *failed]))
-        print(f"Take as many lines out of the room, or run {UPDATE} in the commit that grows it, and give the reason "
-              "in the commit's body.")
+        print(
+            f"Take as many lines out of the room, or run {UPDATE} in the commit that grows it, and give the reason "
+            "in the commit's body."
+        )
         return 1
     if options.check and (smaller := shrunk(recorded, measured)):
-        print("\n".join(["Smaller than recorded; this can grow again unnoticed until it is recorded with", UPDATE,
-                         *smaller]))
+        print(
+            "\n".join(
+                ["Smaller than recorded; this can grow again unnoticed until it is recorded with", UPDATE, *smaller]
+            )
+        )
     return 0
 
 

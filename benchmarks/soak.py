@@ -13,6 +13,7 @@ The memory of a server settles in the course of minutes, as the C library sets s
 worked: judge it by ten minutes. Two are enough for threads and descriptors. Where memory grows for longer, set
 GLIBC_TUNABLES=glibc.malloc.tcache_count=0 and MALLOC_ARENA_MAX=2 (Linux): what still grows then is a leak.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -72,8 +73,10 @@ def look(server: Launcher) -> Figures:
     assert server.process is not None
     figures = figures_of(server.process.pid)
     if figures is None:
-        raise SystemExit(f"{server.script} has ended, or nothing can be known of it here (try: pip install psutil):\n"
-                         + server.output()[-2000:])
+        raise SystemExit(
+            f"{server.script} has ended, or nothing can be known of it here (try: pip install psutil):\n"
+            + server.output()[-2000:]
+        )
     return figures
 
 
@@ -83,8 +86,11 @@ def at_rest(server: Launcher) -> Figures:
     deadline = time.monotonic() + REST_SECONDS
     while time.monotonic() < deadline:
         time.sleep(1.5)
-        server.request("POST", "/v1/chat/completions", {"model": f"{USERS[0]}:Echo", "messages": [
-            {"role": "user", "content": "Hello"}]})
+        server.request(
+            "POST",
+            "/v1/chat/completions",
+            {"model": f"{USERS[0]}:Echo", "messages": [{"role": "user", "content": "Hello"}]},
+        )
         time.sleep(0.5)
         looks.append(look(server))
         if len({tuple(figures.held.items()) for figures in looks[-QUIET_LOOKS:]}) == 1 and len(looks) > QUIET_LOOKS:
@@ -106,9 +112,11 @@ def soak(server: Launcher, clients: Clients, seconds: float) -> list[Sample]:
 
 def report(sample: Sample, clients: Clients) -> None:
     at, figures = sample
-    print(f"{at:6.0f} s  RSS {figures.rss:7} kB  USS {figures.uss:7} kB  threads {figures.threads:4}  "
-          f"descriptors {figures.descriptors:4}  done {sum(clients.done.values()):6}  failures {clients.failures}",
-          flush=True)
+    print(
+        f"{at:6.0f} s  RSS {figures.rss:7} kB  USS {figures.uss:7} kB  threads {figures.threads:4}  "
+        f"descriptors {figures.descriptors:4}  done {sum(clients.done.values()):6}  failures {clients.failures}",
+        flush=True,
+    )
 
 
 def growth(samples: Sequence[Sample], memory_bound: float, warm: bool) -> list[str]:
@@ -131,8 +139,11 @@ def growth(samples: Sequence[Sample], memory_bound: float, warm: bool) -> list[s
 def kept(before: Figures, after: Figures) -> list[str]:
     """Print what is held at rest; returns what has become more."""
     print(f"at rest      before: {before}\n             after:  {after}")
-    return [f"{name} at rest: {before.held[name]} before, {count} after"
-            for name, count in after.held.items() if count > before.held[name]]
+    return [
+        f"{name} at rest: {before.held[name]} before, {count} after"
+        for name, count in after.held.items()
+        if count > before.held[name]
+    ]
 
 
 def verdict(clients: Clients, troubles: Sequence[str]) -> int:
@@ -150,8 +161,17 @@ def main(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder, backend_process() as url:
         tree = soak_tree(Path(folder) / "Public", url)
         users = [argument for user in USERS for argument in ("--User", user)]
-        with Launcher(options.launcher, "--PublicDirectory", tree.public, *users, "--concurrency", "0",
-                      "--file-logging", "--LoggingDirectory", Path(folder) / "logs") as server:
+        with Launcher(
+            options.launcher,
+            "--PublicDirectory",
+            tree.public,
+            *users,
+            "--concurrency",
+            "0",
+            "--file-logging",
+            "--LoggingDirectory",
+            Path(folder) / "logs",
+        ) as server:
             clients = Clients(server.port, options.streams, options.rate)
             clients.start()
             time.sleep(options.warm_up)
@@ -160,8 +180,9 @@ def main(options: argparse.Namespace) -> int:
             samples = soak(server, clients, options.minutes * 60)
             after = at_rest(server)
             print(f"{options.launcher}, {options.minutes:g} minutes, {options.streams} clients")
-            return verdict(clients, [*growth(samples, options.bound, options.warm_up >= LONG_WARM_UP),
-                                     *kept(before, after)])
+            return verdict(
+                clients, [*growth(samples, options.bound, options.warm_up >= LONG_WARM_UP), *kept(before, after)]
+            )
 
 
 def arguments() -> argparse.Namespace:
@@ -169,8 +190,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (10)")
     parser.add_argument("--warm-up", type=float, default=15.0, help="seconds before the first look (15)")
     parser.add_argument("--rate", type=float, default=0.0, help="requests per second, at most (as many as it answers)")
-    parser.add_argument("--bound", type=float, default=MEMORY_BOUND,
-                        help=f"kB per minute by which resident memory may grow ({MEMORY_BOUND:g})")
+    parser.add_argument(
+        "--bound",
+        type=float,
+        default=MEMORY_BOUND,
+        help=f"kB per minute by which resident memory may grow ({MEMORY_BOUND:g})",
+    )
     parser.add_argument("--streams", type=int, default=10, help="how many clients at a time (10)")
     parser.add_argument("--launcher", choices=LAUNCHERS, default=LAUNCHERS[0], help=f"which ({LAUNCHERS[0]})")
     return parser.parse_args()

@@ -3,6 +3,7 @@
 The LLM server repeats the last message token by token, answers memory nodes so that memories are really made, and
 fails in turn in every way it knows where a workflow asks for it.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -35,10 +36,15 @@ USERS = (USER, SEARCHER)
 TOKEN_SECONDS = 0.02
 _NODE = re.compile(rb"node:([\w-]+)")
 _FAILURES = (
-    status_reply(400), status_reply(404), status_reply(503), Reply(drop=BEFORE_STATUS),
-    Reply(drop=BEFORE_STATUS, reset=True), Reply(body=b"<html>no JSON</html>"),
+    status_reply(400),
+    status_reply(404),
+    status_reply(503),
+    Reply(drop=BEFORE_STATUS),
+    Reply(drop=BEFORE_STATUS, reset=True),
+    Reply(body=b"<html>no JSON</html>"),
     sse_reply([{"error": {"message": "scripted"}}]),
-    sse_reply([chat_chunk({"content": "Once "})], drop=AFTER_PIECES, reset=True))
+    sse_reply([chat_chunk({"content": "Once "})], drop=AFTER_PIECES, reset=True),
+)
 
 
 class SoakBackend(MemoryBackend):
@@ -63,7 +69,7 @@ class SoakBackend(MemoryBackend):
 def _echo(text: str, stream: bool, slowly: bool) -> Reply:
     if not stream:
         return chat_reply(text, header_delay=0.5 if slowly else 0.1)
-    return chat_stream_reply([text[i:i + 4] for i in range(0, len(text), 4)], delay=TOKEN_SECONDS)
+    return chat_stream_reply([text[i : i + 4] for i in range(0, len(text), 4)], delay=TOKEN_SECONDS)
 
 
 def soak_tree(public: Path, url: str) -> ConfigTree:

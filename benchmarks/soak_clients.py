@@ -1,4 +1,5 @@
 """The clients of ``benchmarks/soak.py``: each does one thing after the other, and checks what it hears."""
+
 from __future__ import annotations
 
 import http.client
@@ -84,13 +85,22 @@ class Client:
     def __init__(self, port: int, seed: int, numbers: itertools.count[int]) -> None:
         self._port, self._numbers, self.chance = port, numbers, random.Random(seed)
         self.actions: dict[str, tuple[Callable[[], None], int]] = {
-            "streams": (self.stream, 20), "whole answers": (self.whole, 14), "left in mid-answer": (self.leave, 14),
-            "left while waiting": (self.leave_early, 5), "stopped by id": (self.stop, 6),
-            "nested workflows": (self.nested, 7), "background nodes": (self.background, 6),
-            "background nodes stopped by id": (self.stop_background, 3), "retries": (self.retry, 5),
-            "workflow locks": (self.lock, 5), "kept conversations": (self.kept_talk, 4),
-            "new conversations": (self.new_talk, 3), "memories recalled": (self.recall, 3),
-            "errors of the back-end": (self.failing, 3), "bad requests": (self.bad, 2)}
+            "streams": (self.stream, 20),
+            "whole answers": (self.whole, 14),
+            "left in mid-answer": (self.leave, 14),
+            "left while waiting": (self.leave_early, 5),
+            "stopped by id": (self.stop, 6),
+            "nested workflows": (self.nested, 7),
+            "background nodes": (self.background, 6),
+            "background nodes stopped by id": (self.stop_background, 3),
+            "retries": (self.retry, 5),
+            "workflow locks": (self.lock, 5),
+            "kept conversations": (self.kept_talk, 4),
+            "new conversations": (self.new_talk, 3),
+            "memories recalled": (self.recall, 3),
+            "errors of the back-end": (self.failing, 3),
+            "bad requests": (self.bad, 2),
+        }
 
     def choose(self) -> tuple[str, Callable[[], None]]:
         names = list(self.actions)

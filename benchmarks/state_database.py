@@ -7,6 +7,7 @@
 PostgreSQL of Debian's package is started with its ordinary settings, on the same machine and disk. Linux only.
 ``benchmarks/README.md`` says what the rows mean.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -44,9 +45,17 @@ TOKENS_OF_AN_ANSWER = 1000
 TURN_MESSAGES = 12
 WARM_TURNS = 8
 # What makes the server of the tests an ordinary one again.
-ORDINARY = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "wal_level": "replica",
-            "max_wal_senders": "10", "shared_buffers": "128MB", "max_connections": "100", "autovacuum": "on",
-            "jit": "on"}
+ORDINARY = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "wal_level": "replica",
+    "max_wal_senders": "10",
+    "shared_buffers": "128MB",
+    "max_connections": "100",
+    "autovacuum": "on",
+    "jit": "on",
+}
 QUIET_SECONDS = 0.3
 NAME_WIDTH = 48
 NO_GATE, GATE = ("--concurrency", "0"), ("--concurrency", "4")
@@ -78,8 +87,10 @@ class Row:
     def __str__(self) -> str:
         figures = ("" if figure is None else f"{figure:.4g}" for figure in (self.files, self.database))
         limit = "" if self.budget is None else f"{'>=' if self.at_least else '<='} {self.budget:g}"
-        return (f"{self.name:{NAME_WIDTH}} {next(figures):>9} {next(figures):>9} {self.value:>+9.3g} {self.unit:6} "
-                f"{limit:>9}{'' if self.is_within else '   OVER'}")
+        return (
+            f"{self.name:{NAME_WIDTH}} {next(figures):>9} {next(figures):>9} {self.value:>+9.3g} {self.unit:6} "
+            f"{limit:>9}{'' if self.is_within else '   OVER'}"
+        )
 
 
 def difference(name: str, figures: Sequence[float], budget: float | None, unit: str) -> Row:
@@ -113,13 +124,22 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.tree = memory_tree(self.folder / "Public", self.backend, vector=False)
-        answer = llm_node("answer", returnToUser=True, addDiscussionIdTimestampsForLLM=True,
-                          systemPrompt="node:answer <{agent1Output}|{agent2Output}>")
+        answer = llm_node(
+            "answer",
+            returnToUser=True,
+            addDiscussionIdTimestampsForLLM=True,
+            systemPrompt="node:answer <{agent1Output}|{agent2Output}>",
+        )
         self.tree.shared("Answer", llm_node("answer", returnToUser=True))
         self.tree.shared("Tokens", llm_node("tokens", returnToUser=True))
         # The answer comes last, so that a client that has it has waited for everything.
-        self.tree.shared("Turn", {"type": "GetCurrentMemoryFromFile"}, {"type": "GetCurrentSummaryFromFile"},
-                         child_node("Remember"), answer)
+        self.tree.shared(
+            "Turn",
+            {"type": "GetCurrentMemoryFromFile"},
+            {"type": "GetCurrentSummaryFromFile"},
+            child_node("Remember"),
+            answer,
+        )
 
     def times(self, usual: int) -> int:
         return max(2, round(usual * self.share))
@@ -129,12 +149,15 @@ class Bench:
 
     def pair(self, stack: contextlib.ExitStack, *words: str) -> tuple[Launcher, Launcher]:
         """Return a server with files, and one with a database."""
-        files, database = (stack.enter_context(Launcher("run_waitress.py", *self.words(*words, *where)))
-                           for where in ((), ("--database", self.postgres.new_database())))
+        files, database = (
+            stack.enter_context(Launcher("run_waitress.py", *self.words(*words, *where)))
+            for where in ((), ("--database", self.postgres.new_database()))
+        )
         return files, database
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
+
 
 def plain() -> dict[str, Any]:
     return {"model": "Answer", "messages": [{"role": "user", "content": "Hello"}], "stream": False}
@@ -170,6 +193,7 @@ def counted(bench: Bench, *words: str) -> Iterator[Callable[[dict[str, Any]], in
     url = bench.postgres.new_database()
     log = StatementLog(bench.postgres, url)
     with Launcher("run_waitress.py", *bench.words(*words, "--database", url)) as server:
+
         def count(body: dict[str, Any]) -> int:
             for _ in range(WARM_TURNS):
                 ask(server, body)
@@ -188,6 +212,7 @@ def counted(bench: Bench, *words: str) -> Iterator[Callable[[dict[str, Any]], in
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
+
 
 def starts(bench: Bench) -> Iterator[Row]:
     seconds: list[list[float]] = [[], []]
@@ -217,8 +242,9 @@ def resident(pid: int) -> int:
 def requests(bench: Bench) -> Iterator[Row]:
     for name, words, budget, most in (("gate on", GATE, 3, 3), ("no gate", NO_GATE, None, 0)):
         with contextlib.ExitStack() as stack:
-            yield difference(f"request, {name}: p50", medians(bench.pair(stack, *words), plain(), bench.times(600)),
-                             budget, "ms")
+            yield difference(
+                f"request, {name}: p50", medians(bench.pair(stack, *words), plain(), bench.times(600)), budget, "ms"
+            )
         with counted(bench, *words) as count:
             found = count(plain())
             yield Row(f"request, {name}: statements", found, most, None, found)
@@ -242,9 +268,14 @@ def stops(bench: Bench) -> Iterator[Row]:
         backend = stack.enter_context(Backend())
         backend.replies.update(single=stuck("Once ", "upon ", "a "))
         tree = standard_tree(bench.folder / "Stops", backend.url)
-        one, two = (stack.enter_context(Launcher(
-            "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, *NO_GATE, "--database", url))
-            for _ in range(2))
+        one, two = (
+            stack.enter_context(
+                Launcher(
+                    "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, *NO_GATE, "--database", url
+                )
+            )
+            for _ in range(2)
+        )
         for number in range(1, bench.times(60) + 1):
             fields = OPENAI_CHAT.body(backend.hello, model="Single", stream=True)
             with Exchange(two.port, OPENAI_CHAT, fields) as exchange:
@@ -257,13 +288,15 @@ def stops(bench: Bench) -> Iterator[Row]:
                 milliseconds.append((call.ended_at - began) * 1000)
     half = statistics.median(milliseconds)
     yield Row(f"stop on another worker, {len(milliseconds)}: p50", half, 30, None, half, "ms")
-    yield Row(f"stop on another worker, {len(milliseconds)}: worst", max(milliseconds), 250, None, max(milliseconds),
-              "ms")
+    yield Row(
+        f"stop on another worker, {len(milliseconds)}: worst", max(milliseconds), 250, None, max(milliseconds), "ms"
+    )
 
 
 def searches(bench: Bench) -> Iterator[Row]:
     from Middleware.addons.postgres.memory_rows import PostgresMemories
     from Middleware.addons.postgres.stored_discussions import DiscussionName, claim
+
     memories = bench.times(MEMORIES)
     path, name = str(bench.folder / "vector_memory.db"), DiscussionName("", "", "bench")
     memory_search.make(path, memories)
@@ -300,8 +333,12 @@ def searches(bench: Bench) -> Iterator[Row]:
 
 def tokens(bench: Bench) -> Iterator[Row]:
     workload = Workload("Plain", 4000, stream=True)
-    with recording.Server(bench.folder / "Files", recording.OFF) as files, recording.Server(
-            bench.folder / "Database", (*recording.OFF, "--database", bench.postgres.new_database())) as database:
+    with (
+        recording.Server(bench.folder / "Files", recording.OFF) as files,
+        recording.Server(
+            bench.folder / "Database", (*recording.OFF, "--database", bench.postgres.new_database())
+        ) as database,
+    ):
         seconds = recording.seconds_for((files, database), workload, bench.times(100), in_turn=1)
     off, on = (one / (bench.times(100) * workload.tokens) * 1_000_000 for one in seconds)
     yield Row("CPU of a streamed token, us", on / off, 1.03, off, on, "x")
@@ -352,8 +389,9 @@ class Clients:
 @contextlib.contextmanager
 def workers(bench: Bench, count: int, *words: str) -> Iterator[tuple[Launcher, list[int]]]:
     """A server of so many workers on a new database, and their process ids."""
-    with Launcher("run_waitress.py", *bench.words(
-            *words, "--workers", str(count), "--database", bench.postgres.new_database())) as server:
+    with Launcher(
+        "run_waitress.py", *bench.words(*words, "--workers", str(count), "--database", bench.postgres.new_database())
+    ) as server:
         ends = time.monotonic() + 120
         # A single one has no line of its own.
         while count > 1 and server.output().count(" serves\n") < count:
@@ -412,10 +450,18 @@ def second(bench: Bench) -> Iterator[Row]:
 
 
 ROWS: dict[str, Callable[[Bench], Iterator[Row]]] = {
-    "start": starts, "request": requests, "turn": turns, "stop": stops, "search": searches, "token": tokens,
-    "second": second}
+    "start": starts,
+    "request": requests,
+    "turn": turns,
+    "stop": stops,
+    "search": searches,
+    "token": tokens,
+    "second": second,
+}
 LIMITS: dict[str, Callable[[Bench], Iterator[str]]] = {
-    "workers": state_limits.several_workers, "statements": state_limits.statements}
+    "workers": state_limits.several_workers,
+    "statements": state_limits.statements,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ TRIES stops (5 unless told) of each kind of client in each phase, with each serv
 ``--launcher`` and ``--phase`` choose some by part of their name. ``--write`` puts the table into
 ``Docs/Developer/stop-latency.md``; only a complete one can be written.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -46,23 +47,31 @@ def markdown(table: Table) -> str:
     parts = [_part(table, [client for client in CLIENTS if client.deletes == deletes]) for deletes in (False, True)]
     times = [cell.seconds * 1000 for cells in table.values() for cell in cells if cell.seconds is not None]
     overall = f"Of all {len(times)} stops: median {statistics.median(times):.0f} ms, longest {max(times):.0f} ms."
-    return (f"The client closes its connection:\n\n{parts[0]}\n\n"
-            f"The client sends `DELETE` with the id of its streamed request:\n\n{parts[1]}\n\n{overall}")
+    return (
+        f"The client closes its connection:\n\n{parts[0]}\n\n"
+        f"The client sends `DELETE` with the id of its streamed request:\n\n{parts[1]}\n\n{overall}"
+    )
 
 
 def _part(table: Table, clients: Sequence[Client]) -> str:
     phases = list(dict.fromkeys(cell.phase.name for cells in table.values() for cell in cells))
     columns = [(script, client) for script in table for client in clients]
-    heads = [f"{NAMES[script]}, {client.front.removesuffix(' chat')}"
-             f"{'' if client.deletes else ', stream' if client.stream else ', whole'}" for script, client in columns]
+    heads = [
+        f"{NAMES[script]}, {client.front.removesuffix(' chat')}"
+        f"{'' if client.deletes else ', stream' if client.stream else ', whole'}"
+        for script, client in columns
+    ]
     rows = [["Phase", *heads], ["---", *["---:"] * len(columns)]]
     rows += [[name, *(_median(table[script], name, client) for script, client in columns)] for name in phases]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _median(cells: Sequence[Cell], phase: str, client: Client) -> str:
-    times = [cell.seconds for cell in cells
-             if cell.phase.name == phase and cell.client == client and cell.seconds is not None]
+    times = [
+        cell.seconds
+        for cell in cells
+        if cell.phase.name == phase and cell.client == client and cell.seconds is not None
+    ]
     return f"{statistics.median(times) * 1000:.0f}" if times else "-"
 
 
@@ -82,8 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.write and (options.launcher or options.phase):
         parser.error("--write needs all launchers and phases")
-    table = measure([script for script in NAMES if options.launcher in script],
-                    [phase for phase in PHASES if options.phase in phase.name], options.tries)
+    table = measure(
+        [script for script in NAMES if options.launcher in script],
+        [phase for phase in PHASES if options.phase in phase.name],
+        options.tries,
+    )
     text = markdown(table)
     print(text)
     failed = any(cell.problem for cells in table.values() for cell in cells)

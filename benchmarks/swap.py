@@ -9,6 +9,7 @@ time, each with a server of its own; they mostly sleep.
 
 Exit status 1: a cell changes the model more often than its limit.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -44,8 +45,14 @@ TOLERANCE = 0.1
 
 # Seconds of each kind of call: to its first token, and from there to its end.
 CALLS: Mapping[str, tuple[float, float]] = {
-    "route": (0.7, 0.3), "answer": (1.0, 8.0), "draft": (1.0, 8.0), "think": (1.0, 4.0), "words": (0.7, 0.3),
-    "memory": (2.0, 4.0), "task": (1.0, 1.0)}
+    "route": (0.7, 0.3),
+    "answer": (1.0, 8.0),
+    "draft": (1.0, 8.0),
+    "think": (1.0, 4.0),
+    "words": (0.7, 0.3),
+    "memory": (2.0, 4.0),
+    "task": (1.0, 1.0),
+}
 TITLE = '### Task:\nGenerate a title. {{ "title": "x" }} JSON\n### Chat History:\n<chat_history>\n{}\n</chat_history>'
 TASKS = {name: TITLE.replace("title", name) for name in ("title", "tags", "follow_ups")}
 MEMORY_EVERY = 5
@@ -68,7 +75,8 @@ ROWS = {
     "router": Row("router", "Router", (1.30, 0.02)),
     "code": Row("chat and code models, small router", "Code", (1.50, 0.46)),
     "vector": Row("vector assistant, three models", "Vector", (2.21, 1.13)),
-    "six": Row("`me:assistant`, 6 people", "Assistant", (0.75, 0.01), people=6)}
+    "six": Row("`me:assistant`, 6 people", "Assistant", (0.75, 0.01), people=6),
+}
 
 
 class Column(NamedTuple):
@@ -79,12 +87,15 @@ class Column(NamedTuple):
 
 
 COLUMNS = {
-    "one": Column("without keys, `--concurrency` 1", 1), "any": Column("without keys, 0", 0),
+    "one": Column("without keys, `--concurrency` 1", 1),
+    "any": Column("without keys, 0", 0),
     "rules": Column("`swapGroup`", 0, queued=True),
-    "stand-in": Column("with `swapStandIn`", 0, queued=True, stand_in=True)}
+    "stand-in": Column("with `swapStandIn`", 0, queued=True, stand_in=True),
+}
 
 
 # -- the LLM server ---------------------------------------------------------------------------------------------------
+
 
 class SwapBackend(StubBackend):
     """A server that holds one model. ``swaps`` counts the models that it has loaded after the first."""
@@ -112,17 +123,22 @@ class SwapBackend(StubBackend):
         text = "CODE" if "[code]" in request.body.decode() else "CHAT"
         if not body.get("stream"):
             return chat_reply(text, header_delay=first + rest)
-        events = [sse_event(chat_chunk({"role": "assistant", "content": text})), sse_event(chat_chunk({}, "stop")),
-                  sse_event("[DONE]")]
-        return Reply(pieces=events, header_delay=first, delays=[0.0, rest, 0.0],
-                     headers={"Content-Type": "text/event-stream"})
+        events = [
+            sse_event(chat_chunk({"role": "assistant", "content": text})),
+            sse_event(chat_chunk({}, "stop")),
+            sse_event("[DONE]"),
+        ]
+        return Reply(
+            pieces=events, header_delay=first, delays=[0.0, rest, 0.0], headers={"Content-Type": "text/event-stream"}
+        )
 
     def _begin(self, model: str, request: RecordedRequest) -> None:
         """Wait for a place and for the model, first come, first served."""
         with self._changed:
             self._line.append(request)
-            while not (self._line[0] is request and self._running < PLACES
-                       and (model == self._loaded or not self._running)):
+            while not (
+                self._line[0] is request and self._running < PLACES and (model == self._loaded or not self._running)
+            ):
                 self._changed.wait(0.05)
                 if request.client_left:
                     self._line.remove(request)
@@ -149,13 +165,17 @@ def _kind(body: Mapping[str, Any]) -> str:
 
 # -- the program -------------------------------------------------------------------------------------------------------
 
+
 def write_tree(folder: Path, url: str, column: Column) -> ConfigTree:
     """The workflows of all rows, whose nodes name themselves to the back-end."""
     tree = standard_tree(folder / "Public", url)
     user = json.loads((tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
     tree.write(f"Users/{USER}.json", {**user, "backgroundTaskWorkflow": "Task", "backgroundNodesYield": column.queued})
-    keys: dict[str, object] = {"swapGroup": "card", "parallelCalls": PLACES,
-                               "swapPatienceInSeconds": round(PATIENCE_SECONDS / SPEED)} if column.queued else {}
+    keys: dict[str, object] = (
+        {"swapGroup": "card", "parallelCalls": PLACES, "swapPatienceInSeconds": round(PATIENCE_SECONDS / SPEED)}
+        if column.queued
+        else {}
+    )
     for name, other in {"Main": "", "Worker": "Main", "Coder": "", "Thinker": "", "Helper": "Thinker"}.items():
         extra = {"swapStandIn": other} if other and column.stand_in else {}
         # The helper is the worker of the row with three models.
@@ -169,8 +189,12 @@ def write_tree(folder: Path, url: str, column: Column) -> ConfigTree:
     def answer(where: str = "Main", **more: object) -> dict[str, object]:
         return node("answer", where, returnToUser=True, **more)
 
-    branch = {"type": "ConditionalCustomWorkflow", "conditionalKey": "{agent1Output}", "returnToUser": True,
-              "conditionalWorkflows": {"CODE": "CodeAnswer", "Default": "ChatAnswer"}}
+    branch = {
+        "type": "ConditionalCustomWorkflow",
+        "conditionalKey": "{agent1Output}",
+        "returnToUser": True,
+        "conditionalWorkflows": {"CODE": "CodeAnswer", "Default": "ChatAnswer"},
+    }
     tree.private("Task", node("task", "Worker", returnToUser=True))
     tree.private("ChatAnswer", answer())
     tree.private("CodeAnswer", answer("Coder"))
@@ -185,6 +209,7 @@ def write_tree(folder: Path, url: str, column: Column) -> ConfigTree:
 
 
 # -- the people --------------------------------------------------------------------------------------------------------
+
 
 @dataclass
 class Cell:
@@ -201,16 +226,25 @@ class Cell:
         try:
             with tempfile.TemporaryDirectory() as folder, SwapBackend() as backend:
                 tree = write_tree(Path(folder), backend.url, self.column)
-                with Launcher("benchmarks/swap_server.py", "--PublicDirectory", tree.public, "--User", USER,
-                              "--concurrency", str(self.column.concurrency)) as server:
+                with Launcher(
+                    "benchmarks/swap_server.py",
+                    "--PublicDirectory",
+                    tree.public,
+                    "--User",
+                    USER,
+                    "--concurrency",
+                    str(self.column.concurrency),
+                ) as server:
                     self._talk(server, messages)
                     self.swaps = backend.swaps
         except (AssertionError, OSError) as error:
             self.problem = str(error)
 
     def _talk(self, server: Launcher, messages: int) -> None:
-        people = [threading.Thread(target=self._person, args=(server.port, number, messages), daemon=True)
-                  for number in range(self.row.people)]
+        people = [
+            threading.Thread(target=self._person, args=(server.port, number, messages), daemon=True)
+            for number in range(self.row.people)
+        ]
         for person in people:
             person.start()
         for person in people:
@@ -274,6 +308,7 @@ def _ask_for_task(port: int, text: str) -> None:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
+
 def table(cells: Mapping[tuple[str, str], Cell], rows: Sequence[str], columns: Sequence[str]) -> str:
     heads = ["workflow", *(COLUMNS[name].title for name in columns)]
     lines = [heads, ["---", *["--:"] * len(columns)]]
@@ -300,8 +335,11 @@ def main() -> int:
         if cell.problem:
             print(f"{cell.row.title}, {cell.column.title}: {cell.problem}", file=sys.stderr)
         elif cell.is_above:
-            print(f"{cell.row.title}, {cell.column.title}: {cell.per_message:.2f} changes per message, at most "
-                  f"{cell.limit:.2f} are allowed", file=sys.stderr)
+            print(
+                f"{cell.row.title}, {cell.column.title}: {cell.per_message:.2f} changes per message, at most "
+                f"{cell.limit:.2f} are allowed",
+                file=sys.stderr,
+            )
     return int(any(cell.is_above for cell in cells.values()))
 
 

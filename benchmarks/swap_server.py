@@ -1,4 +1,5 @@
 """The server that ``benchmarks/swap.py`` starts: that of ``run_waitress.py``, with waits as short as those there."""
+
 from __future__ import annotations
 
 import os
@@ -15,7 +16,12 @@ SPEED = 5.0
 """All times of the benchmark are divided by it."""
 
 if __name__ == "__main__":
-    for name in ("PAUSE_SECONDS", "BETWEEN_CALLS_SECONDS", "IDLE_SECONDS", "LONGEST_WAIT_BEHIND",
-                 "BACKGROUND_WAIT_SECONDS"):
+    for name in (
+        "PAUSE_SECONDS",
+        "BETWEEN_CALLS_SECONDS",
+        "IDLE_SECONDS",
+        "LONGEST_WAIT_BEHIND",
+        "BACKGROUND_WAIT_SECONDS",
+    ):
         setattr(call_queue, name, getattr(call_queue, name) / SPEED)
     sys.exit(run(serve, None, limits.WORKER_THREADS))

@@ -1,4 +1,5 @@
 """Helpers for all front-end handlers: users and model names of the request, keys, chunks of the current dialect."""
+
 from __future__ import annotations
 
 import json
@@ -161,9 +162,13 @@ def sse_format(data: str, output_format: str = "openai") -> str:
     return f"{data}\n" if output_format.startswith("ollama") else f"data: {data}\n\n"
 
 
-def build_response_json(token: str, finish_reason: str | None = None,
-                        additional_fields: dict[str, object] | None = None, request_id: str | None = None,
-                        tool_calls: list[ToolCall] | None = None) -> str:
+def build_response_json(
+    token: str,
+    finish_reason: str | None = None,
+    additional_fields: dict[str, object] | None = None,
+    request_id: str | None = None,
+    tool_calls: list[ToolCall] | None = None,
+) -> str:
     """Return one chunk in the current request's dialect as a JSON string; ``additional_fields`` are merged into it."""
     builder, api_type = ResponseBuilderService(), globals_.get_api_type()
     if api_type in ("openai", OPENAI_CHAT):

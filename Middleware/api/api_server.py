@@ -1,4 +1,5 @@
 """Build the Flask application: find the front-end handlers and register their routes."""
+
 from __future__ import annotations
 
 import importlib
@@ -17,13 +18,33 @@ from Middleware.api.running.running_requests import REQUEST_ID_KEY
 
 logger = logging.getLogger(__name__)
 
-BASE_URLS = ("The base URL is this server's address, for OpenAI clients with /v1 behind it, for Ollama and Anthropic "
-             "clients with nothing.")
+BASE_URLS = (
+    "The base URL is this server's address, for OpenAI clients with /v1 behind it, for Ollama and Anthropic "
+    "clients with nothing."
+)
 NOT_OFFERED = "WilmerAI does not offer this service, only chats, completions, responses, messages and embeddings."
 # Of the APIs of OpenAI, Anthropic and Ollama, after /v1 or /api.
-OTHER_SERVICES = frozenset((
-    "assistants", "audio", "batches", "blobs", "conversations", "copy", "create", "delete", "files",
-    "images", "messages", "moderations", "pull", "push", "realtime", "rerank", "responses"))
+OTHER_SERVICES = frozenset(
+    (
+        "assistants",
+        "audio",
+        "batches",
+        "blobs",
+        "conversations",
+        "copy",
+        "create",
+        "delete",
+        "files",
+        "images",
+        "messages",
+        "moderations",
+        "pull",
+        "push",
+        "realtime",
+        "rerank",
+        "responses",
+    )
+)
 
 
 class ApiServer:
@@ -42,8 +63,9 @@ class ApiServer:
                 handler.register_routes(self.app)
             # One broken dialect must not disable the others.
             except Exception:
-                logger.exception("The routes of the front-end handler %s could not be registered",
-                                 type(handler).__name__)
+                logger.exception(
+                    "The routes of the front-end handler %s could not be registered", type(handler).__name__
+                )
 
 
 def discover_handlers() -> list[BaseApiHandler]:

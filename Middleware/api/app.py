@@ -1,4 +1,5 @@
 """The application and its factory. Importing this module builds nothing."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -40,8 +41,12 @@ def create_app(own: Process | None = None) -> Flask:
     return ApiServer().app
 
 
-def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
-                           listeners: Sequence[object] = (), records: RunRecords | None = None) -> WSGIApplication:
+def build_wsgi_application(
+    app: Flask | None = None,
+    threads: int | None = None,
+    listeners: Sequence[object] = (),
+    records: RunRecords | None = None,
+) -> WSGIApplication:
     """Return the WSGI callable that launchers serve: admission, the concurrency gate if one is configured, the app.
 
     Args:
@@ -53,10 +58,12 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
     get_idempotency_service().is_running = running_requests().knows
     app = app or create_app()
     observer = app.extensions[LISTENERS_KEY] = Listeners(
-        [*default_listeners(), *listeners, *([] if records is None else records.listeners)])
+        [*default_listeners(), *listeners, *([] if records is None else records.listeners)]
+    )
     if records is not None and records.metrics is not None:
         # Imported here: the library takes memory, and most servers have no such route.
         from Middleware.addons.observability.metrics_route import add_metrics_route
+
         add_metrics_route(app, records.metrics, records.store)
     gated: WSGIApplication = app
     semaphore = globals_.get_request_semaphore()
@@ -65,22 +72,34 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
         gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
     browsers = BrowserSafety(globals_.ALLOWED_ORIGINS)
     stored = process().one(discussions)
-    console = None if records is None or not records.has_console else _console(records, browsers, gated, observer,
-                                                                               bool(stored.worker))
-    return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB, globals_.ACCESS_KEYS, browsers,
-                               globals_.PRIVATE_CLIENTS_ONLY, console, observer,
-                               (lambda: stored.worker) if stored.worker else None)
+    console = (
+        None
+        if records is None or not records.has_console
+        else _console(records, browsers, gated, observer, bool(stored.worker))
+    )
+    return AdmissionMiddleware(
+        gated,
+        globals_.MAX_REQUEST_MB,
+        globals_.ACCESS_KEYS,
+        browsers,
+        globals_.PRIVATE_CLIENTS_ONLY,
+        console,
+        observer,
+        (lambda: stored.worker) if stored.worker else None,
+    )
 
 
-def _console(records: RunRecords, browsers: BrowserSafety, gated: WSGIApplication, observer: Listeners,
-             shared: bool) -> ConsoleApplication:
+def _console(
+    records: RunRecords, browsers: BrowserSafety, gated: WSGIApplication, observer: Listeners, shared: bool
+) -> ConsoleApplication:
     """Return the WSGI application of the console."""
     # Imported here: without a console, nothing of it is needed.
     from Middleware.addons.console.application import ConsoleApplication, no_gate
 
     gate = gated.pass_through if isinstance(gated, ConcurrencyLimitMiddleware) else no_gate
-    return ConsoleApplication(records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB,
-                              shared=shared)
+    return ConsoleApplication(
+        records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB, shared=shared
+    )
 
 
 def __getattr__(name: str) -> object:

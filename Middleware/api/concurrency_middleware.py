@@ -1,4 +1,5 @@
 """The concurrency gate: a limit on the requests that run at the same time."""
+
 from __future__ import annotations
 
 import enum
@@ -55,8 +56,13 @@ class ConcurrencyLimitMiddleware:
         waiting: the number of requests that wait.
     """
 
-    def __init__(self, app: WSGIApplication, semaphore: Slots | threading.Semaphore,
-                 acquire_timeout: float = 900, max_waiting: int | None = None) -> None:
+    def __init__(
+        self,
+        app: WSGIApplication,
+        semaphore: Slots | threading.Semaphore,
+        acquire_timeout: float = 900,
+        max_waiting: int | None = None,
+    ) -> None:
         self.app = app
         self.semaphore = semaphore
         self.acquire_timeout = acquire_timeout
@@ -69,8 +75,9 @@ class ConcurrencyLimitMiddleware:
             return self.app(environ, start_response)
         return self.pass_through(self.app, environ, start_response)
 
-    def pass_through(self, app: WSGIApplication, environ: WSGIEnvironment,
-                     start_response: StartResponse) -> Iterable[bytes]:
+    def pass_through(
+        self, app: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         """Let ``app`` answer a request once it has a slot, or is handed over."""
         place = Place(self, environ)
         try:
@@ -91,8 +98,9 @@ class ConcurrencyLimitMiddleware:
             return False
         outcome = place.wait(HANDOVER_SECONDS)
         if outcome is Outcome.LATE:
-            logger.warning("Concurrency gate: no slot became free in %s s, refusing request %s", self.acquire_timeout,
-                           place.name)
+            logger.warning(
+                "Concurrency gate: no slot became free in %s s, refusing request %s", self.acquire_timeout, place.name
+            )
         return outcome not in (Outcome.LATE, Outcome.GONE)
 
     def begin_waiting(self, name: str) -> bool:
@@ -270,8 +278,10 @@ def wait_for_slot(place: Place | None) -> None:
 
 def _refuse(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     body = to_json(error_body(PublicError(HTTPStatus.SERVICE_UNAVAILABLE, BUSY), environ))
-    start_response("503 Service Unavailable", [
-        ("Content-Type", "application/json"), ("Content-Length", str(len(body))), RETRY_AFTER])
+    start_response(
+        "503 Service Unavailable",
+        [("Content-Type", "application/json"), ("Content-Length", str(len(body))), RETRY_AFTER],
+    )
     return [body]
 
 

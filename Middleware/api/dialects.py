@@ -1,4 +1,5 @@
 """The API that a request belongs to, which its path decides: before the handler, and without a look at the body."""
+
 from __future__ import annotations
 
 import enum

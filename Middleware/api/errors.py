@@ -1,4 +1,5 @@
 """The error messages that clients get, and the log lines about errors."""
+
 from __future__ import annotations
 
 import enum
@@ -84,15 +85,16 @@ def error_body(error: PublicError, environ: Mapping[str, Any]) -> dict[str, obje
         return builder.build_ollama_error(error.message)
     if dialect is Dialect.ANTHROPIC:
         request_id = environ.get(REQUEST_ID_KEY)
-        return builder.build_anthropic_error(error.message, error.status, request_id and request_label(request_id),
-                                             error.details)
+        return builder.build_anthropic_error(
+            error.message, error.status, request_id and request_label(request_id), error.details
+        )
     if dialect is Dialect.KOBOLD:
         return builder.build_kobold_error(error.message, error.status)
     # A path below the model list can only lack its model.
-    missing = error.status == HTTPStatus.NOT_FOUND \
-        and route_path(environ).removeprefix("/v1").startswith("/models/")
-    return builder.build_openai_error(error.message, error.status, error.code or (MODEL_NOT_FOUND if missing else None),
-                                      error.param)
+    missing = error.status == HTTPStatus.NOT_FOUND and route_path(environ).removeprefix("/v1").startswith("/models/")
+    return builder.build_openai_error(
+        error.message, error.status, error.code or (MODEL_NOT_FOUND if missing else None), error.param
+    )
 
 
 def describe_error(error: BaseException, request: RequestContext | None = None) -> PublicError:
@@ -115,7 +117,8 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
         message = f"{message} [request {request.request_id}]"
     cause = _cause_of(error)
     lasting = cause in (Cause.LASTING, Cause.PROMPT_TOO_LONG) or (
-        isinstance(error, BackendError) and error.status in _LASTING)
+        isinstance(error, BackendError) and error.status in _LASTING
+    )
     return PublicError(status, one_line(message), cause=cause, lasting=lasting)
 
 
@@ -149,8 +152,14 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
     elif isinstance(error, WilmerError):
         redact = None if request is None else request.redact
         file = error.file if isinstance(error, DataKeyError) else ""
-        logger.error("Request %s failed %s%s: %s%s", name, phase, where, log_text(error, redact),
-                     f" (file '{file}')" if file else "")
+        logger.error(
+            "Request %s failed %s%s: %s%s",
+            name,
+            phase,
+            where,
+            log_text(error, redact),
+            f" (file '{file}')" if file else "",
+        )
     elif request is not None and request.redact:
         logger.error("Request %s failed %s%s: %s", name, phase, where, places_of(error))
     else:

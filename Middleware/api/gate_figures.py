@@ -1,4 +1,5 @@
 """How many requests or calls run and wait at present, for the console and for ``/metrics``."""
+
 from __future__ import annotations
 
 from typing import TypedDict
@@ -21,7 +22,15 @@ def gate_figures() -> GateFigures:
     """Return the figures of this moment."""
     semaphore, calls = instance.get_request_semaphore(), process().one(CallQueue)
     if instance.CONCURRENCY_LEVEL == "wilmer" and semaphore is not None:
-        return {"level": "request", "limit": semaphore.size, "running": semaphore.taken,
-                "waiting": semaphore.waiting + calls.waiting}
-    return {"level": "call", "limit": semaphore.size if semaphore is not None else None, "running": calls.running,
-            "waiting": calls.waiting}
+        return {
+            "level": "request",
+            "limit": semaphore.size,
+            "running": semaphore.taken,
+            "waiting": semaphore.waiting + calls.waiting,
+        }
+    return {
+        "level": "call",
+        "limit": semaphore.size if semaphore is not None else None,
+        "running": calls.running,
+        "waiting": calls.waiting,
+    }

@@ -1,4 +1,5 @@
 """Run what front-ends ask for on their own so that it gives way to chats."""
+
 from __future__ import annotations
 
 import logging
@@ -19,8 +20,9 @@ logger = logging.getLogger(__name__)
 TAKEN_SECONDS = 5.0
 
 
-def run_task(request: RequestContext, start: Callable[[], Iterator[object]], place: Place | None,
-             probe: Probe | None) -> Iterator[object]:
+def run_task(
+    request: RequestContext, start: Callable[[], Iterator[object]], place: Place | None, probe: Probe | None
+) -> Iterator[object]:
     """Run a front-end's own request up to its whole answer, and return the run.
 
     If a chat needs its slot before, it is stopped, and runs again after the chats, this time to its end. Nothing of
@@ -50,8 +52,9 @@ def run_task(request: RequestContext, start: Callable[[], Iterator[object]], pla
     return start()
 
 
-def _first_run(request: RequestContext, start: Callable[[], Iterator[object]],
-               semaphore: Slots | None) -> Iterator[object] | None:
+def _first_run(
+    request: RequestContext, start: Callable[[], Iterator[object]], semaphore: Slots | None
+) -> Iterator[object] | None:
     """Return a run that has come to the end of its answer; None if it gave way."""
     stop, items, answer = request.give_way, None, list[object]()
     assert stop is not None

@@ -1,4 +1,5 @@
 """The log: one line format, stderr always, rotating files on request, one file per user with several users."""
+
 from __future__ import annotations
 
 import contextlib
@@ -159,7 +160,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
             written = self._raw.write(line)
             # A pipe that is full, for example; the stream knows what to do with the rest.
             if written != len(line):
-                self.stream.buffer.write(line[written or 0:])
+                self.stream.buffer.write(line[written or 0 :])
                 self.flush()
         # As in the inherited method.
         except RecursionError:
@@ -184,8 +185,14 @@ class LogFile(RotatingFileHandler):
 
     def __init__(self, directory: str, delay: bool = False) -> None:
         self._directory = directory
-        super().__init__(os.path.join(directory, file_name()), maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT,
-                         encoding="utf-8", delay=delay, errors="backslashreplace")
+        super().__init__(
+            os.path.join(directory, file_name()),
+            maxBytes=MAX_BYTES,
+            backupCount=BACKUP_COUNT,
+            encoding="utf-8",
+            delay=delay,
+            errors="backslashreplace",
+        )
         self._is_failing = self._failed_now = False
 
     def _open(self) -> TextIOWrapper:
@@ -253,8 +260,12 @@ class PerUserFileHandler(logging.Handler):
         super().close()
 
 
-def set_up_logging(directory: str | None = None, users: Sequence[str] = (), level: str | None = None,
-                   terminal: TerminalFormatter | None = None) -> None:
+def set_up_logging(
+    directory: str | None = None,
+    users: Sequence[str] = (),
+    level: str | None = None,
+    terminal: TerminalFormatter | None = None,
+) -> None:
     """Configure the root logger. Another call replaces the handlers of the earlier one.
 
     Args:
@@ -289,10 +300,15 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     # Waitress logs disconnected clients too, without the request's id.
     logging.getLogger("waitress").setLevel(
-        logging.NOTSET if root.level <= logging.DEBUG else max(root.level, logging.WARNING))
+        logging.NOTSET if root.level <= logging.DEBUG else max(root.level, logging.WARNING)
+    )
     if not level and not _level_named(_wanted_level(None)):
-        logger.warning("The environment variable %s is %r, which is not a level; INFO is used. Expected: DEBUG, INFO, "
-                       "WARNING or ERROR.", LEVEL_VARIABLE, os.environ[LEVEL_VARIABLE])
+        logger.warning(
+            "The environment variable %s is %r, which is not a level; INFO is used. Expected: DEBUG, INFO, "
+            "WARNING or ERROR.",
+            LEVEL_VARIABLE,
+            os.environ[LEVEL_VARIABLE],
+        )
 
 
 def log_level(name: str | None = None) -> int:

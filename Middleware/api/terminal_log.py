@@ -3,6 +3,7 @@
 A record with the attribute ``terminal`` is shown whatever its level: a text replaces its message there. The optional
 ``terminal_level`` replaces its level for the colour.
 """
+
 from __future__ import annotations
 
 import logging

@@ -1,4 +1,5 @@
 """The connection between the HTTP layer and the engine: choose a request's workflow and start it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -28,8 +29,14 @@ logger = logging.getLogger(__name__)
 BACKGROUND_KEY = "backgroundTaskWorkflow"
 
 
-def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream: bool, api_key: str | None = None,
-                       tools: list[dict[str, object]] | None = None, tool_choice: object = None) -> object:
+def handle_user_prompt(
+    request_id: str,
+    prompt_collection: list[Message],
+    stream: bool,
+    api_key: str | None = None,
+    tools: list[dict[str, object]] | None = None,
+    tool_choice: object = None,
+) -> object:
     """Answer a conversation: return an iterator of chunks when streaming, else the answer (a string or tool-call dict).
 
     The caller must exhaust or close the iterator: the nodes after the responder run at its end.
@@ -43,8 +50,14 @@ def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream
     return results[0] if results else ""
 
 
-def start_user_prompt(request: RequestContext, messages: list[Message], stream: bool, api_key: str | None = None,
-                      tools: list[dict[str, object]] | None = None, tool_choice: object = None) -> Iterator[object]:
+def start_user_prompt(
+    request: RequestContext,
+    messages: list[Message],
+    stream: bool,
+    api_key: str | None = None,
+    tools: list[dict[str, object]] | None = None,
+    tool_choice: object = None,
+) -> Iterator[object]:
     """Choose the workflow and start it. In both modes, the iterator yields the answer, then runs the later nodes."""
     request.report("request_read", request, SentRequest(messages, tools, tool_choice))
     messages = _without_liveness_calls(messages)
@@ -56,8 +69,11 @@ def start_user_prompt(request: RequestContext, messages: list[Message], stream: 
     shared: dict[str, Any] = {"api_key": api_key, "tools": tools, "tool_choice": tool_choice}
 
     def run_categorization(workflow: str, variables: Mapping[str, Any]) -> object:
-        items = list(WorkflowManager(workflow, category_variables=variables).start_prepared(
-            request, messages, discussion_id=discussion_id, non_responder=True, api_key=api_key))
+        items = list(
+            WorkflowManager(workflow, category_variables=variables).start_prepared(
+                request, messages, discussion_id=discussion_id, non_responder=True, api_key=api_key
+            )
+        )
         return items[-1] if items else None
 
     manager = background or _choose(request, run_categorization)
@@ -68,8 +84,10 @@ def _discussion_id(messages: list[Message], api_key: str | None) -> str:
     """Return the conversation's id; "" if it has none, or if it names a folder whose API key the request lacks."""
     found = extract_discussion_id(messages) or ""
     if found and not api_key and holds_data_of_a_key(found):
-        logger.warning("The discussion id of this request is the name of a folder with data of an API key; the request "
-                       "runs without one")
+        logger.warning(
+            "The discussion id of this request is the name of a folder with data of an API key; the request "
+            "runs without one"
+        )
         return ""
     return found
 
@@ -88,8 +106,12 @@ def _background_workflow(request: RequestContext) -> WorkflowManager | None:
     try:
         config_utils.load_workflow(name)
     except ConfigNotFoundError as error:
-        raise ConfigNotFoundError(f"workflow '{name}' does not exist", tried=error.tried,
-                                  json_path=BACKGROUND_KEY, suggestion=error.suggestion) from error
+        raise ConfigNotFoundError(
+            f"workflow '{name}' does not exist",
+            tried=error.tried,
+            json_path=BACKGROUND_KEY,
+            suggestion=error.suggestion,
+        ) from error
     request.route = f"background task -> {name}"
     request.longest_answer = longest_answer(request.task, request.client_limit)
     logger.info("Request %s is a background task of the front-end; it runs %s", request.request_id, name)
@@ -127,8 +149,9 @@ def _require_default_workflow() -> None:
         ids = [f"{config_utils.get_current_username()}:{name}" for name in config_utils.list_shared_workflows()]
         if not ids:
             raise
-        raise ClientError("No workflow is configured for this model name. Choose one of these model ids: "
-                          + ", ".join(ids)) from error
+        raise ClientError(
+            "No workflow is configured for this model name. Choose one of these model ids: " + ", ".join(ids)
+        ) from error
 
 
 def prepared_messages(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:

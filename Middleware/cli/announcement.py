@@ -1,4 +1,5 @@
 """The lines that a launcher prints at the start, and the warnings about clients that can reach the server."""
+
 from __future__ import annotations
 
 import contextlib
@@ -28,13 +29,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RULE = "!" * 100
-PRIVATE_ONLY = ("  Clients:        everyone with a private address (your own network), without a key; others get 403",
-                f"                  With keys: {page_shown('User/network-access.md')}. Without keys, for everyone: "
-                "--allow-public")
+PRIVATE_ONLY = (
+    "  Clients:        everyone with a private address (your own network), without a key; others get 403",
+    f"                  With keys: {page_shown('User/network-access.md')}. Without keys, for everyone: --allow-public",
+)
 
 
-def describe(host: str, port: int, address: str, is_demo: bool = False,
-             records: RunRecords | None = None, state: StateWorker | None = None, workers: int = 1) -> list[str]:
+def describe(
+    host: str,
+    port: int,
+    address: str,
+    is_demo: bool = False,
+    records: RunRecords | None = None,
+    state: StateWorker | None = None,
+    workers: int = 1,
+) -> list[str]:
     """Return the lines printed at start: resolved directories, users, address, and notes for the operator.
 
     Args:
@@ -44,19 +53,30 @@ def describe(host: str, port: int, address: str, is_demo: bool = False,
         workers: the number of processes on this address, each of which says its own number.
     """
     public = config_utils.get_root_public_directory()
-    conversations = _data_directory(config_utils.get_discussions_root_directory, instance.DISCUSSION_DIRECTORY,
-                                    os.path.join(public, "DiscussionIds"))
-    locks = _data_directory(config_utils.get_lock_database_directory, instance.USER_LEVEL_SQLITE_DIRECTORY,
-                            os.path.join(public, "SqlLiteDBs"))
+    conversations = _data_directory(
+        config_utils.get_discussions_root_directory,
+        instance.DISCUSSION_DIRECTORY,
+        os.path.join(public, "DiscussionIds"),
+    )
+    locks = _data_directory(
+        config_utils.get_lock_database_directory,
+        instance.USER_LEVEL_SQLITE_DIRECTORY,
+        os.path.join(public, "SqlLiteDBs"),
+    )
     log_folder = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else f"{instance.LOGGING_DIRECTORY} (off)"
     base = url_of(host, port)
-    lines = [f"WilmerAI {VERSION}",
-             f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",
-             *([f"  Conversations:  {conversations}", f"  Lock databases: {locks}"] if state is None else
-               [f"  Database:       {state.description}, {_workers(state, workers)}"]),
-             f"  Log files:      {log_folder}",
-             f"  Users:          {served_users()}",
-             f"  Listening on:   {host}, port {port}: {base}"]
+    lines = [
+        f"WilmerAI {VERSION}",
+        f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",
+        *(
+            [f"  Conversations:  {conversations}", f"  Lock databases: {locks}"]
+            if state is None
+            else [f"  Database:       {state.description}, {_workers(state, workers)}"]
+        ),
+        f"  Log files:      {log_folder}",
+        f"  Users:          {served_users()}",
+        f"  Listening on:   {host}, port {port}: {base}",
+    ]
     if others := urls_elsewhere(address, port):
         lines.append(f"  Other devices:  {', '.join(others)}")
     if records is not None and records.has_console:
@@ -124,34 +144,43 @@ def log_access(host: str) -> None:
         for text in instance.ACCESS_KEYS.warnings():
             logger.warning("%s", text)
     elif instance.PRIVATE_CLIENTS_ONLY:
-        logger.warning("Listening on %s without --accepted-keys-file: everyone on the local network can use every "
-                       "configured user and LLM. Clients with public addresses are refused", host)
+        logger.warning(
+            "Listening on %s without --accepted-keys-file: everyone on the local network can use every "
+            "configured user and LLM. Clients with public addresses are refused",
+            host,
+        )
     elif not is_loopback(host):
-        logger.warning("Listening on %s without --accepted-keys-file: whoever reaches this address can use every "
-                       "configured user and LLM", host)
+        logger.warning(
+            "Listening on %s without --accepted-keys-file: whoever reaches this address can use every "
+            "configured user and LLM",
+            host,
+        )
 
 
 def _warning() -> list[str]:
     path = os.path.join(config_utils.get_root_public_directory(), KEY_FILE)
     path = os.path.abspath(path)
-    return ["",
-            RULE,
-            "!!  WARNING: there is no password. Whoever reaches this address can use every configured user,",
-            "!!  workflow and LLM, and what conversations have left in their memories.",
-            "!!",
-            "!!  To end this, make a key. It is shown once; give it to your clients as their API key:",
-            f"!!    {own_command('keys', 'add', '--accepted-keys-file', path)}",
-            *_start_with_keys(path),
-            f"!!  More: {page_shown('User/network-access.md')}",
-            RULE]
+    return [
+        "",
+        RULE,
+        "!!  WARNING: there is no password. Whoever reaches this address can use every configured user,",
+        "!!  workflow and LLM, and what conversations have left in their memories.",
+        "!!",
+        "!!  To end this, make a key. It is shown once; give it to your clients as their API key:",
+        f"!!    {own_command('keys', 'add', '--accepted-keys-file', path)}",
+        *_start_with_keys(path),
+        f"!!  More: {page_shown('User/network-access.md')}",
+        RULE,
+    ]
 
 
 def _start_with_keys(path: str) -> list[str]:
     # There the command line is part of compose.yaml.
     if in_project_container():
-        return ["!!  Then write the list of keys into compose.yaml, and type docker compose up -d again:",
-                f'!!    command: ["--accepted-keys-file", "{path}"]']
+        return [
+            "!!  Then write the list of keys into compose.yaml, and type docker compose up -d again:",
+            f'!!    command: ["--accepted-keys-file", "{path}"]',
+        ]
     program, *words = sys.argv
     start = [sys.executable, os.path.abspath(program), *words, "--accepted-keys-file", path]
-    return ["!!  Then stop this server and start it with the list of keys:",
-            f"!!    {command(start)}"]
+    return ["!!  Then stop this server and start it with the list of keys:", f"!!    {command(start)}"]

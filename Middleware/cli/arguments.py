@@ -1,4 +1,5 @@
 """The command line: one parser for all launchers, and the step that stores its result process-wide."""
+
 from __future__ import annotations
 
 import argparse
@@ -123,16 +124,23 @@ def build_parser(program: str | None = None, commands: str = "") -> argparse.Arg
 
     ``commands``: the commands that may stand in front of the flags, a line each.
     """
-    about = ("WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows.\n"
-             "Without a command it starts the server.")
+    about = (
+        "WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows.\n"
+        "Without a command it starts the server."
+    )
     # The generated usage names no command, and needs twelve lines for the options, which follow anyway.
     usage = "%(prog)s [options]\n       %(prog)s COMMAND ..." if commands else None
-    parser = Parser(prog=program, usage=usage, formatter_class=argparse.RawDescriptionHelpFormatter,
-                    description=f"{about} The commands:\n\n{commands}" if commands else about)
+    parser = Parser(
+        prog=program,
+        usage=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=f"{about} The commands:\n\n{commands}" if commands else about,
+    )
     _add_flags(parser)
     # Only here: the command test has a -v of its own.
-    parser.add_argument("-v", "--verbose", action="store_true",
-                        help="show the whole log on a terminal, not one line for each request")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show the whole log on a terminal, not one line for each request"
+    )
     parser.add_argument("--version", action="version", version=f"WilmerAI {VERSION}")
     return parser
 
@@ -185,7 +193,7 @@ def first_positional(parser: argparse.ArgumentParser, words: Sequence[str]) -> i
             return None
         position += 1
         # The value of --listen may be left out.
-        left_out = action.nargs == "?" and any(word.startswith("-") for word in words[position:position + 1])
+        left_out = action.nargs == "?" and any(word.startswith("-") for word in words[position : position + 1])
         if action.nargs != 0 and not equals and not left_out:
             position += 1
     return None
@@ -209,18 +217,28 @@ def _add_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
     """Add the flags for directories, the flags for serving, whose options ``replaced`` overrides, and positionals."""
     _add_directory_flags(parser)
     _add_launch_flags(parser, **replaced)
-    parser.add_argument("positionals", nargs="*", metavar="ConfigDirectory User",
-                        help="the older short form of the two flags")
+    parser.add_argument(
+        "positionals", nargs="*", metavar="ConfigDirectory User", help="the older short form of the two flags"
+    )
 
 
 def _add_directory_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--ConfigDirectory", metavar="P", help="the Configs folder (default: <public directory>/Configs)")
-    add("--PublicDirectory", metavar="P", help="parent of Configs, DiscussionIds, SqlLiteDBs and logs "
-                                               "(default: Public next to this program; if it was installed from a "
-                                               "wheel, the user's data folder)")
-    add("--User", metavar="N", action="append", default=[],
-        help="a user of Configs/Users; give it twice or more for several users")
+    add(
+        "--PublicDirectory",
+        metavar="P",
+        help="parent of Configs, DiscussionIds, SqlLiteDBs and logs "
+        "(default: Public next to this program; if it was installed from a "
+        "wheel, the user's data folder)",
+    )
+    add(
+        "--User",
+        metavar="N",
+        action="append",
+        default=[],
+        help="a user of Configs/Users; give it twice or more for several users",
+    )
     add("--LoggingDirectory", metavar="P", help="folder of the log files; <user> stands for the user's name")
     add("--UserLevelSqlLiteDirectory", metavar="P", help="folder of the lock databases")
     add("--DiscussionDirectory", metavar="P", help="folder of the stored conversations")
@@ -233,49 +251,116 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
 
     add("--file-logging", action="store_true", default=None, help="also write the log to a file")
     add("--port", type=int, metavar="N", help="port to listen on (default: the user's, else 5000; several users: 5050)")
-    add("--listen", nargs="?", const=ALL_INTERFACES, metavar="ADDRESS",
+    add(
+        "--listen",
+        nargs="?",
+        const=ALL_INTERFACES,
+        metavar="ADDRESS",
         help="accept connections from the network, on this address only if one is given (default: this machine only); "
-             "without keys, only from private addresses")
-    add("--accepted-keys-file", metavar="P",
-        help="let in only clients that send one of the keys in this file; the command keys makes them")
-    add("--allow-origin", metavar="URL", action="append", default=[],
+        "without keys, only from private addresses",
+    )
+    add(
+        "--accepted-keys-file",
+        metavar="P",
+        help="let in only clients that send one of the keys in this file; the command keys makes them",
+    )
+    add(
+        "--allow-origin",
+        metavar="URL",
+        action="append",
+        default=[],
         help="a web page that may call from browsers, for example https://chat.example.com; can be given several times "
-             "(pages of this machine always may)")
-    add("--allow-public", action="store_true",
-        help="with --listen and without --accepted-keys-file: let in clients with public addresses, too")
-    add("--concurrency", type=int, default=1, metavar="N", help="requests that run at a time, 0 = any number "
-                                                               "(default: %(default)s)")
-    add("--concurrency-timeout", type=float, default=900, metavar="S",
-        help="seconds a request waits for its turn (default: %(default)s)")
-    add("--concurrency-level", choices=("wilmer", "endpoint"), default="wilmer",
-        help="what takes a turn: a whole request, or each call of an LLM (default: %(default)s)")
-    add("--max-request-mb", type=int, default=256, metavar="N",
-        help="largest request body in megabytes, 0 = any size (default: %(default)s)")
-    add("--workers", type=int, default=1, metavar="N",
+        "(pages of this machine always may)",
+    )
+    add(
+        "--allow-public",
+        action="store_true",
+        help="with --listen and without --accepted-keys-file: let in clients with public addresses, too",
+    )
+    add(
+        "--concurrency",
+        type=int,
+        default=1,
+        metavar="N",
+        help="requests that run at a time, 0 = any number (default: %(default)s)",
+    )
+    add(
+        "--concurrency-timeout",
+        type=float,
+        default=900,
+        metavar="S",
+        help="seconds a request waits for its turn (default: %(default)s)",
+    )
+    add(
+        "--concurrency-level",
+        choices=("wilmer", "endpoint"),
+        default="wilmer",
+        help="what takes a turn: a whole request, or each call of an LLM (default: %(default)s)",
+    )
+    add(
+        "--max-request-mb",
+        type=int,
+        default=256,
+        metavar="N",
+        help="largest request body in megabytes, 0 = any size (default: %(default)s)",
+    )
+    add(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
         help="processes that serve, for all cores of this machine; more than one need --database "
-             "(default: %(default)s)")
-    add("--drain-seconds", type=float, default=0, metavar="S",
+        "(default: %(default)s)",
+    )
+    add(
+        "--drain-seconds",
+        type=float,
+        default=0,
+        metavar="S",
         help="seconds that requests may go on after Ctrl-C or SIGTERM, while no new ones are accepted "
-             "(default: %(default)s, they are cancelled)")
-    add("--console", choices=("off", "on", "edit"), default="on",
+        "(default: %(default)s, they are cancelled)",
+    )
+    add(
+        "--console",
+        choices=("off", "on", "edit"),
+        default="on",
         help="the run console, at /console/: off, on, or edit: also change the configuration with it "
-             "(default: %(default)s)")
-    add("--record", choices=("off", "facts", "texts"),
+        "(default: %(default)s)",
+    )
+    add(
+        "--record",
+        choices=("off", "facts", "texts"),
         help="what is kept on disk of each run: nothing; times, names and counts; or the conversation, too "
-             "(default: what the console's settings say, else facts)")
-    add("--metrics", action="store_true", help="serve counts and times of requests and LLM calls at /metrics, for "
-                                               "Prometheus")
-    add("--otel", action="store_true", help="send each request as a trace to an OpenTelemetry collector; the variables "
-                                            "OTEL_... say where to (default: http://localhost:4318)")
-    add("--database", metavar="URL",
+        "(default: what the console's settings say, else facts)",
+    )
+    add(
+        "--metrics",
+        action="store_true",
+        help="serve counts and times of requests and LLM calls at /metrics, for Prometheus",
+    )
+    add(
+        "--otel",
+        action="store_true",
+        help="send each request as a trace to an OpenTelemetry collector; the variables "
+        "OTEL_... say where to (default: http://localhost:4318)",
+    )
+    add(
+        "--database",
+        metavar="URL",
         help="postgresql://...: keep conversations in this database, which several servers share (default: environment "
-             f"{DATABASE_VARIABLE}, else files)")
-    add("--log-level", type=str.upper, choices=LOG_LEVELS, help="DEBUG writes conversation text to the log "
-                                                               "(default: environment WILMER_LOG_LEVEL, else INFO)")
+        f"{DATABASE_VARIABLE}, else files)",
+    )
+    add(
+        "--log-level",
+        type=str.upper,
+        choices=LOG_LEVELS,
+        help="DEBUG writes conversation text to the log (default: environment WILMER_LOG_LEVEL, else INFO)",
+    )
 
 
-def parse_arguments(argv: Sequence[str] | None = None, program: str | None = None,
-                    commands: str = "") -> LaunchArguments:
+def parse_arguments(
+    argv: Sequence[str] | None = None, program: str | None = None, commands: str = ""
+) -> LaunchArguments:
     """Read the command line. Bad values print the usage on stderr and exit with status 2. See ``build_parser``."""
     parser = build_parser(program, commands)
     raw, unknown = parser.parse_known_intermixed_args(argv)
@@ -283,14 +368,27 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         _refuse(parser, unknown)
     _check(parser, raw)
     return replace(
-        _directories(raw), file_logging=raw.file_logging, port=raw.port, listen=_clean_address(raw.listen),
-        concurrency=raw.concurrency, concurrency_timeout=raw.concurrency_timeout,
-        concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb, workers=raw.workers,
+        _directories(raw),
+        file_logging=raw.file_logging,
+        port=raw.port,
+        listen=_clean_address(raw.listen),
+        concurrency=raw.concurrency,
+        concurrency_timeout=raw.concurrency_timeout,
+        concurrency_level=raw.concurrency_level,
+        max_request_mb=raw.max_request_mb,
+        workers=raw.workers,
         drain_seconds=raw.drain_seconds,
         accepted_keys_file=_file(raw.accepted_keys_file),
-        allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), allow_public=raw.allow_public,
-        log_level=raw.log_level, verbose=raw.verbose, console=raw.console, record=raw.record,
-        metrics=raw.metrics, otel=raw.otel, database=raw.database or database_of_environment())
+        allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))),
+        allow_public=raw.allow_public,
+        log_level=raw.log_level,
+        verbose=raw.verbose,
+        console=raw.console,
+        record=raw.record,
+        metrics=raw.metrics,
+        otel=raw.otel,
+        database=raw.database or database_of_environment(),
+    )
 
 
 def database_of_environment() -> str | None:
@@ -299,9 +397,10 @@ def database_of_environment() -> str | None:
 
 
 def parse_command_arguments(
-        parser: argparse.ArgumentParser, words: Sequence[str],
-        prepare: Callable[[argparse.Namespace], None] = lambda options: None) -> tuple[LaunchArguments,
-                                                                                       argparse.Namespace]:
+    parser: argparse.ArgumentParser,
+    words: Sequence[str],
+    prepare: Callable[[argparse.Namespace], None] = lambda options: None,
+) -> tuple[LaunchArguments, argparse.Namespace]:
     """Return the directories and users in a sub-command's words, and all options. Bad values exit with status 2.
 
     ``prepare`` takes out of the options what the sub-command reads itself, before they are read here.
@@ -326,7 +425,8 @@ def _directories(raw: argparse.Namespace) -> LaunchArguments:
         sqlite_directory=_directory(raw.UserLevelSqlLiteDirectory),
         logging_directory=_directory(raw.LoggingDirectory, keep_trailing=True),
         console_directory=_directory(raw.ConsoleDirectory),
-        users=_names(raw.User) or _names([positionals[1]]))
+        users=_names(raw.User) or _names([positionals[1]]),
+    )
 
 
 def apply_arguments(arguments: LaunchArguments) -> None:
@@ -335,15 +435,17 @@ def apply_arguments(arguments: LaunchArguments) -> None:
     The log directory and file logging depend on the user files and are set later, in ``startup``. The public root of an
     installed wheel is filled at the first start; raises SystemExit if that fails.
     """
-    for name, value in (("CONFIG_DIRECTORY", arguments.config_directory),
-                        ("PUBLIC_DIRECTORY", arguments.public_directory),
-                        ("DISCUSSION_DIRECTORY", arguments.discussion_directory),
-                        ("USER_LEVEL_SQLITE_DIRECTORY", arguments.sqlite_directory),
-                        ("CONSOLE_DIRECTORY", arguments.console_directory),
-                        ("USERS", list(arguments.users) or None),
-                        ("FILE_LOGGING", arguments.file_logging),
-                        ("PORT", arguments.port),
-                        ("LISTEN_ADDRESS", arguments.listen)):
+    for name, value in (
+        ("CONFIG_DIRECTORY", arguments.config_directory),
+        ("PUBLIC_DIRECTORY", arguments.public_directory),
+        ("DISCUSSION_DIRECTORY", arguments.discussion_directory),
+        ("USER_LEVEL_SQLITE_DIRECTORY", arguments.sqlite_directory),
+        ("CONSOLE_DIRECTORY", arguments.console_directory),
+        ("USERS", list(arguments.users) or None),
+        ("FILE_LOGGING", arguments.file_logging),
+        ("PORT", arguments.port),
+        ("LISTEN_ADDRESS", arguments.listen),
+    ):
         if value is not None:
             setattr(instance, name, value)
     instance.CONCURRENCY_LIMIT = arguments.concurrency
@@ -354,6 +456,7 @@ def apply_arguments(arguments: LaunchArguments) -> None:
     if is_package():
         # Imported here: a clone has its configuration.
         from Middleware.cli import shipped_configuration
+
         shipped_configuration.provide()
 
 
@@ -384,8 +487,10 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn
     # The values of unknown options are among the unknown words too.
     names = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown
     near = [nearest(name, known, OPTION_CUTOFF) for name in names]
-    hints = [f"there is no option {name}." + (f" Did you mean {found}?" if found else "")
-             for name, found in zip(names, near, strict=True)]
+    hints = [
+        f"there is no option {name}." + (f" Did you mean {found}?" if found else "")
+        for name, found in zip(names, near, strict=True)
+    ]
     # The usage is long, and would push the hint off the screen.
     if all(near):
         parser.exit(2, f"{parser.prog}: error: {' '.join(hints)}\n")
@@ -403,8 +508,10 @@ def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
     if raw.workers < 1:
         parser.error("--workers must be >= 1")
     if raw.workers > 1 and not (raw.database or database_of_environment()):
-        parser.error("--workers needs --database when there are several: the processes share conversations, the limit "
-                     f"on requests and stops by a PostgreSQL database, see {page_shown('User/several-workers.md')}")
+        parser.error(
+            "--workers needs --database when there are several: the processes share conversations, the limit "
+            f"on requests and stops by a PostgreSQL database, see {page_shown('User/several-workers.md')}"
+        )
     # Also refuses nan.
     if not 0 <= raw.drain_seconds < float("inf"):
         parser.error("--drain-seconds must be >= 0")
@@ -415,19 +522,25 @@ def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
         parser.error("--port must be between 0 and 65535")
     address = (raw.listen or "").strip()
     if "/" in address or "\\" in address or (address and os.path.isdir(address)):
-        parser.error(f"--listen takes an address, and '{address}' is a directory: put --listen after the directory, "
-                     "or name the directory with --ConfigDirectory")
+        parser.error(
+            f"--listen takes an address, and '{address}' is a directory: put --listen after the directory, "
+            "or name the directory with --ConfigDirectory"
+        )
 
 
 def _check_origins(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
     for text in raw.allow_origin:
         origin = _origin(text)
         if origin is None:
-            parser.error(f"--allow-origin takes scheme, host and port of a page's address and nothing else, for "
-                         f"example https://chat.example.com or http://192.168.1.5:3000; not '{text}'")
+            parser.error(
+                f"--allow-origin takes scheme, host and port of a page's address and nothing else, for "
+                f"example https://chat.example.com or http://192.168.1.5:3000; not '{text}'"
+            )
         if origin in (ANY, NULL) and raw.accepted_keys_file is None:
-            parser.error(f"--allow-origin {origin} lets every web page that you visit use this server; it is only "
-                         "possible together with --accepted-keys-file. Name the page instead.")
+            parser.error(
+                f"--allow-origin {origin} lets every web page that you visit use this server; it is only "
+                "possible together with --accepted-keys-file. Name the page instead."
+            )
 
 
 def _clean_address(value: str | None) -> str | None:

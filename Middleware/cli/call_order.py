@@ -1,4 +1,5 @@
 """Warnings at the start about settings that defeat the queue of LLM calls."""
+
 from __future__ import annotations
 
 import logging
@@ -31,16 +32,25 @@ def log_call_order() -> None:
             queued.update(_queued_endpoints())
     swapping = [name for name, endpoint in queued.items() if group_of(endpoint)]
     if swapping and instance.CONCURRENCY_LEVEL == "wilmer" and instance.CONCURRENCY_LIMIT == 1:
-        logger.warning("%s: swapGroup does little with --concurrency 1, because a request does not see the calls of "
-                       "those behind it, so that the model changes with nearly every message. Start with "
-                       "--concurrency-level endpoint --concurrency 4", _shown(swapping))
+        logger.warning(
+            "%s: swapGroup does little with --concurrency 1, because a request does not see the calls of "
+            "those behind it, so that the model changes with nearly every message. Start with "
+            "--concurrency-level endpoint --concurrency 4",
+            _shown(swapping),
+        )
     # Of several processes on one socket, this one may be the first to look.
     if queued and instance.WORKER_NUMBER:
-        logger.warning("%s: parallelCalls and swapGroup count the calls of one worker only; the limit of all together "
-                       "is --concurrency, with --concurrency-level endpoint", _shown([*queued]))
+        logger.warning(
+            "%s: parallelCalls and swapGroup count the calls of one worker only; the limit of all together "
+            "is --concurrency, with --concurrency-level endpoint",
+            _shown([*queued]),
+        )
     elif queued and (others := others_here()):
-        logger.warning("%s: parallelCalls and swapGroup count the calls of one process only, and %s serves the same "
-                       "configuration", _shown([*queued]), ", ".join(map(str, others)))
+        logger.warning(
+            "%s: parallelCalls and swapGroup count the calls of one process only, and %s serves the same configuration",
+            _shown([*queued]),
+            ", ".join(map(str, others)),
+        )
 
 
 def _served() -> list[str]:

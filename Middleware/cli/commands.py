@@ -4,6 +4,7 @@ nor the value of one is a word such as ``check``.
 ``python server.py check`` runs the command ``check`` with all other words. A folder with the name of a command can
 still be given as the older positional ConfigDirectory if it is written as a path: ``./check``.
 """
+
 from __future__ import annotations
 
 import os
@@ -16,6 +17,7 @@ from Middleware.utilities.text_utils import nearest
 # The names are short, so that one wrong letter is a large part of them.
 COMMAND_CUTOFF = 0.6
 
+
 @dataclass(frozen=True)
 class Command:
     """A sub-command: its line in the help, and its function, which takes the words after its own and returns the exit
@@ -27,63 +29,75 @@ class Command:
 
 # Each function imports its command itself, because a start without a command does not need it.
 
+
 def _init(words: Sequence[str]) -> int:
     from Middleware.addons.init.command import main
+
     return main(words)
 
 
 def _check(words: Sequence[str]) -> int:
     from Middleware.addons.check.command import main
     from Middleware.addons.workflow_tests.reading import check_test_files
+
     return main(words, check_test_files)
 
 
 def _test(words: Sequence[str]) -> int:
     from Middleware.addons.workflow_tests.command import main
+
     return main(words)
 
 
 def _try(words: Sequence[str]) -> int:
     from Middleware.addons.talk.command import try_main
+
     return try_main(words)
 
 
 def _chat(words: Sequence[str]) -> int:
     from Middleware.addons.talk.command import chat_main
+
     return chat_main(words)
 
 
 def _keys(words: Sequence[str]) -> int:
     from Middleware.cli.keys import main
+
     return main(words)
 
 
 def _console(words: Sequence[str]) -> int:
     from Middleware.addons.console.console_link import main
+
     return main(words)
 
 
 def _memory(words: Sequence[str]) -> int:
     from Middleware.addons.discussions.command import run
     from Middleware.cli.console import program_name
+
     return run(words, program_name("memory"))
 
 
 def _rekey(words: Sequence[str]) -> int:
     from Middleware.addons.discussions.rekey.command import run
     from Middleware.cli.console import program_name
+
     return run(words, program_name("rekey"))
 
 
 def _state(words: Sequence[str]) -> int:
     from Middleware.cli.console import StartError, program_name, say
     from Middleware.cli.preparation import require_database_packages
+
     try:
         require_database_packages("state")
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
         return 1
     from Middleware.addons.postgres.state_command import main
+
     return main(words, program_name("state"))
 
 
@@ -91,6 +105,7 @@ def _help(words: Sequence[str]) -> int:
     """Print the help of the launcher, or that of the command that is named."""
     from Middleware.cli.arguments import build_parser
     from Middleware.cli.console import program_name, say
+
     if not words or words[0].startswith("-"):
         build_parser(program_name(), command_list()).print_help()
         return 0
@@ -111,7 +126,8 @@ COMMANDS: dict[str, Command] = {
     "memory": Command("list, show, search, check, export and delete stored conversations", _memory),
     "rekey": Command("move stored conversations to another API key, or decrypt them", _rekey),
     "state": Command("move stored conversations into a database that several servers share, and back", _state),
-    "help": Command("print this help; 'help COMMAND' prints the help of a command", _help)}
+    "help": Command("print this help; 'help COMMAND' prints the help of a command", _help),
+}
 
 
 def command_list() -> str:
@@ -129,7 +145,7 @@ def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
     place = _first_plain(words) if COMMANDS.keys() & words else None
     if place is None or words[place] not in COMMANDS:
         return None
-    command, flags, rest = words[place], words[:place], words[place + 1:]
+    command, flags, rest = words[place], words[:place], words[place + 1 :]
     # The help of a command needs no configuration.
     return lambda: COMMANDS[command].run(rest if command == "help" else [*flags, *rest])
 
@@ -140,6 +156,7 @@ def _first_plain(words: Sequence[str]) -> int | None:
         return 0
     # Imported here because most command lines with a command begin with it.
     from Middleware.cli.arguments import build_parser, first_positional
+
     return first_positional(build_parser(), words)
 
 

@@ -1,4 +1,5 @@
 """The process: the limit of open files, printed lines, and the words of command lines."""
+
 from __future__ import annotations
 
 import contextlib
@@ -40,6 +41,7 @@ def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
     if sys.platform == "win32":
         return
     import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     # The limit is high enough already, and must not be lowered.
@@ -63,8 +65,11 @@ def program_name(*words: str) -> str:
 
 def same_configuration() -> list[str]:
     """Return the flags with which another start uses the same configuration and users as this one."""
-    given = [("--ConfigDirectory", instance.CONFIG_DIRECTORY), ("--PublicDirectory", instance.PUBLIC_DIRECTORY),
-             *(("--User", user) for user in instance.USERS or ())]
+    given = [
+        ("--ConfigDirectory", instance.CONFIG_DIRECTORY),
+        ("--PublicDirectory", instance.PUBLIC_DIRECTORY),
+        *(("--User", user) for user in instance.USERS or ()),
+    ]
     return [word for flag, value in given if value for word in (flag, value)]
 
 

@@ -1,4 +1,5 @@
 """The command ``wilmerai`` of an installed wheel: what ``run_waitress.py`` is in a clone."""
+
 from __future__ import annotations
 
 import gc
@@ -14,4 +15,5 @@ def main() -> int:
     gc.disable()
     require_packages("waitress")
     import run_waitress
+
     return run_waitress.main()

@@ -3,6 +3,7 @@
 pip shows no progress where its output is read by another program, and dozens of lines for each package elsewhere. This
 runs before any package is installed, so it needs nothing but Python.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -35,8 +36,10 @@ WIDTH = 70
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?\s*[=<>~!@]")
 _INCLUDED = re.compile(r"(?:-r|--requirement)[ =]\s*(\S+)")
 # A package from a folder is named by its file.
-_SEEN = re.compile(r"(?:Collecting |Requirement already satisfied: |Ignoring |Processing (?:\S*[/\\])?)"
-                   r"([A-Za-z0-9][\w.]*(?:-[A-Za-z][\w.]*)*)")
+_SEEN = re.compile(
+    r"(?:Collecting |Requirement already satisfied: |Ignoring |Processing (?:\S*[/\\])?)"
+    r"([A-Za-z0-9][\w.]*(?:-[A-Za-z][\w.]*)*)"
+)
 _DETAIL = re.compile(r"Downloading |Using cached |Installing |Successfully |Looking in |Preparing ")
 # Where a package is built, pip indents its errors, too.
 _ERROR = re.compile(r"\s+(?:error|fatal): ", re.IGNORECASE)
@@ -61,8 +64,14 @@ def main(words: Sequence[str]) -> int:
 def _run(command: Sequence[str], progress: Progress) -> int:
     """Run pip, and return its exit status or ``INTERRUPTED``."""
     # pip's errors come in the order of its steps, so that the reason of a failure is not among later lines.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
-                          env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"},
+    ) as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:
@@ -82,17 +91,30 @@ def way_out(words: Sequence[str]) -> str | None:
     """Return what to do where the lock files have no wheels for this Python or system; None where they have."""
     system = sysconfig.get_platform()
     newest, oldest = (".".join(map(str, version)) for version in (NEWEST, OLDEST))
-    other = (platform.python_implementation() if sys.implementation.name != "cpython"
-             else "free-threaded Python" if sysconfig.get_config_var("Py_GIL_DISABLED") else None)
+    other = (
+        platform.python_implementation()
+        if sys.implementation.name != "cpython"
+        else "free-threaded Python"
+        if sysconfig.get_config_var("Py_GIL_DISABLED")
+        else None
+    )
     if other or sys.version_info[:2] > NEWEST:
-        return (f"The packages have wheels for Python {oldest} to {newest}, and this is "
-                f"{other or f'Python {platform.python_version()}'}: install Python {newest}, delete {sys.prefix}, "
-                "and start again.")
+        return (
+            f"The packages have wheels for Python {oldest} to {newest}, and this is "
+            f"{other or f'Python {platform.python_version()}'}: install Python {newest}, delete {sys.prefix}, "
+            "and start again."
+        )
     missing = f"Some packages have no wheels for this system ({system})"
     if sys.platform == "win32":
-        return None if system in SYSTEMS else (
-            f"{missing}: install Python {newest} for x64 (\"Windows installer (64-bit)\"), create the environment with "
-            f"it (python.exe -m venv --clear \"{sys.prefix}\"), and start again.")
+        return (
+            None
+            if system in SYSTEMS
+            else (
+                f'{missing}: install Python {newest} for x64 ("Windows installer (64-bit)"), create the environment '
+                f"with "
+                f'it (python.exe -m venv --clear "{sys.prefix}"), and start again.'
+            )
+        )
     # A 64-bit kernel may run a 32-bit system.
     if struct.calcsize("P") < 8:
         return f"{missing}, which has 32 bits: install a 64-bit one, for example Raspberry Pi OS (64-bit)."
@@ -126,7 +148,7 @@ def _named(path: str) -> set[str]:
 
 def _without_wheels_only(words: Sequence[str]) -> list[str]:
     position = words.index("--only-binary") if "--only-binary" in words else len(words)
-    return [*words[:position], *words[position + 2:]]
+    return [*words[:position], *words[position + 2 :]]
 
 
 class Progress:

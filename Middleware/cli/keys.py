@@ -3,6 +3,7 @@
 A new key is shown once and stored nowhere: its line in the list contains only its hash. A running server looks at its
 list every second.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -55,8 +56,10 @@ OWNER_ONLY = 0o600
 NOTED_CHARACTERS = len(PREFIX) + 4
 
 
-CONSOLE_HELP = ("the key opens the run console: 'own' shows the runs made with this very key, 'all' those of the key's "
-                "users (default: it does not open it)")
+CONSOLE_HELP = (
+    "the key opens the run console: 'own' shows the runs made with this very key, 'all' those of the key's "
+    "users (default: it does not open it)"
+)
 
 
 class NotDoneError(Exception):
@@ -142,10 +145,14 @@ def main(words: Sequence[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("action", choices=("add", "new", "list"), metavar="add|new|list")
     parser.add_argument("--hash", action="store_true", help="for a key that you have, instead of a new one")
-    describe_options(parser, {
-        "--User": "the key is for this user only; without it, for every user",
-        "--accepted-keys-file": f"the list (default: {KEY_FILE} in the public directory)",
-        "--console": CONSOLE_HELP})
+    describe_options(
+        parser,
+        {
+            "--User": "the key is for this user only; without it, for every user",
+            "--accepted-keys-file": f"the list (default: {KEY_FILE} in the public directory)",
+            "--console": CONSOLE_HELP,
+        },
+    )
     _accept_console_words(parser)
     arguments, options = parse_command_arguments(parser, words)
     apply_arguments(arguments)
@@ -215,8 +222,9 @@ def replace_key(path: str, old: str, new: str) -> list[int]:
             atomic_write(path, "\n".join(lines).encode("utf-8"), OWNER_ONLY)
     except OSError as error:
         places = f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-        raise NotDoneError(f"{path} cannot be written: {error.strerror or error}. Replace the old key in {places} by "
-                           f"{line_for(new)}") from error
+        raise NotDoneError(
+            f"{path} cannot be written: {error.strerror or error}. Replace the old key in {places} by {line_for(new)}"
+        ) from error
     return numbers
 
 
@@ -225,8 +233,11 @@ def script(argv: Sequence[str] | None = None) -> int:
 
     It knows no configuration, so it takes any name of a user.
     """
-    parser = Parser(prog="access_key.py", description="Makes the keys that --accepted-keys-file asks clients for. The "
-                                                      "command 'keys' of the start scripts does this, too.")
+    parser = Parser(
+        prog="access_key.py",
+        description="Makes the keys that --accepted-keys-file asks clients for. The "
+        "command 'keys' of the start scripts does this, too.",
+    )
     parser.add_argument("--add", metavar="FILE", help="append the line to this list")
     parser.add_argument("--user", metavar="NAME", help="the key is good for this user only")
     parser.add_argument("--hash", action="store_true", help="for a key that you have, instead of a new one")
@@ -235,8 +246,9 @@ def script(argv: Sequence[str] | None = None) -> int:
     if options.add is not None and not options.add.strip():
         parser.error("--add needs the path of a file")
     # A comment would begin at ' #'.
-    if options.user is not None and not (options.user.strip() and options.user.isprintable()
-                                         and " #" not in options.user):
+    if options.user is not None and not (
+        options.user.strip() and options.user.isprintable() and " #" not in options.user
+    ):
         parser.error("--user needs a name, without ' #' in it")
     return _reported(parser, lambda: make_key(options.hash, options.user, options.add, options.console))
 

@@ -1,4 +1,5 @@
 """The steps before the first request, for launchers and for commands that start the engine themselves."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -42,15 +43,22 @@ def configure(arguments: LaunchArguments) -> StateWorker | None:
     instance.FILE_LOGGING = users.resolve_file_logging()
     directory = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else None
     try:
-        set_up_logging(directory, config_utils.configured_users(), arguments.log_level,
-                       _terminal_log(arguments.verbose))
+        set_up_logging(
+            directory, config_utils.configured_users(), arguments.log_level, _terminal_log(arguments.verbose)
+        )
     except OSError as error:
-        raise StartError(f"Cannot write log files in {directory}: {error}. Choose another folder with "
-                         "--LoggingDirectory.") from error
-    logger.info("WilmerAI %s, Python %s, users: %s, %s at a time: %s, waiting at most %g s", VERSION,
-                platform.python_version(), announcement.served_users(),
-                "LLM calls" if instance.CONCURRENCY_LEVEL == "endpoint" else "requests",
-                instance.CONCURRENCY_LIMIT or "any number", instance.CONCURRENCY_TIMEOUT)
+        raise StartError(
+            f"Cannot write log files in {directory}: {error}. Choose another folder with --LoggingDirectory."
+        ) from error
+    logger.info(
+        "WilmerAI %s, Python %s, users: %s, %s at a time: %s, waiting at most %g s",
+        VERSION,
+        platform.python_version(),
+        announcement.served_users(),
+        "LLM calls" if instance.CONCURRENCY_LEVEL == "endpoint" else "requests",
+        instance.CONCURRENCY_LIMIT or "any number",
+        instance.CONCURRENCY_TIMEOUT,
+    )
     state = _state_worker(arguments)
     names: list[str | None] = [*config_utils.configured_users()]
     for user in names or [None]:
@@ -66,6 +74,7 @@ def _state_worker(arguments: LaunchArguments) -> StateWorker | None:
         return None
     # Imported here: most servers have files, and need nothing of it.
     from Middleware.addons.postgres.state_database import start_worker
+
     return start_worker(arguments.database)
 
 
@@ -77,13 +86,16 @@ def _terminal_log(verbose: bool) -> TerminalFormatter | None:
 def build_load_check() -> LoadCheck:
     """Return the listener that checks each workflow when it first runs. It is imported here for the app's reason."""
     from Middleware.addons.check.load_check import LoadCheck
+
     return LoadCheck()
 
 
-def build_application(threads: int | None = None, listeners: Sequence[object] = (),
-                      records: RunRecords | None = None) -> WSGIApplication:
+def build_application(
+    threads: int | None = None, listeners: Sequence[object] = (), records: RunRecords | None = None
+) -> WSGIApplication:
     """Return the WSGI callable. It is imported here because the arguments must be in place before the app module is."""
     from Middleware.api.app import build_wsgi_application
+
     return build_wsgi_application(threads=threads, listeners=listeners, records=records)
 
 
@@ -92,6 +104,7 @@ def build_records(arguments: LaunchArguments) -> RunRecords | None:
     if arguments.console == "off" and not (arguments.metrics or arguments.otel):
         return None
     from Middleware.addons.records.records import build_records
+
     try:
         records = build_records(arguments.console, arguments.record, arguments.metrics, arguments.otel)
     except ValueError as error:
@@ -105,8 +118,13 @@ def require_optional_packages(arguments: LaunchArguments) -> None:
     if arguments.metrics:
         _require("--metrics", "requirements.lock", "prometheus-client", "prometheus_client")
     if arguments.otel:
-        _require("--otel", "requirements-otel.txt", "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
-                 "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+        _require(
+            "--otel",
+            "requirements-otel.txt",
+            "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
+            "opentelemetry.sdk",
+            "opentelemetry.exporter.otlp.proto.http",
+        )
     if arguments.database:
         require_database_packages("--database")
 
@@ -122,12 +140,17 @@ def _require(flag: str, file: str, packages: str, *modules: str) -> None:
         return
     # The image has no environment that could be added to.
     if in_project_container():
-        raise StartError(f"{flag} needs packages that are not installed. Write PIP_PACKAGES={packages} "
-                         "into .env, then run docker compose up -d --build")
-    wanted = packages.split() if is_package() else [
-        "-r", os.path.join(config_utils.get_project_root_directory_path(), file)]
-    raise StartError(f"{flag} needs packages that are not installed. Install them with: "
-                     f"{command([sys.executable, '-m', 'pip', 'install', *wanted])}")
+        raise StartError(
+            f"{flag} needs packages that are not installed. Write PIP_PACKAGES={packages} "
+            "into .env, then run docker compose up -d --build"
+        )
+    wanted = (
+        packages.split() if is_package() else ["-r", os.path.join(config_utils.get_project_root_directory_path(), file)]
+    )
+    raise StartError(
+        f"{flag} needs packages that are not installed. Install them with: "
+        f"{command([sys.executable, '-m', 'pip', 'install', *wanted])}"
+    )
 
 
 def _is_installed(module: str) -> bool:
@@ -140,9 +163,11 @@ def _is_installed(module: str) -> bool:
 
 def _make_workflow_catalog(users: Iterable[str] | None) -> WorkflowCatalog:
     from Middleware.addons.console import workflow_catalog
+
     return workflow_catalog.WorkflowCatalog(users)
 
 
 def _make_editor(records: RunRecords) -> ConfigEditor:
     from Middleware.addons.console.editing import editor
+
     return editor.ConfigEditor(records.folder, records.store)

@@ -3,6 +3,7 @@
 Old Pythons must be able to parse this file and the launchers, or they would end with a SyntaxError instead of the
 message. So there is no ``from __future__ import annotations`` here, which Python 3.6 does not know, and nothing newer.
 """
+
 import importlib.util
 import os
 import sys
@@ -16,16 +17,20 @@ def require_python() -> None:
     """End the process with a message and status 1 if this Python is too old."""
     if sys.version_info < OLDEST:
         found = ".".join(str(number) for number in sys.version_info[:3])
-        _end(f"WilmerAI needs Python {OLDEST[0]}.{OLDEST[1]} or later; this is Python {found} ({sys.executable}).\n"
-             f"Start it with: {_start_command()}")
+        _end(
+            f"WilmerAI needs Python {OLDEST[0]}.{OLDEST[1]} or later; this is Python {found} ({sys.executable}).\n"
+            f"Start it with: {_start_command()}"
+        )
 
 
 def require_packages(*modules: str) -> None:
     """End the process with a message and status 1 if a module of ``NEEDED`` or ``modules`` is not installed."""
     missing = [name for name in NEEDED + modules if importlib.util.find_spec(name) is None]
     if missing:
-        _end(f"Python packages are missing: {', '.join(missing)}. This Python does not have them: {sys.executable}\n"
-             + _installation())
+        _end(
+            f"Python packages are missing: {', '.join(missing)}. This Python does not have them: {sys.executable}\n"
+            + _installation()
+        )
 
 
 def _installation() -> str:
@@ -33,8 +38,10 @@ def _installation() -> str:
     listed = _in_project("requirements.lock")
     if not os.path.exists(listed):
         return "Install WilmerAI's wheel again, with the packages that it needs."
-    return (f"Start WilmerAI with: {_start_command()}\n"
-            f"Or install them: {_quoted(sys.executable)} -m pip install -r {_quoted(listed)}{_environment_hint()}")
+    return (
+        f"Start WilmerAI with: {_start_command()}\n"
+        f"Or install them: {_quoted(sys.executable)} -m pip install -r {_quoted(listed)}{_environment_hint()}"
+    )
 
 
 def _start_command() -> str:

@@ -3,6 +3,7 @@
 A process that uses a folder of conversations holds a lock on ``.server-<id>.lock`` in it for as long as it lives; the
 system frees the lock of a process that was killed. ``.server-<id>.json`` beside it contains what the process serves.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -122,8 +123,9 @@ def _read(path: str) -> RunningServer:
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
-        return RunningServer(str(content["url"]), str(content["configuration"]), tuple(map(str, content["users"])),
-                             int(content["pid"]))
+        return RunningServer(
+            str(content["url"]), str(content["configuration"]), tuple(map(str, content["users"])), int(content["pid"])
+        )
     # The process is starting or ending, or is of another version.
     except (OSError, ValueError, KeyError, TypeError):
         return RunningServer()
@@ -132,8 +134,15 @@ def _read(path: str) -> RunningServer:
 def find_server(names: Sequence[str]) -> RunningServer | None:
     """Return a running server of this configuration that serves all users in ``names``; None if there is none."""
     wanted = names or _served_users()
-    return next((server for root in discussion_roots_of(wanted) for server in servers_in(root)
-                 if server.url and _is_same(server.configuration) and set(names) <= set(server.users)), None)
+    return next(
+        (
+            server
+            for root in discussion_roots_of(wanted)
+            for server in servers_in(root)
+            if server.url and _is_same(server.configuration) and set(names) <= set(server.users)
+        ),
+        None,
+    )
 
 
 def others_here() -> list[RunningServer]:
@@ -147,8 +156,7 @@ def discussion_roots_of(names: Sequence[str]) -> list[str]:
     found: dict[str, str] = {}
     for user in names:
         # The file of a user that does not parse is reported elsewhere.
-        with (request_scope(RequestContext(user=user)),
-              contextlib.suppress(ConfigurationError, OSError, ValueError)):
+        with request_scope(RequestContext(user=user)), contextlib.suppress(ConfigurationError, OSError, ValueError):
             root = config_utils.get_discussions_root_directory()
             found.setdefault(os.path.realpath(root), os.path.abspath(root))
     return list(found.values())

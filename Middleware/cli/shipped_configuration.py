@@ -1,5 +1,6 @@
 """Fills a public root without a configuration with the one that comes with the program, as an empty volume of a
 container and an installed wheel need it."""
+
 from __future__ import annotations
 
 import os

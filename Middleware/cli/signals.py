@@ -3,6 +3,7 @@
 A launcher imports this module first. It imports next to nothing, so that signals are caught early, and so that Eventlet
 can patch ``threading`` before ``logging`` makes its locks.
 """
+
 from __future__ import annotations
 
 import os
@@ -75,8 +76,9 @@ class StopSignals:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.forced:
             end_at_once()
         # Once asked to stop, the signals stay caught, so that a late one breaks nothing.
@@ -109,8 +111,9 @@ def end_orderly() -> None:
 
     logger = logging.getLogger(__name__)
     logger.info("stopped", extra={"terminal": True})
-    held_up_by = [thread.name for thread in threading.enumerate()
-                  if not thread.daemon and thread is not threading.main_thread()]
+    held_up_by = [
+        thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
+    ]
     if held_up_by:
         logger.debug("Not waiting for the threads %s", ", ".join(held_up_by))
         _exit()

@@ -2,6 +2,7 @@
 
 It needs nothing but Python, because it also serves what runs before the packages are installed.
 """
+
 from __future__ import annotations
 
 import errno
@@ -45,8 +46,9 @@ class _Output(io.FileIO):
             if self.ends_command and threading.get_ident() == self._main_thread:
                 # Once: what cleans up on the way out may print, too.
                 self.ends_command = False
-                raise SystemExit(READER_GONE if _has_no_reader(error) else
-                                 f"ERROR: The output cannot be written: {error.strerror}.") from None
+                raise SystemExit(
+                    READER_GONE if _has_no_reader(error) else f"ERROR: The output cannot be written: {error.strerror}."
+                ) from None
             return memoryview(data).nbytes
 
 
@@ -81,9 +83,13 @@ def _safe(stream: TextIO) -> TextIO:
         return stream
     stream.flush()
     file: Any = _Output(stream)
-    return io.TextIOWrapper(io.BufferedWriter(file) if isinstance(stream.buffer, io.BufferedWriter) else file,
-                            stream.encoding, stream.errors, line_buffering=stream.line_buffering,
-                            write_through=stream.write_through)
+    return io.TextIOWrapper(
+        io.BufferedWriter(file) if isinstance(stream.buffer, io.BufferedWriter) else file,
+        stream.encoding,
+        stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def _file_below(stream: TextIO) -> object:

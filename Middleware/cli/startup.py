@@ -1,4 +1,5 @@
 """The steps from a command line to a server that listens, the same for every launcher."""
+
 from __future__ import annotations
 
 import gc
@@ -76,8 +77,9 @@ class Launch:
         Of several processes on one socket, one does that for all.
         """
         if self.parent is None or self.parent.announces:
-            for line in announcement.describe(self.host, self.port, self.address, self.demo, self.records, self.state,
-                                              self.workers):
+            for line in announcement.describe(
+                self.host, self.port, self.address, self.demo, self.records, self.state, self.workers
+            ):
                 say(line)
         if self.parent is not None and self.state is not None:
             say(f"Worker {self.state.session.number} (process {os.getpid()}) serves")
@@ -85,8 +87,13 @@ class Launch:
             self.load_check.begin()
 
 
-def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None,
-        native: bool = True, several: bool = False) -> int:
+def run(
+    serve: Callable[[Launch], None],
+    argv: Sequence[str] | None = None,
+    threads: int | None = None,
+    native: bool = True,
+    several: bool = False,
+) -> int:
     """Start and serve until a signal to stop.
 
     Args:
@@ -139,8 +146,9 @@ def _collector_off() -> Iterator[None]:
         gc.enable()
 
 
-def prepare(argv: Sequence[str] | None = None, threads: int | None = None, native: bool = True,
-            several: bool = False) -> Launch:
+def prepare(
+    argv: Sequence[str] | None = None, threads: int | None = None, native: bool = True, several: bool = False
+) -> Launch:
     """Bind the socket and build the application. Raises StartError, or SystemExit for bad arguments.
 
     With several processes it does not return: this one starts them and watches.
@@ -161,19 +169,22 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, nativ
     if demo.is_first_start(arguments):
         # Imported here because only a start without a configuration needs it.
         from Middleware.addons.init.command import offer
+
         offer()
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
     if arguments.workers > 1 and parent is None:
         # Imported here: most servers are one process.
         from Middleware.addons.postgres.worker_processes import become_parent
+
         raise SystemExit(become_parent(_bind(instance.LISTEN_ADDRESS), arguments.workers))
     state = configure(arguments)
     host = instance.LISTEN_ADDRESS
     sock = _bind(host) if parent is None else parent.sock
     address, port = sock.getsockname()[:2]
     instance.PORT = port
-    instance.PRIVATE_CLIENTS_ONLY = \
+    instance.PRIVATE_CLIENTS_ONLY = (
         instance.ACCESS_KEYS is None and not arguments.allow_public and not is_loopback(address)
+    )
     demo_mode = demo.is_wanted(arguments)
     if demo_mode:
         demo.start_backend()
@@ -182,8 +193,20 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None, nativ
     application = build_application(threads, [load_check], records)
     if records is not None:
         records.begin()
-    launch = Launch(application, sock, host, port, address, load_check, demo_mode, records, arguments.drain_seconds,
-                    parent, arguments.workers, state)
+    launch = Launch(
+        application,
+        sock,
+        host,
+        port,
+        address,
+        load_check,
+        demo_mode,
+        records,
+        arguments.drain_seconds,
+        parent,
+        arguments.workers,
+        state,
+    )
     if launch.is_first:
         announcement.log_access(address)
     return launch
@@ -205,6 +228,7 @@ def _parent() -> ParentConnection | None:
     if CHILD_VARIABLE not in os.environ:
         return None
     from Middleware.addons.postgres.worker_processes import connect_to_parent
+
     parent = connect_to_parent()
     instance.WORKER_NUMBER = parent.number
     return parent

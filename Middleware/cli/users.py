@@ -1,4 +1,5 @@
 """The users that the server serves, and the settings in their files for the launch: port and log files."""
+
 from __future__ import annotations
 
 import os
@@ -128,8 +129,11 @@ def resolve_port() -> int:
         return instance.PORT
     # One server has one port, and the files of several users may name different ones.
     if len(config_utils.configured_users()) > 1:
-        say(f"WARNING: with several users their own ports do not apply; using {SEVERAL_USERS_PORT}. "
-            "Choose another with --port.", error_stream=True)
+        say(
+            f"WARNING: with several users their own ports do not apply; using {SEVERAL_USERS_PORT}. "
+            "Choose another with --port.",
+            error_stream=True,
+        )
         return SEVERAL_USERS_PORT
     value = _setting("port", DEFAULT_PORT)
     try:
@@ -139,8 +143,10 @@ def resolve_port() -> int:
     # int() accepts true and false.
     if not isinstance(value, bool) and 0 <= port <= 65535:
         return port
-    say(f"WARNING: Users/{current_user()}.json: port {value!r} is not a port number; using port {DEFAULT_PORT}.",
-        error_stream=True)
+    say(
+        f"WARNING: Users/{current_user()}.json: port {value!r} is not a port number; using port {DEFAULT_PORT}.",
+        error_stream=True,
+    )
     return DEFAULT_PORT
 
 
@@ -173,8 +179,9 @@ def _check_current_user() -> None:
     try:
         config_utils.get_current_username()
     except (ConfigurationError, OSError, ValueError) as error:
-        raise StartError(f"No --User was given, and the current user cannot be read: {error}"
-                         f"{existing_users_hint('')}") from error
+        raise StartError(
+            f"No --User was given, and the current user cannot be read: {error}{existing_users_hint('')}"
+        ) from error
 
 
 def _setting(key: str, default: object) -> Any:

@@ -1,4 +1,5 @@
 """Names that the specification fixes."""
+
 from __future__ import annotations
 
 OPENAI_CHAT = "openaichatcompletion"

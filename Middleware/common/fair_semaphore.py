@@ -1,4 +1,5 @@
 """A semaphore that serves its waiters in the order of their arrival."""
+
 from __future__ import annotations
 
 import threading

@@ -2,6 +2,7 @@
 
 Users' scripts read and set these names, so none may be renamed or removed.
 """
+
 from __future__ import annotations
 
 import uuid

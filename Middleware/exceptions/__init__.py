@@ -23,6 +23,7 @@
 ``str(error)`` of every class is fit for a client: one line, config files named relative to the config root, no
 absolute paths, no keys. What only the operator may see goes to the log where the error is raised.
 """
+
 from __future__ import annotations
 
 import errno
@@ -62,8 +63,9 @@ class ConfigurationError(WilmerError):
         suggestion: the nearest valid name, if one is near.
     """
 
-    def __init__(self, message: str, *, file: str = "", json_path: str = "", expected: str = "",
-                 suggestion: str = "") -> None:
+    def __init__(
+        self, message: str, *, file: str = "", json_path: str = "", expected: str = "", suggestion: str = ""
+    ) -> None:
         self.file, self.json_path, self.expected, self.suggestion = file, json_path, expected, suggestion
         where = f"{file}: " if file else ""
         at = f" (at {json_path})" if json_path else ""
@@ -81,12 +83,21 @@ class ConfigurationError(WilmerError):
 class ConfigNotFoundError(ConfigurationError, FileNotFoundError):
     """A named config file does not exist. ``tried`` lists every path that was looked at, relative to the root."""
 
-    def __init__(self, message: str, *, tried: Sequence[str] = (), file: str = "", json_path: str = "",
-                 expected: str = "", suggestion: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        tried: Sequence[str] = (),
+        file: str = "",
+        json_path: str = "",
+        expected: str = "",
+        suggestion: str = "",
+    ) -> None:
         self.tried = list(tried)
         looked = f" Looked for: {', '.join(self.tried)}." if self.tried else ""
-        super().__init__(message.rstrip(".") + "." + looked, file=file, json_path=json_path, expected=expected,
-                         suggestion=suggestion)
+        super().__init__(
+            message.rstrip(".") + "." + looked, file=file, json_path=json_path, expected=expected, suggestion=suggestion
+        )
 
 
 class ConfigSyntaxError(ConfigurationError, json.JSONDecodeError):
@@ -156,8 +167,15 @@ class ClientError(WilmerError):
         details: what Anthropic's clients read beside the message, by name.
     """
 
-    def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None,
-                 details: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        details: Mapping[str, object] | None = None,
+    ) -> None:
         self.status, self.param, self.code, self.details = status, param, code, details
         super().__init__(message)
 

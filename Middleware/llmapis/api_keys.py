@@ -1,4 +1,5 @@
 """The ``apiKey`` of an endpoint: the key itself, or a reference to it."""
+
 from __future__ import annotations
 
 import logging
@@ -58,9 +59,9 @@ def _resolve(value: object) -> str:
         raise _Unusable("the API key is not a string")
     reference = value.strip()
     if reference.startswith(ENVIRONMENT):
-        return _from_environment(reference[len(ENVIRONMENT):].strip())
+        return _from_environment(reference[len(ENVIRONMENT) :].strip())
     if reference.startswith(FILE):
-        return _from_file(reference[len(FILE):].strip())
+        return _from_file(reference[len(FILE) :].strip())
     return reference
 
 

@@ -1,4 +1,5 @@
 """The back-end dialects (the ``type`` of an ApiTypes file), and helpers that read endpoint files."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,8 +9,16 @@ from Middleware.utilities.config.keys.api_type import API_TYPE, OLDER_TYPES, TYP
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import nearest
 
-(OPENAI_CHAT, CLAUDE_MESSAGES, OLLAMA_CHAT, OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE, OPENAI_EMBEDDINGS,
- OLLAMA_EMBEDDINGS) = TYPES
+(
+    OPENAI_CHAT,
+    CLAUDE_MESSAGES,
+    OLLAMA_CHAT,
+    OPENAI_COMPLETION,
+    OLLAMA_GENERATE,
+    KOBOLD_GENERATE,
+    OPENAI_EMBEDDINGS,
+    OLLAMA_EMBEDDINGS,
+) = TYPES
 # Configurations of older versions contain these names.
 ALIASES = dict(zip(OLDER_TYPES, (OPENAI_CHAT, OLLAMA_CHAT, KOBOLD_GENERATE), strict=True))
 COMPLETION_TYPES = frozenset({OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE})
@@ -28,13 +37,18 @@ def canonical_type(api_type: Mapping[str, object], file: str = "") -> str:
     """
     name = API_TYPE.value(api_type, "type")
     if not isinstance(name, str) or not name.strip():
-        raise ConfigValueError("the API type has no 'type'", file=file, json_path="type",
-                               expected=", ".join(sorted(KNOWN_TYPES)))
+        raise ConfigValueError(
+            "the API type has no 'type'", file=file, json_path="type", expected=", ".join(sorted(KNOWN_TYPES))
+        )
     name = ALIASES.get(name, name)
     if name not in KNOWN_TYPES:
-        raise ConfigValueError(f"unsupported type '{name}'", file=file, json_path="type",
-                               expected=", ".join(sorted(KNOWN_TYPES)),
-                               suggestion=nearest(name, sorted(KNOWN_TYPES | ALIASES.keys()), 0.6))
+        raise ConfigValueError(
+            f"unsupported type '{name}'",
+            file=file,
+            json_path="type",
+            expected=", ".join(sorted(KNOWN_TYPES)),
+            suggestion=nearest(name, sorted(KNOWN_TYPES | ALIASES.keys()), 0.6),
+        )
     return name
 
 
@@ -57,4 +71,4 @@ def backend_url(base: str, path: str) -> str:
     base, mark, query = base.strip().partition("?")
     base = base.rstrip("/")
     first = "/" + path.split("/", 2)[1]
-    return base + (path[len(first):] if base.endswith(first) else path) + mark + query
+    return base + (path[len(first) :] if base.endswith(first) else path) + mark + query

@@ -2,6 +2,7 @@
 
 Messages contain the URL without user, password and query, and none of the request's keys.
 """
+
 from __future__ import annotations
 
 import html
@@ -39,12 +40,16 @@ _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "proxy-authorization
 _MESSAGE_KEYS = ("error", "message", "detail", "msg", "error_description", "errors")
 _DOCKER_HOST = "host.docker.internal"
 _CLASSES: dict[Kind, type[BackendError]] = {
-    Kind.CONNECT_TIMEOUT: BackendTimeoutError, Kind.READ_TIMEOUT: BackendTimeoutError,
-    Kind.UNREADABLE: BackendResponseError, Kind.TOO_LARGE: BackendResponseError}
+    Kind.CONNECT_TIMEOUT: BackendTimeoutError,
+    Kind.READ_TIMEOUT: BackendTimeoutError,
+    Kind.UNREADABLE: BackendResponseError,
+    Kind.TOO_LARGE: BackendResponseError,
+}
 
 _TITLE = re.compile(r"<title\b[^<>]*>(.*?)</title\b", re.IGNORECASE | re.DOTALL)
-_TOO_LONG = re.compile(r"context (?:size|length|window)|maximum context|(?:prompt|input) is too long|too many tokens",
-                       re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"context (?:size|length|window)|maximum context|(?:prompt|input) is too long|too many tokens", re.IGNORECASE
+)
 # Some servers say it with a failure of their own; within a stream there is no status.
 _TOO_LONG_STATUSES = (400, 413, 500, None)
 # OpenAI's word and sentence, and those of others that are paid in advance.
@@ -53,12 +58,15 @@ _NO_QUOTA = re.compile(r"insufficient[_ ](?:quota|balance|credits|funds)|exceede
 _NAMES_LIMIT = re.compile(r"max_(?:completion_|new_)?tokens|in the completion|output tokens", re.IGNORECASE)
 _NO_MODEL = re.compile(r"\bmodel\b.{0,200}\b(?:not found|not exist)\b|\b(?:no such|unknown) model\b", re.IGNORECASE)
 # What the templates of Gemma, Mistral and others raise; llama.cpp and vLLM pass it on.
-STRICT_TEMPLATE = re.compile(r"roles must alternate|system message must be (?:the first|at the beginning)",
-                              re.IGNORECASE)
+STRICT_TEMPLATE = re.compile(
+    r"roles must alternate|system message must be (?:the first|at the beginning)", re.IGNORECASE
+)
 _CANNOT_SEE = re.compile(
     r"(?:not|n't) support(?:ed)?\b[^.,;:]{0,20}\b(?:image|vision|multimodal)"
     r"|\bimages? (?:inputs? )?(?:is|are) not supported|not a multimodal model|image_url is only supported"
-    r"|no endpoints found that support image|missing data required for image", re.IGNORECASE)
+    r"|no endpoints found that support image|missing data required for image",
+    re.IGNORECASE,
+)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<!--.*?(?:-->|\Z)", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^<>]*>?")
 
@@ -104,7 +112,7 @@ def log_text(error: Exception, redact: bool | None = None) -> str:
 def _one_line(text: str, limit: int) -> str:
     """Return ``text`` in one line, without repeated spaces and without control characters for a terminal."""
     text = " ".join("".join(character if character.isprintable() else " " for character in text).split())
-    return text if len(text) <= limit else text[:limit - 3] + "..."
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _page_text(page: str) -> str:
@@ -172,12 +180,17 @@ def _container_hint(kind: Kind, host: str) -> str:
 
 def not_json_error(endpoint: str, target: Target, status: int, content_type: str, size: int) -> BackendResponseError:
     kind = content_type.partition(";")[0].strip()[:60] or "no content type"
-    return BackendResponseError(f"{_where(endpoint, target)}: the answer is not JSON ({kind}, {size} bytes). Is this "
-                                "the URL of the API, and the right ApiType?", endpoint=endpoint, status=status)
+    return BackendResponseError(
+        f"{_where(endpoint, target)}: the answer is not JSON ({kind}, {size} bytes). Is this "
+        "the URL of the API, and the right ApiType?",
+        endpoint=endpoint,
+        status=status,
+    )
 
 
-def status_error(endpoint: str, target: Target, status: int, reason: str, body: str, location: str = "") \
-        -> BackendStatusError:
+def status_error(
+    endpoint: str, target: Target, status: int, reason: str, body: str, location: str = ""
+) -> BackendStatusError:
     """Return the error for an answer with an error status."""
     said = f": {body}" if body else ""
     hint = _hint(status, location, body)
@@ -193,12 +206,16 @@ def too_long_hint(said: str) -> str:
     if not _TOO_LONG.search(said):
         return ""
     if _NAMES_LIMIT.search(said):
-        return ("The prompt and the response limit ('maxResponseSizeInTokens' of the node) do not fit into the model's "
-                "context window together. Lower the limit, or shorten the prompt: set 'maxContextTokenSize' of the "
-                "endpoint to that of the server, and 'clampPromptToContextWindow' to true in the user file.")
-    return ("The prompt is longer than the model's context window. Set 'maxContextTokenSize' of the endpoint to that "
-            "of the server, and 'clampPromptToContextWindow' to true in the user file. That shortens "
-            "conversations, not the 'prompt' of a node.")
+        return (
+            "The prompt and the response limit ('maxResponseSizeInTokens' of the node) do not fit into the model's "
+            "context window together. Lower the limit, or shorten the prompt: set 'maxContextTokenSize' of the "
+            "endpoint to that of the server, and 'clampPromptToContextWindow' to true in the user file."
+        )
+    return (
+        "The prompt is longer than the model's context window. Set 'maxContextTokenSize' of the endpoint to that "
+        "of the server, and 'clampPromptToContextWindow' to true in the user file. That shortens "
+        "conversations, not the 'prompt' of a node."
+    )
 
 
 def says_too_long(status: int | None, said: str) -> bool:
@@ -220,13 +237,17 @@ def _hint(status: int, location: str, body: str) -> str:
     if status in _TOO_LONG_STATUSES and (hint := too_long_hint(body)):
         return hint
     if status in (400, 404, 415, 422, 500, 501) and _CANNOT_SEE.search(body):
-        return ("The model cannot see images. Remove 'acceptImages' from the node, or use an endpoint whose model can.")
+        return "The model cannot see images. Remove 'acceptImages' from the node, or use an endpoint whose model can."
     if status in (400, 422, 500) and STRICT_TEMPLATE.search(body):
-        return ("The model's chat template accepts only users and assistants in turn. Set 'alternateRoles' of the "
-                "endpoint to true.")
+        return (
+            "The model's chat template accepts only users and assistants in turn. Set 'alternateRoles' of the "
+            "endpoint to true."
+        )
     if status in (400, 404) and _NO_MODEL.search(body):
-        return ("Check 'modelNameToSendToAPI' of the endpoint: it must be a model that the server has ('ollama list' "
-                "shows those of Ollama, 'ollama pull' gets another).")
+        return (
+            "Check 'modelNameToSendToAPI' of the endpoint: it must be a model that the server has ('ollama list' "
+            "shows those of Ollama, 'ollama pull' gets another)."
+        )
     if 300 <= status < 400:
         where = f" (to {location.partition('?')[0][:200]})" if location and "@" not in location else ""
         return f"The server redirects{where}; put the final URL into the endpoint."

@@ -3,6 +3,7 @@
 Calls wait for a place on their server (``parallelCalls``), for their model to be loaded (``swapGroup``), and for a slot
 of the concurrency gate (``--concurrency-level endpoint``). Calls with none of these limits never enter the queue.
 """
+
 from __future__ import annotations
 
 import enum
@@ -303,16 +304,21 @@ class CallQueue:
         if turn.not_before > now:
             return _Obstacle()
         needs = self._needs_now(turn)
-        if turn.gives_precedence and turn not in view.overdue and not self._joins_loaded_model(turn, now) and any(
-                answer.holds_back(turn, now) for answer in self._answers.values()):
+        if (
+            turn.gives_precedence
+            and turn not in view.overdue
+            and not self._joins_loaded_model(turn, now)
+            and any(answer.holds_back(turn, now) for answer in self._answers.values())
+        ):
             return _Obstacle("an answer is not complete")
         # The slots of a shared gate are asked for when nothing else is in the way.
         if needs.gate and slots is None and len(view.gated) >= needs.gate:
             return _Obstacle("all slots are taken", _GATE, view.gated)
         on_server = view.servers[needs.server]
         if needs.places and len(on_server) >= needs.places:
-            return _Obstacle(f"its server has {len(on_server)} of {needs.places} calls to do",
-                             ("server", needs.server), on_server)
+            return _Obstacle(
+                f"its server has {len(on_server)} of {needs.places} calls to do", ("server", needs.server), on_server
+            )
         other = self._other_model(turn, needs, view, now) if needs.group else None
         if other is None and needs.gate and slots is not None and len(view.gated) >= slots:
             return _Obstacle("all slots are taken", _GATE, view.gated)
@@ -327,12 +333,14 @@ class CallQueue:
 
     def _joins_loaded_model(self, turn: Turn, now: float) -> bool:
         needs = self._needs_now(turn)
-        return now - turn.since >= BACKGROUND_WAIT_SECONDS and bool(needs.group) and (
-            self._group(needs.group).loaded == needs.model)
+        return (
+            now - turn.since >= BACKGROUND_WAIT_SECONDS
+            and bool(needs.group)
+            and (self._group(needs.group).loaded == needs.model)
+        )
 
     def _other_model(self, turn: Turn, needs: Needs, view: _View, now: float) -> _Obstacle | None:
-        """Return what keeps a call of a swap group waiting; None if it may run, with its model loaded or to be loaded.
-        """
+        """Return what keeps a call of a swap group waiting; None if it may run, its model loaded or to be loaded."""
         group, running = self._group(needs.group), view.groups[needs.group]
         answers = view.answers[needs.group]
         others = [one for one in answers if self._needs_now(one).model != group.loaded]
@@ -436,7 +444,7 @@ def _making_room(obstacle: _Obstacle, wanted: int) -> list[Callable[[], object]]
     else:
         # Those of tasks first, and of equal calls the one that has run for the shortest time.
         able.sort(key=lambda one: (one.rank, one.number), reverse=True)
-        chosen = able[:max(wanted - stopping, 0)]
+        chosen = able[: max(wanted - stopping, 0)]
     for one in chosen:
         one.is_stopping = True
     return [one.stop for one in chosen if one.stop is not None]
@@ -463,8 +471,16 @@ class Turn:
         stand_in: what it needs at the endpoint that may stand in for its own; None if there is none.
     """
 
-    def __init__(self, queue: CallQueue, needs: Needs, rank: Rank, scope: CancelScope | None,
-                 request: RequestContext | None = None, yields: bool = False, stand_in: Needs | None = None) -> None:
+    def __init__(
+        self,
+        queue: CallQueue,
+        needs: Needs,
+        rank: Rank,
+        scope: CancelScope | None,
+        request: RequestContext | None = None,
+        yields: bool = False,
+        stand_in: Needs | None = None,
+    ) -> None:
         self._queue = queue
         self.needs, self.rank, self.request = needs, rank, request
         self._own_needs, self.stand_in = needs, stand_in
@@ -532,9 +548,14 @@ class Turn:
 
     def _begin_again(self) -> None:
         self.restarts += 1
-        logger.info("Request %s: a call of endpoint '%s' behind its answer gives way to a message; it begins again "
-                    "when nobody waits (%d of %d times)", self._request_id, self.needs.endpoint, self.restarts,
-                    MOST_RESTARTS)
+        logger.info(
+            "Request %s: a call of endpoint '%s' behind its answer gives way to a message; it begins again "
+            "when nobody waits (%d of %d times)",
+            self._request_id,
+            self.needs.endpoint,
+            self.restarts,
+            MOST_RESTARTS,
+        )
         self.end()
         self.started.clear()
         self.needs = self._own_needs
@@ -584,8 +605,12 @@ class Turn:
             if self.request is not None:
                 self.request.report("wait_ended", self.request, "turn", outcome)
         if self._reported:
-            logger.info("Request %s: its call of endpoint '%s' goes on after %.2f s", self._request_id,
-                        self.needs.endpoint, time.monotonic() - began)
+            logger.info(
+                "Request %s: its call of endpoint '%s' goes on after %.2f s",
+                self._request_id,
+                self.needs.endpoint,
+                time.monotonic() - began,
+            )
 
     def _wait_in_slices(self, began: float) -> Generator[None, None, None]:
         shown = last = began
@@ -598,7 +623,8 @@ class Turn:
             if self.needs.gate and now - began >= instance.CONCURRENCY_TIMEOUT:
                 raise GateTimeoutError(
                     f"no slot for an LLM call became free within {instance.CONCURRENCY_TIMEOUT:g} s "
-                    f"(--concurrency-level endpoint, limit {instance.CONCURRENCY_LIMIT})")
+                    f"(--concurrency-level endpoint, limit {instance.CONCURRENCY_LIMIT})"
+                )
             self._queue.look()
             # The pause behind an answer is not worth a line, but what keeps the call waiting after it is.
             if not self._reported and not self.started.is_set():
@@ -610,8 +636,16 @@ class Turn:
     def _log_wait(self) -> None:
         self._reported = bool(self.reason)
         if self.needs.gate and self.reason == "all slots are taken":
-            logger.info("Concurrency gate: all slots are taken, a call of request %s waits, %d waiting",
-                        self._request_id, self._queue.waiting)
+            logger.info(
+                "Concurrency gate: all slots are taken, a call of request %s waits, %d waiting",
+                self._request_id,
+                self._queue.waiting,
+            )
         elif self.reason:
-            logger.info("Request %s: its call of endpoint '%s' waits for its turn: %s; waiting calls: %d",
-                        self._request_id, self.needs.endpoint, self.reason, self._queue.waiting)
+            logger.info(
+                "Request %s: its call of endpoint '%s' waits for its turn: %s; waiting calls: %d",
+                self._request_id,
+                self.needs.endpoint,
+                self.reason,
+                self._queue.waiting,
+            )

@@ -1,4 +1,5 @@
 """What a call needs of its endpoint before it may run, and the turn that it takes in the queue of calls."""
+
 from __future__ import annotations
 
 import logging
@@ -28,8 +29,9 @@ def gate_for_calls() -> int:
     return semaphore.size if semaphore is not None else 0
 
 
-def turn_for(name: str, endpoint: Mapping[str, object], scope: CancelScope | None,
-             streamed: bool = False) -> Turn | None:
+def turn_for(
+    name: str, endpoint: Mapping[str, object], scope: CancelScope | None, streamed: bool = False
+) -> Turn | None:
     """Return the turn of a call to an LLM; None for one that need not wait.
 
     Args:
@@ -65,8 +67,15 @@ def _turn(needs: Needs, scope: CancelScope | None, streamed: bool, stand_in: Nee
 
 def _needs(name: str, endpoint: Mapping[str, object], gate: int) -> Needs:
     group = group_of(endpoint)
-    return Needs(name, gate, server_of(endpoint), _places(endpoint), group, model_of(endpoint) if group else "",
-                 float(max(ENDPOINT.number(endpoint, "swapPatienceInSeconds"), 0)))
+    return Needs(
+        name,
+        gate,
+        server_of(endpoint),
+        _places(endpoint),
+        group,
+        model_of(endpoint) if group else "",
+        float(max(ENDPOINT.number(endpoint, "swapPatienceInSeconds"), 0)),
+    )
 
 
 def _needs_of_stand_in(endpoint: Mapping[str, object], needs: Needs) -> Needs | None:
@@ -81,8 +90,9 @@ def _needs_of_stand_in(endpoint: Mapping[str, object], needs: Needs) -> Needs | 
     # The prompt has been made for the window of the first.
     windows = [ENDPOINT.number(one, "maxContextTokenSize") for one in (endpoint, other)]
     fits = windows[1] is None or (windows[0] is not None and windows[0] <= windows[1])
-    return _needs(name, other, needs.gate) if other and group_of(other) == needs.group and same_dialect and fits \
-        else None
+    return (
+        _needs(name, other, needs.gate) if other and group_of(other) == needs.group and same_dialect and fits else None
+    )
 
 
 def _places(endpoint: Mapping[str, object]) -> int:
@@ -116,8 +126,12 @@ def loaded_stand_in(name: str, endpoint: Mapping[str, object]) -> str:
         return ""
     config = config_utils.load_endpoint(other)
     if group_of(config) != group:
-        logger.warning("Endpoint '%s': swapStandIn names '%s', which is not in swapGroup '%s'; it does not stand in",
-                       name, other, group)
+        logger.warning(
+            "Endpoint '%s': swapStandIn names '%s', which is not in swapGroup '%s'; it does not stand in",
+            name,
+            other,
+            group,
+        )
         return ""
     return other if loaded == model_of(config) else ""
 

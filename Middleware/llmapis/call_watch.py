@@ -1,4 +1,5 @@
 """Reports one LLM call, and the requests to servers that it takes, to an observer."""
+
 from __future__ import annotations
 
 import time
@@ -15,8 +16,14 @@ from Middleware.utilities.config.keys.api_type import API_TYPE
 if TYPE_CHECKING:
     from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 
-EVENTS = ("llm_call_started", "llm_prompt", "llm_call_finished", "llm_call_failed", "attempt_started",
-          "attempt_finished")
+EVENTS = (
+    "llm_call_started",
+    "llm_prompt",
+    "llm_call_finished",
+    "llm_call_failed",
+    "attempt_started",
+    "attempt_finished",
+)
 EMBEDDINGS = "embeddings"
 """OpenTelemetry's name for a call for vectors."""
 
@@ -24,8 +31,15 @@ EMBEDDINGS = "embeddings"
 class AttemptWatch:
     """Reports the requests of one handler to its server, of which a retry makes several."""
 
-    def __init__(self, observer: Observer, settings: BackendSettings, operation: str, outcome: LlmOutcome,
-                 call: LlmCallRecord | None = None, stands_in_for: str = "") -> None:
+    def __init__(
+        self,
+        observer: Observer,
+        settings: BackendSettings,
+        operation: str,
+        outcome: LlmOutcome,
+        call: LlmCallRecord | None = None,
+        stands_in_for: str = "",
+    ) -> None:
         self._observer, self._settings, self._outcome = observer, settings, outcome
         self._operation, self._call, self._stands_in_for = operation, call, stands_in_for
         request = current_request()
@@ -37,9 +51,18 @@ class AttemptWatch:
 
     def begin(self, url: str, payload: Mapping[str, object], traceparent: str = "") -> Attempt:
         settings = self._settings
-        attempt = Attempt(self._call, self._outcome, settings.endpoint_name, self._operation,
-                          str(API_TYPE.value(settings.api_type, "type")), url, payload, settings.endpoint,
-                          self._stands_in_for, traceparent=traceparent)
+        attempt = Attempt(
+            self._call,
+            self._outcome,
+            settings.endpoint_name,
+            self._operation,
+            str(API_TYPE.value(settings.api_type, "type")),
+            url,
+            payload,
+            settings.endpoint,
+            self._stands_in_for,
+            traceparent=traceparent,
+        )
         self._observer.emit("attempt_started", attempt)
         return attempt
 
@@ -111,8 +134,15 @@ class CallWatch:
         """Record the answer of a call that does not stream."""
         self._record.answer.take(answer, reasoning)
 
-    def end(self, error: BaseException | None, outcome: LlmOutcome, settings: BackendSettings,
-            failed: Sequence[str], scope: CancelScope | None, waited: float = 0.0) -> None:
+    def end(
+        self,
+        error: BaseException | None,
+        outcome: LlmOutcome,
+        settings: BackendSettings,
+        failed: Sequence[str],
+        scope: CancelScope | None,
+        waited: float = 0.0,
+    ) -> None:
         """Report the end of the call.
 
         Args:

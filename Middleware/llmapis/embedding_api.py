@@ -1,4 +1,5 @@
 """Embeddings: vectors for texts, by the name of an endpoint."""
+
 from __future__ import annotations
 
 import json
@@ -86,8 +87,14 @@ class EmbeddingsHandler(ABC):
             payload["dimensions"] = dimensions
         logger.debug("Endpoint '%s': embedding %d text(s)", settings.endpoint_name, len(texts))
         return BackendRequest(
-            settings.endpoint_name, api_types.backend_url(settings.base_url, self.PATH), payload,
-            bearer_headers(settings), settings.connect_timeout, READ_TIMEOUT, single_attempt=True)
+            settings.endpoint_name,
+            api_types.backend_url(settings.base_url, self.PATH),
+            payload,
+            bearer_headers(settings),
+            settings.connect_timeout,
+            READ_TIMEOUT,
+            single_attempt=True,
+        )
 
     def malformed(self, problem: str) -> BackendResponseError:
         """Return an error about the answer, without any of its content."""
@@ -197,8 +204,12 @@ class EmbeddingApiService:
         file = EndpointFile.load(endpoint_name)
         handler = TYPES.get(file.type)
         if handler is None:
-            raise mistake(endpoint_name, "this endpoint generates text and cannot make embeddings",
-                          "apiTypeConfigFileName", f"an API type whose 'type' is {' or '.join(TYPES)}")
+            raise mistake(
+                endpoint_name,
+                "this endpoint generates text and cannot make embeddings",
+                "apiTypeConfigFileName",
+                f"an API type whose 'type' is {' or '.join(TYPES)}",
+            )
         self.model_name = api_types.model_name(file.config)
         if scope is None:
             request = current_request()

@@ -1,4 +1,5 @@
 """An endpoint file with its API type, validated as far as every call needs."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -32,19 +33,22 @@ class EndpointFile:
         config = config_utils.load_endpoint(name)
         api_type_name = str(ENDPOINT.value(config, "apiTypeConfigFileName") or "")
         if not api_type_name.strip():
-            raise mistake(name, "the endpoint names no API type", "apiTypeConfigFileName",
-                          "the name of a file in ApiTypes")
+            raise mistake(
+                name, "the endpoint names no API type", "apiTypeConfigFileName", "the name of a file in ApiTypes"
+            )
         api_type = config_utils.load_api_type(api_type_name)
-        return EndpointFile(name, config, api_type,
-                            api_types.canonical_type(api_type, f"ApiTypes/{api_type_name}.json"))
+        return EndpointFile(
+            name, config, api_type, api_types.canonical_type(api_type, f"ApiTypes/{api_type_name}.json")
+        )
 
     @property
     def url(self) -> str:
         """The base URL. Raises ConfigValueError if the endpoint has none."""
         url = str(ENDPOINT.value(self.config, "endpoint") or "").strip()
         if not url.lower().startswith(("http://", "https://")):
-            raise mistake(self.name, "the endpoint has no usable URL", "endpoint",
-                          "a URL such as http://127.0.0.1:5001")
+            raise mistake(
+                self.name, "the endpoint has no usable URL", "endpoint", "a URL such as http://127.0.0.1:5001"
+            )
         return url
 
     def settings(self, samplers: Mapping[str, object]) -> BackendSettings:
@@ -52,9 +56,15 @@ class EndpointFile:
         config = self.config
         model = None if ENDPOINT.flag(config, "dontIncludeModel") else api_types.model_name(config)
         return BackendSettings(
-            endpoint_name=self.name, base_url=self.url, endpoint=config, api_type=self.api_type, samplers=samplers,
-            model=model, api_key=resolve_api_key(ENDPOINT.value(config, "apiKey"), endpoint_path(self.name)),
-            connect_timeout=config_utils.user_int("connectTimeoutInSeconds"))
+            endpoint_name=self.name,
+            base_url=self.url,
+            endpoint=config,
+            api_type=self.api_type,
+            samplers=samplers,
+            model=model,
+            api_key=resolve_api_key(ENDPOINT.value(config, "apiKey"), endpoint_path(self.name)),
+            connect_timeout=config_utils.user_int("connectTimeoutInSeconds"),
+        )
 
 
 def mistake(name: str, message: str, key: str, expected: str) -> ConfigValueError:

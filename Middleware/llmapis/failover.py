@@ -2,6 +2,7 @@
 
 The service in ``llm_api`` makes the calls.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -64,6 +65,7 @@ NO_FAILOVER = FailoverState()
 
 # -- the backup of an endpoint ---------------------------------------------------------------------------------------
 
+
 def backup_name(endpoint: Mapping[str, object]) -> str:
     """Return the name of an endpoint's backup, ``""`` for none."""
     name = ENDPOINT.value(endpoint, "backupEndpointName")
@@ -106,9 +108,13 @@ def backup_unusable(failed: str, backup: str, failure: Exception, reason: Except
     """Return the error that contains both the first failure and the reason why the backup cannot be used."""
     status, body = (failure.status, failure.body) if isinstance(failure, BackendError) else (None, "")
     text = str(failure) if isinstance(failure, WilmerError) else type(failure).__name__
-    return FailoverError(f"endpoint '{failed}' failed, and its backup '{backup}' cannot be used. The failure: "
-                         f"{sentence(text)} The backup: {reason}",
-                         endpoint=failed, status=status, body=body)
+    return FailoverError(
+        f"endpoint '{failed}' failed, and its backup '{backup}' cannot be used. The failure: "
+        f"{sentence(text)} The backup: {reason}",
+        endpoint=failed,
+        status=status,
+        body=body,
+    )
 
 
 def mention_failed_endpoint(error: Exception, state: FailoverState) -> None:
@@ -136,6 +142,7 @@ def check_backup(endpoint: EndpointFile) -> None:
 
 # -- where a backup is -----------------------------------------------------------------------------------------------
 
+
 def must_stay_local(backup: EndpointFile, scope: CancelScope | None) -> bool:
     """Return whether calls of ``backup`` must stay in the local network, which holds unless its file allows more.
 
@@ -146,12 +153,17 @@ def must_stay_local(backup: EndpointFile, scope: CancelScope | None) -> bool:
     if location == "remote" and not allowed:
         raise FailoverError(
             f"'{backup.name}' is off-machine, beyond the local network, and conversations go there only with "
-            f"\"allowRemoteBackup\": true in the file of '{backup.name}'.", endpoint=backup.name)
+            f"\"allowRemoteBackup\": true in the file of '{backup.name}'.",
+            endpoint=backup.name,
+        )
     if location == "remote":
         logger.warning("Backup endpoint '%s' is off-machine; its file allows that.", backup.name)
     elif location == "unknown":
-        logger.warning("Backup endpoint '%s': the location of its host is unknown.%s", backup.name,
-                       "" if allowed else " It is used only if its address is local.")
+        logger.warning(
+            "Backup endpoint '%s': the location of its host is unknown.%s",
+            backup.name,
+            "" if allowed else " It is used only if its address is local.",
+        )
     return not allowed
 
 
@@ -198,6 +210,7 @@ def classify_host(url: str, resolve: bool = True) -> Location:
 
 # -- the prompt of a backup ------------------------------------------------------------------------------------------
 
+
 def prompt_for_backup(call: Prompt, backup: EndpointFile, templated: bool) -> Prompt:
     """Return ``call``, which was made for the first endpoint, in the form that the backup's type takes.
 
@@ -208,17 +221,22 @@ def prompt_for_backup(call: Prompt, backup: EndpointFile, templated: bool) -> Pr
     if backup.type in api_types.COMPLETION_TYPES:
         return call if texts else _flattened(call, backup.config)
     if templated and texts:
-        logger.warning("Backup endpoint '%s' takes messages, but the prompt was made for a completion back-end: its "
-                       "prompt template's text is sent as part of the messages.", backup.name)
+        logger.warning(
+            "Backup endpoint '%s' takes messages, but the prompt was made for a completion back-end: its "
+            "prompt template's text is sent as part of the messages.",
+            backup.name,
+        )
         return _as_messages(call)
     return call
 
 
 def _flattened(call: Prompt, endpoint: Mapping[str, object]) -> Prompt:
     template = config_utils.load_prompt_template(
-        str(ENDPOINT.value(endpoint, "promptTemplate") or config_utils.chat_template_name()))
-    messages: list[Message] = [{**message, "content": text_of(message.get("content"))}
-                               for message in call.conversation or ()]
+        str(ENDPOINT.value(endpoint, "promptTemplate") or config_utils.chat_template_name())
+    )
+    messages: list[Message] = [
+        {**message, "content": text_of(message.get("content"))} for message in call.conversation or ()
+    ]
     start = next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     system, turns = templates.flatten_messages(messages[:start], template), messages[start:]
     if ENDPOINT.flag(endpoint, "alternateRoles"):
@@ -245,6 +263,7 @@ def _as_messages(call: Prompt) -> Prompt:
 
 
 # -- the beginning of a stream ---------------------------------------------------------------------------------------
+
 
 def is_visible(chunk: Chunk) -> bool:
     """Return whether a chunk is visible to the client, so that no other endpoint can replace this one after it."""

@@ -1,4 +1,5 @@
 """One LLM call: from the names in a node to the back-end's answer."""
+
 from __future__ import annotations
 
 import contextlib
@@ -55,9 +56,16 @@ class LlmApiService:
         state: the endpoints that have failed before this one.
     """
 
-    def __init__(self, endpoint: str, presetname: str | None = None, max_tokens: int | None = 400,
-                 stream: bool = False, *, scope: CancelScope | None = None,
-                 state: failover.FailoverState = failover.NO_FAILOVER) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        presetname: str | None = None,
+        max_tokens: int | None = 400,
+        stream: bool = False,
+        *,
+        scope: CancelScope | None = None,
+        state: failover.FailoverState = failover.NO_FAILOVER,
+    ) -> None:
         self.endpoint_name = endpoint
         self.presetname = presetname
         self.max_tokens = max_tokens
@@ -107,10 +115,16 @@ class LlmApiService:
         return self.type not in api_types.COMPLETION_TYPES
 
     def get_response_from_llm(
-            self, conversation: Sequence[Message] | None = None, system_prompt: str | None = None,
-            prompt: str | None = None, llm_takes_images: bool = False, request_id: str | None = None,
-            tools: Sequence[Mapping[str, object]] | None = None, tool_choice: object = None,
-            structured_output_schema: Mapping[str, object] | None = None, answer_choices: Sequence[str] = (),
+        self,
+        conversation: Sequence[Message] | None = None,
+        system_prompt: str | None = None,
+        prompt: str | None = None,
+        llm_takes_images: bool = False,
+        request_id: str | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        tool_choice: object = None,
+        structured_output_schema: Mapping[str, object] | None = None,
+        answer_choices: Sequence[str] = (),
     ) -> Answer | Generator[Chunk, None, None]:
         """Call the LLM.
 
@@ -122,25 +136,46 @@ class LlmApiService:
         if conversation is not None and not llm_takes_images:
             conversation = [without_images(message) if "images" in message else message for message in conversation]
         watch = CallWatch.of(self.endpoint_name, self.streaming, request_id)
-        call = Prompt(conversation, system_prompt, prompt, tools or None, tool_choice, structured_output_schema,
-                      answer_choices, watch)
-        logger.debug("Request %s calls endpoint '%s'%s", request_id, self.endpoint_name,
-                     " (streaming)" if self.streaming else "")
+        call = Prompt(
+            conversation,
+            system_prompt,
+            prompt,
+            tools or None,
+            tool_choice,
+            structured_output_schema,
+            answer_choices,
+            watch,
+        )
+        logger.debug(
+            "Request %s calls endpoint '%s'%s", request_id, self.endpoint_name, " (streaming)" if self.streaming else ""
+        )
         self._busy, self._backup, self._waited = True, None, 0.0
         if not self.streaming:
             return self._run(call)
         self._stream = self._run_stream(call)
         return self._stream
 
-    def stream_verbatim(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] | None = None,
-                        tool_choice: object = None, schema: Mapping[str, object] | None = None,
-                        answer_choices: Sequence[str] = ()) -> Generator[Chunk, None, None]:
+    def stream_verbatim(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, object]] | None = None,
+        tool_choice: object = None,
+        schema: Mapping[str, object] | None = None,
+        answer_choices: Sequence[str] = (),
+    ) -> Generator[Chunk, None, None]:
         """Send messages that contain the endpoint's texts already, so that none are added; return a stream.
 
         A single message of the role ``prompt`` is the whole text for a back-end of completions.
         """
-        call = Prompt(messages, tools=tools or None, tool_choice=tool_choice, schema=schema, choices=answer_choices,
-                      verbatim=True, watch=CallWatch.of(self.endpoint_name, True, None))
+        call = Prompt(
+            messages,
+            tools=tools or None,
+            tool_choice=tool_choice,
+            schema=schema,
+            choices=answer_choices,
+            verbatim=True,
+            watch=CallWatch.of(self.endpoint_name, True, None),
+        )
         if len(messages) == 1 and messages[0]["role"] == api_types.WHOLE_PROMPT:
             call = dataclasses.replace(call, conversation=None, prompt=messages[0]["content"])
         elif not self.takes_message_collection:
@@ -260,8 +295,7 @@ class LlmApiService:
         return service._handler_for(scope).handle_non_streaming(sent)
 
     def _called(self, turn: Turn, call: Prompt, sent: Prompt) -> tuple[LlmApiService, Prompt]:
-        """Return the service that a turn has come to, and the prompt in its form: an endpoint that stands in, perhaps.
-        """
+        """Return the service that a turn has come to, and the prompt in its form: perhaps one that stands in."""
         other = turn.needs.endpoint
         if other == self.endpoint_name:
             self._backup = None
@@ -289,8 +323,12 @@ class LlmApiService:
         # Any error of this back-end is a reason to use the backup.
         except Exception as error:
             if begun:
-                logger.error("Endpoint '%s' failed after its answer had begun, too late for its backup '%s': %s",
-                             self.endpoint_name, self._backup_name, public_text(error))
+                logger.error(
+                    "Endpoint '%s' failed after its answer had begun, too late for its backup '%s': %s",
+                    self.endpoint_name,
+                    self._backup_name,
+                    public_text(error),
+                )
             if begun or not self._may_hand_over():
                 failover.mention_failed_endpoint(error, self._state)
                 raise
@@ -328,30 +366,46 @@ class LlmApiService:
         try:
             state = failover.next_state(self._file, self._state, self._scope)
             preset = failover.backup_preset(self.endpoint_name, self.endpoint_config, self.presetname)
-            backup = LlmApiService(self._backup_name, preset, self.max_tokens, self.streaming, scope=self._scope,
-                                   state=state)
+            backup = LlmApiService(
+                self._backup_name, preset, self.max_tokens, self.streaming, scope=self._scope, state=state
+            )
             sent = failover.prompt_for_backup(call, backup._file, state.templated)
         except (ConfigurationError, FailoverError) as problem:
             raise failover.backup_unusable(self.endpoint_name, self._backup_name, error, problem) from error
-        logger.warning("Endpoint '%s' failed; its backup '%s' is used. %s", self.endpoint_name, self._backup_name,
-                       public_text(error))
+        logger.warning(
+            "Endpoint '%s' failed; its backup '%s' is used. %s",
+            self.endpoint_name,
+            self._backup_name,
+            public_text(error),
+        )
         self._backup = backup
         return backup, sent
 
     # -- configuration -------------------------------------------------------------------------------------------
     def _handler_class(self) -> type[BaseLlmApiHandler]:
         if self.type in api_types.EMBEDDINGS_TYPES:
-            raise mistake(self.endpoint_name, "this endpoint makes embeddings and cannot answer a prompt",
-                          "apiTypeConfigFileName", "an API type that generates text")
+            raise mistake(
+                self.endpoint_name,
+                "this endpoint makes embeddings and cannot answer a prompt",
+                "apiTypeConfigFileName",
+                "an API type that generates text",
+            )
         return TYPES[self.type]
 
     def _settings(self) -> BackendSettings:
         endpoint, api_type = self._file.config, self._file.api_type
         samplers = inject_structure(
             process().one(SamplerResolver).resolve(self.endpoint_name, endpoint, api_type, self.presetname),
-            endpoint, api_type, self.streaming, self.max_tokens)
-        return dataclasses.replace(self._file.settings(normalise(samplers)), single_attempt=bool(self._backup_name),
-                                   local_only=self._state.local_only)
+            endpoint,
+            api_type,
+            self.streaming,
+            self.max_tokens,
+        )
+        return dataclasses.replace(
+            self._file.settings(normalise(samplers)),
+            single_attempt=bool(self._backup_name),
+            local_only=self._state.local_only,
+        )
 
 
 def _count(usage: Usage | None, waited: float, site: NodeSite | None, request: RequestContext | None) -> None:

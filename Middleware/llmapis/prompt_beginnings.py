@@ -2,6 +2,7 @@
 
 What is the same from the first character on can be in the back-end's cache; what follows is read again.
 """
+
 from __future__ import annotations
 
 import logging
@@ -39,8 +40,9 @@ class PromptBeginnings:
         last, parts = self._last.get(key), list(_parts(prompt))
         self._last.put(key, tuple(piece for _, pieces in parts for piece in pieces))
         if last is not None:
-            logger.debug("Workflow %s, node %d '%s': %s", where, site.node_index, site.node_name,
-                         difference(last, parts))
+            logger.debug(
+                "Workflow %s, node %d '%s': %s", where, site.node_index, site.node_name, difference(last, parts)
+            )
 
 
 def difference(last: Sequence[Piece], parts: Sequence[tuple[str, Sequence[Piece]]]) -> str:
@@ -65,5 +67,7 @@ def _parts(prompt: Prompt) -> Iterator[tuple[str, list[Piece]]]:
 
 def _pieces(role: str, text: str) -> list[Piece]:
     """Return the pieces of a part. The first one also stands for the role, so an empty part has one, too."""
-    return [(hash((role, text[start:start + PIECE])), len(text[start:start + PIECE]))
-            for start in range(0, max(len(text), 1), PIECE)]
+    return [
+        (hash((role, text[start : start + PIECE])), len(text[start : start + PIECE]))
+        for start in range(0, max(len(text), 1), PIECE)
+    ]

@@ -4,6 +4,7 @@ There are three steps: ``SamplerResolver`` finds the fields (``presetSamplers`` 
 plus the endpoint's append preset), ``inject_structure`` adds the fields of the request itself, and ``normalise``
 removes nulls. Configuration objects are never changed.
 """
+
 from __future__ import annotations
 
 import logging
@@ -43,8 +44,9 @@ VERBATIM_KEYS = frozenset({"json_schema", "grammar"})
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
 _SAMPLERS, _EXTRA, _WINDOW = map(ENDPOINT.lookup, ("presetSamplers", "appendPresetName", "maxContextTokenSize"))
-_PRESET_TYPE, _STREAM_KEY, _WINDOW_KEY, _LIMIT_KEY = map(API_TYPE.lookup, (
-    "presetType", "streamPropertyName", "truncateLengthPropertyName", "maxNewTokensPropertyName"))
+_PRESET_TYPE, _STREAM_KEY, _WINDOW_KEY, _LIMIT_KEY = map(
+    API_TYPE.lookup, ("presetType", "streamPropertyName", "truncateLengthPropertyName", "maxNewTokensPropertyName")
+)
 
 Samplers = dict[str, Any]
 
@@ -69,8 +71,9 @@ class Sources(NamedTuple):
         return all(map(operator.is_, self, other))
 
 
-def find_sources(endpoint: Mapping[str, object], api_type: Mapping[str, object], preset_name: str | None,
-                 endpoint_name: str = "") -> Sources:
+def find_sources(
+    endpoint: Mapping[str, object], api_type: Mapping[str, object], preset_name: str | None, endpoint_name: str = ""
+) -> Sources:
     """Find the configuration objects for ``preset_name`` of ``endpoint``.
 
     Without a preset name the endpoint's own ``presetSamplers`` are used, if it has any. Raises ConfigNotFoundError for
@@ -98,9 +101,13 @@ def _added_preset(name: str, preset_type: str, endpoint_name: str) -> Mapping[st
     except ConfigNotFoundError as error:
         if not endpoint_name:
             raise
-        raise ConfigNotFoundError(f"preset '{name}' does not exist", tried=error.tried,
-                                  file=endpoint_path(endpoint_name), json_path=_EXTRA[0],
-                                  suggestion=error.suggestion) from None
+        raise ConfigNotFoundError(
+            f"preset '{name}' does not exist",
+            tried=error.tried,
+            file=endpoint_path(endpoint_name),
+            json_path=_EXTRA[0],
+            suggestion=error.suggestion,
+        ) from None
 
 
 def _donor_samplers(name: str) -> Mapping[str, object]:
@@ -114,8 +121,9 @@ def _donor_samplers(name: str) -> Mapping[str, object]:
 def combine(sources: Sources, endpoint_name: str = "") -> Samplers:
     """Return the sampler fields with the back-end's names. The result may share values with configuration objects."""
     if not API_TYPE.value(sources.api_type, "maxNewTokensPropertyName"):
-        logger.warning("Endpoint '%s': its API type has no maxNewTokensPropertyName; no response limit is sent.",
-                       endpoint_name)
+        logger.warning(
+            "Endpoint '%s': its API type has no maxNewTokensPropertyName; no response limit is sent.", endpoint_name
+        )
     base = translate(sources.donor, sources.api_type, endpoint_name) if sources.donor else sources.preset
     return deep_merge(base, sources.extra)
 
@@ -129,8 +137,13 @@ class SamplerResolver:
     def __init__(self) -> None:
         self._known: BoundedCache[tuple[int, str | None], tuple[Sources, Samplers]] = BoundedCache(MAX_RESOLVED)
 
-    def resolve(self, endpoint_name: str, endpoint: Mapping[str, object], api_type: Mapping[str, object],
-                preset_name: str | None) -> Samplers:
+    def resolve(
+        self,
+        endpoint_name: str,
+        endpoint: Mapping[str, object],
+        api_type: Mapping[str, object],
+        preset_name: str | None,
+    ) -> Samplers:
         """Return the sampler fields of ``endpoint`` with ``preset_name``. They are shared and must not be changed."""
         sources = find_sources(endpoint, api_type, preset_name, endpoint_name)
         # The entry keeps the endpoint alive, so its id is not reused.
@@ -153,8 +166,9 @@ def translate(block: Mapping[str, object], api_type: Mapping[str, object], endpo
         if key in fields:
             out[fields[key]] = value
         elif key in CANONICAL_SAMPLERS or key in FOR_THE_SERVER:
-            logger.warning("Endpoint '%s': its API type does not support sampler '%s'; it is not sent.",
-                           endpoint_name, key)
+            logger.warning(
+                "Endpoint '%s': its API type does not support sampler '%s'; it is not sent.", endpoint_name, key
+            )
         else:
             logger.warning("Endpoint '%s': unknown sampler '%s', likely a typo; it is not sent.", endpoint_name, key)
     mode, kwargs = PRESET_SAMPLERS.value(block, "thinkingMode"), PRESET_SAMPLERS.value(block, "chat_template_kwargs")
@@ -164,8 +178,9 @@ def translate(block: Mapping[str, object], api_type: Mapping[str, object], endpo
         if API_TYPE.flag(api_type, "supportsChatTemplateKwargs"):
             out = deep_merge(out, {"chat_template_kwargs": kwargs})
         else:
-            logger.warning("Endpoint '%s': its API type does not take chat_template_kwargs; they are not sent.",
-                           endpoint_name)
+            logger.warning(
+                "Endpoint '%s': its API type does not take chat_template_kwargs; they are not sent.", endpoint_name
+            )
     return out
 
 
@@ -180,8 +195,12 @@ def thinking_fields(value: object, descriptor: Mapping[str, object], endpoint_na
     if text not in known:
         # A guess could switch on, at a price, what the author meant to switch off. Blank counts as not given.
         if text:
-            logger.warning("Endpoint '%s': thinkingMode is %s, which is unknown; it is not sent. Known: %s",
-                           endpoint_name, quoted(value), ", ".join(known))
+            logger.warning(
+                "Endpoint '%s': thinkingMode is %s, which is unknown; it is not sent. Known: %s",
+                endpoint_name,
+                quoted(value),
+                ", ".join(known),
+            )
         return {}
     fragment: Samplers
     if mode == "bool":
@@ -193,8 +212,13 @@ def thinking_fields(value: object, descriptor: Mapping[str, object], endpoint_na
     return {"chat_template_kwargs": fragment} if location == "chat_template_kwargs" else fragment
 
 
-def inject_structure(samplers: Mapping[str, object], endpoint: Mapping[str, object], api_type: Mapping[str, Any],
-                     stream: bool, max_tokens: int | None) -> Samplers:
+def inject_structure(
+    samplers: Mapping[str, object],
+    endpoint: Mapping[str, object],
+    api_type: Mapping[str, Any],
+    stream: bool,
+    max_tokens: int | None,
+) -> Samplers:
     """Return ``samplers`` with the stream flag, context size and response limit under the API type's names.
 
     An explicit null in a preset omits the context size or the limit; ``max_tokens`` None omits the limit.

@@ -3,6 +3,7 @@
 A back-end handler knows what to send and how to parse the answer. Sockets, proxies, certificates and stops belong to
 the HTTP client in ``utilities/http``, and the texts about a failed endpoint to ``backend_errors``.
 """
+
 from __future__ import annotations
 
 import json
@@ -76,9 +77,17 @@ class BackendRequest:
             headers["traceparent"] = traceparent
         if not any(name.lower() == "content-type" for name in headers):
             headers["Content-Type"] = "application/json"
-        return HttpRequest(parse_target(self.url), "POST", headers, self.connect_timeout, self.read_timeout,
-                           self.single_attempt, remembers_unreachable=True, keep_alive=True,
-                           route=Route(local_only=self.local_only))
+        return HttpRequest(
+            parse_target(self.url),
+            "POST",
+            headers,
+            self.connect_timeout,
+            self.read_timeout,
+            self.single_attempt,
+            remembers_unreachable=True,
+            keep_alive=True,
+            route=Route(local_only=self.local_only),
+        )
 
 
 def encode_payload(payload: Mapping[str, Any]) -> bytes:
@@ -108,8 +117,9 @@ def _plain(value: Any) -> Any:
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 # Without a list of the containers around each value, which takes a tenth of the time for a long conversation.
-_FAST_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain,
-                                 check_circular=False)
+_FAST_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain, check_circular=False
+)
 
 
 class BackendStream:
@@ -130,8 +140,7 @@ class BackendStream:
     def _read(self) -> Generator[bytes, None, None]:
         exchange, watch = self._exchange, self._request.watch
         error: BaseException | None = None
-        attempt = None if watch is None else watch.begin(
-            self._request.url, self._request.payload, self._traceparent)
+        attempt = None if watch is None else watch.begin(self._request.url, self._request.payload, self._traceparent)
         try:
             head = yield from exchange.begin()
             if head is None:
@@ -177,8 +186,9 @@ class BackendStream:
         if logger.isEnabledFor(logging.DEBUG) and (context is None or not context.redact):
             said = errors.masked(body.decode("utf-8", "replace"), secrets)
             logger.debug("Endpoint '%s' answered status %s: %r", name, head.status, said[:4096])
-        return errors.status_error(name, target, head.status, head.reason, errors.short_body(body, secrets),
-                                   head.headers.get("location", ""))
+        return errors.status_error(
+            name, target, head.status, head.reason, errors.short_body(body, secrets), head.headers.get("location", "")
+        )
 
     def error(self, error: HttpError) -> BackendError:
         """Return the error for a failed call; its text names the endpoint."""
@@ -325,8 +335,13 @@ def _parse(request: BackendRequest, stream: BackendStream, data: bytes) -> Any:
             return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         head = stream.head
-        raise errors.not_json_error(request.endpoint_name, stream.target, head.status if head else 0,
-                                    head.headers.get("content-type", "") if head else "", len(data)) from error
+        raise errors.not_json_error(
+            request.endpoint_name,
+            stream.target,
+            head.status if head else 0,
+            head.headers.get("content-type", "") if head else "",
+            len(data),
+        ) from error
 
 
 def get_transport() -> Transport:

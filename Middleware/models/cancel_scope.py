@@ -1,4 +1,5 @@
 """The cancellation of one request."""
+
 from __future__ import annotations
 
 import itertools
@@ -64,8 +65,11 @@ class CancelScope:
     def remove_callbacks(self, callback: Callable[[], object] | None = None) -> None:
         """Drop every registration of ``callback``, or all of them."""
         with self._lock:
-            self._callbacks = {} if callback is None else {
-                token: known for token, known in self._callbacks.items() if known != callback}
+            self._callbacks = (
+                {}
+                if callback is None
+                else {token: known for token, known in self._callbacks.items() if known != callback}
+            )
 
     def wait(self, seconds: float) -> bool:
         """Sleep for ``seconds`` or until cancelled; return whether the scope is cancelled."""

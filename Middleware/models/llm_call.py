@@ -1,4 +1,5 @@
 """The events of LLM calls, their observers, and the current node."""
+
 from __future__ import annotations
 
 import threading
@@ -194,8 +195,9 @@ class TokenCounts:
     def _add_processed(self, prompt: int, cached: int | None) -> None:
         self._all_say_cached = self._all_say_cached and cached is not None
         # A sum without the calls that say nothing would look too good.
-        self.processed_tokens = (self.processed_tokens or 0) + max(prompt - (cached or 0), 0) \
-            if self._all_say_cached else None
+        self.processed_tokens = (
+            (self.processed_tokens or 0) + max(prompt - (cached or 0), 0) if self._all_say_cached else None
+        )
 
     @property
     def in_words(self) -> str:
@@ -207,10 +209,12 @@ class TokenCounts:
         waited = f"waited {self.waited:.2f} s for its turn" if self.waited >= 0.01 else None
         if prompt is None and written is None:
             return waited or ""
-        parts = [None if prompt is None else f"{prompt} tokens in",
-                 None if prompt is None or read is None else f"{prompt - read} cached",
-                 None if written is None else f"{written} out" if prompt is not None else f"{written} tokens out",
-                 waited]
+        parts = [
+            None if prompt is None else f"{prompt} tokens in",
+            None if prompt is None or read is None else f"{prompt - read} cached",
+            None if written is None else f"{written} out" if prompt is not None else f"{written} tokens out",
+            waited,
+        ]
         return ", ".join(part for part in parts if part)
 
 

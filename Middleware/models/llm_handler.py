@@ -1,4 +1,5 @@
 """The handle through which a node reaches its LLM."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -2,6 +2,7 @@
 
 At runtime these are plain dictionaries. Clients, back-ends and users' scripts may add other keys, which are passed on.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping

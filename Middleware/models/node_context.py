@@ -1,4 +1,5 @@
 """What services need to know about the node that calls them."""
+
 from __future__ import annotations
 
 from dataclasses import Field

@@ -1,4 +1,5 @@
 """Everything outside of the program that the engine reaches for a request, and what else may take its place."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

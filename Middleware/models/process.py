@@ -4,6 +4,7 @@ A module names such an object by a function of its own, ``get_transport()`` for 
 ``process().one(Transport)``. Nothing is built before its first use, so importing a module builds nothing, and a test
 can install a process of its own.
 """
+
 from __future__ import annotations
 
 import threading

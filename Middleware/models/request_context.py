@@ -1,4 +1,5 @@
 """The state of one request, and access to it for code at any level."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,4 +1,5 @@
 """The objects of OpenAI's Responses API, as they are on the wire and in the store."""
+
 from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict

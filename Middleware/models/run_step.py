@@ -1,4 +1,5 @@
 """The pieces of a node's work that are no LLM calls, as listeners see them."""
+
 from __future__ import annotations
 
 from types import TracebackType
@@ -34,8 +35,9 @@ class Step:
             self._observer.emit("step_started", request, self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._observer is not None:
             self._observer.emit("step_finished", self._request, self, error)
 
@@ -62,5 +64,6 @@ def writing(store: Store, written: object, items: int = 1, last_message: str | N
         last_message: the hash of the last message that they are about.
     """
     messages = None if last_message is None else [last_message]
-    return Step("memory", store, {"store": store, "action": "write", "items": items, "messages": messages},
-                {"written": written})
+    return Step(
+        "memory", store, {"store": store, "action": "write", "items": items, "messages": messages}, {"written": written}
+    )

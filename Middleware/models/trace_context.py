@@ -1,4 +1,5 @@
 """The trace that a request belongs to, as OpenTelemetry and the header ``traceparent`` know it."""
+
 from __future__ import annotations
 
 import random

@@ -1,4 +1,5 @@
 """Cancel requests by their id. Each id identifies the cancel scope of a running request."""
+
 from __future__ import annotations
 
 import contextlib

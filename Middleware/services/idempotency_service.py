@@ -1,4 +1,5 @@
 """The requests by idempotency key, so that a client's retry can replace its earlier attempt."""
+
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,5 @@
 """Prepare the LLM call of a node: substitute variables, select messages, fit them into the context window."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -42,8 +43,12 @@ class LLMDispatchService:
     """The only way in which nodes call their LLM."""
 
     @staticmethod
-    def dispatch(context: NodeContext, llm_takes_images: bool = False, max_images: int = 0,
-                 structured_output_schema: Mapping[str, object] | None = None) -> object:
+    def dispatch(
+        context: NodeContext,
+        llm_takes_images: bool = False,
+        max_images: int = 0,
+        structured_output_schema: Mapping[str, object] | None = None,
+    ) -> object:
         """Call the LLM of the node in ``context``.
 
         Returns what ``LlmApiService.get_response_from_llm`` returns: uncleaned text, a dict with tool calls, or a
@@ -57,12 +62,16 @@ class LLMDispatchService:
 class _Call:
     """One call while its request is being prepared."""
 
-    def __init__(self, context: NodeContext, llm_takes_images: bool, max_images: int,
-                 schema: Mapping[str, object] | None) -> None:
+    def __init__(
+        self, context: NodeContext, llm_takes_images: bool, max_images: int, schema: Mapping[str, object] | None
+    ) -> None:
         handler = context.llm_handler
         if handler is None or handler.llm is None:
-            raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
-                                   json_path="endpointName", expected="the name of a file in Endpoints")
+            raise ConfigValueError(
+                f"node '{context.node_name}' calls an LLM but names no endpoint",
+                json_path="endpointName",
+                expected="the name of a file in Endpoints",
+            )
         if context.messages is None:
             raise ValueError("A node cannot call an LLM without a list of messages")
         if context.request.cancel_scope.cancelled:
@@ -85,8 +94,10 @@ class _Call:
         self.prompt = self._substituted("prompt") if self.authored else ""
         self.parts = PromptParts.of(self.node, self.context.substitute).staying(self.context)
         if self.authored and not self.prompt.strip():
-            logger.warning("Node '%s': its prompt is blank after its variables were filled in; it is sent anyway.",
-                           context.node_name)
+            logger.warning(
+                "Node '%s': its prompt is blank after its variables were filled in; it is sent anyway.",
+                context.node_name,
+            )
         self.clamp = self._context_clamp()
 
     def run(self) -> object:
@@ -95,9 +106,14 @@ class _Call:
         arguments = self._chat_arguments() if self.handler.takes_message_collection else self._completion_arguments()
         shape, llm = self.shape, self.handler.service
         call = functools.partial(
-            llm.get_response_from_llm, **arguments, llm_takes_images=self.takes_images,
-            request_id=self.context.request_id, tools=shape.tools, tool_choice=shape.tool_choice,
-            structured_output_schema=shape.schema)
+            llm.get_response_from_llm,
+            **arguments,
+            llm_takes_images=self.takes_images,
+            request_id=self.context.request_id,
+            tools=shape.tools,
+            tool_choice=shape.tool_choice,
+            structured_output_schema=shape.schema,
+        )
         if shape.choices:
             return self._choice(call, arguments)
         if shape.demand is None:
@@ -110,8 +126,10 @@ class _Call:
         key = key_of(self.context, self.handler, arguments, choices)
         known = chosen_before().get(key) if key is not None else None
         if known is not None:
-            logger.info("Node '%s': its prompt is the same as a moment ago, and so is the answer; no call is made.",
-                        self.context.node_name)
+            logger.info(
+                "Node '%s': its prompt is the same as a moment ago, and so is the answer; no call is made.",
+                self.context.node_name,
+            )
             return choices[known]
         answer = self._held(call)
         choice = chosen(answer, choices, self.handler)
@@ -126,10 +144,15 @@ class _Call:
             return held()
         answer = call()
         # In JSON, a small model chose wrongly more often than in free text: of 26 messages, 9 were right instead of 13.
-        if shape.constraint and not names_choice(answer, shape.choices) \
-                and not self.context.request.cancel_scope.cancelled:
-            logger.debug("Node '%s': the answer names none of the choices; it is asked again with a schema.",
-                         self.context.node_name)
+        if (
+            shape.constraint
+            and not names_choice(answer, shape.choices)
+            and not self.context.request.cancel_scope.cancelled
+        ):
+            logger.debug(
+                "Node '%s': the answer names none of the choices; it is asked again with a schema.",
+                self.context.node_name,
+            )
             answer = held()
         return answer
 
@@ -140,9 +163,12 @@ class _Call:
 
     def _find_tool_exchange(self) -> None:
         """Exclude the trailing tool exchange from the variables, if the node sends it as messages."""
-        if not (self.authored and self.handler.takes_message_collection
-                and NODE.flag(self.node, "appendNativeToolExchange")
-                and ENDPOINT.flag(self.handler.endpoint_config, "backendSupportsToolTurns")):
+        if not (
+            self.authored
+            and self.handler.takes_message_collection
+            and NODE.flag(self.node, "appendNativeToolExchange")
+            and ENDPOINT.flag(self.handler.endpoint_config, "backendSupportsToolTurns")
+        ):
             return
         start, end = selection.find_tool_exchange(self.messages)
         if end:
@@ -192,8 +218,11 @@ class _Call:
         if self.handler.add_generation_prompt and not continued:
             prompt = templates.add_generation_prompt(prompt, template)
         images = self._images()
-        return {"conversation": [{"role": "user", "content": "", "images": images}] if images else None,
-                "system_prompt": templates.wrap_system(system, template), "prompt": examples + prompt}
+        return {
+            "conversation": [{"role": "user", "content": "", "images": images}] if images else None,
+            "system_prompt": templates.wrap_system(system, template),
+            "prompt": examples + prompt,
+        }
 
     # -- messages ------------------------------------------------------------------------------------------------
     def _chat_window(self) -> list[Message]:
@@ -208,9 +237,12 @@ class _Call:
             return window
         if dropped:
             # Blocks are counted in messages as the client sent them, so before they are joined or separated.
-            places = range(len(chosen)) if arranged is chosen else selection.places_of_arranged(
-                chosen, NODE.flag(self.node, "mergeConsecutiveAssistantMessages"))
-            chosen = chosen[places[start + dropped]:]
+            places = (
+                range(len(chosen))
+                if arranged is chosen
+                else selection.places_of_arranged(chosen, NODE.flag(self.node, "mergeConsecutiveAssistantMessages"))
+            )
+            chosen = chosen[places[start + dropped] :]
         block = from_block(chosen, self.messages, size)
         return window if len(block) == len(chosen) else self._arrange_assistants(block)
 
@@ -234,17 +266,20 @@ class _Call:
         if cap is not None:
             chosen = extract_last_n_turns(self.messages, max(self.count, 1), remove_all_systems_override=True)
             return extract_last_turns_by_estimated_token_limit(chosen, cap)
-        logger.debug("Node '%s': a completion back-end is sent the newest %d + 1 messages that are not 'system'.",
-                     self.context.node_name, self.count)
+        logger.debug(
+            "Node '%s': a completion back-end is sent the newest %d + 1 messages that are not 'system'.",
+            self.context.node_name,
+            self.count,
+        )
         return extract_last_n_turns(self.messages, self.count + 1, remove_all_systems_override=True)
 
     def _arrange_assistants(self, conversation: list[Message]) -> list[Message]:
         if NODE.flag(self.node, "mergeConsecutiveAssistantMessages"):
             return selection.merge_assistant_runs(
-                conversation, NODE.text(self.node, "mergeConsecutiveAssistantMessagesDelimiter"))
+                conversation, NODE.text(self.node, "mergeConsecutiveAssistantMessagesDelimiter")
+            )
         if NODE.flag(self.node, "insertUserTurnBetweenAssistantMessages"):
-            return selection.separate_assistant_runs(
-                conversation, NODE.text(self.node, "insertedUserTurnText"))
+            return selection.separate_assistant_runs(conversation, NODE.text(self.node, "insertedUserTurnText"))
         return conversation
 
     def _images(self) -> list[str]:
@@ -259,9 +294,13 @@ class _Call:
         if self.takes_images:
             request.images_shown = True
         if self._answers and not request.images_shown and first_logged("images that no model is shown"):
-            logger.info("Node '%s': the model of endpoint '%s' is not shown the %d image(s) of the conversation, since "
-                        "the node does not accept images ('acceptImages').", context.node_name,
-                        self.handler.endpoint_name, count)
+            logger.info(
+                "Node '%s': the model of endpoint '%s' is not shown the %d image(s) of the conversation, since "
+                "the node does not accept images ('acceptImages').",
+                context.node_name,
+                self.handler.endpoint_name,
+                count,
+            )
 
     @property
     def _answers(self) -> bool:
@@ -273,9 +312,12 @@ class _Call:
         """Log, once per request, that the client's request for JSON is not passed on, and which node could do it."""
         field = self.context.request.schema_field
         if field and self.shape.schema is None and self._answers and first_logged("a schema that is not passed on"):
-            logger.info("Node '%s': the client asks for JSON ('%s'), which is not passed on to the LLM; "
-                        "'structuredOutputFile' of this node can hold its answers to a schema.",
-                        self.context.node_name, field)
+            logger.info(
+                "Node '%s': the client asks for JSON ('%s'), which is not passed on to the LLM; "
+                "'structuredOutputFile' of this node can hold its answers to a schema.",
+                self.context.node_name,
+                field,
+            )
 
     def _token_cap(self) -> int | None:
         cap = NODE.number(self.node, "lastMessagesToSendInsteadOfPromptMaxTokenSize")
@@ -284,12 +326,20 @@ class _Call:
     # -- context window ------------------------------------------------------------------------------------------
     def _context_clamp(self) -> ContextClamp:
         """Return the context window's budget for conversation text, without system prompt and tools."""
-        clamp = context_clamp(self.node, self.handler.endpoint_config,
-                              config_utils.user_setting("clampPromptToContextWindow"), self.handler.max_tokens)
+        clamp = context_clamp(
+            self.node,
+            self.handler.endpoint_config,
+            config_utils.user_setting("clampPromptToContextWindow"),
+            self.handler.max_tokens,
+        )
         limit = self.handler.max_tokens
         if limit is not None and limit < 1 and first_logged(f"the response limit of {self.context.node_name}"):
-            logger.warning("Node '%s': 'maxResponseSizeInTokens' is %d, which servers refuse or take for no limit; "
-                           "expected is 1 or more, or null for no limit.", self.context.node_name, limit)
+            logger.warning(
+                "Node '%s': 'maxResponseSizeInTokens' is %d, which servers refuse or take for no limit; "
+                "expected is 1 or more, or null for no limit.",
+                self.context.node_name,
+                limit,
+            )
         if clamp.budget is None:
             return clamp
         taken = rough_estimate_token_length(self.system_prompt) + self.parts.tokens
@@ -306,10 +356,14 @@ class _Call:
             self._warn_window(what, sum(map(estimate_message, kept)))
         if len(kept) < len(messages):
             report("messages_dropped", len(messages) - len(kept))
-            logger.info("Node '%s': dropped %d of %d messages to keep within the context window of %s tokens (%s).",
-                        self.context.node_name, len(messages) - len(kept), len(messages),
-                        ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"),
-                        ENDPOINT.value(self.handler.endpoint_config, "wilmerContextEstimationLevel"))
+            logger.info(
+                "Node '%s': dropped %d of %d messages to keep within the context window of %s tokens (%s).",
+                self.context.node_name,
+                len(messages) - len(kept),
+                len(messages),
+                ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"),
+                ENDPOINT.value(self.handler.endpoint_config, "wilmerContextEstimationLevel"),
+            )
         return kept
 
     def _warn_if_too_large(self, prompt: str) -> None:
@@ -324,6 +378,10 @@ class _Call:
             why = f"its response limit of {limit} tokens ('maxResponseSizeInTokens') leaves no room for {what}"
         else:
             why = f"{what} is larger than the context window allows"
-        logger.warning("Node '%s': %s; it is sent whole (endpoint '%s', %s tokens).", self.context.node_name, why,
-                       self.handler.endpoint_name,
-                       ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"))
+        logger.warning(
+            "Node '%s': %s; it is sent whole (endpoint '%s', %s tokens).",
+            self.context.node_name,
+            why,
+            self.handler.endpoint_name,
+            ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"),
+        )

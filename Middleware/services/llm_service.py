@@ -1,4 +1,5 @@
 """Create the object through which a node calls its LLM."""
+
 from __future__ import annotations
 
 import logging
@@ -19,9 +20,15 @@ DEFAULT_MAX_TOKENS = 400
 class LlmHandlerService:
     """Creates ``LlmHandler`` objects from names in the configuration."""
 
-    def load_model_from_config(self, endpoint_name: str, preset: str | None = None, stream: bool = False,
-                               max_tokens: object = DEFAULT_MAX_TOKENS, add_generation_prompt: bool | None = None,
-                               scope: CancelScope | None = None) -> LlmHandler:
+    def load_model_from_config(
+        self,
+        endpoint_name: str,
+        preset: str | None = None,
+        stream: bool = False,
+        max_tokens: object = DEFAULT_MAX_TOKENS,
+        add_generation_prompt: bool | None = None,
+        scope: CancelScope | None = None,
+    ) -> LlmHandler:
         """Return the handler of one endpoint.
 
         ``max_tokens`` may be the unvalidated value of a node (see ``response_limit``). ``add_generation_prompt`` False
@@ -37,8 +44,11 @@ class LlmHandlerService:
             llm=llm,
             prompt_template_file_name=ENDPOINT.value(endpoint, "promptTemplate") or config_utils.chat_template_name(),
             add_generation_prompt=add_generation_prompt is not False and ENDPOINT.flag(endpoint, "addGenerationPrompt"),
-            takes_message_collection=llm.takes_message_collection, endpoint_name=llm.endpoint_name,
-            endpoint_config=endpoint, max_tokens=limit)
+            takes_message_collection=llm.takes_message_collection,
+            endpoint_name=llm.endpoint_name,
+            endpoint_config=endpoint,
+            max_tokens=limit,
+        )
 
     def without_endpoint(self) -> LlmHandler:
         """Return the handler of a node that calls no LLM of its own."""

@@ -3,6 +3,7 @@
 Dates are local time as strings, ``YYYY-MM-DD HH:MM:SS.ffffff``. Each operation opens its own connection, so nothing is
 bound to a thread.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -18,8 +19,14 @@ LOCK_LIFETIME = timedelta(minutes=10)
 # A session that was not renewed for this time is dead: its process ended, or cannot access the file.
 SESSION_LIFETIME = timedelta(seconds=60)
 
-_NO_USE_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
-                 sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_USE_CODES = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+)
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS WorkflowLocks (Id INTEGER PRIMARY KEY AUTOINCREMENT, WilmerSessionId NVARCHAR(50), "
     "WorkflowId NVARCHAR(50), WorkflowLockId NVARCHAR(500), ExpirationDate DATETIME)",
@@ -54,8 +61,14 @@ class LockDatabase:
     def exists(self) -> bool:
         return os.path.exists(self.path)
 
-    def acquire(self, lock_id: str, session_id: str, workflow_id: str, scope: CancelScope | None = None,
-                ended: Iterable[str] = ()) -> bool:
+    def acquire(
+        self,
+        lock_id: str,
+        session_id: str,
+        workflow_id: str,
+        scope: CancelScope | None = None,
+        ended: Iterable[str] = (),
+    ) -> bool:
         """Take a lock for ten minutes, unless a live session holds it; also mark this session as alive.
 
         Expired locks and those of dead sessions are replaced. All locks of this session for the runs ``ended`` are
@@ -68,7 +81,9 @@ class LockDatabase:
             rows = database.execute(
                 "SELECT l.Id, l.ExpirationDate, l.WilmerSessionId != ? AND s.LastSeen IS NOT NULL, s.LastSeen "
                 "FROM WorkflowLocks l LEFT JOIN WorkflowSessions s ON s.WilmerSessionId = l.WilmerSessionId "
-                "WHERE l.WorkflowLockId = ?", (session_id, lock_id)).fetchall()
+                "WHERE l.WorkflowLockId = ?",
+                (session_id, lock_id),
+            ).fetchall()
             for _, expires, of_known_session, last_seen in rows:
                 # Versions without sessions took the other locks, which live until they expire.
                 dead = of_known_session and _is_past(last_seen, now - SESSION_LIFETIME)
@@ -77,7 +92,9 @@ class LockDatabase:
             database.executemany("DELETE FROM WorkflowLocks WHERE Id = ?", [row[:1] for row in rows])
             database.execute(
                 "INSERT INTO WorkflowLocks (WilmerSessionId, WorkflowId, WorkflowLockId, ExpirationDate) "
-                "VALUES (?, ?, ?, ?)", (session_id, workflow_id, lock_id, _text(now + LOCK_LIFETIME)))
+                "VALUES (?, ?, ?, ?)",
+                (session_id, workflow_id, lock_id, _text(now + LOCK_LIFETIME)),
+            )
             _touch(database, session_id, now)
         return True
 
@@ -85,8 +102,9 @@ class LockDatabase:
         """Return whether there is an unexpired lock; expired ones are deleted."""
         now = self._now()
         with self._transaction() as database:
-            rows = database.execute("SELECT Id, ExpirationDate FROM WorkflowLocks WHERE WorkflowLockId = ?",
-                                    (lock_id,)).fetchall()
+            rows = database.execute(
+                "SELECT Id, ExpirationDate FROM WorkflowLocks WHERE WorkflowLockId = ?", (lock_id,)
+            ).fetchall()
             expired = [(number,) for number, expires in rows if _is_past(expires, now)]
             database.executemany("DELETE FROM WorkflowLocks WHERE Id = ?", expired)
         return len(rows) > len(expired)
@@ -102,12 +120,12 @@ class LockDatabase:
             _touch(database, session_id, now)
             database.executemany(
                 "UPDATE WorkflowLocks SET ExpirationDate = ? WHERE WilmerSessionId = ? AND WorkflowId = ?",
-                [(_text(now + LOCK_LIFETIME), session_id, workflow_id) for workflow_id in workflow_ids])
+                [(_text(now + LOCK_LIFETIME), session_id, workflow_id) for workflow_id in workflow_ids],
+            )
             # The session's last lock may have been deleted in the meantime.
             _forget_idle_sessions(database)
 
-    def delete(self, session_id: str | None = None, workflow_id: str | None = None,
-               lock_id: str | None = None) -> None:
+    def delete(self, session_id: str | None = None, workflow_id: str | None = None, lock_id: str | None = None) -> None:
         """Delete the locks that match all given arguments, and sessions without locks."""
         given = {"WilmerSessionId": session_id, "WorkflowId": workflow_id, "WorkflowLockId": lock_id}
         wanted = {column: value for column, value in given.items() if value is not None}
@@ -161,18 +179,23 @@ class LockDatabase:
 
 
 def _touch(database: sqlite3.Connection, session_id: str, now: datetime) -> None:
-    database.execute("INSERT OR REPLACE INTO WorkflowSessions (WilmerSessionId, LastSeen) VALUES (?, ?)",
-                     (session_id, _text(now)))
+    database.execute(
+        "INSERT OR REPLACE INTO WorkflowSessions (WilmerSessionId, LastSeen) VALUES (?, ?)", (session_id, _text(now))
+    )
 
 
 def _delete_runs(database: sqlite3.Connection, session_id: str, workflow_ids: Iterable[str]) -> None:
-    database.executemany("DELETE FROM WorkflowLocks WHERE WilmerSessionId = ? AND WorkflowId = ?",
-                         [(session_id, workflow_id) for workflow_id in workflow_ids])
+    database.executemany(
+        "DELETE FROM WorkflowLocks WHERE WilmerSessionId = ? AND WorkflowId = ?",
+        [(session_id, workflow_id) for workflow_id in workflow_ids],
+    )
 
 
 def _forget_idle_sessions(database: sqlite3.Connection) -> None:
-    database.execute("DELETE FROM WorkflowSessions WHERE WilmerSessionId NOT IN "
-                     "(SELECT WilmerSessionId FROM WorkflowLocks WHERE WilmerSessionId IS NOT NULL)")
+    database.execute(
+        "DELETE FROM WorkflowSessions WHERE WilmerSessionId NOT IN "
+        "(SELECT WilmerSessionId FROM WorkflowLocks WHERE WilmerSessionId IS NOT NULL)"
+    )
 
 
 def _text(moment: datetime) -> str:

@@ -1,4 +1,5 @@
 """Workflow locks: each name is held by one run at a time, across all processes that serve the same user."""
+
 from __future__ import annotations
 
 import logging
@@ -28,6 +29,7 @@ def _failures() -> tuple[type[Exception], type[Exception], type[Exception]]:
     import sqlite3
 
     from Middleware.services.lock_database import CannotOpenDatabaseError, DatabaseBusyError
+
     return sqlite3.Error, DatabaseBusyError, CannotOpenDatabaseError
 
 
@@ -40,8 +42,14 @@ class LockStore(Protocol):
     def exists(self) -> bool:
         """Whether there may be locks."""
 
-    def acquire(self, lock_id: str, session_id: str, workflow_id: str, scope: CancelScope | None = None,
-                ended: Iterable[str] = ()) -> bool:
+    def acquire(
+        self,
+        lock_id: str,
+        session_id: str,
+        workflow_id: str,
+        scope: CancelScope | None = None,
+        ended: Iterable[str] = (),
+    ) -> bool:
         """Take a lock, unless a live session holds it, and delete this session's locks of the runs ``ended``."""
 
     def is_locked(self, lock_id: str) -> bool:
@@ -50,8 +58,7 @@ class LockStore(Protocol):
     def renew(self, session_id: str, workflow_ids: Iterable[str], ended: Iterable[str] = ()) -> None:
         """Mark the session as alive, renew the locks of these runs, and delete those of the runs ``ended``."""
 
-    def delete(self, session_id: str | None = None, workflow_id: str | None = None,
-               lock_id: str | None = None) -> None:
+    def delete(self, session_id: str | None = None, workflow_id: str | None = None, lock_id: str | None = None) -> None:
         """Delete the locks that match all given arguments."""
 
     def delete_dead(self, own_session_id: str) -> None:
@@ -70,8 +77,12 @@ class LockingService:
         beat_seconds: interval of the thread that renews locks.
     """
 
-    def __init__(self, session_id: str | None = None, now: Callable[[], datetime] = datetime.now,
-                 beat_seconds: float = BEAT_SECONDS) -> None:
+    def __init__(
+        self,
+        session_id: str | None = None,
+        now: Callable[[], datetime] = datetime.now,
+        beat_seconds: float = BEAT_SECONDS,
+    ) -> None:
         self.session_id = session_id or instance.INSTANCE_ID
         self._now = now
         self._beat_seconds = beat_seconds
@@ -83,8 +94,9 @@ class LockingService:
         self._thread: threading.Thread | None = None
         self._reported: set[str] = set()
 
-    def acquire(self, lock_id: str, workflow_id: str, user: str | None = None,
-                scope: CancelScope | None = None) -> bool:
+    def acquire(
+        self, lock_id: str, workflow_id: str, user: str | None = None, scope: CancelScope | None = None
+    ) -> bool:
         """Take a lock for a run of ``user`` (None: the current one); return whether that succeeded.
 
         Return False if any run has it, including the same one, or if the database is busy. Return True, with a warning,
@@ -143,8 +155,13 @@ class LockingService:
         for path, workflow_id in ended:
             self._delete(self._open(path), session_id=self.session_id, workflow_id=workflow_id)
 
-    def delete(self, session_id: str | None = None, workflow_id: str | None = None, lock_id: str | None = None,
-               user: str | None = None) -> None:
+    def delete(
+        self,
+        session_id: str | None = None,
+        workflow_id: str | None = None,
+        lock_id: str | None = None,
+        user: str | None = None,
+    ) -> None:
         """Delete the locks that match all given arguments; none without arguments. Errors are logged."""
         if session_id is None and workflow_id is None and lock_id is None:
             logger.warning("Locks can be deleted only by session, workflow or lock id")
@@ -171,6 +188,7 @@ class LockingService:
     def _open(self, path: str) -> LockStore:
         # Imported with the first database: SQLite takes a megabyte, and few workflows have locks.
         from Middleware.services.lock_database import LockDatabase
+
         return LockDatabase(path, self._now)
 
     def _exists(self, path: str) -> bool:
@@ -188,8 +206,9 @@ class LockingService:
             if os.path.isfile(old):
                 if old not in self._reported:
                     self._reported.add(old)
-                    logger.info("Using the lock database %s. To move it, stop the server and move the file to %s",
-                                old, path)
+                    logger.info(
+                        "Using the lock database %s. To move it, stop the server and move the file to %s", old, path
+                    )
                 return old
         return None
 
@@ -198,8 +217,9 @@ class LockingService:
         with self._changed:
             self._held.setdefault(workflow_id, set()).add(path)
             if self._thread is None:
-                self._thread = start_daemon(self._beat, "workflow-locks",
-                                            "Locks cannot be renewed now and expire after ten minutes")
+                self._thread = start_daemon(
+                    self._beat, "workflow-locks", "Locks cannot be renewed now and expire after ten minutes"
+                )
 
     def _beat(self) -> None:
         beats = 0

@@ -3,6 +3,7 @@
 With a discussion id the texts come from the conversation's files, without one from the given messages. Only an empty
 file of memories is ever created. Files of another API key raise DataKeyError.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -34,9 +35,17 @@ class MemoryService:
     """
 
     # -- memories --------------------------------------------------------------------------------------------------
-    def get_recent_memories(self, messages: Sequence[Message], discussion_id: str | None, max_turns_to_search: int = 0,
-                            max_summary_chunks_from_file: int = 0, lookback_start: int = 0, *,
-                            encryption_key: bytes | None = None, api_key_hash: str | None = None) -> str:
+    def get_recent_memories(
+        self,
+        messages: Sequence[Message],
+        discussion_id: str | None,
+        max_turns_to_search: int = 0,
+        max_summary_chunks_from_file: int = 0,
+        lookback_start: int = 0,
+        *,
+        encryption_key: bytes | None = None,
+        api_key_hash: str | None = None,
+    ) -> str:
         """Return the newest memories, joined by ``--ChunkBreak--``.
 
         With an id those are ``max_summary_chunks_from_file`` memories (0: three, negative: all); without one, blocks
@@ -46,28 +55,41 @@ class MemoryService:
             return CHUNK_BREAK.join(recent_message_blocks(messages, max_turns_to_search, lookback_start))
         texts = _texts(_read(_store(discussion_id, encryption_key, api_key_hash).read_memories))
         if max_summary_chunks_from_file >= 0:
-            texts = texts[-(max_summary_chunks_from_file or RECENT_MEMORIES):]
+            texts = texts[-(max_summary_chunks_from_file or RECENT_MEMORIES) :]
         return CHUNK_BREAK.join(texts) if texts else NOTHING_GENERATED
 
-    def get_chat_summary_memories(self, messages: Sequence[Message], discussion_id: str | None,
-                                  max_turns_to_search: int = 0, *, encryption_key: bytes | None = None,
-                                  api_key_hash: str | None = None) -> str:
+    def get_chat_summary_memories(
+        self,
+        messages: Sequence[Message],
+        discussion_id: str | None,
+        max_turns_to_search: int = 0,
+        *,
+        encryption_key: bytes | None = None,
+        api_key_hash: str | None = None,
+    ) -> str:
         """Return the memories that are not yet in the summary, oldest first; without an id, blocks of new messages."""
         if not discussion_id:
             return SUMMARY_SEPARATOR.join(recent_message_blocks(messages, max_turns_to_search))
-        return SUMMARY_SEPARATOR.join(_texts(self.get_latest_memory_chunks_with_hashes_since_last_summary(
-            discussion_id, encryption_key=encryption_key, api_key_hash=api_key_hash)))
+        return SUMMARY_SEPARATOR.join(
+            _texts(
+                self.get_latest_memory_chunks_with_hashes_since_last_summary(
+                    discussion_id, encryption_key=encryption_key, api_key_hash=api_key_hash
+                )
+            )
+        )
 
-    def get_current_memories(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
-                             api_key_hash: str | None = None) -> list[str]:
+    def get_current_memories(
+        self, discussion_id: str | None, *, encryption_key: bytes | None = None, api_key_hash: str | None = None
+    ) -> list[str]:
         """Return all memories, oldest first; if there are none, a text that says so."""
         if not discussion_id:
             return [NO_MEMORIES]
         return _texts(_read(_store(discussion_id, encryption_key, api_key_hash).read_memories)) or [NO_MEMORIES]
 
     # -- summary ---------------------------------------------------------------------------------------------------
-    def get_current_summary(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
-                            api_key_hash: str | None = None) -> str:
+    def get_current_summary(
+        self, discussion_id: str | None, *, encryption_key: bytes | None = None, api_key_hash: str | None = None
+    ) -> str:
         if not discussion_id:
             return NO_SUMMARY
         with reading("summary") as step:
@@ -76,8 +98,9 @@ class MemoryService:
         return summary[0] if summary is not None else NO_SUMMARY
 
     @staticmethod
-    def find_how_many_new_memories_since_last_summary(summary_pairs: Sequence[Pair],
-                                                      memory_pairs: Sequence[Pair]) -> int:
+    def find_how_many_new_memories_since_last_summary(
+        summary_pairs: Sequence[Pair], memory_pairs: Sequence[Pair]
+    ) -> int:
         """Return how many memories are newer than the summary; -1 if there are none, or it refers to none of them."""
         if not memory_pairs:
             return -1
@@ -88,16 +111,17 @@ class MemoryService:
         return hashes.index(last) if last in hashes else -1
 
     def get_latest_memory_chunks_with_hashes_since_last_summary(
-            self, discussion_id: str | None, *, encryption_key: bytes | None = None,
-            api_key_hash: str | None = None) -> list[Pair]:
+        self, discussion_id: str | None, *, encryption_key: bytes | None = None, api_key_hash: str | None = None
+    ) -> list[Pair]:
         """Return the memories that are not in the summary; all of them if it refers to none of them."""
         if not discussion_id:
             return []
         return _read(lambda: unsummarized(_store(discussion_id, encryption_key, api_key_hash)))
 
     # -- other -----------------------------------------------------------------------------------------------------
-    def get_current_state_document(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
-                                   api_key_hash: str | None = None) -> str:
+    def get_current_state_document(
+        self, discussion_id: str | None, *, encryption_key: bytes | None = None, api_key_hash: str | None = None
+    ) -> str:
         if not discussion_id:
             return NO_STATE_DOCUMENT
         with reading("state") as step:
@@ -105,20 +129,41 @@ class MemoryService:
             step.attributes["found"] = int(bool(text.strip()))
         return text if text.strip() else NO_STATE_DOCUMENT
 
-    def search_vector_memories(self, discussion_id: str | None, keywords: str, limit: int = 5,
-                               api_key_hash: str | None = None, bm25_weights: Sequence[float] | None = None,
-                               use_recency: bool = False, include_dates: bool = False, search_mode: str = "keyword",
-                               semantic_query: str = "", embedding_endpoint_name: str | None = None,
-                               use_entity_expansion: bool = False, request_id: str | None = None, *,
-                               encryption_key: bytes | None = None) -> str:
+    def search_vector_memories(
+        self,
+        discussion_id: str | None,
+        keywords: str,
+        limit: int = 5,
+        api_key_hash: str | None = None,
+        bm25_weights: Sequence[float] | None = None,
+        use_recency: bool = False,
+        include_dates: bool = False,
+        search_mode: str = "keyword",
+        semantic_query: str = "",
+        embedding_endpoint_name: str | None = None,
+        use_entity_expansion: bool = False,
+        request_id: str | None = None,
+        *,
+        encryption_key: bytes | None = None,
+    ) -> str:
         """Return the best matches in the database; see ``VectorSearch`` for the arguments."""
         if not discussion_id:
             return NO_SEARCH_WITHOUT_ID
-        return search_memories_fully(stored_discussion(discussion_id, api_key_hash, encryption_key), VectorSearch(
-            keywords=keywords, limit=limit, bm25_weights=bm25_weights, use_recency=use_recency,
-            include_dates=include_dates, mode=search_mode, semantic_query=semantic_query or "",
-            embedding_endpoint=embedding_endpoint_name or "", use_entity_expansion=use_entity_expansion,
-            request_id=request_id))
+        return search_memories_fully(
+            stored_discussion(discussion_id, api_key_hash, encryption_key),
+            VectorSearch(
+                keywords=keywords,
+                limit=limit,
+                bm25_weights=bm25_weights,
+                use_recency=use_recency,
+                include_dates=include_dates,
+                mode=search_mode,
+                semantic_query=semantic_query or "",
+                embedding_endpoint=embedding_endpoint_name or "",
+                use_entity_expansion=use_entity_expansion,
+                request_id=request_id,
+            ),
+        )
 
 
 def recent_message_blocks(messages: Sequence[Message], max_turns: int, lookback: int = 0) -> list[str]:
@@ -127,7 +172,7 @@ def recent_message_blocks(messages: Sequence[Message], max_turns: int, lookback:
     If there are no such messages, return a text that says so.
     """
     end = max(0, len(messages) - max(0, lookback))
-    chosen = messages[max(0, end - max_turns):end] if max_turns > 0 else []
+    chosen = messages[max(0, end - max_turns) : end] if max_turns > 0 else []
     if len(messages) <= 1 or not chosen:
         return [NOTHING_TO_GRAB]
     blocks = [block for block in get_message_chunks(chosen, 0, BLOCK_TOKENS) if block]

@@ -1,4 +1,5 @@
 """Choose a workflow by the category that an LLM assigns to the prompt."""
+
 from __future__ import annotations
 
 import logging
@@ -64,7 +65,9 @@ class PromptCategorizationService:
                 f"'{shortened(self.unmatched.strip(), MAX_ANSWER)}', which is none of the categories of the routing "
                 f"'{name}' ({', '.join(config_utils.load_routing(name))}), and there is no workflow "
                 f"'{config_utils.DEFAULT_WORKFLOW}', which would run for every other answer",
-                tried=error.tried, suggestion=error.suggestion)
+                tried=error.tried,
+                suggestion=error.suggestion,
+            )
             # The answer may quote the conversation, which a redacted log must not hold.
             failure.private = True
             raise failure from error
@@ -84,13 +87,19 @@ class PromptCategorizationService:
             category = match_category(UNKNOWN if answer is None else str(answer), list(routing))
             if category:
                 # The choice is logged together with its workflow, so it is logged here only after a retry.
-                logger.log(logging.INFO if attempt > 1 else logging.DEBUG,
-                           "Category %s, found at attempt %d of %d", category, attempt, attempts)
+                logger.log(
+                    logging.INFO if attempt > 1 else logging.DEBUG,
+                    "Category %s, found at attempt %d of %d",
+                    category,
+                    attempt,
+                    attempts,
+                )
                 self.reason = f"named by {workflow} at attempt {attempt} of {attempts}"
                 report("routing_finished", category, attempt)
                 return category
-        logger.warning("Workflow %s named none of the categories in %d attempt(s): %s", workflow, attempts,
-                       ", ".join(routing))
+        logger.warning(
+            "Workflow %s named none of the categories in %d attempt(s): %s", workflow, attempts, ", ".join(routing)
+        )
         self.reason = "no category matched"
         report("routing_finished", "", attempts)
         return UNKNOWN
@@ -123,7 +132,7 @@ def match_category(answer: str, categories: list[str]) -> str | None:
     for start in range(len(words)):
         for category in longest_first:
             parts = plain[category]
-            if parts and words[start:start + len(parts)] == parts:
+            if parts and words[start : start + len(parts)] == parts:
                 return category
     for word in words:
         for category, parts in plain.items():

@@ -3,6 +3,7 @@
 Sources of the formats: the OpenAI API reference (chat completions, completions, models) and Ollama's API documentation
 (chat, generate, tags, version, show, ps). ``stream_renderers`` frames the chunks of a stream.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -30,20 +31,28 @@ LATEST = ":latest"
 MODIFIED_AT = "2024-11-23T00:00:00Z"
 # Ollama uses this date for a model that stays loaded.
 NEVER = "2318-01-01T00:00:00Z"
-DETAILS = {"format": "gguf", "family": "wilmer", "families": None, "parameter_size": "N/A",
-           "quantization_level": "Q8"}
+DETAILS = {"format": "gguf", "family": "wilmer", "families": None, "parameter_size": "N/A", "quantization_level": "Q8"}
 
 ToolCalls = Sequence[ToolCall]
 
 # OpenAI's types of errors by HTTP status. All others are "server_error".
 ERROR_TYPES: Mapping[int, str] = {
-    **dict.fromkeys((400, 404, 405, 409, 413), "invalid_request_error"), 401: "authentication_error",
-    403: "permission_error", 429: "rate_limit_error"}
+    **dict.fromkeys((400, 404, 405, 409, 413), "invalid_request_error"),
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
 # Anthropic's. All others are "api_error".
 ANTHROPIC_ERROR_TYPES: Mapping[int, str] = {
-    **dict.fromkeys((400, 405, 409, 415), "invalid_request_error"), 401: "authentication_error",
-    403: "permission_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error",
-    503: "overloaded_error", 504: "timeout_error"}
+    **dict.fromkeys((400, 405, 409, 415), "invalid_request_error"),
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 # OpenAI's words for programs. It has one for few statuses, and null for the others.
 ERROR_CODES: Mapping[int, str] = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
@@ -108,13 +117,26 @@ class ResponseBuilderService:
     def build_openai_model(self, name: str) -> dict[str, object]:
         length = config_utils.context_length_for_clients(name)
         # The first member is that of OpenRouter, which coding agents read; the second that of llama.cpp.
-        return {"id": name, "object": "model", "created": int(time.time()), "owned_by": "Wilmer",
-                "context_length": length, "meta": {"n_ctx": length}}
+        return {
+            "id": name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "Wilmer",
+            "context_length": length,
+            "meta": {"n_ctx": length},
+        }
 
     def build_openai_chat_completion_response(
-            self, text: str, tool_calls: ToolCalls | None = None, *, model: str | None = None,
-            finish_reason: str | None = None, usage: Usage | None = None, reasoning: str = "",
-            fingerprint: str = "") -> dict[str, object]:
+        self,
+        text: str,
+        tool_calls: ToolCalls | None = None,
+        *,
+        model: str | None = None,
+        finish_reason: str | None = None,
+        usage: Usage | None = None,
+        reasoning: str = "",
+        fingerprint: str = "",
+    ) -> dict[str, object]:
         message: dict[str, object] = {"role": "assistant", "content": text}
         if reasoning:
             message["reasoning_content"] = reasoning
@@ -122,34 +144,64 @@ class ResponseBuilderService:
             # OpenAI sends null, not an empty text, beside tool calls.
             message["content"] = text or None
             message["tool_calls"] = list(tool_calls)
-        choice = {"index": 0, "message": message, "logprobs": None,
-                  "finish_reason": "tool_calls" if tool_calls else finish_reason or "stop"}
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": "tool_calls" if tool_calls else finish_reason or "stop",
+        }
         return self._openai_body("chatcmpl", "chat.completion", choice, model, usage, fingerprint)
 
     def build_openai_completion_response(
-            self, text: str, *, model: str | None = None, finish_reason: str | None = None,
-            usage: Usage | None = None, fingerprint: str = "") -> dict[str, object]:
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        finish_reason: str | None = None,
+        usage: Usage | None = None,
+        fingerprint: str = "",
+    ) -> dict[str, object]:
         choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": _text_reason(finish_reason)}
         return self._openai_body("cmpl", "text_completion", choice, model, usage, fingerprint)
 
     def build_openai_tool_call_response(self, model: str | None = None) -> dict[str, object]:
         """The answer that no tool is wanted, to a front-end that asks which of its tools to use."""
-        choice = {"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": []}, "logprobs": None,
-                  "finish_reason": "tool_calls"}
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": None, "tool_calls": []},
+            "logprobs": None,
+            "finish_reason": "tool_calls",
+        }
         return self._openai_body("chatcmpl-opnwui-tool", "chat.completion", choice, model, None, "")
 
     @staticmethod
-    def _openai_body(prefix: str, kind: str, choice: dict[str, object], model: str | None,
-                     usage: Usage | None, fingerprint: str) -> dict[str, object]:
+    def _openai_body(
+        prefix: str, kind: str, choice: dict[str, object], model: str | None, usage: Usage | None, fingerprint: str
+    ) -> dict[str, object]:
         now = int(time.time())
-        return {"id": f"{prefix}-{now}", "object": kind, "created": now,
-                "model": current_model_name() if model is None else model,
-                "system_fingerprint": fingerprint or FINGERPRINT, "choices": [choice], "usage": dict(usage or {})}
+        return {
+            "id": f"{prefix}-{now}",
+            "object": kind,
+            "created": now,
+            "model": current_model_name() if model is None else model,
+            "system_fingerprint": fingerprint or FINGERPRINT,
+            "choices": [choice],
+            "usage": dict(usage or {}),
+        }
 
     def build_openai_chat_completion_chunk(
-            self, token: str, finish_reason: str | None, tool_calls: ToolCalls | None = None, *,
-            model: str | None = None, chunk_id: str = "", created: int = 0, role: str | None = None,
-            reasoning: str = "", fingerprint: str = "") -> dict[str, object]:
+        self,
+        token: str,
+        finish_reason: str | None,
+        tool_calls: ToolCalls | None = None,
+        *,
+        model: str | None = None,
+        chunk_id: str = "",
+        created: int = 0,
+        role: str | None = None,
+        reasoning: str = "",
+        fingerprint: str = "",
+    ) -> dict[str, object]:
         delta: dict[str, object] = {"role": role} if role else {}
         if reasoning:
             delta["reasoning_content"] = reasoning
@@ -160,28 +212,59 @@ class ResponseBuilderService:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return self._openai_chunk("chatcmpl", "chat.completion.chunk", choice, model, chunk_id, created, fingerprint)
 
-    def build_openai_completion_chunk(self, token: str, finish_reason: str | None, *, model: str | None = None,
-                                      chunk_id: str = "", created: int = 0, fingerprint: str = "") -> dict[str, object]:
-        choice = {"text": token, "index": 0, "logprobs": None, "finish_reason": finish_reason and _text_reason(
-            finish_reason)}
+    def build_openai_completion_chunk(
+        self,
+        token: str,
+        finish_reason: str | None,
+        *,
+        model: str | None = None,
+        chunk_id: str = "",
+        created: int = 0,
+        fingerprint: str = "",
+    ) -> dict[str, object]:
+        choice = {
+            "text": token,
+            "index": 0,
+            "logprobs": None,
+            "finish_reason": finish_reason and _text_reason(finish_reason),
+        }
         return self._openai_chunk("cmpl", "text_completion", choice, model, chunk_id, created, fingerprint)
 
     @staticmethod
-    def _openai_chunk(prefix: str, kind: str, choice: dict[str, object], model: str | None, chunk_id: str, created: int,
-                      fingerprint: str) -> dict[str, object]:
-        return {"id": chunk_id or f"{prefix}-{uuid.uuid4()}", "object": kind, "created": created or int(time.time()),
-                "model": current_model_name() if model is None else model,
-                "system_fingerprint": fingerprint or STREAM_FINGERPRINT, "choices": [choice]}
+    def _openai_chunk(
+        prefix: str,
+        kind: str,
+        choice: dict[str, object],
+        model: str | None,
+        chunk_id: str,
+        created: int,
+        fingerprint: str,
+    ) -> dict[str, object]:
+        return {
+            "id": chunk_id or f"{prefix}-{uuid.uuid4()}",
+            "object": kind,
+            "created": created or int(time.time()),
+            "model": current_model_name() if model is None else model,
+            "system_fingerprint": fingerprint or STREAM_FINGERPRINT,
+            "choices": [choice],
+        }
 
-    def build_openai_error(self, message: str, status: int, code: str | None = None,
-                           param: str | None = None) -> dict[str, object]:
+    def build_openai_error(
+        self, message: str, status: int, code: str | None = None, param: str | None = None
+    ) -> dict[str, object]:
         """Return an error as OpenAI's clients parse it. They choose their exception by the HTTP status.
 
         ``code``: a short word for programs, such as ``model_not_found``; by default that of the status, if it has one.
         ``param``: the JSON path of the field that is wrong, None if no single one is.
         """
-        return {"error": {"message": message, "type": ERROR_TYPES.get(status, "server_error"), "param": param,
-                          "code": code or ERROR_CODES.get(status)}}
+        return {
+            "error": {
+                "message": message,
+                "type": ERROR_TYPES.get(status, "server_error"),
+                "param": param,
+                "code": code or ERROR_CODES.get(status),
+            }
+        }
 
     # -- Ollama --------------------------------------------------------------------------------------------------
     def build_ollama_tags_response(self, model_ids: Sequence[str] | None = None) -> dict[str, object]:
@@ -190,54 +273,107 @@ class ResponseBuilderService:
 
     def build_ollama_model(self, name: str) -> dict[str, object]:
         """Return one entry of the model list."""
-        return {"name": name, "model": name + LATEST, "modified_at": MODIFIED_AT, "size": 1,
-                "digest": hashlib.sha256(name.encode("utf-8")).hexdigest(), "details": dict(DETAILS)}
+        return {
+            "name": name,
+            "model": name + LATEST,
+            "modified_at": MODIFIED_AT,
+            "size": 1,
+            "digest": hashlib.sha256(name.encode("utf-8")).hexdigest(),
+            "details": dict(DETAILS),
+        }
 
     def build_ollama_ps_response(self, model_ids: Sequence[str] | None = None) -> dict[str, object]:
         """Return the loaded models: the whole list, because none of them has to be loaded."""
         ids = config_utils.model_ids() if model_ids is None else model_ids
-        return {"models": [{**self.build_ollama_model(name), "expires_at": NEVER, "size_vram": 0,
-                            "context_length": config_utils.context_length_for_clients(name)} for name in ids]}
+        return {
+            "models": [
+                {
+                    **self.build_ollama_model(name),
+                    "expires_at": NEVER,
+                    "size_vram": 0,
+                    "context_length": config_utils.context_length_for_clients(name),
+                }
+                for name in ids
+            ]
+        }
 
     def build_ollama_show_response(self, name: str) -> dict[str, object]:
         """Return the properties of a model. Clients read the capabilities and the context length."""
-        return {"license": "", "modelfile": f"FROM {name}", "parameters": "",
-                # Some clients search the template for tools.
-                "template": "{{ .System }}{{ .Tools }}{{ .Prompt }}",
-                "details": {**DETAILS, "parent_model": ""}, "modified_at": MODIFIED_AT,
-                "model_info": {"general.architecture": "wilmer", "general.basename": name,
-                               "wilmer.context_length": config_utils.context_length_for_clients(name)},
-                "capabilities": ["completion", "tools", "vision"]}
+        return {
+            "license": "",
+            "modelfile": f"FROM {name}",
+            "parameters": "",
+            # Some clients search the template for tools.
+            "template": "{{ .System }}{{ .Tools }}{{ .Prompt }}",
+            "details": {**DETAILS, "parent_model": ""},
+            "modified_at": MODIFIED_AT,
+            "model_info": {
+                "general.architecture": "wilmer",
+                "general.basename": name,
+                "wilmer.context_length": config_utils.context_length_for_clients(name),
+            },
+            "capabilities": ["completion", "tools", "vision"],
+        }
 
     def build_ollama_version_response(self) -> dict[str, object]:
         return {"version": OLLAMA_VERSION}
 
     def build_ollama_chat_response(
-            self, text: str, model_name: str | None = None, request_id: str | None = None,
-            tool_calls: ToolCalls | None = None, *, finish_reason: str | None = None, reasoning: str = "",
-            counters: Counters | None = None) -> dict[str, object]:
-        return {**self.build_ollama_chat_chunk(text, finish_reason or "stop", None, tool_calls, model=model_name,
-                                               reasoning=reasoning),
-                **asdict(counters or Counters()), **_identified(request_id)}
+        self,
+        text: str,
+        model_name: str | None = None,
+        request_id: str | None = None,
+        tool_calls: ToolCalls | None = None,
+        *,
+        finish_reason: str | None = None,
+        reasoning: str = "",
+        counters: Counters | None = None,
+    ) -> dict[str, object]:
+        return {
+            **self.build_ollama_chat_chunk(
+                text, finish_reason or "stop", None, tool_calls, model=model_name, reasoning=reasoning
+            ),
+            **asdict(counters or Counters()),
+            **_identified(request_id),
+        }
 
     def build_ollama_generate_response(
-            self, text: str, model: str | None = None, request_id: str | None = None, *,
-            finish_reason: str | None = None, usage: Usage | None = None,
-            counters: Counters | None = None) -> dict[str, object]:
+        self,
+        text: str,
+        model: str | None = None,
+        request_id: str | None = None,
+        *,
+        finish_reason: str | None = None,
+        usage: Usage | None = None,
+        counters: Counters | None = None,
+    ) -> dict[str, object]:
         now = int(time.time())
         chunk = self.build_ollama_generate_chunk(text, finish_reason or "stop", model=model)
-        return {"id": f"gen-{now}", "object": "text_completion", "created": now, **chunk,
-                "choices": [{"text": text, "index": 0, "logprobs": None,
-                             "finish_reason": _text_reason(finish_reason)}],
-                "usage": dict(usage or {}), **asdict(counters or Counters()), **_identified(request_id)}
+        return {
+            "id": f"gen-{now}",
+            "object": "text_completion",
+            "created": now,
+            **chunk,
+            "choices": [{"text": text, "index": 0, "logprobs": None, "finish_reason": _text_reason(finish_reason)}],
+            "usage": dict(usage or {}),
+            **asdict(counters or Counters()),
+            **_identified(request_id),
+        }
 
     def build_ollama_tool_call_response(self, model: str | None = None) -> dict[str, object]:
         """The answer that no tool is wanted, to a front-end that asks which of its tools to use."""
         return self.build_ollama_chat_response("", model)
 
     def build_ollama_chat_chunk(
-            self, token: str, finish_reason: str | None, request_id: str | None = None,
-            tool_calls: ToolCalls | None = None, *, model: str | None = None, reasoning: str = "") -> dict[str, object]:
+        self,
+        token: str,
+        finish_reason: str | None,
+        request_id: str | None = None,
+        tool_calls: ToolCalls | None = None,
+        *,
+        model: str | None = None,
+        reasoning: str = "",
+    ) -> dict[str, object]:
         message: dict[str, object] = {"role": "assistant", "content": token}
         if reasoning:
             message["thinking"] = reasoning
@@ -245,32 +381,51 @@ class ResponseBuilderService:
             message["tool_calls"] = ollama_tool_calls(tool_calls)
         return self._ollama_chunk({"message": message}, finish_reason, request_id, model)
 
-    def build_ollama_generate_chunk(self, token: str, finish_reason: str | None, request_id: str | None = None, *,
-                                    model: str | None = None) -> dict[str, object]:
+    def build_ollama_generate_chunk(
+        self, token: str, finish_reason: str | None, request_id: str | None = None, *, model: str | None = None
+    ) -> dict[str, object]:
         return self._ollama_chunk({"response": token}, finish_reason, request_id, model)
 
     @staticmethod
-    def _ollama_chunk(content: dict[str, object], finish_reason: str | None, request_id: str | None,
-                      model: str | None) -> dict[str, object]:
+    def _ollama_chunk(
+        content: dict[str, object], finish_reason: str | None, request_id: str | None, model: str | None
+    ) -> dict[str, object]:
         done = {"done_reason": ollama_done_reason(finish_reason), "done": True} if finish_reason else {"done": False}
-        return {"model": current_model_name() if model is None else model, "created_at": timestamp(), **content,
-                **done, **_identified(request_id)}
+        return {
+            "model": current_model_name() if model is None else model,
+            "created_at": timestamp(),
+            **content,
+            **done,
+            **_identified(request_id),
+        }
 
     def build_ollama_error(self, message: str) -> dict[str, object]:
         return {"error": message}
 
     # -- Anthropic and KoboldCpp ---------------------------------------------------------------------------------
     def build_anthropic_models_response(self, page: Sequence[str], has_more: bool) -> AnthropicModels:
-        return {"data": [self.build_anthropic_model(name) for name in page], "has_more": has_more,
-                "first_id": page[0] if page else None, "last_id": page[-1] if page else None}
+        return {
+            "data": [self.build_anthropic_model(name) for name in page],
+            "has_more": has_more,
+            "first_id": page[0] if page else None,
+            "last_id": page[-1] if page else None,
+        }
 
     def build_anthropic_model(self, name: str) -> AnthropicModel:
         length = config_utils.context_length_for_clients(name)
-        return {"type": "model", "id": name, "display_name": name, "created_at": MODIFIED_AT, "lifecycle": "active",
-                "max_input_tokens": length, "max_tokens": length}
+        return {
+            "type": "model",
+            "id": name,
+            "display_name": name,
+            "created_at": MODIFIED_AT,
+            "lifecycle": "active",
+            "max_input_tokens": length,
+            "max_tokens": length,
+        }
 
-    def build_anthropic_error(self, message: str, status: int, request_label: str | None,
-                              details: Mapping[str, object] | None = None) -> dict[str, object]:
+    def build_anthropic_error(
+        self, message: str, status: int, request_label: str | None, details: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
         error: dict[str, object] = {"type": ANTHROPIC_ERROR_TYPES.get(status, "api_error"), "message": message}
         if details:
             error["details"] = dict(details)
@@ -297,8 +452,11 @@ def ollama_tool_calls(calls: ToolCalls) -> list[dict[str, object]]:
 
 def _is_native(call: Mapping[str, object]) -> bool:
     function = call.get("function")
-    return isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping) and \
-        not call.keys() & {"id", "type", "index"}
+    return (
+        isinstance(function, Mapping)
+        and isinstance(function.get("arguments"), Mapping)
+        and not call.keys() & {"id", "type", "index"}
+    )
 
 
 def _ollama_call(call: Mapping[str, object]) -> dict[str, object]:

@@ -1,4 +1,5 @@
 """The responses of the Responses API that clients refer to later: those under way, and in memory those that ended."""
+
 from __future__ import annotations
 
 import contextlib
@@ -38,8 +39,14 @@ ANONYMOUS = "anon"
 _RESPONSE_ID = re.compile(r"resp_([0-9a-f]{32})")
 _MADE_ID = re.compile(r"[a-z]{1,8}_[0-9A-Fa-f]{16,64}")
 # The beginnings of the ids that OpenAI gives to items. Any other type has that of its own name.
-_ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco",
-                "custom_tool_call": "ctc", "custom_tool_call_output": "ctco"}
+_ID_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
 
 Owner = tuple[str, str]
 """A user, and the hash of a client's key: all that two clients must have in common to see each other's responses."""
@@ -184,8 +191,15 @@ class RunningResponse:
         so_far: returns the response with its output so far. Other threads call it.
     """
 
-    def __init__(self, store: ResponseStore, caller: Caller, request_id: str, items: Sequence[Item],
-                 previous: str | None, kept: bool) -> None:
+    def __init__(
+        self,
+        store: ResponseStore,
+        caller: Caller,
+        request_id: str,
+        items: Sequence[Item],
+        previous: str | None,
+        kept: bool,
+    ) -> None:
         self.id = response_id_of(request_id)
         self.items = items
         self.previous = previous
@@ -217,8 +231,12 @@ class ResponseStore:
         max_response_bytes: the bytes of one; a larger one is not kept.
     """
 
-    def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES,
-                 max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
+    def __init__(
+        self,
+        max_responses: int = MAX_RESPONSES,
+        max_bytes: int = MAX_BYTES,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
         self._max_responses, self._max_bytes, self._max_response_bytes = max_responses, max_bytes, max_response_bytes
         self._lock = threading.Lock()
         # The least recently used first.
@@ -256,8 +274,9 @@ class ResponseStore:
                 own.append({**item, "id": f"{_ID_PREFIXES.get(kind, kind[:40])}_{digits}{number:04x}"})
         return Conversation(history, own)
 
-    def begin(self, caller: Caller, request_id: str, items: Sequence[Item], previous: str | None = None, *,
-              keep: bool = True) -> RunningResponse:
+    def begin(
+        self, caller: Caller, request_id: str, items: Sequence[Item], previous: str | None = None, *, keep: bool = True
+    ) -> RunningResponse:
         """Register the response to a request of the caller's only user.
 
         Whoever runs the request calls ``discard`` when it ends in any way.
@@ -290,13 +309,24 @@ class ResponseStore:
             logger.warning("Response %s is nested too deeply to be kept.", running.id)
             return None
         if len(data) + len(items) > self._max_response_bytes:
-            logger.warning("Response %s is not kept, because it has %d MB of JSON; at most %d MB are kept of one.",
-                           running.id, (len(data) + len(items)) >> 20, self._max_response_bytes >> 20)
+            logger.warning(
+                "Response %s is not kept, because it has %d MB of JSON; at most %d MB are kept of one.",
+                running.id,
+                (len(data) + len(items)) >> 20,
+                self._max_response_bytes >> 20,
+            )
             return _Entry(next(self._numbers), owner, running.previous, b"", b"", False, frozenset())
         names = frozenset([str(item["id"]) for item in (*running.items, *_output(response)) if "id" in item])
         cipher = _cipher(running.caller, running.user) if running.encrypted else NO_CIPHER
-        return _Entry(next(self._numbers), owner, running.previous, cipher.encrypt(data), cipher.encrypt(items),
-                      running.encrypted, names)
+        return _Entry(
+            next(self._numbers),
+            owner,
+            running.previous,
+            cipher.encrypt(data),
+            cipher.encrypt(items),
+            running.encrypted,
+            names,
+        )
 
     # -- reading -------------------------------------------------------------------------------------------------
     def response(self, caller: Caller, response_id: str) -> ResponseObject | None:
@@ -381,13 +411,18 @@ class ResponseStore:
                 names = entry.item_ids & (wanted - found.keys())
                 if names:
                     self._use(caller, response_id)
-                    found.update({str(item["id"]): item for item in entry.all_items(caller) or ()
-                                  if item.get("id") in names})
+                    found.update(
+                        {str(item["id"]): item for item in entry.all_items(caller) or () if item.get("id") in names}
+                    )
                 if len(found) == len(wanted):
                     break
         for name in sorted(wanted - found.keys()):
-            raise ClientError(f"The item{in_quotes(name)} that 'input' refers to is not known: it was not stored, or "
-                              "has been forgotten. Send the item itself.", HTTPStatus.NOT_FOUND, param="input")
+            raise ClientError(
+                f"The item{in_quotes(name)} that 'input' refers to is not known: it was not stored, or "
+                "has been forgotten. Send the item itself.",
+                HTTPStatus.NOT_FOUND,
+                param="input",
+            )
         return found
 
     def _use(self, caller: Caller, response_id: str) -> _Entry | None:
@@ -415,8 +450,9 @@ class ResponseStore:
     def _least_used(self, measure: Callable[[_OwnerUsage], int], new: str) -> str:
         """Return the response that was not used for longest, of the owners that hold most."""
         most = max(measure(held) for held in self._held.values())
-        names = (name for name, entry in self._entries.items()
-                 if name != new and measure(self._held[entry.owner]) == most)
+        names = (
+            name for name, entry in self._entries.items() if name != new and measure(self._held[entry.owner]) == most
+        )
         # The owner of a single large response may be the one that holds most, and has just been given it.
         return next(names, next(iter(self._entries)))
 
@@ -444,10 +480,17 @@ def in_quotes(name: str) -> str:
 
 
 def _lost(response_id: str, too_large: bool = False) -> ClientError:
-    why = "was too large to be stored, or one before it was" if too_large else (
-        "is not known: it was not stored, or it or one before it has been deleted or forgotten")
-    return ClientError(f"The response{in_quotes(response_id)} that 'previous_response_id' names {why}. Send the whole "
-                       "conversation as 'input', without it.", param="previous_response_id", code=NOT_FOUND)
+    why = (
+        "was too large to be stored, or one before it was"
+        if too_large
+        else ("is not known: it was not stored, or it or one before it has been deleted or forgotten")
+    )
+    return ClientError(
+        f"The response{in_quotes(response_id)} that 'previous_response_id' names {why}. Send the whole "
+        "conversation as 'input', without it.",
+        param="previous_response_id",
+        code=NOT_FOUND,
+    )
 
 
 def _output(response: ResponseObject) -> Sequence[Item]:

@@ -1,4 +1,5 @@
 """JSON over HTTP for the local services that nodes use, such as an offline encyclopedia."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -48,8 +49,15 @@ class ServiceHttp:
     def __init__(self) -> None:
         self._client = HttpClient()
 
-    def get(self, host: str, port: int, path: str, parameters: Mapping[str, object],
-            scope: CancelScope | None = None, seconds: float = READ_SECONDS) -> ServiceReply:
+    def get(
+        self,
+        host: str,
+        port: int,
+        path: str,
+        parameters: Mapping[str, object],
+        scope: CancelScope | None = None,
+        seconds: float = READ_SECONDS,
+    ) -> ServiceReply:
         """Send a query; the reply's ``problem`` describes any failure. ``seconds``: the longest time without data.
 
         A query whose connection was lost before an answer is sent once more, and so is a POST if the service had
@@ -58,14 +66,22 @@ class ServiceHttp:
         query = urlencode(parameters, errors="replace")
         return self._reply((host, port, f"{path}?{query}"), None, scope, seconds)
 
-    def post(self, host: str, port: int, path: str, payload: object, scope: CancelScope | None = None,
-             seconds: float = READ_SECONDS) -> ServiceReply:
+    def post(
+        self,
+        host: str,
+        port: int,
+        path: str,
+        payload: object,
+        scope: CancelScope | None = None,
+        seconds: float = READ_SECONDS,
+    ) -> ServiceReply:
         """Send JSON; see ``get``."""
         body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
         return self._reply((host, port, path), body, scope, seconds)
 
-    def _reply(self, address: tuple[str, int, str], body: bytes | None, scope: CancelScope | None,
-               seconds: float) -> ServiceReply:
+    def _reply(
+        self, address: tuple[str, int, str], body: bytes | None, scope: CancelScope | None, seconds: float
+    ) -> ServiceReply:
         reason = ""
         try:
             request = _request(target_of(*address), body, seconds)
@@ -78,8 +94,9 @@ class ServiceHttp:
         if reply.problem:
             host, port, path = address
             # The query may quote a conversation.
-            logger.warning("The service at %s, port %s: %s at %s", host, port, reason or _in_words(reply),
-                           path.partition("?")[0])
+            logger.warning(
+                "The service at %s, port %s: %s at %s", host, port, reason or _in_words(reply), path.partition("?")[0]
+            )
         return reply
 
 
@@ -99,8 +116,15 @@ def target_of(host: str, port: int, path: str) -> Target:
 
 def _request(target: Target, body: bytes | None, seconds: float) -> HttpRequest:
     headers = {"Accept": "application/json", **({} if body is None else {"Content-Type": "application/json"})}
-    return HttpRequest(target, "GET" if body is None else "POST", headers, min(CONNECT_SECONDS, seconds), seconds,
-                       keep_alive=True, max_bytes=MAX_BYTES)
+    return HttpRequest(
+        target,
+        "GET" if body is None else "POST",
+        headers,
+        min(CONNECT_SECONDS, seconds),
+        seconds,
+        keep_alive=True,
+        max_bytes=MAX_BYTES,
+    )
 
 
 def _parsed(answer: HttpResponse) -> ServiceReply:

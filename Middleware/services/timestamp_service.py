@@ -4,6 +4,7 @@ Clients send no times, so a message gets one when it is first received. The time
 placeholder when the answer is requested, and assigned to the answer when its text is known: at its end, or when the
 client sends it back.
 """
+
 from __future__ import annotations
 
 import logging
@@ -50,13 +51,19 @@ class TimestampService:
     another request holds the lock of the file.
     """
 
-    def __init__(self, key_hash: str | None = None, encryption_key: bytes | None = None,
-                 now: Callable[[], datetime] = datetime.now, scope: CancelScope | None = None) -> None:
+    def __init__(
+        self,
+        key_hash: str | None = None,
+        encryption_key: bytes | None = None,
+        now: Callable[[], datetime] = datetime.now,
+        scope: CancelScope | None = None,
+    ) -> None:
         self._key_hash, self._encryption_key, self._now, self._scope = key_hash, encryption_key, now, scope
 
     # -- writing ---------------------------------------------------------------------------------------------------
     def resolve_and_track_history(self, messages: Sequence[Message], discussion_id: str | None) -> None:
         """Give a time to every message without one: now for the newest, one second less for each older one."""
+
         def change(times: Times) -> None:
             _resolve_placeholder(messages, times)
             newer, seconds = [format_datetime_to_ts(self._now())], 0
@@ -71,6 +78,7 @@ class TimestampService:
 
     def save_placeholder_timestamp(self, discussion_id: str | None) -> None:
         """Store the current time for the answer that is about to be generated."""
+
         def change(times: Times) -> None:
             times[PLACEHOLDER] = format_datetime_to_ts(self._now())
 
@@ -78,27 +86,31 @@ class TimestampService:
 
     def commit_assistant_response(self, discussion_id: str | None, content: str) -> None:
         """Assign the stored time, else the current time, to an answer as the client will send it back."""
+
         def change(times: Times) -> None:
             noted = times.pop(PLACEHOLDER, None)
             if not content:
                 return
             if noted is None:
-                logger.warning("Discussion %s: no time was stored for an answer; it gets the current time",
-                               discussion_id)
+                logger.warning(
+                    "Discussion %s: no time was stored for an answer; it gets the current time", discussion_id
+                )
             times[hash_content(escape_braces(content))] = noted or format_datetime_to_ts(self._now())
 
         self._change(discussion_id, change)
 
     def save_specific_timestamp(self, discussion_id: str | None, content: str, stamp: str) -> None:
         """Set the time of a message, replacing a stored one."""
+
         def change(times: Times) -> None:
             times[hash_content(escape_braces(content))] = stamp
 
         self._change(discussion_id, change)
 
     # -- reading ---------------------------------------------------------------------------------------------------
-    def format_messages_with_timestamps(self, messages: Sequence[Message], discussion_id: str | None,
-                                        use_relative_time: bool = False) -> list[Message]:
+    def format_messages_with_timestamps(
+        self, messages: Sequence[Message], discussion_id: str | None, use_relative_time: bool = False
+    ) -> list[Message]:
         """Return copies of the messages, prefixed with their times if known. Messages without text get none."""
         copies = [message.copy() for message in messages]
         times = self._load(discussion_id) if discussion_id else {}
@@ -126,14 +138,14 @@ class TimestampService:
         if len(moments) == 1:
             return f"[Time Context: The conversation started {began} ago.]"
         latest = format_relative_time_string(max(moments), now)
-        return (f"[Time Context: This conversation started {began} ago. "
-                f"The most recent message was sent {latest} ago.]")
+        return f"[Time Context: This conversation started {began} ago. The most recent message was sent {latest} ago.]"
 
     # -- the file --------------------------------------------------------------------------------------------------
     def _change(self, discussion_id: str | None, change: Callable[[Times], None]) -> None:
         """Call ``change`` with the stored times, and save them if it changed them."""
         if not discussion_id:
             return
+
         def changed(times: Times) -> Times:
             change(times)
             return times
@@ -144,8 +156,11 @@ class TimestampService:
             logger.error("%s", error)
         except OSError as error:
             if not logged_as_conflict(error):
-                logger.error("The times of messages in discussion %s were not saved: %s", discussion_id,
-                             error.strerror or type(error).__name__)
+                logger.error(
+                    "The times of messages in discussion %s were not saved: %s",
+                    discussion_id,
+                    error.strerror or type(error).__name__,
+                )
 
     def _load(self, discussion_id: str) -> Times:
         state = self._state(discussion_id)

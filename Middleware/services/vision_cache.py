@@ -1,4 +1,5 @@
 """Descriptions of images by vision models: in a file of the discussion, or cached in memory."""
+
 from __future__ import annotations
 
 import logging
@@ -54,8 +55,11 @@ class VisionResponses:
             log_unreadable(error)
         except OSError as error:
             if not logged_as_conflict(error):
-                logger.error("Descriptions of images in discussion %s were not saved: %s", self._state.discussion_id,
-                             error.strerror or type(error).__name__)
+                logger.error(
+                    "Descriptions of images in discussion %s were not saved: %s",
+                    self._state.discussion_id,
+                    error.strerror or type(error).__name__,
+                )
 
 
 def recent_descriptions() -> BoundedCache[str, str]:

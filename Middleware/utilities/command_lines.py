@@ -1,4 +1,5 @@
 """Command lines that messages show for users to copy, and whether this is a container."""
+
 from __future__ import annotations
 
 import os
@@ -32,8 +33,11 @@ def in_project_container() -> bool:
 
 def in_container() -> bool:
     """Return whether this is a container: the project's, or one that Docker, Podman or Kubernetes has marked."""
-    return (in_project_container() or "KUBERNETES_SERVICE_HOST" in os.environ
-            or any(os.path.exists(mark) for mark in _CONTAINER_MARKS))
+    return (
+        in_project_container()
+        or "KUBERNETES_SERVICE_HOST" in os.environ
+        or any(os.path.exists(mark) for mark in _CONTAINER_MARKS)
+    )
 
 
 def usual_start() -> list[str]:

@@ -4,6 +4,7 @@
 (``get_*_config``, ``get_config_value``, ``load_config``) return private copies, which may be changed. All errors are
 ``ConfigurationError``; paths in them are relative to the config root.
 """
+
 from __future__ import annotations
 
 import os
@@ -81,6 +82,7 @@ from Middleware.utilities.json_data import FrozenDict, private_copy
 
 # -- private copies, for scripts ---------------------------------------------------------------------------------------
 
+
 def get_user_config() -> dict[str, object]:
     """Return the current user's settings."""
     return private_copy(user_settings())
@@ -117,6 +119,7 @@ def load_config(path: str) -> object:
 # Each function finds the file of one kind for the current user, readable or not. It raises ``ConfigNotFoundError`` with
 # every path that was tried, or ``ConfigValueError`` for a name that no file can have.
 
+
 def endpoint_candidate(name: object) -> Candidate:
     """Return the one path that an endpoint may have."""
     return candidate(name, "Endpoints", user_name_setting("endpointConfigsSubDirectory"), kind="endpoint")
@@ -147,29 +150,42 @@ def preset_file(name: str, preset_type: str) -> FoundFile:
     if not preset_type:
         raise ConfigValueError("the ApiType of the endpoint names no presetType", json_path="presetType")
     folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
-    return require_file("preset", name, candidate(name, "Presets", preset_type, folder, kind="preset"),
-                        candidate(name, "Presets", preset_type, kind="preset"))
+    return require_file(
+        "preset",
+        name,
+        candidate(name, "Presets", preset_type, folder, kind="preset"),
+        candidate(name, "Presets", preset_type, kind="preset"),
+    )
 
 
 def structured_output_file(name: str) -> FoundFile:
     """Return a JSON schema for answers: from the user's or override folder, else from the collection's own."""
     if not is_flat_name(name):
-        raise ConfigValueError(f"{name!r} cannot be the name of a schema", json_path="structuredOutputFile",
-                               expected="the name of a file in StructuredOutputs, without folder")
+        raise ConfigValueError(
+            f"{name!r} cannot be the name of a schema",
+            json_path="structuredOutputFile",
+            expected="the name of a file in StructuredOutputs, without folder",
+        )
     folder = user_name_setting("structuredOutputConfigsSubDirectory", current_snapshot().name)
-    return require_file("schema", name, candidate(name, "StructuredOutputs", folder, kind="schema"),
-                        candidate(name, "StructuredOutputs", kind="schema"))
+    return require_file(
+        "schema",
+        name,
+        candidate(name, "StructuredOutputs", folder, kind="schema"),
+        candidate(name, "StructuredOutputs", kind="schema"),
+    )
 
 
 def mcp_server_file(name: str) -> FoundFile:
     """Return the file of an MCP server; its name is one plain path component, without a folder."""
     if not is_flat_name(name):
-        raise ConfigValueError(f"{name!r} cannot be the name of an MCP server",
-                               expected="the name of a file in MCPServers, without folder")
+        raise ConfigValueError(
+            f"{name!r} cannot be the name of an MCP server", expected="the name of a file in MCPServers, without folder"
+        )
     return require_file("MCP server", name, candidate(name, "MCPServers", kind="MCP server"))
 
 
 # -- which files there are ---------------------------------------------------------------------------------------------
+
 
 def endpoint_names() -> list[str]:
     """Return the names of the current user's endpoints."""
@@ -182,8 +198,10 @@ def preset_names(endpoint: str) -> list[str]:
         api_type = load_api_type(str(ENDPOINT.value(load_endpoint(endpoint), "apiTypeConfigFileName")))
         preset_type = str(API_TYPE.value(api_type, "presetType") or "")
         folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
-        own, shared = (_names_beside(candidate("any", "Presets", preset_type, *folders, kind="preset"))
-                       for folders in ((folder,), ()))
+        own, shared = (
+            _names_beside(candidate("any", "Presets", preset_type, *folders, kind="preset"))
+            for folders in ((folder,), ())
+        )
     except ConfigurationError:
         return []
     return sorted({*own, *shared})
@@ -192,11 +210,13 @@ def preset_names(endpoint: str) -> list[str]:
 def _names_beside(place: Candidate) -> list[str]:
     """Return the names of the JSON files in the folder of a path."""
     names = config_lookup().folder_names(get_root_config_directory(), place[:-1])
-    return sorted(name.removesuffix(".json") for name, is_folder in names.items()
-                  if name.endswith(".json") and not is_folder)
+    return sorted(
+        name.removesuffix(".json") for name, is_folder in names.items() if name.endswith(".json") and not is_folder
+    )
 
 
 # -- read-only files ---------------------------------------------------------------------------------------------------
+
 
 def load_endpoint(name: str) -> dict[str, object]:
     """Return an endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
@@ -226,8 +246,9 @@ def load_routing(name: str) -> dict[str, dict[str, str]]:
     for category, entry in categories.items():
         for key in ROUTING:
             if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
-                raise ConfigValueError(f"category '{category}' needs the string '{key}'", file=found.display,
-                                       json_path=f"{category}.{key}")
+                raise ConfigValueError(
+                    f"category '{category}' needs the string '{key}'", file=found.display, json_path=f"{category}.{key}"
+                )
     return categories
 
 
@@ -245,8 +266,11 @@ def load_structured_output(name: str) -> dict[str, object]:
     schema = read_document(found)
     # An empty schema allows any answer, so the node would seem to work.
     if not schema:
-        raise ConfigValueError("the schema is empty", file=found.display, expected="a JSON schema such as an object "
-                               "with 'type' and 'properties'")
+        raise ConfigValueError(
+            "the schema is empty",
+            file=found.display,
+            expected="a JSON schema such as an object with 'type' and 'properties'",
+        )
     return schema
 
 
@@ -266,6 +290,7 @@ def endpoint_exists_with_samplers(name: object) -> dict[str, object] | None:
 
 
 # -- paths -------------------------------------------------------------------------------------------------------------
+
 
 def get_config_path(sub_directory: str, file_name: str) -> str:
     """Return the path of ``<config root>/<sub_directory>/<file_name>.json``, existing or not."""

@@ -1,4 +1,5 @@
 """Daemon threads, for work in the background and for work that cannot be interrupted."""
+
 from __future__ import annotations
 
 import contextvars

@@ -1,11 +1,24 @@
 """Dates as text. Day and month names are English whatever the locale of the machine."""
+
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
 
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-          "November", "December")
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 _TIMESTAMP = re.compile(r"([A-Za-z]+), (\d{4})-(\d{1,2})-(\d{1,2}) (\d{1,2}):(\d{1,2}):(\d{1,2})", re.ASCII)
@@ -32,8 +45,10 @@ def time_12h(moment: datetime) -> str:
 
 def format_datetime_to_ts(moment: datetime) -> str:
     """Return a time in the form of stored message times: ``(Tuesday, 2026-11-03 17:06:09)``, local time."""
-    return (f"({weekday_name(moment)}, {moment.year:04d}-{moment.month:02d}-{moment.day:02d} "
-            f"{moment.hour:02d}:{moment.minute:02d}:{moment.second:02d})")
+    return (
+        f"({weekday_name(moment)}, {moment.year:04d}-{moment.month:02d}-{moment.day:02d} "
+        f"{moment.hour:02d}:{moment.minute:02d}:{moment.second:02d})"
+    )
 
 
 def current_timestamp() -> str:

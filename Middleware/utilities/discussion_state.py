@@ -1,4 +1,5 @@
 """What is stored of one conversation, wherever it is stored."""
+
 from __future__ import annotations
 
 import contextlib
@@ -60,8 +61,13 @@ class DiscussionState(Protocol):
         not changed.
         """
 
-    def change(self, name: str, function: Callable[[bytes | None], bytes | None], scope: CancelScope | None = None,
-               timeout: float | None = None) -> None:
+    def change(
+        self,
+        name: str,
+        function: Callable[[bytes | None], bytes | None],
+        scope: CancelScope | None = None,
+        timeout: float | None = None,
+    ) -> None:
         """Replace a document by what ``function`` makes of it, with no other change in between; None leaves it.
 
         ``function`` gets what ``read`` returns, and may be called more than once. Raises what it raises, and
@@ -74,8 +80,9 @@ class DiscussionState(Protocol):
     def hide(self, name: str, suffix: str) -> None:
         """Encrypt such a copy that is still in clear, from before encryption was switched on."""
 
-    def lock(self, name: str, scope: CancelScope | None = None,
-             timeout: float | None = None) -> contextlib.AbstractContextManager[None]:
+    def lock(
+        self, name: str, scope: CancelScope | None = None, timeout: float | None = None
+    ) -> contextlib.AbstractContextManager[None]:
         """Return a lock on ``MEMORIES`` or ``COMPACTOR``, for work that calls LLMs.
 
         Raises EarlyTerminationException, and TimeoutError after ``timeout`` seconds (0: one attempt).
@@ -140,16 +147,18 @@ class Discussions(Protocol):
     def listed(self) -> list[ListedDiscussion] | None:
         """Return all conversations of the current user; None if they are files, which are found in folders."""
 
-    def state(self, discussion_id: str, key_hash: str | None = None,
-              encryption_key: bytes | None = None) -> DiscussionState:
+    def state(
+        self, discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
+    ) -> DiscussionState:
         """Return what is stored of a conversation; nothing is looked up yet.
 
         ``key_hash`` and ``encryption_key`` belong to the client's API key. Raises ValueError for an id or hash that is
         not usable as the name of a folder.
         """
 
-    def folder(self, discussion_id: str, key_hash: str | None = None,
-               encryption_key: bytes | None = None) -> DiscussionFolder | None:
+    def folder(
+        self, discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
+    ) -> DiscussionFolder | None:
         """Return the folder of a conversation, for scripts that open its files; None if no files are used."""
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:

@@ -3,6 +3,7 @@
 An API key is neither stored nor checked. Its hash is the name of a folder; with the user's setting
 ``encryptUsingApiKey`` a key derived from it encrypts the files there, as Fernet tokens (AES-128-CBC with HMAC-SHA256).
 """
+
 from __future__ import annotations
 
 import base64
@@ -39,8 +40,10 @@ _BASE64 = re.compile(rb"[A-Za-z0-9_-]+={0,2}")
 _AROUND_BLOCKS = 57
 _SMALLEST = _AROUND_BLOCKS + 16
 _WRONG_KEY = "stored data of this conversation belongs to another API key or user"
-_NO_KEY = ("stored data of this conversation belongs to another API key or user, or was encrypted before "
-           "'encryptUsingApiKey' was switched off")
+_NO_KEY = (
+    "stored data of this conversation belongs to another API key or user, or was encrypted before "
+    "'encryptUsingApiKey' was switched off"
+)
 _CUT_OFF = "stored data of this conversation is part of an encrypted text; the rest of it is lost"
 _IN_CLEAR = "Stored data that is not encrypted yet was read; its next write encrypts it."
 
@@ -184,14 +187,17 @@ def is_token(data: bytes) -> bool:
         return False
     text = data.rstrip(b"\r\n")
     size = len(text) * 3 // 4 - text.count(b"=")
-    return (len(text) % 4 == 0 and size >= _SMALLEST and (size - _AROUND_BLOCKS) % 16 == 0
-            and _BASE64.fullmatch(text) is not None)
+    return (
+        len(text) % 4 == 0
+        and size >= _SMALLEST
+        and (size - _AROUND_BLOCKS) % 16 == 0
+        and _BASE64.fullmatch(text) is not None
+    )
 
 
 def is_cut_off(data: bytes) -> bool:
     """Return whether the data, except for line ends at its end, may be an incomplete token."""
-    return (data.startswith(TOKEN_START) and _BASE64.fullmatch(data.rstrip(b"\r\n")) is not None
-            and not is_token(data))
+    return data.startswith(TOKEN_START) and _BASE64.fullmatch(data.rstrip(b"\r\n")) is not None and not is_token(data)
 
 
 def refuse_cut_off(data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 Paths are used as given, without any restriction: the author of a workflow decides where it writes.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -59,6 +60,7 @@ _BOM = "\ufeff"
 
 # -- plain text --------------------------------------------------------------------------------------------------------
 
+
 def read_plain_text_file(path: str, cipher: Cipher = NO_CIPHER, *, encryption_key: bytes | None = None) -> str:
     """Return the text of this file; empty if there is none. A key selects its cipher.
 
@@ -71,8 +73,15 @@ def read_plain_text_file(path: str, cipher: Cipher = NO_CIPHER, *, encryption_ke
         return "" if data is None else decode_text(_decrypted(data, cipher), path)
 
 
-def write_plain_text_file(path: str, text: str, cipher: Cipher = NO_CIPHER, backup_suffix: str | None = None,
-                          mode: int | None = None, *, encryption_key: bytes | None = None) -> None:
+def write_plain_text_file(
+    path: str,
+    text: str,
+    cipher: Cipher = NO_CIPHER,
+    backup_suffix: str | None = None,
+    mode: int | None = None,
+    *,
+    encryption_key: bytes | None = None,
+) -> None:
     """Replace the file's content. With a suffix, the present content is first copied to ``path`` + suffix.
 
     A key selects its cipher; ``mode`` is for a new file. A text that looks like a token, or part of one, gets a space
@@ -110,8 +119,15 @@ def _read(path: str) -> bytes | None:
 
 # -- reading custom files ----------------------------------------------------------------------------------------------
 
-def load_custom_file(path: str, delimiter: str | None = None, custom_delimiter: str | None = None,
-                     head_count: int | None = None, tail_count: int | None = None, chunk_delimiter: str = "\n") -> str:
+
+def load_custom_file(
+    path: str,
+    delimiter: str | None = None,
+    custom_delimiter: str | None = None,
+    head_count: int | None = None,
+    tail_count: int | None = None,
+    chunk_delimiter: str = "\n",
+) -> str:
     """Return the text of a file that a workflow names, with line feeds as line ends; the case of its name is ignored.
 
     The counts keep the first or the last pieces between chunk delimiters, none for a count below 1; the last ones take
@@ -167,8 +183,10 @@ def _end(file: BinaryIO, size: int, lines: int) -> bytes:
 
 # -- writing custom files ----------------------------------------------------------------------------------------------
 
-def save_custom_file(path: str, content: str = "", mode: str = "overwrite", find: str | None = None,
-                     scope: CancelScope | None = None) -> int | None:
+
+def save_custom_file(
+    path: str, content: str = "", mode: str = "overwrite", find: str | None = None, scope: CancelScope | None = None
+) -> int | None:
     """Write or change a file that a workflow names, under a lock between processes too. Line ends stay as given.
 
     ``overwrite`` and ``append`` create the file and its folders. ``replace`` (every ``find`` by ``content``),
@@ -224,7 +242,7 @@ def _edit(path: str, change: Callable[[str], tuple[str, int]]) -> int:
     if text is None:
         return 0
     bom = _BOM if text.startswith(_BOM) else ""
-    changed, count = change(text[len(bom):])
+    changed, count = change(text[len(bom) :])
     if count:
         atomic_write(path, encode_text(bom + changed))
     return count

@@ -3,6 +3,7 @@
 Stored data depends on them. They are taken from contents as the engine carries them, that is with sentinels in place
 of braces and without discussion tags.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -39,8 +40,9 @@ def hash_messages(messages: Iterable[Mapping[str, object]]) -> list[str]:
     # A request caches the hashes, so that a long conversation is not hashed again by each node.
     request = current_request()
     known = request.hashes if request is not None else {}
-    return [known.get(text) or _hash_of(text, message, known)
-            for message in messages for text in (message_text(message),)]
+    return [
+        known.get(text) or _hash_of(text, message, known) for message in messages for text in (message_text(message),)
+    ]
 
 
 def recognition_keys(messages: Sequence[Mapping[str, object]]) -> list[str]:
@@ -52,18 +54,20 @@ def recognition_keys(messages: Sequence[Mapping[str, object]]) -> list[str]:
     texts = [_without_role(message_text(message)) for message in messages]
     labels = Counter(found[1] for text in texts if (found := _SPEAKER.match(text)))
     speakers = {label for label, count in labels.items() if count >= _LEAST_MESSAGES_OF_A_SPEAKER}
-    return [_key(message, _without_speaker(text, speakers), stored)
-            for message, text, stored in zip(messages, texts, hash_messages(messages), strict=True)]
+    return [
+        _key(message, _without_speaker(text, speakers), stored)
+        for message, text, stored in zip(messages, texts, hash_messages(messages), strict=True)
+    ]
 
 
 def _without_role(text: str) -> str:
     label = next(filter(text.startswith, ROLE_LABELS), "")
-    return text[len(label):]
+    return text[len(label) :]
 
 
 def _without_speaker(text: str, speakers: Collection[str]) -> str:
     found = _SPEAKER.match(text)
-    return text[found.end():] if found and found[1] in speakers else text
+    return text[found.end() :] if found and found[1] in speakers else text
 
 
 def _key(message: Mapping[str, object], said: str, stored: str) -> str:
@@ -84,20 +88,27 @@ def hash_message_with_images(message: Mapping[str, object]) -> str:
     return hash_content(str(message.get("role") or "") + message_text(message) + _images(message))
 
 
-def chunk_messages_with_hashes(messages: Sequence[Message], chunk_size: float = 500,
-                               use_first_message_hash: bool = False) -> list[tuple[str, str]]:
+def chunk_messages_with_hashes(
+    messages: Sequence[Message], chunk_size: float = 500, use_first_message_hash: bool = False
+) -> list[tuple[str, str]]:
     """Return the conversation as ``(text block, hash of the block's last message)``, or of its first if asked for."""
     chosen = 0 if use_first_message_hash else -1
-    return [(messages_to_text_block(group), hash_single_message(group[chosen]))
-            for group in chunk_messages_by_token_size(messages, chunk_size)]
+    return [
+        (messages_to_text_block(group), hash_single_message(group[chosen]))
+        for group in chunk_messages_by_token_size(messages, chunk_size)
+    ]
 
 
 def extract_text_blocks_from_hashed_chunks(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [text for text, _ in pairs]
 
 
-def find_last_matching_hash_message(messages: Sequence[Message], pairs: Iterable[tuple[str, str]],
-                                    skip_system: bool = False, turns_to_skip_looking_back: int = 4) -> int:
+def find_last_matching_hash_message(
+    messages: Sequence[Message],
+    pairs: Iterable[tuple[str, str]],
+    skip_system: bool = False,
+    turns_to_skip_looking_back: int = 4,
+) -> int:
     """Return the number of messages after the newest one whose hash is in ``pairs``.
 
     The newest ``turns_to_skip_looking_back`` messages are not counted, although the hash of the oldest of them is

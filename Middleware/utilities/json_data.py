@@ -3,6 +3,7 @@
 The containers are real dicts and lists (``isinstance``, ``json.dumps`` and Jinja see no difference), but changing one
 raises. Every copy (``copy.copy``, ``copy.deepcopy``, ``dict(x)``, ``x.copy()``) is an ordinary, changeable one.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

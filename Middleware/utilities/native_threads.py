@@ -3,6 +3,7 @@
 ``run_eventlet.py`` imports this module before it replaces them. Work that must not hold up a request, whichever server
 runs it, gets a thread from here; what it shares with requests is guarded by locks from here.
 """
+
 from __future__ import annotations
 
 import _thread
@@ -20,6 +21,7 @@ new_lock = _thread.allocate_lock
 
 def start_native(target: Callable[[], object], name: str) -> None:
     """Run ``target`` on a native daemon thread. Raises RuntimeError if the system cannot start another."""
+
     def run() -> None:
         # Where a launcher has replaced Python's threads, the list of them is behind a cooperative lock.
         if _thread.start_new_thread is _start_new_thread:

@@ -1,4 +1,5 @@
 """Report a thing once, and keep the results used last: the two ways in which this program remembers in memory."""
+
 from __future__ import annotations
 
 import threading
@@ -86,8 +87,9 @@ class Once(Generic[K]):
         clock: counts seconds (tests replace it).
     """
 
-    def __init__(self, max_keys: int = MAX_REMEMBERED, quiet_seconds: float = 0.0,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, max_keys: int = MAX_REMEMBERED, quiet_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._counts: BoundedCache[K, int] = BoundedCache(max_keys)
         self._reports: BoundedCache[K, float] = BoundedCache(max_keys)
         self._quiet_seconds, self._clock = quiet_seconds, clock

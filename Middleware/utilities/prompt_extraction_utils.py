@@ -2,6 +2,7 @@
 
 Roles are compared exactly: ``systemMes`` is not ``system``. Lists are in the order of the conversation.
 """
+
 from __future__ import annotations
 
 import json
@@ -31,8 +32,10 @@ _BLOCK_SIZE = NODE.lookup("messageBlockSize")
 
 # --- selection ---
 
-def filter_systems(messages: Sequence[Message], include_sysmes: bool = True,
-                   remove_all_systems_override: bool = False) -> list[Message]:
+
+def filter_systems(
+    messages: Sequence[Message], include_sysmes: bool = True, remove_all_systems_override: bool = False
+) -> list[Message]:
     """Drop the leading run of ``system`` messages (if all are, keep all), or every one of them."""
     if remove_all_systems_override or not include_sysmes:
         return [message for message in messages if message.get("role") != "system"]
@@ -40,22 +43,28 @@ def filter_systems(messages: Sequence[Message], include_sysmes: bool = True,
     return list(messages) if start == len(messages) else list(messages[start:])
 
 
-def extract_last_n_turns(messages: Sequence[Message], n: int, include_sysmes: bool = True,
-                         remove_all_systems_override: bool = False) -> list[Message]:
+def extract_last_n_turns(
+    messages: Sequence[Message], n: int, include_sysmes: bool = True, remove_all_systems_override: bool = False
+) -> list[Message]:
     """Return the newest ``n`` messages after the system filter; none for ``n`` of 0 or less."""
     return newest(filter_systems(messages, include_sysmes, remove_all_systems_override), n)
 
 
 def extract_last_turns_by_estimated_token_limit(
-        messages: Sequence[Message], limit: float, include_sysmes: bool = True,
-        remove_all_systems_override: bool = False) -> list[Message]:
+    messages: Sequence[Message], limit: float, include_sysmes: bool = True, remove_all_systems_override: bool = False
+) -> list[Message]:
     """Return the newest messages whose estimates sum to at most ``limit``; the newest one always."""
     return newest_within(filter_systems(messages, include_sysmes, remove_all_systems_override), limit)
 
 
 def extract_last_turns_with_min_messages_and_token_limit(
-        messages: Sequence[Message], min_messages: int, limit: float, include_sysmes: bool = True,
-        remove_all_systems_override: bool = False, budget_overrides_min: bool = False) -> list[Message]:
+    messages: Sequence[Message],
+    min_messages: int,
+    limit: float,
+    include_sysmes: bool = True,
+    remove_all_systems_override: bool = False,
+    budget_overrides_min: bool = False,
+) -> list[Message]:
     """Return the newest ``min_messages`` whatever their size, then older ones while the sum stays within ``limit``.
 
     With ``budget_overrides_min`` the floor yields to the limit as well, except for the newest message.
@@ -70,7 +79,7 @@ def newest(messages: Sequence[Message], n: int, as_text: bool = False) -> list[M
     ``as_text``: exactly ``n``, because they become a text, of which no server refuses a part.
     """
     start = max(len(messages) - n, 0)
-    return list(messages[start if as_text else outside_exchange(messages, start):]) if n > 0 else []
+    return list(messages[start if as_text else outside_exchange(messages, start) :]) if n > 0 else []
 
 
 def newest_within(messages: Sequence[Message], limit: float, floor: int = 1, as_text: bool = False) -> list[Message]:
@@ -84,7 +93,7 @@ def newest_within(messages: Sequence[Message], limit: float, floor: int = 1, as_
         if used > limit and len(messages) - index > max(floor, 1):
             break
         start = index
-    return list(messages[start if as_text else outside_exchange(messages, start, max(floor, 1)):])
+    return list(messages[start if as_text else outside_exchange(messages, start, max(floor, 1)) :])
 
 
 def outside_exchange(messages: Sequence[Message], index: int, least: int | None = None) -> int:
@@ -122,8 +131,9 @@ def block_size(node: Mapping[str, object], user_value: object, count: int | None
     return max(int(size), 1)
 
 
-def from_block(window: Sequence[Message], conversation: Sequence[Message], size: int, least: int = 1,
-               without_systems: bool = False) -> list[Message]:
+def from_block(
+    window: Sequence[Message], conversation: Sequence[Message], size: int, least: int = 1, without_systems: bool = False
+) -> list[Message]:
     """Return the window from its first message whose number is a multiple of ``size``.
 
     The window is the newest part of ``conversation``, of which ``without_systems`` has left out every system message.
@@ -133,11 +143,11 @@ def from_block(window: Sequence[Message], conversation: Sequence[Message], size:
     would be left.
     """
     if size > 1 and window:
-        numbers = _client_numbers(conversation, without_systems)[-len(window):]
+        numbers = _client_numbers(conversation, without_systems)[-len(window) :]
         # A window that is shorter than that already is not cut at all.
-        allowed = numbers[:max(len(window) - max(least, 1) + 1, 0)]
+        allowed = numbers[: max(len(window) - max(least, 1) + 1, 0)]
         start = next((index for index, number in enumerate(allowed) if number % size == 0), 0)
-        return list(window[outside_exchange(window, start):])
+        return list(window[outside_exchange(window, start) :])
     return list(window)
 
 
@@ -176,7 +186,7 @@ def separate_messages(messages: Sequence[Message], separate_sysmes: bool = False
 
 def system_text(messages: Sequence[Message], leading_only: bool) -> str:
     """Return the contents of the leading (or of all) ``system`` messages, joined by one space."""
-    chosen = messages[:leading_systems(messages)] if leading_only else messages
+    chosen = messages[: leading_systems(messages)] if leading_only else messages
     return " ".join(message_text(message) for message in chosen if message.get("role") == "system")
 
 
@@ -187,6 +197,7 @@ def leading_systems(messages: Sequence[Message]) -> int:
 
 # --- text ---
 
+
 def join_contents(messages: Iterable[Message], separator: str = "\n", add_role_tags: bool = False) -> str:
     """Return the contents with ``separator`` between them, each led by the name of its role if asked for."""
     if not add_role_tags:
@@ -194,26 +205,43 @@ def join_contents(messages: Iterable[Message], separator: str = "\n", add_role_t
     return separator.join(ROLE_TAGS.get(str(message.get("role")), "") + message_text(message) for message in messages)
 
 
-def extract_last_n_turns_as_string(messages: Sequence[Message], n: int, include_sysmes: bool = True,
-                                   remove_all_systems_override: bool = False, separator: str = "\n",
-                                   add_role_tags: bool = False) -> str:
+def extract_last_n_turns_as_string(
+    messages: Sequence[Message],
+    n: int,
+    include_sysmes: bool = True,
+    remove_all_systems_override: bool = False,
+    separator: str = "\n",
+    add_role_tags: bool = False,
+) -> str:
     chosen = extract_last_n_turns(messages, n, include_sysmes, remove_all_systems_override)
     return join_contents(chosen, separator, add_role_tags)
 
 
 def extract_last_turns_by_estimated_token_limit_as_string(
-        messages: Sequence[Message], limit: float, include_sysmes: bool = True,
-        remove_all_systems_override: bool = False, separator: str = "\n", add_role_tags: bool = False) -> str:
+    messages: Sequence[Message],
+    limit: float,
+    include_sysmes: bool = True,
+    remove_all_systems_override: bool = False,
+    separator: str = "\n",
+    add_role_tags: bool = False,
+) -> str:
     chosen = extract_last_turns_by_estimated_token_limit(messages, limit, include_sysmes, remove_all_systems_override)
     return join_contents(chosen, separator, add_role_tags)
 
 
 def extract_last_turns_with_min_messages_and_token_limit_as_string(
-        messages: Sequence[Message], min_messages: int, limit: float, include_sysmes: bool = True,
-        remove_all_systems_override: bool = False, budget_overrides_min: bool = False, separator: str = "\n",
-        add_role_tags: bool = False) -> str:
+    messages: Sequence[Message],
+    min_messages: int,
+    limit: float,
+    include_sysmes: bool = True,
+    remove_all_systems_override: bool = False,
+    budget_overrides_min: bool = False,
+    separator: str = "\n",
+    add_role_tags: bool = False,
+) -> str:
     chosen = extract_last_turns_with_min_messages_and_token_limit(
-        messages, min_messages, limit, include_sysmes, remove_all_systems_override, budget_overrides_min)
+        messages, min_messages, limit, include_sysmes, remove_all_systems_override, budget_overrides_min
+    )
     return join_contents(chosen, separator, add_role_tags)
 
 
@@ -270,6 +298,7 @@ def _arguments_summary(call: ToolCall) -> str:
 
 # --- context window ---
 
+
 @dataclass(frozen=True)
 class ContextClamp:
     """The part of a context window that a conversation may fill.
@@ -288,8 +317,9 @@ class ContextClamp:
         return scaled if self.budget is None else min(scaled, self.budget)
 
 
-def context_clamp(node: Mapping[str, object], endpoint: Mapping[str, object], user_flag: object,
-                  response_tokens: object) -> ContextClamp:
+def context_clamp(
+    node: Mapping[str, object], endpoint: Mapping[str, object], user_flag: object, response_tokens: object
+) -> ContextClamp:
     """Resolve ``clampPromptToContextWindow`` (node, endpoint, then ``user_flag``; the first that is not null)."""
     flags = (flag for flag in (node.get(*_CLAMP), endpoint.get(*_CLAMP), user_flag) if flag is not None)
     window = _number(endpoint.get(*_WINDOW))

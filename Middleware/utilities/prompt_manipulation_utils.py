@@ -1,4 +1,5 @@
 """Functions for users' scripts that combine and shorten prompts. No node uses them; none changes its input."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,19 +23,23 @@ def get_messages_within_index(messages: Sequence[Message], n: int) -> list[Messa
     return newest(messages[:-1], n)
 
 
-def reduce_messages_to_fit_token_limit(system_prompt: str, messages: Sequence[Message], max_tokens: float,
-                                       ) -> list[Message]:
+def reduce_messages_to_fit_token_limit(
+    system_prompt: str,
+    messages: Sequence[Message],
+    max_tokens: float,
+) -> list[Message]:
     """Return the newest messages whose estimates, with that of the system prompt, are at most ``max_tokens``."""
     used = estimate_message({"content": system_prompt})
     start = len(messages)
     while start and used + estimate_message(messages[start - 1]) <= max_tokens:
         start -= 1
         used += estimate_message(messages[start])
-    return list(messages[outside_exchange(messages, start, 0):])
+    return list(messages[outside_exchange(messages, start, 0) :])
 
 
-def reduce_messages_down_to_wilmer_acceptable_length(system_prompt: str, messages: list[Message],
-                                                     truncate_length: int, max_new_tokens: int) -> list[Message]:
+def reduce_messages_down_to_wilmer_acceptable_length(
+    system_prompt: str, messages: list[Message], truncate_length: int, max_new_tokens: int
+) -> list[Message]:
     """Cut to what leaves a context window of ``truncate_length`` tokens room for an answer of ``max_new_tokens``.
 
     With impossible numbers (no answer, or one as long as the window) the messages are returned unchanged.

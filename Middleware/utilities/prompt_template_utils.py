@@ -3,6 +3,7 @@
 A template is the mapping read from a file under ``PromptTemplates``. ``None`` in its place means a chat back-end:
 contents go in without any prefix or suffix.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,5 @@
 """Searching texts for keywords. Case never counts."""
+
 from __future__ import annotations
 
 import re
@@ -17,7 +18,7 @@ Index = dict[str, dict[int, list[int]]]
 """Token -> number of a text -> positions in that text, counted in tokens and ascending."""
 
 CHUNK_BREAK = "--ChunkBreak--"
-NO_MEMORIES = ("There are no memories. This conversation has not gone long enough for there to be memories.")
+NO_MEMORIES = "There are no memories. This conversation has not gone long enough for there to be memories."
 # The hits become part of a prompt, so the blocks are small and their number is limited.
 BLOCK_TOKENS = 400
 MAX_HITS = 10
@@ -32,6 +33,7 @@ _OPERATORS = frozenset({"AND", "OR"})
 
 
 # -- a conversation, and memories --------------------------------------------------------------------------------------
+
 
 def search_conversation(messages: Sequence[Message], keywords: str, lookback: int = 0) -> str:
     """Return the best blocks of a conversation, joined by ``--ChunkBreak--``.
@@ -72,6 +74,7 @@ def _readable(messages: Sequence[Message]) -> list[Message]:
 
 # -- building blocks ---------------------------------------------------------------------------------------------------
 
+
 def search_in_chunks(chunks: Iterable[str], query: str, max_hits: int = 0) -> list[str]:
     """Return the texts that share a word with ``query``, in order; the first ``max_hits`` if that is not 0."""
     wanted = set(tokenize(query.lower()))
@@ -79,8 +82,9 @@ def search_in_chunks(chunks: Iterable[str], query: str, max_hits: int = 0) -> li
     return hits[:max_hits] if max_hits > 0 else hits
 
 
-def advanced_search_in_chunks(chunks: Sequence[str], query: str, max_excerpts: int = 40,
-                              proximity_limit: int = 5) -> list[str]:
+def advanced_search_in_chunks(
+    chunks: Sequence[str], query: str, max_excerpts: int = 40, proximity_limit: int = 5
+) -> list[str]:
     """Return the texts that share words with ``query``; those with many of them, close to each other, first."""
     tokens = list(dict.fromkeys(tokenize(query.lower())))
     index = build_inverted_index(chunks)
@@ -111,8 +115,9 @@ def calculate_line_scores(index: Index, tokens: Iterable[str]) -> dict[int, int]
     return scores
 
 
-def apply_proximity_filter(index: Index, tokens: Sequence[str], scores: Mapping[int, int],
-                           proximity_limit: int = 5) -> dict[int, int]:
+def apply_proximity_filter(
+    index: Index, tokens: Sequence[str], scores: Mapping[int, int], proximity_limit: int = 5
+) -> dict[int, int]:
     """Return the scores, plus one for each pair of different tokens at most ``proximity_limit`` words apart."""
     places: dict[int, list[tuple[int, str]]] = {}
     for token in dict.fromkeys(tokens):
@@ -130,8 +135,11 @@ def _close_pairs(places: Sequence[tuple[int, str]], limit: int) -> int:
     """Return the number of close pairs in ``places``: (position, token), in the order of the positions."""
     # All positions differ, so at most ``limit`` of them are close after another one. Comparing all pairs of tokens
     # would take long for a pasted text.
-    return sum(other != token and near - place <= limit
-               for at, (place, token) in enumerate(places, 1) for near, other in places[at:at + limit])
+    return sum(
+        other != token and near - place <= limit
+        for at, (place, token) in enumerate(places, 1)
+        for near, other in places[at : at + limit]
+    )
 
 
 def filter_keywords_by_speakers(messages: Iterable[Mapping[str, object]], keywords: str) -> str:

@@ -1,4 +1,5 @@
 """Redaction of conversations and secrets in the log."""
+
 from __future__ import annotations
 
 import logging
@@ -15,10 +16,27 @@ TRUNCATED = "...[truncated]..."
 # Longer values would make the logged requests unreadable.
 MAX_IMAGE_CHARACTERS = 200
 MAX_TEXT_CHARACTERS = 1000
-SECRET_KEYS = frozenset({
-    "apikey", "api_key", "api_secret", "password", "passwd", "pwd", "token", "access_token", "refresh_token",
-    "auth_token", "bearer_token", "secret", "client_secret", "authorization", "auth", "private_key", "privatekey",
-})
+SECRET_KEYS = frozenset(
+    {
+        "apikey",
+        "api_key",
+        "api_secret",
+        "password",
+        "passwd",
+        "pwd",
+        "token",
+        "access_token",
+        "refresh_token",
+        "auth_token",
+        "bearer_token",
+        "secret",
+        "client_secret",
+        "authorization",
+        "auth",
+        "private_key",
+        "privatekey",
+    }
+)
 _RULE = "*" * 80
 _SECRET_MEMBER = re.compile(rf'(?i)("(?:{"|".join(sorted(SECRET_KEYS))}|key)"\s*:\s*")(?:[^"\\]|\\.)*')
 _SECRET_PARAMETER = re.compile(rf"(?i)(^|&)((?:{'|'.join(sorted(SECRET_KEYS))}|key)=)[^&]*")

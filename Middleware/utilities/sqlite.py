@@ -1,4 +1,5 @@
 """Transactions on SQLite files, and waiting while another connection writes."""
+
 from __future__ import annotations
 
 import contextlib
@@ -77,4 +78,4 @@ def is_busy(error: sqlite3.Error) -> bool:
 def error_code(error: sqlite3.Error) -> int:
     """Return the primary result code; 0 for an error that the Python module itself raised."""
     # The upper bits distinguish the kinds of one code.
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xff
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

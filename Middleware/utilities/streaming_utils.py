@@ -3,6 +3,7 @@
 A stream is an iterator of chunk dicts ``{"token": str, "finish_reason": str | None}``; ``"more": True`` means that the
 next chunk follows at once.
 """
+
 from __future__ import annotations
 
 import logging
@@ -48,19 +49,25 @@ def remove_thinking_from_text(text: str, endpoint_config: Mapping[str, object] |
     return remover.process_delta(text) + remover.finalize()
 
 
-def post_process_llm_output(text: str, endpoint_config: Mapping[str, object] | None,
-                            node_config: Mapping[str, object] | None, generation_prompt: str | None = None) -> str:
+def post_process_llm_output(
+    text: str,
+    endpoint_config: Mapping[str, object] | None,
+    node_config: Mapping[str, object] | None,
+    generation_prompt: str | None = None,
+) -> str:
     """Clean the whole answer of an LLM; an empty ``endpoint_config`` counts as an endpoint too."""
-    rules = CleaningRules.build(endpoint_config, node_config, generation_prompt, strip_assistant_prefix_enabled(),
-                                has_endpoint=True)
+    rules = CleaningRules.build(
+        endpoint_config, node_config, generation_prompt, strip_assistant_prefix_enabled(), has_endpoint=True
+    )
     return clean_text(text, rules)
 
 
 def strip_assistant_prefix_enabled() -> bool:
     """Return whether both assistant options of the user are on, so that a leading ``Assistant:`` is removed."""
     try:
-        return (config_utils.user_flag("chatCompleteAddUserAssistant")
-                and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator"))
+        return config_utils.user_flag("chatCompleteAddUserAssistant") and config_utils.user_flag(
+            "chatCompletionAddMissingAssistantGenerator"
+        )
     except ConfigurationError as error:
         logger.debug("No user settings for cleaning an answer: %s", error)
         return False
@@ -80,8 +87,9 @@ def _with_lowercase_name(call: ToolCall) -> ToolCall:
     return {**call, "function": {**function, "name": name.lower()}}
 
 
-def stream_static_content(text: object, cancel_scope: CancelScope | None = None,
-                          at_a_pace: bool = True) -> Iterator[Chunk]:
+def stream_static_content(
+    text: object, cancel_scope: CancelScope | None = None, at_a_pace: bool = True
+) -> Iterator[Chunk]:
     """Stream a fixed text word by word at a human pace: 20 ms per word, the rest at once after 5 s.
 
     Cancelling ``cancel_scope`` (default: the current request's) ends the text where it is. The last chunk is an empty
@@ -92,7 +100,7 @@ def stream_static_content(text: object, cancel_scope: CancelScope | None = None,
     pieces = _WORDS_AND_GAPS.findall(_as_text(text))
     words = [index for index, piece in enumerate(pieces) if not piece.isspace()]
     # A pause comes before each word but the first.
-    paced = set(words[1:MAX_PACED_WORDS + 1] if at_a_pace else ())
+    paced = set(words[1 : MAX_PACED_WORDS + 1] if at_a_pace else ())
     for index, piece in enumerate(pieces):
         if index in paced:
             _pause(scope)

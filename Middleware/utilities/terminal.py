@@ -1,4 +1,5 @@
 """What is written to a terminal: colours, and text of others that must not control it."""
+
 from __future__ import annotations
 
 import os
@@ -19,6 +20,7 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) ->
         return True
     # Older consoles of Windows show escape sequences as text until ENABLE_VIRTUAL_TERMINAL_PROCESSING (4) is set.
     import ctypes
+
     console = ctypes.windll.kernel32
     handle, mode = console.GetStdHandle(-11), ctypes.c_ulong()
     return bool(console.GetConsoleMode(handle, ctypes.byref(mode)) and console.SetConsoleMode(handle, mode.value | 4))

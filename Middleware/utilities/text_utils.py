@@ -1,4 +1,5 @@
 """Text primitives: brace sentinels, the token estimate, blocks of conversations, parts of texts, nearest names."""
+
 from __future__ import annotations
 
 import difflib
@@ -62,9 +63,9 @@ def _replace(text: str, old: str, new: str) -> str:
         return text.replace(old, new)
     pieces, held = [], ""
     for start in range(0, len(text), _PIECE):
-        piece = (held + text[start:start + _PIECE]).replace(old, new)
+        piece = (held + text[start : start + _PIECE]).replace(old, new)
         held = _beginning_at_the_end(piece, old)
-        pieces.append(piece[:len(piece) - len(held)])
+        pieces.append(piece[: len(piece) - len(held)])
         # Let other threads run.
         time.sleep(0)
     return "".join([*pieces, held])
@@ -117,7 +118,7 @@ def _count_words(text: str) -> int:
         return len(text.split())
     count, in_a_word = 0, False
     for start in range(0, len(text), _PIECE):
-        piece = text[start:start + _PIECE]
+        piece = text[start : start + _PIECE]
         count += len(piece.split()) - (in_a_word and not piece[0].isspace())
         in_a_word = not piece[-1].isspace()
         time.sleep(0)
@@ -141,7 +142,7 @@ def split_into_tokenized_chunks(text: str, size: float) -> list[str]:
 def reduce_text_to_token_limit(text: str, limit: float) -> str:
     """Return the last words of ``text``, with single spaces, as many as fit ``limit`` estimated tokens."""
     words = text.split()
-    return " ".join(words[newest_within(words, limit, lambda word: rough_estimate_token_length(word + " ")):])
+    return " ".join(words[newest_within(words, limit, lambda word: rough_estimate_token_length(word + " ")) :])
 
 
 def newest_within(items: Sequence[_T], limit: float, size: Callable[[_T], int]) -> int:
@@ -153,6 +154,7 @@ def newest_within(items: Sequence[_T], limit: float, size: Callable[[_T], int]) 
 
 
 # --- messages ---
+
 
 def message_text(message: Mapping[str, object]) -> str:
     """Return the content of a message; "" if it has none."""
@@ -219,6 +221,7 @@ def _without_labels(text: str) -> str:
 
 # --- parts of texts ---
 
+
 def json_field(text: str, field: str) -> str:
     """Return one top-level field of the JSON object in ``text``, which may be in a fenced code block.
 
@@ -244,7 +247,7 @@ def tagged_text(text: str, tag: str) -> str:
 
 def first_pieces(text: str, delimiter: str, count: int) -> str:
     """Return the first ``count`` pieces between delimiters, still joined; all of them if there are not so many."""
-    return delimiter.join(text.split(delimiter)[:max(count, 0)])
+    return delimiter.join(text.split(delimiter)[: max(count, 0)])
 
 
 def last_pieces(text: str, delimiter: str, count: int) -> str:
@@ -276,6 +279,7 @@ def _as_text(value: object) -> str:
 
 # --- names ---
 
+
 def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str:
     """Return the candidate most like ``name``, ignoring case and word separators; "" if none is similar."""
     if len(name) > _MAX_COMPARED:
@@ -306,14 +310,18 @@ def plain(name: str) -> str:
 
 # --- levels of estimation ---
 
+
 def estimation_level_multiplier(level: object) -> float:
     """Return the factor of a ``wilmerContextEstimationLevel`` for token limits, as estimates are too high."""
     if level is None:
         return 1.0
     multiplier = ESTIMATION_LEVELS.get(level.strip().lower()) if isinstance(level, str) else None
     if multiplier is None:
-        logger.warning("wilmerContextEstimationLevel %r is unknown; using 'conservative'. Known: %s",
-                       level, ", ".join(ESTIMATION_LEVELS))
+        logger.warning(
+            "wilmerContextEstimationLevel %r is unknown; using 'conservative'. Known: %s",
+            level,
+            ", ".join(ESTIMATION_LEVELS),
+        )
         return 1.0
     return multiplier
 

@@ -1,4 +1,5 @@
 """Vectors as bytes, their similarity, and the fusion of ranked lists. It is faster if numpy is installed."""
+
 from __future__ import annotations
 
 import functools
@@ -85,8 +86,11 @@ class NormalisedVectors:
         for index, (number, blob) in enumerate(candidates):
             self._ids.append(number)
             by_size.setdefault(len(blob), []).append((index, blob))
-        self._rows = {size // FLOAT_BYTES: ([index for index, _ in rows], _matrix([blob for _, blob in rows], size))
-                      for size, rows in by_size.items() if size and size % FLOAT_BYTES == 0}
+        self._rows = {
+            size // FLOAT_BYTES: ([index for index, _ in rows], _matrix([blob for _, blob in rows], size))
+            for size, rows in by_size.items()
+            if size and size % FLOAT_BYTES == 0
+        }
 
     @property
     def ids(self) -> frozenset[int]:
@@ -119,8 +123,12 @@ class NormalisedVectors:
             return []
         indexes, matrix = self._rows.get(len(query), ([], None))
         if len(indexes) < len(self._ids):
-            logger.warning("%d of %d stored vectors do not have the %d numbers of the query",
-                           len(self._ids) - len(indexes), len(self._ids), len(query))
+            logger.warning(
+                "%d of %d stored vectors do not have the %d numbers of the query",
+                len(self._ids) - len(indexes),
+                len(self._ids),
+                len(query),
+            )
         direction = _normalised(query)
         scores = dict.fromkeys(indexes, 0.0)
         if direction and matrix is not None:

@@ -3,6 +3,7 @@
 A listener implements the methods of the events that it needs. If a listener raises, the error is logged and the request
 goes on. Listeners are called on the thread that does the work, so several threads may call one.
 """
+
 from __future__ import annotations
 
 import logging
@@ -50,8 +51,7 @@ class EngineListener:
         """The user is known, and the route is about to be chosen. ``sent`` is text of the conversation."""
 
     def wait_started(self, request: RequestContext, what: str, ahead: int) -> None:
-        """It waits for a slot (``gate``), for the turn of a call (``turn``) or for a ``lock``, behind ``ahead`` others.
-        """
+        """It waits for a slot (``gate``), the turn of a call (``turn``) or a ``lock``, behind ``ahead`` others."""
 
     def wait_ended(self, request: RequestContext, what: str, outcome: str) -> None:
         """The wait is over: ``got``, ``late``, ``gone`` (its client) or ``cancelled``."""
@@ -128,15 +128,22 @@ class LogSummary(EngineListener):
 
     def node_started(self, record: RunRecord, index: int, node_type: str, name: str) -> None:
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("Request %s: workflow %s, node %d: %s '%s'", record.run.request_id, record.run.where, index,
-                         node_type, name)
+            logger.debug(
+                "Request %s: workflow %s, node %d: %s '%s'",
+                record.run.request_id,
+                record.run.where,
+                index,
+                node_type,
+                name,
+            )
 
     def run_finished(self, record: RunRecord) -> None:
         if record.nodes and logger.isEnabledFor(logging.INFO):
             name = f"{record.run.where.removesuffix('.json')}.json (request {record.run.request_id})"
             lines = "\n".join(map(str, record.nodes))
-            logger.info("=== Workflow Node Execution Summary: %s ===\n%s\n=== End of Summary: %s ===",
-                        name, lines, name)
+            logger.info(
+                "=== Workflow Node Execution Summary: %s ===\n%s\n=== End of Summary: %s ===", name, lines, name
+            )
         logger.info("Execution time: %.2f seconds", record.seconds)
 
 
@@ -184,7 +191,8 @@ class Listeners:
     def _methods_for(self, event: str) -> list[Callable[..., object]]:
         if event not in self._methods:
             self._methods[event] = [
-                method for listener in self.listeners if (method := _method(listener, event)) is not None]
+                method for listener in self.listeners if (method := _method(listener, event)) is not None
+            ]
         return self._methods[event]
 
 

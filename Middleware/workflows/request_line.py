@@ -2,6 +2,7 @@
 
 ``now`` is the present in monotonic seconds.
 """
+
 from __future__ import annotations
 
 from Middleware.models.request_context import RequestContext
@@ -26,16 +27,22 @@ def log_line(request: RequestContext, now: float) -> str:
     after = ["cancelled"] if request.cancel_scope.cancelled and ended != "cancelled" else []
     # Without a whole answer the time until the stop is what the client waited.
     seconds = _answered_at(request, now) - request.started
-    return (f"Request {request.request_id}: route {_route(request) or '-'}, endpoint {request.endpoint or '-'}"
-            f"{_added(before, _times(request, now))}, {ended} after {seconds:.2f} s"
-            f"{background}, done after {now - request.started:.2f} s{_added(_tokens(request), after)}")
+    return (
+        f"Request {request.request_id}: route {_route(request) or '-'}, endpoint {request.endpoint or '-'}"
+        f"{_added(before, _times(request, now))}, {ended} after {seconds:.2f} s"
+        f"{background}, done after {now - request.started:.2f} s{_added(_tokens(request), after)}"
+    )
 
 
 def terminal_line(request: RequestContext, now: float) -> str:
     """Return the line for a terminal about the answer."""
     ended = outcome(request)
-    parts = [f"{ended} after {_answered_at(request, now) - request.started:.2f} s", *_times(request, now),
-             *_tokens(request), *_misspelt(request)]
+    parts = [
+        f"{ended} after {_answered_at(request, now) - request.started:.2f} s",
+        *_times(request, now),
+        *_tokens(request),
+        *_misspelt(request),
+    ]
     # The name of a model says its route.
     way = " > ".join(request.branches) if request.workflow_override else _route(request)
     names = (request.model, way, request.endpoint, request.key_name)
@@ -58,8 +65,9 @@ def _added(*parts: list[str]) -> str:
 
 def routes_of(request: RequestContext) -> list[str]:
     """Return the names of the route: with its branches, as the line of the request has it, and without branches."""
-    return [*dict.fromkeys([" > ".join(filter(None, [request.route, *request.branches])), _route(request),
-                            request.route])]
+    return [
+        *dict.fromkeys([" > ".join(filter(None, [request.route, *request.branches])), _route(request), request.route])
+    ]
 
 
 def _route(request: RequestContext) -> str:
@@ -95,6 +103,9 @@ def _tokens(request: RequestContext) -> list[str]:
     if counts.prompt_tokens is None:
         return []
     read = counts.processed_tokens
-    text = f"{counts.prompt_tokens} prompt tokens" if read is None \
+    text = (
+        f"{counts.prompt_tokens} prompt tokens"
+        if read is None
         else f"{read} of {counts.prompt_tokens} prompt tokens processed"
+    )
     return [counted(counts.calls, "call"), text]

@@ -7,6 +7,7 @@ The pages of node types and their index, the index of messages, the reference pa
 for VS Code, and the table of dialects, for which a server runs for a few seconds. The lock files need the network and
 have a command of their own: ``python -m Scripts.generate.lock_requirements``.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -30,9 +31,14 @@ from Scripts.generate import (
 
 def files() -> dict[Path, str]:
     """Everything that is generated: path to content."""
-    return {**node_reference.files(node_reference.PAGES), **settings_reference.files(),
-            **configuration_reference.files(), **config_schemas.files(), **dialect_table.files(),
-            **troubleshooting_index.files()}
+    return {
+        **node_reference.files(node_reference.PAGES),
+        **settings_reference.files(),
+        **configuration_reference.files(),
+        **config_schemas.files(),
+        **dialect_table.files(),
+        **troubleshooting_index.files(),
+    }
 
 
 def report_unknown_pages(pages: Path) -> int:
@@ -47,8 +53,9 @@ def report_unknown_pages(pages: Path) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m Scripts.generate", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m Scripts.generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a file is not current")
     status = generated_files.write_or_check(files(), parser.parse_args(argv).check)
     return status | report_unknown_pages(node_reference.PAGES)

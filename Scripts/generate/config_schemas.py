@@ -1,4 +1,5 @@
 """The JSON Schemas in Public/Schemas for all kinds of configuration files, and the VS Code settings that use them."""
+
 from __future__ import annotations
 
 import json
@@ -29,13 +30,18 @@ def file_name(kind: str) -> str:
 
 # -- schemas -----------------------------------------------------------------------------------------------------------
 
+
 def schemas() -> dict[str, Schema]:
     """The schema of every kind of file, by name, and that of whatever lies in a folder of workflows."""
     made = {kind.name: _of_kind(kind) for kind in KINDS.values()}
-    folder = schema_workflows.of_folder({file_name(name): KINDS[name].keys for name in SETTINGS},
-                                        file_name("workflow"), KINDS["workflow"].keys)
-    made[WORKFLOW_FOLDER] = _file("Workflow or settings", "A workflow, memory settings or compactor settings, told "
-                                  "apart by what the file holds.", folder)
+    folder = schema_workflows.of_folder(
+        {file_name(name): KINDS[name].keys for name in SETTINGS}, file_name("workflow"), KINDS["workflow"].keys
+    )
+    made[WORKFLOW_FOLDER] = _file(
+        "Workflow or settings",
+        "A workflow, memory settings or compactor settings, told apart by what the file holds.",
+        folder,
+    )
     return made
 
 
@@ -59,6 +65,7 @@ def _content(kind: FileKind) -> Schema:
 
 
 # -- VS Code -----------------------------------------------------------------------------------------------------------
+
 
 def associations(config_root: str, schema_folder: str) -> list[Entry]:
     """Which files have which schema, as ``json.schemas`` of VS Code says it.
@@ -91,8 +98,10 @@ def set_up_vscode(folder: Path) -> Path:
     """
     root = next((name for name in CONFIG_ROOTS if _is_config_root(folder / name)), None)
     if root is None:
-        raise ValueError(f"{folder} holds no configuration: there is no folder Users or Workflows in it, in its "
-                         "Configs or in its Public/Configs")
+        raise ValueError(
+            f"{folder} holds no configuration: there is no folder Users or Workflows in it, in its "
+            "Configs or in its Public/Configs"
+        )
     path = settings_path(folder)
     try:
         text = path.read_bytes().decode("utf-8") if path.is_file() else ""
@@ -114,10 +123,10 @@ def _is_config_root(folder: Path) -> bool:
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
+
 def files() -> dict[Path, str]:
     """Everything that is written for this project."""
-    texts = {FOLDER / file_name(name): pretty(schema) + "\n"
-             for name, schema in schemas().items()}
+    texts = {FOLDER / file_name(name): pretty(schema) + "\n" for name, schema in schemas().items()}
     path = settings_path(ROOT)
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     texts[path] = with_schemas(text, associations("Public/Configs", "./Public/Schemas"), is_own)

@@ -1,4 +1,5 @@
 """Docs/User/Configuration_Reference.md: every kind of file with its keys, as the program declares them."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -43,9 +44,12 @@ def anchor(kind: FileKind) -> str:
 def _section(kind: FileKind) -> str:
     text = TEXTS[kind.name]
     example = config_schemas.pretty(text.example)
-    parts = [f"## {heading(kind)}\n", f"{kind.meaning}\n",
-             f"* Where: {text.place}\n* Schema: `Public/Schemas/{config_schemas.file_name(kind.name)}`\n",
-             f"```json part={kind.name}\n{example}\n```\n"]
+    parts = [
+        f"## {heading(kind)}\n",
+        f"{kind.meaning}\n",
+        f"* Where: {text.place}\n* Schema: `Public/Schemas/{config_schemas.file_name(kind.name)}`\n",
+        f"```json part={kind.name}\n{example}\n```\n",
+    ]
     keys = [key for key in kind.keys if key.name not in ELSEWHERE]
     if keys:
         parts += [*(["In each category:\n"] if kind.entries else []), _table(keys), *_inner(keys, "")]

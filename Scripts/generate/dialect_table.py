@@ -3,6 +3,7 @@
 A server and a scripted back-end are started, every client dialect asks every back-end dialect, and what arrives becomes
 a table. It takes some seconds and needs nothing but what the tests need.
 """
+
 from __future__ import annotations
 
 import json
@@ -25,8 +26,9 @@ from Tests.integration.dialect_matrix import (
 DOCUMENT = generated_files.ROOT / "Docs" / "Developer" / "dialects.md"
 SYMBOLS = {KEPT: "✓", ESTIMATED: "~"}
 OTHER = "✗"
-BACK_NAMES = dict(zip(BACKS, ("OpenAI chat", "OpenAI text", "Ollama chat", "Ollama generate", "KoboldCpp", "Claude"),
-                      strict=True))
+BACK_NAMES = dict(
+    zip(BACKS, ("OpenAI chat", "OpenAI text", "Ollama chat", "Ollama generate", "KoboldCpp", "Claude"), strict=True)
+)
 
 INTRODUCTION = """\
 # Which dialects carry what
@@ -52,15 +54,31 @@ def document(observed: Observation) -> str:
     lines += [_row(observed, front, back) for front in FRONTS for back in BACKS]
     servers = [f"* {BACK_NAMES[back]}: {', '.join(f'`{name}`' for name in _api_types(back))}" for back in BACKS]
     notes = [f"{_letter(number)}. {loss.reason}" for number, loss in enumerate(LOSSES)]
-    return "\n".join([INTRODUCTION, SERVERS, "", *servers, "", *lines, "", EXPLANATION, *_as_list(notes), "",
-                      "`python -m Scripts.generate` writes this page from a running server; a test compares the two.",
-                      ""])
+    return "\n".join(
+        [
+            INTRODUCTION,
+            SERVERS,
+            "",
+            *servers,
+            "",
+            *lines,
+            "",
+            EXPLANATION,
+            *_as_list(notes),
+            "",
+            "`python -m Scripts.generate` writes this page from a running server; a test compares the two.",
+            "",
+        ]
+    )
 
 
 def _api_types(back: str) -> list[str]:
     """The names of the shipped files of one type."""
-    return [file.stem for file in sorted((SHIPPED / "ApiTypes").glob("*.json"), key=lambda file: file.stem.lower())
-            if json.loads(file.read_text(encoding="utf-8"))["type"] == back]
+    return [
+        file.stem
+        for file in sorted((SHIPPED / "ApiTypes").glob("*.json"), key=lambda file: file.stem.lower())
+        if json.loads(file.read_text(encoding="utf-8"))["type"] == back
+    ]
 
 
 def _row(observed: Observation, front: str, back: str) -> str:

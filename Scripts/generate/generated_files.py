@@ -1,4 +1,5 @@
 """Files that scripts write from what the program declares, and may compare with what they would write now."""
+
 from __future__ import annotations
 
 import re

@@ -1,4 +1,5 @@
 """Declared keys in words, and tables of them, for pages in Docs/User and for schemas."""
+
 from __future__ import annotations
 
 import json
@@ -8,8 +9,14 @@ from Middleware.addons.check.file_kinds import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 
 LONGEST_DEFAULT = 40  # characters; a whole prompt is not shown
-KIND_WORDS = {"str": "string", "bool": "true or false", "int": "whole number", "number": "number", "list": "list",
-              "object": "object"}
+KIND_WORDS = {
+    "str": "string",
+    "bool": "true or false",
+    "int": "whole number",
+    "number": "number",
+    "list": "list",
+    "object": "object",
+}
 NAMED_WORDS = {"directory": "a directory", "file": "a file", "preset-type-folder": "a folder in Presets"}
 FOLDER = "-folder"
 NO_KEYS = "It has no keys of its own.\n"
@@ -26,6 +33,7 @@ def table(keys: Iterable[ConfigKey], columns: Mapping[str, Column]) -> str:
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
+
 
 def name(key: ConfigKey) -> str:
     """The key as it is written."""

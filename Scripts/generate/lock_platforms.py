@@ -4,6 +4,7 @@
 which a test makes packages without files. Both need the package index: :mod:`Scripts.generate.lock_requirements`, which
 writes the lock files, calls this.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -55,12 +56,19 @@ class System:
     def environment(self, python: tuple[int, int]) -> dict[str, str]:
         """What markers ask for."""
         version = f"{python[0]}.{python[1]}"
-        return {"implementation_name": "cpython", "platform_python_implementation": "CPython",
-                "implementation_version": f"{version}.0", "python_full_version": f"{version}.0",
-                "python_version": version, "sys_platform": self.sys_platform, "platform_machine": self.machine,
-                "os_name": "nt" if self.sys_platform == "win32" else "posix", "platform_release": "",
-                "platform_version": "",
-                "platform_system": {"win32": "Windows", "darwin": "Darwin"}.get(self.sys_platform, "Linux")}
+        return {
+            "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+            "implementation_version": f"{version}.0",
+            "python_full_version": f"{version}.0",
+            "python_version": version,
+            "sys_platform": self.sys_platform,
+            "platform_machine": self.machine,
+            "os_name": "nt" if self.sys_platform == "win32" else "posix",
+            "platform_release": "",
+            "platform_version": "",
+            "platform_system": {"win32": "Windows", "darwin": "Darwin"}.get(self.sys_platform, "Linux"),
+        }
 
     def tags(self, python: tuple[int, int]) -> list[Tag]:
         """The tags of the wheels that pip would take, the best first."""
@@ -78,8 +86,12 @@ def _musl(machine: str) -> tuple[str, ...]:
 
 
 SYSTEMS = (
-    System("Linux (glibc), x86_64", "linux", "x86_64", _glibc(
-        "x86_64", "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1")),
+    System(
+        "Linux (glibc), x86_64",
+        "linux",
+        "x86_64",
+        _glibc("x86_64", "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1"),
+    ),
     System("Linux (glibc), aarch64", "linux", "aarch64", _glibc("aarch64")),
     System("Linux (musl), x86_64", "linux", "x86_64", _musl("x86_64")),
     System("Linux (musl), aarch64", "linux", "aarch64", _musl("aarch64")),
@@ -126,8 +138,23 @@ def read(uv: str, lock: str) -> Locked:
     """Ask the package index, by uv, for the files of what is locked. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pylock.toml"
-        subprocess.run([uv, "pip", "compile", lock, "--universal", "--quiet", "--python-version", _version(PYTHONS[0]),
-                        "--output-file", str(path)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                uv,
+                "pip",
+                "compile",
+                lock,
+                "--universal",
+                "--quiet",
+                "--python-version",
+                _version(PYTHONS[0]),
+                "--output-file",
+                str(path),
+            ],
+            cwd=ROOT,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         index = Pylock.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
     return Locked(lock, (ROOT / lock).read_text(encoding="utf-8"), index)
 
@@ -166,8 +193,11 @@ def _all_about(locks: Iterable[Locked]) -> dict[str, About]:
     for lock in locks:
         for system in SYSTEMS:
             for python in PYTHONS:
-                new = [(package, wheel) for package, wheel in lock.packages(system, python)
-                       if wheel and system.promised and f"{package.name} {package.version}" not in about]
+                new = [
+                    (package, wheel)
+                    for package, wheel in lock.packages(system, python)
+                    if wheel and system.promised and f"{package.name} {package.version}" not in about
+                ]
                 about.update(_about(new, python))
     return about
 
@@ -179,13 +209,40 @@ def _about(wheels: list[tuple[Package, PackageWheel]], python: tuple[int, int]) 
     tags = {tag.platform for _, wheel in wheels for tag in parse_wheel_filename(_file(wheel))[-1]} - {"any"}
     with tempfile.TemporaryDirectory() as folder:
         wanted, report = Path(folder) / "wanted.txt", Path(folder) / "report.json"
-        wanted.write_text("".join(f"{package.name}=={package.version} --hash=sha256:{wheel.hashes['sha256']}\n"
-                                  for package, wheel in wheels), encoding="utf-8")
+        wanted.write_text(
+            "".join(
+                f"{package.name}=={package.version} --hash=sha256:{wheel.hashes['sha256']}\n"
+                for package, wheel in wheels
+            ),
+            encoding="utf-8",
+        )
         platforms = [word for tag in sorted(tags) for word in ("--platform", tag)]
         # An old pip compares Requires-Python with the Python that it runs on, whatever --python-version says.
-        subprocess.run([sys.executable, "-m", "pip", "--quiet", "install", "--dry-run", "--no-deps", "--require-hashes",
-                        "--only-binary", ":all:", "--python-version", _version(python), "--ignore-requires-python",
-                        *platforms, "--target", folder, "--report", str(report), "-r", str(wanted)], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "--quiet",
+                "install",
+                "--dry-run",
+                "--no-deps",
+                "--require-hashes",
+                "--only-binary",
+                ":all:",
+                "--python-version",
+                _version(python),
+                "--ignore-requires-python",
+                *platforms,
+                "--target",
+                folder,
+                "--report",
+                str(report),
+                "-r",
+                str(wanted),
+            ],
+            check=True,
+        )
         found = [one["metadata"] for one in json.loads(report.read_text(encoding="utf-8"))["install"]]
     said = {canonicalize_name(one["name"]): one for one in found}
     return {f"{package.name} {package.version}": _said(said[package.name]) for package, _ in wheels}

@@ -9,6 +9,7 @@ that they are made from, with the network and the package uv (``pip install uv``
     python -m Scripts.generate.lock_requirements             # keeps the versions of what is locked already
     python -m Scripts.generate.lock_requirements --upgrade   # takes the newest versions that requirements.txt allows
 """
+
 from __future__ import annotations
 
 import os
@@ -23,9 +24,12 @@ from Scripts.generate import lock_platforms
 from Scripts.generate.generated_files import ROOT
 
 OLDEST_PYTHON = ".".join(map(str, OLDEST))
-LOCKS = (("requirements.txt", "requirements.lock"), ("requirements-test.txt", "requirements-test.lock"),
-         ("requirements-agents.txt", "requirements-agents.lock"),
-         ("requirements-database.txt", "requirements-database.lock"))
+LOCKS = (
+    ("requirements.txt", "requirements.lock"),
+    ("requirements-test.txt", "requirements-test.lock"),
+    ("requirements-agents.txt", "requirements-agents.lock"),
+    ("requirements-database.txt", "requirements-database.lock"),
+)
 WITH_VERSIONS_OF_USERS = ("requirements-test.lock", "requirements-database.lock")
 """They come after the first and take its versions: the tests run what users install, and one environment has both."""
 
@@ -37,11 +41,27 @@ def find_uv() -> str:
 
 def command(uv: str, source: str, lock: str, constraint: str | None, more: Sequence[str]) -> list[str]:
     """The call of uv that writes one lock file."""
-    return [uv, "pip", "compile", source, "--output-file", lock, "--generate-hashes", "--universal", "--quiet",
-            # A pip before 23.3 takes "coverage[toml]" and "coverage" for two things, and wants a version for the first.
-            "--no-strip-extras", "--python-version", OLDEST_PYTHON,
-            "--custom-compile-command", "python -m Scripts.generate.lock_requirements",
-            *(["--constraint", constraint] if constraint else []), "--no-emit-index-url", "--no-emit-find-links", *more]
+    return [
+        uv,
+        "pip",
+        "compile",
+        source,
+        "--output-file",
+        lock,
+        "--generate-hashes",
+        "--universal",
+        "--quiet",
+        # A pip before 23.3 takes "coverage[toml]" and "coverage" for two things, and wants a version for the first.
+        "--no-strip-extras",
+        "--python-version",
+        OLDEST_PYTHON,
+        "--custom-compile-command",
+        "python -m Scripts.generate.lock_requirements",
+        *(["--constraint", constraint] if constraint else []),
+        "--no-emit-index-url",
+        "--no-emit-find-links",
+        *more,
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

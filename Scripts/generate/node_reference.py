@@ -1,4 +1,5 @@
 """Docs/User/nodes.md, the list of node types, and the table of keys in each page of Docs/User/nodes."""
+
 from __future__ import annotations
 
 import inspect
@@ -15,8 +16,17 @@ from Scripts.generate import generated_files, key_tables
 PAGES = generated_files.ROOT / "Docs" / "User" / "nodes"
 BEGIN = "<!-- keys: written by python -m Scripts.generate -->\n"
 END = "<!-- end of keys -->"
-GROUPS = ("Answers", "Other workflows", "Texts and decisions", "Files and scripts", "Images", "The outside world",
-          "Memory: write", "Memory: read", "Memory: read and write in one, the old way")
+GROUPS = (
+    "Answers",
+    "Other workflows",
+    "Texts and decisions",
+    "Files and scripts",
+    "Images",
+    "The outside world",
+    "Memory: write",
+    "Memory: read",
+    "Memory: read and write in one, the old way",
+)
 _LISTED = re.compile(r'^<!-- listed under "([^"]+)"(?:, (\d+))?: (.+) -->$', re.MULTILINE)
 """In a page: the group of its type, the place in that group (last if there is none), and what the type is for."""
 INTRODUCTION = """\
@@ -54,8 +64,11 @@ What a node can do in addition to producing an output:
 
 """
 ACTS: Mapping[Acts, str] = {
-    "no": "nothing", "reads": "read stored data, files or another server", "writes": "change data of this "
-    "installation, or the conversation", "outside": "anything: it runs code that the program does not know"}
+    "no": "nothing",
+    "reads": "read stored data, files or another server",
+    "writes": "change data of this installation, or the conversation",
+    "outside": "anything: it runs code that the program does not know",
+}
 
 
 def files(pages: Path) -> dict[Path, str]:
@@ -71,8 +84,19 @@ def index(pages: Mapping[Path, str]) -> str:
         title, place, purpose = _listed(path, text)
         lines[title].append((place, path.stem, purpose))
     groups = [part for title, types in lines.items() for part in (f"### {title}\n", _list(sorted(types)))]
-    return "\n".join([INTRODUCTION, "## Types by purpose\n", *groups, "## Keys of every node\n",
-                      key_tables.table(COMMON_KEYS, COLUMNS), PARALLEL.rstrip("\n"), "", *_effects(), ""])
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "## Types by purpose\n",
+            *groups,
+            "## Keys of every node\n",
+            key_tables.table(COMMON_KEYS, COLUMNS),
+            PARALLEL.rstrip("\n"),
+            "",
+            *_effects(),
+            "",
+        ]
+    )
 
 
 def _effects() -> Iterable[str]:
@@ -87,8 +111,10 @@ def _listed(path: Path, text: str) -> tuple[str, int, str]:
     """Group, place in it, and purpose of a page's type. Raises ValueError if the page does not say."""
     found = _LISTED.search(text)
     if found is None or found[1] not in GROUPS:
-        raise ValueError(f'{path} needs a line such as <!-- listed under "{GROUPS[0]}": What for. -->; the groups are '
-                         f'{", ".join(GROUPS)}')
+        raise ValueError(
+            f'{path} needs a line such as <!-- listed under "{GROUPS[0]}": What for. -->; the groups are '
+            f"{', '.join(GROUPS)}"
+        )
     return found[1], int(found[2] or 1000), found[3]
 
 
@@ -107,8 +133,7 @@ def _page(pages: Path, node_type: str) -> str:
 def _beginning(node_type: str, node: type[BaseHandler]) -> str:
     """A page that is yet to be written."""
     listed = f'<!-- listed under "{GROUPS[0]}": {" ".join(summary(node).split())} -->'
-    return (f"# {node_type}\n\n{listed}\n\n{summary(node)}\n\n## Example\n\n## Keys\n\n{BEGIN}{END}\n\n"
-            "## Good to know\n")
+    return f"# {node_type}\n\n{listed}\n\n{summary(node)}\n\n## Example\n\n## Keys\n\n{BEGIN}{END}\n\n## Good to know\n"
 
 
 def strangers(pages: Path) -> list[Path]:
@@ -125,5 +150,11 @@ def _variables(key: ConfigKey) -> str:
     return {"full": "all", "early": "early"}.get(key.variables, "")
 
 
-COLUMNS = {"Key": key_tables.name, "Type": key_tables.kinds, "Default": key_tables.default,
-           "Variables": _variables, "Values": key_tables.values, "Meaning": key_tables.meaning}
+COLUMNS = {
+    "Key": key_tables.name,
+    "Type": key_tables.kinds,
+    "Default": key_tables.default,
+    "Variables": _variables,
+    "Values": key_tables.values,
+    "Meaning": key_tables.meaning,
+}

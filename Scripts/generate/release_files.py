@@ -4,6 +4,7 @@ the hashes of these files. The lists are in the format CycloneDX. Nothing of it 
 
     python -m Scripts.generate.release_files [FOLDER]       # without FOLDER: dist
 """
+
 from __future__ import annotations
 
 import base64
@@ -22,8 +23,18 @@ from Scripts.generate.vendor_console import VENDOR
 
 NAME = f"wilmerai-{VERSION}"
 BUILD = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-LIST = [sys.executable, "-m", "cyclonedx_py", "requirements", "--pyproject", "pyproject.toml", "--output-reproducible",
-        "--spec-version", "1.6", "-"]
+LIST = [
+    sys.executable,
+    "-m",
+    "cyclonedx_py",
+    "requirements",
+    "--pyproject",
+    "pyproject.toml",
+    "--output-reproducible",
+    "--spec-version",
+    "1.6",
+    "-",
+]
 IMAGE_LOCKS = ("requirements.lock", "requirements-database.lock")
 
 Component = dict[str, Any]
@@ -75,10 +86,14 @@ def vendored() -> list[Component]:
 
 def _of_npm(package: Mapping[str, str]) -> Component:
     algorithm, _, digest = package["integrity"].partition("-")
-    return {"type": "library", "name": package["name"], "version": package["version"],
-            "purl": f"pkg:npm/{package['name'].replace('@', '%40')}@{package['version']}",
-            "licenses": [{"license": {"id": package["license"]}}],
-            "hashes": [{"alg": algorithm.replace("sha", "SHA-"), "content": base64.b64decode(digest).hex()}]}
+    return {
+        "type": "library",
+        "name": package["name"],
+        "version": package["version"],
+        "purl": f"pkg:npm/{package['name'].replace('@', '%40')}@{package['version']}",
+        "licenses": [{"license": {"id": package["license"]}}],
+        "hashes": [{"alg": algorithm.replace("sha", "SHA-"), "content": base64.b64decode(digest).hex()}],
+    }
 
 
 def base_image(dockerfile: str) -> Component:
@@ -86,8 +101,13 @@ def base_image(dockerfile: str) -> Component:
     found = re.search(r"^FROM (\S+):(\S+)@(sha256:(\w+))$", dockerfile, re.MULTILINE)
     assert found is not None, "the Dockerfile names its base image without a digest"
     name, tag, digest, content = found.groups()
-    return {"type": "container", "name": name, "version": tag, "purl": f"pkg:docker/{name}@{digest}?tag={tag}",
-            "hashes": [{"alg": "SHA-256", "content": content}]}
+    return {
+        "type": "container",
+        "name": name,
+        "version": tag,
+        "purl": f"pkg:docker/{name}@{digest}?tag={tag}",
+        "hashes": [{"alg": "SHA-256", "content": content}],
+    }
 
 
 if __name__ == "__main__":

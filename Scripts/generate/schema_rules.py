@@ -1,4 +1,5 @@
 """What the schemas of single kinds of files say beyond the declarations of their keys, as their readers do."""
+
 from __future__ import annotations
 
 import json
@@ -12,8 +13,10 @@ from Scripts.generate import generated_files
 from Scripts.generate.schema_values import Schema, caseless, of_key
 
 API_TYPES = generated_files.ROOT / "Public" / "Configs" / "ApiTypes"
-ADDRESS = {"pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/]",
-           "patternErrorMessage": "It must be an address such as http://127.0.0.1:5001."}
+ADDRESS = {
+    "pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/]",
+    "patternErrorMessage": "It must be an address such as http://127.0.0.1:5001.",
+}
 
 
 def add_rules(kind: FileKind, schema: Schema) -> Schema:
@@ -41,8 +44,10 @@ def _preset(kind: FileKind, schema: Schema) -> None:
             folders.setdefault(name, set()).add(str(api_type.get("presetType")))
             native.setdefault(name, []).extend(key for key in keys if key not in native.get(name, []))
     for name, keys in sorted(native.items()):
-        meanings = [of_key(replace(key, name=name, meaning=f"{key.meaning} In {', '.join(sorted(folders[name]))}."))
-                    for key in keys]
+        meanings = [
+            of_key(replace(key, name=name, meaning=f"{key.meaning} In {', '.join(sorted(folders[name]))}."))
+            for key in keys
+        ]
         # A name has several meanings only in different API types.
         schema["properties"][name] = meanings[0] if len(meanings) == 1 else {"anyOf": meanings}
 
@@ -53,20 +58,25 @@ def _endpoint(kind: FileKind, schema: Schema) -> None:
 
 def _mcp_server(kind: FileKind, schema: Schema) -> None:
     """Programs need a command, servers an address."""
-    schema["allOf"] = [_needs(["stdio"], "command", {"minLength": 1}),
-                       _needs(["sse", "streamable_http"], "url", ADDRESS)]
+    schema["allOf"] = [
+        _needs(["stdio"], "command", {"minLength": 1}),
+        _needs(["sse", "streamable_http"], "url", ADDRESS),
+    ]
 
 
 def _needs(transports: list[str], name: str, rules: Schema) -> Schema:
-    return {"if": {"required": ["transport"], "properties": {"transport": {"enum": transports}}},
-            "then": {"required": [name], "properties": {name: {"type": "string", **rules}}}}
+    return {
+        "if": {"required": ["transport"], "properties": {"transport": {"enum": transports}}},
+        "then": {"required": [name], "properties": {name: {"type": "string", **rules}}},
+    }
 
 
 def _routing(kind: FileKind, schema: Schema) -> None:
     """Remarks between the categories."""
     category = schema["additionalProperties"]
-    schema["patternProperties"] = {pattern: {"if": {"type": "object"}, "then": category}
-                                   for pattern in category["patternProperties"]}
+    schema["patternProperties"] = {
+        pattern: {"if": {"type": "object"}, "then": category} for pattern in category["patternProperties"]
+    }
 
 
 def _settings(kind: FileKind, schema: Schema) -> None:
@@ -77,6 +87,11 @@ def _settings(kind: FileKind, schema: Schema) -> None:
 
 
 RULES: Mapping[str, Callable[[FileKind, Schema], None]] = {
-    "endpoint": _endpoint, "preset": _preset, "prompt-template": _prompt_template, "mcp-server": _mcp_server,
+    "endpoint": _endpoint,
+    "preset": _preset,
+    "prompt-template": _prompt_template,
+    "mcp-server": _mcp_server,
     "routing": _routing,
-    "memory-settings": _settings, "compactor-settings": _settings}
+    "memory-settings": _settings,
+    "compactor-settings": _settings,
+}

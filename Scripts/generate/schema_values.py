@@ -1,4 +1,5 @@
 """JSON Schemas of declared keys: what may stand in them, as tolerant as the program, with what an editor shows."""
+
 from __future__ import annotations
 
 import re
@@ -20,7 +21,9 @@ PLACEHOLDER = r"\{"
 MANY_FLAGS = {
     "type": ["boolean", "string", "integer", "null"],
     "pattern": r"^\s*([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[Yy][Ee][Ss]|[Nn][Oo]|[Oo][Nn]|[Oo][Ff][Ff]|1|0)?\s*$",
-    "minimum": 0, "maximum": 1}
+    "minimum": 0,
+    "maximum": 1,
+}
 """Flags that may also be yes, no, on, off, 1 and 0."""
 BLANK, NOT_BLANK = r"^\s*$", r"\S"
 
@@ -63,14 +66,18 @@ def remarks() -> Schema:
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
+
 def describe(key: ConfigKey) -> str:
     """The key's meaning in whole sentences."""
     sentences = [key.meaning]
     if key.inert and "without effect" not in key.meaning:
         sentences.append("Has no effect.")
     if key.variables != "none":
-        sentences.append("Variables work here." if key.variables == "full" else
-                         "Variables that are known before the endpoint is work here.")
+        sentences.append(
+            "Variables work here."
+            if key.variables == "full"
+            else "Variables that are known before the endpoint is work here."
+        )
     return " ".join(sentences)
 
 
@@ -87,6 +94,7 @@ def plain(value: Any) -> Any:
 
 
 # -- what is right -----------------------------------------------------------------------------------------------------
+
 
 def _choices(key: ConfigKey, of_node: bool) -> Schema:
     words = [*key.choices, *([] if key.required else [None])]
@@ -176,8 +184,11 @@ def _entry(key: ConfigKey, of_node: bool) -> Schema:
         return of_object(key.keys, key.is_open)
     if key.entries not in TYPES:
         return {}
-    names = [*_json_types(key.entries, of_node), *(["number"] if key.entries == "str" else []),
-             *(["null"] if key.kind == "object" else [])]
+    names = [
+        *_json_types(key.entries, of_node),
+        *(["number"] if key.entries == "str" else []),
+        *(["null"] if key.kind == "object" else []),
+    ]
     return {"type": names}
 
 

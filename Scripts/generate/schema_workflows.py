@@ -1,4 +1,5 @@
 """JSON Schemas of workflow files, and of all that lies in the same folders."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -17,13 +18,20 @@ NODES = "nodes"
 
 # -- a workflow --------------------------------------------------------------------------------------------------------
 
+
 def of_workflow(keys: Iterable[ConfigKey]) -> Schema:
     """An object with ``nodes`` or, in the older form, a bare list of them. Other keys are variables."""
     nodes = {"type": "array", "minItems": 1, "items": {"$ref": "#/definitions/node"}}
     properties = {key.name: schema_values.of_key(key) for key in keys}
     shown = {name: text for name, text in properties.pop(NODES, {}).items() if name in ("title", "description")}
-    return {"type": ["object", "array"], "properties": {NODES: {**shown, **nodes}, **properties}, "required": [NODES],
-            "minItems": 1, "items": nodes["items"], "definitions": _definitions()}
+    return {
+        "type": ["object", "array"],
+        "properties": {NODES: {**shown, **nodes}, **properties},
+        "required": [NODES],
+        "minItems": 1,
+        "items": nodes["items"],
+        "definitions": _definitions(),
+    }
 
 
 def _definitions() -> Schema:
@@ -36,11 +44,20 @@ def _definitions() -> Schema:
 
 def _node(types: Mapping[str, type[BaseHandler]], special: set[str]) -> Schema:
     common = {key.name: schema_values.of_key(key, of_node=True) for key in COMMON_KEYS if key.name not in special}
-    common["type"] = {**common["type"], "type": "string", "enum": list(types), "enumDescriptions":
-                      [summary(node).replace("`", "") for node in types.values()]}
+    common["type"] = {
+        **common["type"],
+        "type": "string",
+        "enum": list(types),
+        "enumDescriptions": [summary(node).replace("`", "") for node in types.values()],
+    }
     choice = [{"if": _is_of_type(name), "then": {"$ref": f"#/definitions/{name}"}} for name in types]
-    return {"type": "object", "title": "Node", "description": "One step of the workflow.", "properties": common,
-            "allOf": choice}
+    return {
+        "type": "object",
+        "title": "Node",
+        "description": "One step of the workflow.",
+        "properties": common,
+        "allOf": choice,
+    }
 
 
 def _is_of_type(name: str) -> Schema:
@@ -61,6 +78,7 @@ def _type(node_type: str, node: type[BaseHandler], special: set[str]) -> Schema:
 
 # -- a folder ----------------------------------------------------------------------------------------------------------
 
+
 def of_folder(settings: Mapping[str, Iterable[ConfigKey]], workflow: str, shared: Iterable[ConfigKey]) -> Schema:
     """A workflow or a settings file, told apart by what they hold.
 
@@ -70,8 +88,11 @@ def of_folder(settings: Mapping[str, Iterable[ConfigKey]], workflow: str, shared
     both = {key.name for key in shared}
     names = {file: [key.name for key in keys if key.name not in both] for file, keys in settings.items()}
     every = {name for each in names.values() for name in each}
-    return {"if": {"type": "object", "not": {"required": [NODES]}, **_has_one_of(every)},
-            "then": _choice(names), "else": {"$ref": workflow}}
+    return {
+        "if": {"type": "object", "not": {"required": [NODES]}, **_has_one_of(every)},
+        "then": _choice(names),
+        "else": {"$ref": workflow},
+    }
 
 
 def _choice(names: Mapping[str, list[str]]) -> Schema:

@@ -1,4 +1,5 @@
 """The tables of keys in Docs/User/memory-settings.md."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -3,6 +3,7 @@
 An entry of those pages is a paragraph that begins in bold. Messages stand in bold, as inline code or in double
 quotes; a bold beginning without one is a symptom. In tables, messages are the inline code of a column with that title.
 """
+
 from __future__ import annotations
 
 import re
@@ -88,8 +89,10 @@ def index(*pages: Path) -> str:
     found = sorted({entry for page in pages for entry in entries(page)}, key=lambda entry: entry.order)
     # The page about mistakes in workflows has other paragraphs in bold.
     symptoms = [entry for entry in found if f"({PAGES.name}/" in entry.place]
-    return (f"## Without a message\n\n{_table('What you see', symptoms, False)}\n"
-            f"## By message\n\n{_table('Message', found, True)}")
+    return (
+        f"## Without a message\n\n{_table('What you see', symptoms, False)}\n"
+        f"## By message\n\n{_table('Message', found, True)}"
+    )
 
 
 def _table(title: str, found: list[Entry], messages: bool) -> str:

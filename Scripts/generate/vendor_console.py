@@ -8,6 +8,7 @@ and npm. Empty values are filled in; others must agree with what was fetched::
     python -m Scripts.generate.vendor_console            # fetches all packages and writes their files
     python -m Scripts.generate.vendor_console --check    # without the network: the files are those that are named
 """
+
 from __future__ import annotations
 
 import argparse
@@ -98,8 +99,12 @@ def _fetch(package: Package, folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise DifferentFileError("npm is needed to fetch packages, and it was not found")
-    subprocess.run([npm, "pack", "--silent", f"{package['name']}@{package['version']}"], cwd=folder, check=True,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [npm, "pack", "--silent", f"{package['name']}@{package['version']}"],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return next(folder.glob("*.tgz"))
 
 
@@ -119,8 +124,11 @@ def _integrity(data: bytes) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m Scripts.generate.vendor_console", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m Scripts.generate.vendor_console",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--check", action="store_true", help="fetch nothing; exit status 1 if a file differs")
     if not parser.parse_args(argv).check:
         try:

@@ -2,6 +2,7 @@
 
 Everything else in the file stays as it is, to the byte.
 """
+
 from __future__ import annotations
 
 import json
@@ -14,8 +15,11 @@ KEY = "json.schemas"
 INDENT = "  "
 Entry = dict[str, Any]
 
-_TOKEN = re.compile(r"""(?P<comment>//[^\r\n]*|/\*.*?\*/)|(?P<text>"(?:\\.|[^"\\\r\n])*")|(?P<mark>[{}\[\],:])"""
-                    r"""|(?P<word>[^\s{}\[\],:"/]+)|(?P<space>\s+)|(?P<wrong>.)""", re.DOTALL)
+_TOKEN = re.compile(
+    r"""(?P<comment>//[^\r\n]*|/\*.*?\*/)|(?P<text>"(?:\\.|[^"\\\r\n])*")|(?P<mark>[{}\[\],:])"""
+    r"""|(?P<word>[^\s{}\[\],:"/]+)|(?P<space>\s+)|(?P<wrong>.)""",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,17 @@ def with_schemas(text: str, entries: Sequence[Entry], is_own: Callable[[str], bo
     found = next((member for member in reversed(members) if member.key == KEY), None)
     if found is None:
         more = "," if members else ""
-        rest = text[opening + 1:]
+        rest = text[opening + 1 :]
         gap = "" if rest[:1] in ("\r", "\n") else line_end
-        return text[:opening + 1] + (f"\n{INDENT}{_member(entries, [])}{more}").replace("\n", line_end) + gap + rest
-    others = [item for item in _items(text[found.start:found.end]) if not is_own(_url(item))]
-    return text[:found.start] + _list(entries, others).replace("\r\n", "\n").replace("\n", line_end) + text[found.end:]
+        return text[: opening + 1] + (f"\n{INDENT}{_member(entries, [])}{more}").replace("\n", line_end) + gap + rest
+    others = [item for item in _items(text[found.start : found.end]) if not is_own(_url(item))]
+    return (
+        text[: found.start] + _list(entries, others).replace("\r\n", "\n").replace("\n", line_end) + text[found.end :]
+    )
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
+
 
 def _member(entries: Sequence[Entry], others: Sequence[str]) -> str:
     return f"{json.dumps(KEY)}: {_list(entries, others)}"
@@ -78,6 +85,7 @@ def _closed(item: str) -> str:
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
+
 
 def _tokens(text: str) -> Iterator[_Token]:
     for match in _TOKEN.finditer(text):
@@ -115,7 +123,7 @@ def _items(text: str) -> list[str]:
     for token in _tokens(text):
         depth += (token.text in ("{", "[")) - (token.text in ("}", "]"))
         if token.kind == "mark" and ((depth == 1 and token.text == ",") or depth == 0):
-            items.append(text[start:token.start].strip())
+            items.append(text[start : token.start].strip())
             start = token.end
     return [item for item in items if _without_comments(item).strip()]
 
@@ -127,8 +135,13 @@ def _url(item: str) -> str:
 
 def _loads(text: str) -> Any:
     """JSON with comments and trailing commas. Raises ValueError."""
-    return json.loads(re.sub(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', lambda match: match.group(1) or "",
-                             _without_comments(text.lstrip("\ufeff"))))
+    return json.loads(
+        re.sub(
+            r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])',
+            lambda match: match.group(1) or "",
+            _without_comments(text.lstrip("\ufeff")),
+        )
+    )
 
 
 def _without_comments(text: str) -> str:

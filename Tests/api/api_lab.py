@@ -1,4 +1,5 @@
 """A Flask application over a config tree and a scripted LLM server."""
+
 from __future__ import annotations
 
 import json
@@ -43,8 +44,11 @@ class Answer:
 
     @property
     def streamed_text(self) -> str:
-        return "".join(event["choices"][0]["delta"].get("content", "") for event in self.events
-                       if isinstance(event, dict) and event.get("choices"))
+        return "".join(
+            event["choices"][0]["delta"].get("content", "")
+            for event in self.events
+            if isinstance(event, dict) and event.get("choices")
+        )
 
 
 class ApiLab(EngineLab):
@@ -60,8 +64,9 @@ class ApiLab(EngineLab):
         self._monkeypatch.setattr(instance, "USERS", list(names))
 
     def user_file(self, name: str, **settings: Any) -> None:
-        self.write(f"Users/{name}", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml",
-                                     **settings})
+        self.write(
+            f"Users/{name}", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml", **settings}
+        )
 
     def default(self, nodes: list[dict[str, Any]], **variables: Any) -> None:
         self.workflow("_DefaultWorkflow", nodes, **variables)

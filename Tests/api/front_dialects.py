@@ -1,4 +1,5 @@
 """The four dialects that clients speak, for tests: how each asks, and how its answers are read."""
+
 from __future__ import annotations
 
 import json
@@ -7,13 +8,26 @@ from typing import Any
 
 Item = dict[str, Any]
 
-COUNTERS = ("total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count",
-            "eval_duration")
+COUNTERS = (
+    "total_duration",
+    "load_duration",
+    "prompt_eval_count",
+    "prompt_eval_duration",
+    "eval_count",
+    "eval_duration",
+)
 
 
-TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
-         404: "invalid_request_error", 405: "invalid_request_error", 409: "invalid_request_error",
-         413: "invalid_request_error", 429: "rate_limit_error"}
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+}
 CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
 
@@ -22,7 +36,10 @@ def openai_message(body: Any, status: int, code: str | None = None) -> str:
     assert body.keys() == {"error"} and body["error"].keys() == {"message", "type", "param", "code"}, body
     error = body["error"]
     assert (error["type"], error["param"], error["code"]) == (
-        TYPES.get(status, "server_error"), None, code or CODES.get(status)), body
+        TYPES.get(status, "server_error"),
+        None,
+        code or CODES.get(status),
+    ), body
     assert isinstance(error["message"], str) and error["message"]
     return str(error["message"])
 
@@ -33,9 +50,17 @@ def plain_message(body: Any) -> str:
     return str(body["error"])
 
 
-ANTHROPIC_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-                   413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error",
-                   503: "overloaded_error", 504: "timeout_error"}
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    502: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 def anthropic_message(body: Any, status: int) -> str:

@@ -1,4 +1,5 @@
 """The whole WSGI application with the recorder of a console."""
+
 from __future__ import annotations
 
 import json
@@ -44,8 +45,14 @@ class RecordLab(ApiLab):
         """Return a client of a new application, for other settings of the process."""
         return Client(build_wsgi_application(create_app(), threads=100, records=self.records))
 
-    def ask(self, text: str = "hi", path: str = CHAT, stream: bool = False, headers: dict[str, str] | None = None,
-            **fields: Any) -> bytes:
+    def ask(
+        self,
+        text: str = "hi",
+        path: str = CHAT,
+        stream: bool = False,
+        headers: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> bytes:
         """Send a request, wait for its last node, and return the body of the answer."""
         body = {"messages": [user(text)], "stream": stream, **fields}
         response = self.caller.post(path, data=json.dumps(body), headers=headers)

@@ -1,16 +1,35 @@
 """A strict reader of the streams of the Responses API: everything that the specification says of their order holds."""
+
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
-TYPES = frozenset(f"response.{name}" for name in (
-    "created", "in_progress", "completed", "incomplete", "failed", "output_item.added", "output_item.done",
-    "content_part.added", "content_part.done", "output_text.delta", "output_text.done",
-    "reasoning_summary_part.added", "reasoning_summary_part.done", "reasoning_summary_text.delta",
-    "reasoning_summary_text.done", "function_call_arguments.delta", "function_call_arguments.done",
-    "custom_tool_call_input.delta", "custom_tool_call_input.done"))
+TYPES = frozenset(
+    f"response.{name}"
+    for name in (
+        "created",
+        "in_progress",
+        "completed",
+        "incomplete",
+        "failed",
+        "output_item.added",
+        "output_item.done",
+        "content_part.added",
+        "content_part.done",
+        "output_text.delta",
+        "output_text.done",
+        "reasoning_summary_part.added",
+        "reasoning_summary_part.done",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "custom_tool_call_input.delta",
+        "custom_tool_call_input.done",
+    )
+)
 LAST = ("response.completed", "response.incomplete", "response.failed")
 TEXTS = {"message": "content", "reasoning": "summary"}
 

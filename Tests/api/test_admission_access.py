@@ -1,4 +1,5 @@
 """Which requests the admission accepts: keys, web pages, and what every answer carries."""
+
 from __future__ import annotations
 
 import json
@@ -31,12 +32,29 @@ ANN = "the-key-of-ann-alone"
 PAGE = "https://chat.example.com"
 LOCAL_PAGE = "http://localhost:3000"
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-ROUTES = [("GET", "/"), ("POST", "/health"), ("GET", "/health/x"), ("GET", "/v1/models"), ("GET", "/v1/models/ann"),
-          ("GET", "/models"),
-          ("POST", CHAT), ("POST", "/v1/completions"), ("POST", "/nowhere"), ("GET", "/nowhere"), ("PUT", CHAT),
-          ("HEAD", "/v1/models"), ("OPTIONS", CHAT), ("GET", "/api/tags"), ("GET", "/api/version"), ("GET", "/api/ps"),
-          ("POST", "/api/show"), ("POST", "/api/chat"), ("POST", "/api/generate"), ("DELETE", "/api/chat"),
-          ("GET", "/api/nowhere")]
+ROUTES = [
+    ("GET", "/"),
+    ("POST", "/health"),
+    ("GET", "/health/x"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/ann"),
+    ("GET", "/models"),
+    ("POST", CHAT),
+    ("POST", "/v1/completions"),
+    ("POST", "/nowhere"),
+    ("GET", "/nowhere"),
+    ("PUT", CHAT),
+    ("HEAD", "/v1/models"),
+    ("OPTIONS", CHAT),
+    ("GET", "/api/tags"),
+    ("GET", "/api/version"),
+    ("GET", "/api/ps"),
+    ("POST", "/api/show"),
+    ("POST", "/api/chat"),
+    ("POST", "/api/generate"),
+    ("DELETE", "/api/chat"),
+    ("GET", "/api/nowhere"),
+]
 
 
 @pytest.fixture
@@ -62,10 +80,12 @@ def app(lab: ApiLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return build_wsgi_application(create_app())
 
 
-def ask(app: Any, path: str = CHAT, method: str = "POST", key: str = "", origin: str = "",
-        **options: Any) -> Response:
-    headers = {**options.pop("headers", {}), **({"Authorization": f"Bearer {key}"} if key else {}),
-               **({"Origin": origin} if origin else {})}
+def ask(app: Any, path: str = CHAT, method: str = "POST", key: str = "", origin: str = "", **options: Any) -> Response:
+    headers = {
+        **options.pop("headers", {}),
+        **({"Authorization": f"Bearer {key}"} if key else {}),
+        **({"Origin": origin} if origin else {}),
+    }
     with Client(app).open(path, method=method, headers=headers, buffered=True, **options) as response:
         return response
 
@@ -81,6 +101,7 @@ def message(response: Response) -> str:
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
+
 @table("key", ["", "wrong"], ids=["none", "wrong"])
 @table(("method", "path"), ROUTES)
 def test_every_route_wants_a_key(app: Any, method: str, path: str, key: str) -> None:
@@ -93,18 +114,31 @@ def test_every_route_wants_a_key(app: Any, method: str, path: str, key: str) -> 
     assert "key" in message_at(path, json.loads(response.get_data()), 401)
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [
-    ("GET", "/", 200), ("GET", "/health", 200), ("GET", "/v1/models", 200), ("GET", "/nowhere", 404),
-    ("PUT", CHAT, 405), ("OPTIONS", CHAT, 200), ("GET", "/api/tags", 200), ("POST", CHAT, 200),
-    ("POST", "/v1/completions", 200), ("POST", "/api/chat", 200), ("POST", "/api/generate", 200)])
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 200),
+        ("GET", "/health", 200),
+        ("GET", "/v1/models", 200),
+        ("GET", "/nowhere", 404),
+        ("PUT", CHAT, 405),
+        ("OPTIONS", CHAT, 200),
+        ("GET", "/api/tags", 200),
+        ("POST", CHAT, 200),
+        ("POST", "/v1/completions", 200),
+        ("POST", "/api/chat", 200),
+        ("POST", "/api/generate", 200),
+    ],
+)
 def test_a_key_opens_every_route(app: Any, method: str, path: str, status: int) -> None:
     assert ask(app, path, method, KEY, json=chat() if method == "POST" else None).status_code == status
 
 
 @table("key", ["", "wrong"], ids=["none", "wrong"])
 @table(("method", "path"), [("GET", "/health"), ("HEAD", "/health"), ("GET", "/health/")])
-def test_a_health_check_needs_no_key_and_leaves_no_trace(app: Any, method: str, path: str, key: str,
-                                                         caplog: pytest.LogCaptureFixture) -> None:
+def test_a_health_check_needs_no_key_and_leaves_no_trace(
+    app: Any, method: str, path: str, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG")
     response = ask(app, path, method, key)
     assert response.status_code == 200 and response.headers["Content-Type"] == "application/json"
@@ -123,14 +157,27 @@ class Unread:
         raise AssertionError("the body was read")
 
 
-@pytest.mark.parametrize("framing", [{"CONTENT_LENGTH": "10000000"}, {"HTTP_TRANSFER_ENCODING": "chunked"}],
-                         ids=["length", "chunks"])
-@pytest.mark.parametrize("fields", [{}, {"HTTP_ORIGIN": "null", "HTTP_AUTHORIZATION": f"Bearer {KEY}"},
-                                    {"HTTP_ORIGIN": PAGE, "CONTENT_TYPE": "text/plain"}],
-                         ids=["no key", "foreign page", "content type"])
+@pytest.mark.parametrize(
+    "framing", [{"CONTENT_LENGTH": "10000000"}, {"HTTP_TRANSFER_ENCODING": "chunked"}], ids=["length", "chunks"]
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"HTTP_ORIGIN": "null", "HTTP_AUTHORIZATION": f"Bearer {KEY}"},
+        {"HTTP_ORIGIN": PAGE, "CONTENT_TYPE": "text/plain"},
+    ],
+    ids=["no key", "foreign page", "content type"],
+)
 def test_the_body_of_a_refused_request_is_left_alone(app: Any, fields: dict[str, str], framing: dict[str, str]) -> None:
-    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": CHAT, "wsgi.input": Unread(), "wsgi.input_terminated": True,
-               **framing, **fields}
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": CHAT,
+        "wsgi.input": Unread(),
+        "wsgi.input_terminated": True,
+        **framing,
+        **fields,
+    }
     answered: list[str] = []
     assert app.refuses(dict(environ))
     b"".join(app(environ, lambda status, headers: answered.append(status)))
@@ -141,8 +188,9 @@ def test_an_admitted_request_is_not_refused_by_its_head(app: Any) -> None:
     known = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "2"}
     assert not app.refuses({**known, "HTTP_AUTHORIZATION": f"Bearer {KEY}", "HTTP_ORIGIN": PAGE})
     assert app.refuses({**known, "HTTP_ORIGIN": PAGE})
-    assert not app.refuses({"REQUEST_METHOD": "OPTIONS", "HTTP_ORIGIN": PAGE,
-                            "HTTP_ACCESS_CONTROL_REQUEST_METHOD": "POST"})
+    assert not app.refuses(
+        {"REQUEST_METHOD": "OPTIONS", "HTTP_ORIGIN": PAGE, "HTTP_ACCESS_CONTROL_REQUEST_METHOD": "POST"}
+    )
 
 
 def test_a_refused_retry_displaces_nobody(app: Any) -> None:
@@ -168,10 +216,15 @@ def test_a_key_of_one_user(app: Any, path: str) -> None:
     assert isinstance(json.loads(refused.get_data())["error"], str) == path.startswith("/api/")
 
 
-@pytest.mark.parametrize(("path", "names"), [
-    ("/v1/models", lambda body: [entry["id"] for entry in body["data"]]),
-    ("/api/tags", lambda body: [entry["name"] for entry in body["models"]]),
-    ("/api/ps", lambda body: [entry["name"] for entry in body["models"]])], ids=["openai", "tags", "ps"])
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/v1/models", lambda body: [entry["id"] for entry in body["data"]]),
+        ("/api/tags", lambda body: [entry["name"] for entry in body["models"]]),
+        ("/api/ps", lambda body: [entry["name"] for entry in body["models"]]),
+    ],
+    ids=["openai", "tags", "ps"],
+)
 def test_a_key_of_one_user_lists_the_models_of_that_user(app: Any, path: str, names: Any) -> None:
     assert names(json.loads(ask(app, path, "GET", KEY).get_data())) == ["ann", "bob"]
     assert names(json.loads(ask(app, path, "GET", ANN).get_data())) == ["ann"]
@@ -229,6 +282,7 @@ def test_without_a_list_nobody_is_asked(lab: ApiLab) -> None:
 
 # -- pages -------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("path", [CHAT, "/api/chat", "/nowhere"])
 @pytest.mark.parametrize("origin", ["null", "http://evil.example"])
 def test_a_foreign_page_is_refused_whatever_it_knows(app: Any, origin: str, path: str) -> None:
@@ -270,8 +324,11 @@ def test_pages_must_send_json_and_programs_need_not(app: Any, path: str) -> None
 
 # -- what every answer carries -----------------------------------------------------------------------------------------
 
-SAFETY = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-          "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
+SAFETY = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 
 @table("key", ["", KEY], ids=["refused", "let in"])
@@ -299,10 +356,17 @@ def test_two_requests_have_two_ids() -> None:
 
 # -- counts ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("path", "body"), [
-    (CHAT, {"messages": [user("")] * (MAX_MESSAGES + 1)}), ("/api/chat", {"messages": [user("")] * (MAX_MESSAGES + 1)}),
-    ("/v1/completions", {"prompt": "[Beg_User]" * (MAX_MESSAGES + 1)}),
-    ("/api/generate", {"prompt": "x", "images": ["aQ=="] * 1001})], ids=["chat", "ollama chat", "text", "images"])
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [user("")] * (MAX_MESSAGES + 1)}),
+        ("/api/chat", {"messages": [user("")] * (MAX_MESSAGES + 1)}),
+        ("/v1/completions", {"prompt": "[Beg_User]" * (MAX_MESSAGES + 1)}),
+        ("/api/generate", {"prompt": "x", "images": ["aQ=="] * 1001}),
+    ],
+    ids=["chat", "ollama chat", "text", "images"],
+)
 def test_more_than_any_conversation_has(app: Any, path: str, body: dict[str, Any]) -> None:
     response = ask(app, path, key=KEY, json={"model": "ann", **body})
     assert response.status_code == 413 and "the most that are accepted" in message(response)

@@ -1,4 +1,5 @@
 """What coding agents need, in each dialect that they speak: whole tool exchanges, liveness calls, titles, counts."""
+
 from __future__ import annotations
 
 import json
@@ -29,8 +30,7 @@ class Dialect:
 
     path: str
 
-    def body(self, system: str, users: list[str], rounds: Sequence[Round] = (), last: str = "",
-             **fields: Any) -> Item:
+    def body(self, system: str, users: list[str], rounds: Sequence[Round] = (), last: str = "", **fields: Any) -> Item:
         raise NotImplementedError
 
     def ending(self, answer: Answer) -> tuple[list[tuple[str, str]], int, int]:
@@ -39,13 +39,14 @@ class Dialect:
 
 
 class Chat(Dialect):
-    def body(self, system: str, users: list[str], rounds: Sequence[Round] = (), last: str = "",
-             **fields: Any) -> Item:
+    def body(self, system: str, users: list[str], rounds: Sequence[Round] = (), last: str = "", **fields: Any) -> Item:
         messages: list[Item] = [{"role": "system", "content": system}, *({"role": "user", "content": x} for x in users)]
         for name, call_id in rounds:
             call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
-            messages += [{"role": "assistant", "content": None, "tool_calls": [call]},
-                         {"role": "tool", "tool_call_id": call_id, "content": "done"}]
+            messages += [
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": call_id, "content": "done"},
+            ]
         messages += [{"role": "user", "content": last}] if last else []
         return {"messages": messages, "stream_options": {"include_usage": True}, **fields}
 
@@ -53,17 +54,21 @@ class Chat(Dialect):
         deltas = [event["choices"][0]["delta"] for event in answer.events if event != "[DONE]" and event["choices"]]
         calls = [call for delta in deltas for call in delta.get("tool_calls") or ()]
         usage = next(event["usage"] for event in answer.events if event != "[DONE]" and not event["choices"])
-        return ([(call["function"]["name"], call["id"]) for call in calls], usage["prompt_tokens"],
-                usage["completion_tokens"])
+        return (
+            [(call["function"]["name"], call["id"]) for call in calls],
+            usage["prompt_tokens"],
+            usage["completion_tokens"],
+        )
 
 
 class Responses(Dialect):
-    def body(self, system: str, users: list[str], rounds: Sequence[Round] = (), last: str = "",
-             **fields: Any) -> Item:
+    def body(self, system: str, users: list[str], rounds: Sequence[Round] = (), last: str = "", **fields: Any) -> Item:
         items: list[Item] = [{"role": "user", "content": [{"type": "input_text", "text": x}]} for x in users]
         for name, call_id in rounds:
-            items += [{"type": "function_call", "call_id": call_id, "name": name, "arguments": "{}"},
-                      {"type": "function_call_output", "call_id": call_id, "output": "done"}]
+            items += [
+                {"type": "function_call", "call_id": call_id, "name": name, "arguments": "{}"},
+                {"type": "function_call_output", "call_id": call_id, "output": "done"},
+            ]
         items += [{"role": "user", "content": last}] if last else []
         if "tools" in fields:
             fields["tools"] = [{"type": "function", **tool["function"]} for tool in fields["tools"]]
@@ -76,8 +81,7 @@ class Responses(Dialect):
 
 
 class Messages(Dialect):
-    def body(self, system: str, users: list[str], rounds: Sequence[Round] = (), last: str = "",
-             **fields: Any) -> Item:
+    def body(self, system: str, users: list[str], rounds: Sequence[Round] = (), last: str = "", **fields: Any) -> Item:
         # The packages put the user's messages in a row into one turn.
         turns: list[Item] = [{"role": "user", "content": [{"type": "text", "text": text} for text in users]}]
         for name, call_id in rounds:
@@ -86,23 +90,32 @@ class Messages(Dialect):
             turns += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
         turns += [{"role": "user", "content": last}] if last else []
         if "tools" in fields:
-            fields["tools"] = [{"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]}
-                               for tool in fields["tools"]]
+            fields["tools"] = [
+                {"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]}
+                for tool in fields["tools"]
+            ]
         return {"system": system, "messages": turns, "max_tokens": 1000, **fields}
 
     def ending(self, answer: Answer) -> tuple[list[tuple[str, str]], int, int]:
         events = [json.loads(block.partition("data: ")[2]) for block in answer.data.decode().split("\n\n") if block]
-        calls = [event["content_block"] for event in events if event["type"] == "content_block_start"
-                 and event["content_block"]["type"] == "tool_use"]
+        calls = [
+            event["content_block"]
+            for event in events
+            if event["type"] == "content_block_start" and event["content_block"]["type"] == "tool_use"
+        ]
         usage = next(event["usage"] for event in events if event["type"] == "message_delta")
         return [(call["name"], call["id"]) for call in calls], usage["input_tokens"], usage["output_tokens"]
 
 
-DIALECTS = {"chat": Chat("/v1/chat/completions"), "Responses": Responses("/v1/responses"),
-            "Messages": Messages("/v1/messages")}
+DIALECTS = {
+    "chat": Chat("/v1/chat/completions"),
+    "Responses": Responses("/v1/responses"),
+    "Messages": Messages("/v1/messages"),
+}
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
-         for name in ("read", "wait")]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("read", "wait")
+]
 ROUNDS = [("read", f"call_{number}") for number in range(13)]
 
 
@@ -115,10 +128,12 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
 @every_dialect
 def test_no_result_without_its_call(lab: ApiLab, dialect: Dialect) -> None:
     windows: dict[str, Item] = {
-        "21": {"lastMessagesToSendInsteadOfPrompt": 21}, "20": {"lastMessagesToSendInsteadOfPrompt": 20},
+        "21": {"lastMessagesToSendInsteadOfPrompt": 21},
+        "20": {"lastMessagesToSendInsteadOfPrompt": 20},
         "blocks": {"lastMessagesToSendInsteadOfPrompt": 26, "messageBlockSize": 4},
         "clamped": {"lastMessagesToSendInsteadOfPrompt": 99, "clampPromptToContextWindow": True},
-        "all": {"lastMessagesToSendInsteadOfPrompt": 99}}
+        "all": {"lastMessagesToSendInsteadOfPrompt": 99},
+    }
     lab.endpoint("Main", {"maxContextTokenSize": 1100}, lab.backend.url)
     for name, window in windows.items():
         lab.default([llm(allowTools=True, systemPrompt="{chat_system_prompt}", maxResponseSizeInTokens=400, **window)])
@@ -151,9 +166,11 @@ def test_titles_are_tasks_of_the_front_end(lab: ApiLab, dialect: Dialect) -> Non
     lab.default([static("the long way")])
     lab.workflow("Small", [static("the short way")])
     for stream in (False, True):
-        for system, users, own in ((OPENCODE_SYSTEM, [OPENCODE_TITLE, '"Read the notes"'], True),
-                                   (OPENCODE_SYSTEM, ["Read the notes"], False),
-                                   ("You are terse.", [LIBRE_CHAT["title"]], True)):
+        for system, users, own in (
+            (OPENCODE_SYSTEM, [OPENCODE_TITLE, '"Read the notes"'], True),
+            (OPENCODE_SYSTEM, ["Read the notes"], False),
+            ("You are terse.", [LIBRE_CHAT["title"]], True),
+        ):
             answer = lab.post(dialect.body(system, users, stream=stream), dialect.path)
             assert answer.status == 200 and (b"short" in answer.data) is own, (stream, users)
 
@@ -169,9 +186,13 @@ def test_the_counts_of_a_stream_are_those_of_the_back_end(lab: ApiLab, dialect: 
 def test_what_a_waiting_request_says_of_itself(dialect: Dialect) -> None:
     """Its body is looked at in any dialect before the user's settings are known."""
     title = [OPENCODE_TITLE, '"Read the notes"']
-    for body, own in ((dialect.body(OPENCODE_SYSTEM, title, stream=True), True),
-                      (dialect.body("You are an agent.", title, stream=True), False),
-                      ({"input": LIBRE_CHAT["title"], "stream": True}, True),
-                      ({"input": [{"role": "developer", "content": OPENCODE_SYSTEM},
-                                  {"role": "user", "content": OPENCODE_TITLE}]}, True)):
+    for body, own in (
+        (dialect.body(OPENCODE_SYSTEM, title, stream=True), True),
+        (dialect.body("You are an agent.", title, stream=True), False),
+        ({"input": LIBRE_CHAT["title"], "stream": True}, True),
+        (
+            {"input": [{"role": "developer", "content": OPENCODE_SYSTEM}, {"role": "user", "content": OPENCODE_TITLE}]},
+            True,
+        ),
+    ):
         assert is_waiting_task({"wsgi.input": BytesIO(json.dumps(body).encode())}) is own

@@ -1,4 +1,5 @@
 """Keys, model names and the chunk of the current dialect."""
+
 from __future__ import annotations
 
 import json
@@ -36,10 +37,23 @@ def two_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "USERS", ["ann", "bob"])
 
 
-@pytest.mark.parametrize(("header", "key"), [
-    ("Bearer k", "k"), ("Bearer   k  ", "k"), ("Bearer a b", "a b"), ("Bearer ", None), ("Bearer    ", None),
-    ("bearer k", None), ("BEARER k", None), ("Basic x", None), ("Bearerk", None), ("", None), (None, None),
-    ("Bearer\tk", None)])
+@pytest.mark.parametrize(
+    ("header", "key"),
+    [
+        ("Bearer k", "k"),
+        ("Bearer   k  ", "k"),
+        ("Bearer a b", "a b"),
+        ("Bearer ", None),
+        ("Bearer    ", None),
+        ("bearer k", None),
+        ("BEARER k", None),
+        ("Basic x", None),
+        ("Bearerk", None),
+        ("", None),
+        (None, None),
+        ("Bearer\tk", None),
+    ],
+)
 def test_api_key(header: str | None, key: str | None) -> None:
     assert api_key_in(header) == key
 
@@ -51,22 +65,60 @@ def test_api_key_of_the_current_request(headers: dict[str, str], key: str | None
     assert api_helpers.extract_api_key() is None
 
 
-@table(("model", "workflow"), [
-    ("fast", "fast"), ("fast:latest", "fast"), ("bob:fast", "fast"), ("bob:fast:latest", "fast"), (":fast", "fast"),
-    ("single", "single"), ("a b", "a b"), ("fast:latest:latest", None), ("gpt-4", None), ("", None), (None, None),
-    ("bob:../fast", None), ("../fast", None), ("bob:", None), (":", None), ("bob:x:fast", None), ("bob:.", None),
-    ("FAST", None), ("_shared", None), ("fast/", None), ("fast\x00", None), ("latest", None), (":latest", None),
-    ("x" * 5000, None)])
+@table(
+    ("model", "workflow"),
+    [
+        ("fast", "fast"),
+        ("fast:latest", "fast"),
+        ("bob:fast", "fast"),
+        ("bob:fast:latest", "fast"),
+        (":fast", "fast"),
+        ("single", "single"),
+        ("a b", "a b"),
+        ("fast:latest:latest", None),
+        ("gpt-4", None),
+        ("", None),
+        (None, None),
+        ("bob:../fast", None),
+        ("../fast", None),
+        ("bob:", None),
+        (":", None),
+        ("bob:x:fast", None),
+        ("bob:.", None),
+        ("FAST", None),
+        ("_shared", None),
+        ("fast/", None),
+        ("fast\x00", None),
+        ("latest", None),
+        (":latest", None),
+        ("x" * 5000, None),
+    ],
+)
 def test_model_of_a_single_user(model: Any, workflow: str | None) -> None:
     assert api_helpers.parse_model_field(model) == (None, workflow)
 
 
-@table(("model", "result"), [
-    ("ann", ("ann", None)), ("ann:latest", ("ann", None)), ("ann:greet", ("ann", "greet")),
-    ("ann:greet:latest", ("ann", "greet")), ("ann:fast", ("ann", None)), ("bob:fast", ("bob", "fast")),
-    ("bob:greet", ("bob", None)), ("bob:nope", ("bob", None)), ("bob:", ("bob", None)), ("bob:../fast", ("bob", None)),
-    ("fast", (None, None)), ("Ann", (None, None)), ("Ann:greet", (None, None)), ("carol:fast", (None, None)),
-    ("", (None, None)), (None, (None, None))])
+@table(
+    ("model", "result"),
+    [
+        ("ann", ("ann", None)),
+        ("ann:latest", ("ann", None)),
+        ("ann:greet", ("ann", "greet")),
+        ("ann:greet:latest", ("ann", "greet")),
+        ("ann:fast", ("ann", None)),
+        ("bob:fast", ("bob", "fast")),
+        ("bob:greet", ("bob", None)),
+        ("bob:nope", ("bob", None)),
+        ("bob:", ("bob", None)),
+        ("bob:../fast", ("bob", None)),
+        ("fast", (None, None)),
+        ("Ann", (None, None)),
+        ("Ann:greet", (None, None)),
+        ("carol:fast", (None, None)),
+        ("", (None, None)),
+        (None, (None, None)),
+    ],
+)
 @pytest.mark.usefixtures("two_users")
 def test_model_of_two_users(model: Any, result: tuple[str | None, str | None]) -> None:
     assert api_helpers.parse_model_field(model) == result
@@ -109,10 +161,19 @@ def asked_by(**fields: Any) -> RequestContextOfFlask:
 
 
 @pytest.mark.usefixtures("two_users")
-@pytest.mark.parametrize(("fields", "told"), [
-    ({}, True), ({"HTTP_HOST": "localhost:5000"}, True), ({"HTTP_HOST": "llm.example.com"}, False),
-    ({"HTTP_HOST": ""}, False), ({"HTTP_X_FORWARDED_FOR": "127.0.0.1"}, False), ({"HTTP_FORWARDED": "for=_x"}, False),
-    ({"HTTP_VIA": "1.1 Caddy"}, False), ({"HTTP_X_REAL_IP": "127.0.0.1"}, False)])
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, True),
+        ({"HTTP_HOST": "localhost:5000"}, True),
+        ({"HTTP_HOST": "llm.example.com"}, False),
+        ({"HTTP_HOST": ""}, False),
+        ({"HTTP_X_FORWARDED_FOR": "127.0.0.1"}, False),
+        ({"HTTP_FORWARDED": "for=_x"}, False),
+        ({"HTTP_VIA": "1.1 Caddy"}, False),
+        ({"HTTP_X_REAL_IP": "127.0.0.1"}, False),
+    ],
+)
 def test_what_a_proxy_passes_on_is_not_local(fields: dict[str, str], told: bool) -> None:
     with asked_by(**fields), pytest.raises(ClientError) as caught:
         api_helpers.require_identified_user("127.0.0.1")
@@ -122,8 +183,10 @@ def test_what_a_proxy_passes_on_is_not_local(fields: dict[str, str], told: bool)
 @pytest.mark.usefixtures("two_users")
 @pytest.mark.parametrize("peer", ["192.168.1.7", "::ffff:192.168.1.7", "", "127.0.0.1, 192.168.1.7"])
 def test_a_client_elsewhere_cannot_claim_to_be_local(peer: str) -> None:
-    with asked_by(HTTP_X_FORWARDED_FOR="127.0.0.1", HTTP_FORWARDED="for=127.0.0.1"), \
-            pytest.raises(ClientError) as caught:
+    with (
+        asked_by(HTTP_X_FORWARDED_FOR="127.0.0.1", HTTP_FORWARDED="for=127.0.0.1"),
+        pytest.raises(ClientError) as caught,
+    ):
         api_helpers.require_identified_user(peer)
     assert "ann" not in str(caught.value)
 
@@ -152,8 +215,10 @@ def test_a_key_for_one_user_says_who_is_meant(model: str | None) -> None:
 
 
 @pytest.mark.usefixtures("two_users")
-@pytest.mark.parametrize(("permitted", "model"), [
-    (frozenset({"ann", "bob"}), None), (None, None), (frozenset({"gone"}), None), (frozenset({"bob"}), "greet")])
+@pytest.mark.parametrize(
+    ("permitted", "model"),
+    [(frozenset({"ann", "bob"}), None), (None, None), (frozenset({"gone"}), None), (frozenset({"bob"}), "greet")],
+)
 def test_nobody_is_guessed(permitted: frozenset[str] | None, model: str | None) -> None:
     with asked_by(**{PERMITTED_USERS_KEY: permitted}):
         api_helpers.set_request_context_from_model(model)
@@ -183,10 +248,16 @@ def test_a_key_for_a_user_who_is_not_served_any_more(monkeypatch: pytest.MonkeyP
         assert caught.value.status == 403
 
 
-@pytest.mark.parametrize(("messages", "refused"), [
-    ([{}] * api_helpers.MAX_MESSAGES, ""), ([{}] * (api_helpers.MAX_MESSAGES + 1), "100001 messages; 100000"),
-    ([{"images": ["x"] * 500}] * 2, ""), ([{"images": ["x"] * 500}] * 2 + [{"images": ["x"]}], "1001 images; 1000")],
-    ids=["messages", "too many messages", "images", "too many images"])
+@pytest.mark.parametrize(
+    ("messages", "refused"),
+    [
+        ([{}] * api_helpers.MAX_MESSAGES, ""),
+        ([{}] * (api_helpers.MAX_MESSAGES + 1), "100001 messages; 100000"),
+        ([{"images": ["x"] * 500}] * 2, ""),
+        ([{"images": ["x"] * 500}] * 2 + [{"images": ["x"]}], "1001 images; 1000"),
+    ],
+    ids=["messages", "too many messages", "images", "too many images"],
+)
 def test_counts(messages: list[dict[str, Any]], refused: str) -> None:
     if not refused:
         api_helpers.check_counts(messages)
@@ -239,17 +310,34 @@ def test_sse_format() -> None:
     assert api_helpers.sse_format("{}", "ollamaapichat") == "{}\n"
 
 
-@pytest.mark.parametrize(("sent", "key"), [
-    ("k", "k"), ("  a b ", "a b"), ("x" * 128, "x" * 128), ("x" * 129, None), ("", None), ("  ", None), (None, None),
-    ("a:b", "a:b")])
+@pytest.mark.parametrize(
+    ("sent", "key"),
+    [
+        ("k", "k"),
+        ("  a b ", "a b"),
+        ("x" * 128, "x" * 128),
+        ("x" * 129, None),
+        ("", None),
+        ("  ", None),
+        (None, None),
+        ("a:b", "a:b"),
+    ],
+)
 def test_idempotency_key(sent: str | None, key: str | None) -> None:
     environ = {} if sent is None else {"HTTP_X_IDEMPOTENCY_KEY": sent}
     assert idempotency_key_in(environ) == (key and f"anon:{key}")
 
 
-@pytest.mark.parametrize(("authorization", "scope"), [
-    ("Bearer secret", "2bb80d537b1da3e3"), ("Bearer  secret ", "2bb80d537b1da3e3"), ("Bearer ", "anon"),
-    ("bearer secret", "anon"), ("Basic secret", "anon")])
+@pytest.mark.parametrize(
+    ("authorization", "scope"),
+    [
+        ("Bearer secret", "2bb80d537b1da3e3"),
+        ("Bearer  secret ", "2bb80d537b1da3e3"),
+        ("Bearer ", "anon"),
+        ("bearer secret", "anon"),
+        ("Basic secret", "anon"),
+    ],
+)
 def test_idempotency_keys_are_kept_apart_by_the_bearer_key(authorization: str, scope: str) -> None:
     environ = {"HTTP_X_IDEMPOTENCY_KEY": "k", "HTTP_AUTHORIZATION": authorization}
     assert idempotency_key_in(environ) == f"{scope}:k"

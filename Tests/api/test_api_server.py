@@ -1,4 +1,5 @@
 """The application: discovery of handlers, unknown routes, wrong methods."""
+
 from __future__ import annotations
 
 import sys
@@ -37,7 +38,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
 @pytest.mark.parametrize("path", ["/nope", "/%0Anope", "/static/x.js", "/v1", "/v1/chat", "/v2/models"])
 def test_unknown_path(lab: ApiLab, path: str, caplog: pytest.LogCaptureFixture) -> None:
     answer = lab.get(path)
-    record, = (record for record in caplog.records if " refused: " in record.getMessage())
+    (record,) = (record for record in caplog.records if " refused: " in record.getMessage())
     assert "404 Not Found: GET /" in record.getMessage() and "\n" not in record.getMessage()
     message = openai_message(answer.json, 404)
     assert "with /v1 behind it" in message and "\n" not in message
@@ -67,8 +68,19 @@ def test_wrong_method(lab: ApiLab, method: str, path: str) -> None:
         assert ("POST" if path == CHAT else "GET") in response.headers["Allow"]
 
 
-@table("path", ["/v1/audio/speech", "/batches", "/api/pull", "/v1/messages/batches", "/v1/v1/messages/batches/",
-                "/messages/x", "/v1/responses/compact/x", "/v1/conversations"])
+@table(
+    "path",
+    [
+        "/v1/audio/speech",
+        "/batches",
+        "/api/pull",
+        "/v1/messages/batches",
+        "/v1/v1/messages/batches/",
+        "/messages/x",
+        "/v1/responses/compact/x",
+        "/v1/conversations",
+    ],
+)
 def test_services_of_other_servers_are_no_matter_of_the_base_url(lab: ApiLab, path: str) -> None:
     answer = lab.post({"model": "m", "input": "x"}, path)
     message = message_at(path, answer.json, 404)
@@ -89,7 +101,7 @@ def test_discovery() -> None:
     assert len(set(names)) == len(names)
 
 
-EXTRA = '''
+EXTRA = """
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
 
 
@@ -103,11 +115,12 @@ class ExtraHandler(BaseApiHandler):
 
 class Unfinished(BaseApiHandler):
     pass
-'''
+"""
 
 
-def test_new_handlers_are_found_and_broken_ones_skipped(lab: ApiLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                        caplog: pytest.LogCaptureFixture) -> None:
+def test_new_handlers_are_found_and_broken_ones_skipped(
+    lab: ApiLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "handlers"
     folder.mkdir()
     (folder / "extra.py").write_text(EXTRA, encoding="utf-8")
@@ -126,6 +139,7 @@ def test_new_handlers_are_found_and_broken_ones_skipped(lab: ApiLab, tmp_path: P
 
 def test_a_request_has_the_same_api_type_at_the_gate_and_in_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table of paths and the handlers' routes are written apart."""
+
     def serve(self: BaseApiHandler, api_type: str, *rest: object, **options: object) -> str:
         return api_type
 
@@ -157,7 +171,8 @@ class Colliding(BaseApiHandler):
 
 
 def test_a_handler_needs_nothing_but_routes_and_shares_its_name_with_others(
-        lab: ApiLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    lab: ApiLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     sources = {"pair_one": PAIR.format("one"), "pair_two": PAIR.format("two"), "colliding": COLLIDING}
     for name, source in sources.items():
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
@@ -180,8 +195,9 @@ def test_a_given_application_is_used() -> None:
     assert CHAT in [rule.rule for rule in flask.url_map.iter_rules()]
 
 
-@pytest.mark.parametrize(("error", "status"), [(RuntimeError("internal words"), 500), (BadRequest(), 400),
-                                               (RequestEntityTooLarge(), 413)])
+@pytest.mark.parametrize(
+    ("error", "status"), [(RuntimeError("internal words"), 500), (BadRequest(), 400), (RequestEntityTooLarge(), 413)]
+)
 @pytest.mark.parametrize("path", ["/broken", "/api/broken"])
 def test_an_unforeseen_error_is_json_without_details(lab: ApiLab, path: str, error: Exception, status: int) -> None:
     def view() -> str:
@@ -195,10 +211,22 @@ def test_an_unforeseen_error_is_json_without_details(lab: ApiLab, path: str, err
     assert message_at(path, response.get_json(), status)
 
 
-ROUTES = {"/v1/chat/completions": "POST", "/chat/completions": "POST", "/v1/completions": "POST",
-          "/completions": "POST", "/v1/models": "GET", "/models": "GET", "/v1/models/tester": "GET",
-          "/models/tester": "GET", "/api/chat": "POST", "/api/generate": "POST", "/api/tags": "GET",
-          "/api/version": "GET", "/api/ps": "GET", "/api/show": "POST"}
+ROUTES = {
+    "/v1/chat/completions": "POST",
+    "/chat/completions": "POST",
+    "/v1/completions": "POST",
+    "/completions": "POST",
+    "/v1/models": "GET",
+    "/models": "GET",
+    "/v1/models/tester": "GET",
+    "/models/tester": "GET",
+    "/api/chat": "POST",
+    "/api/generate": "POST",
+    "/api/tags": "GET",
+    "/api/version": "GET",
+    "/api/ps": "GET",
+    "/api/show": "POST",
+}
 
 
 @table(("path", "method"), ROUTES.items())

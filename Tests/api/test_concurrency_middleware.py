@@ -1,4 +1,5 @@
 """The concurrency gate, driven as a WSGI server would."""
+
 from __future__ import annotations
 
 import json
@@ -65,8 +66,9 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 
 class Gate:
-    def __init__(self, app: Any, slots: int = 1, timeout: float = 5.0, max_waiting: int | None = None,
-                 kind: Any = FairSemaphore) -> None:
+    def __init__(
+        self, app: Any, slots: int = 1, timeout: float = 5.0, max_waiting: int | None = None, kind: Any = FairSemaphore
+    ) -> None:
         self.semaphore = kind(slots)
         self.middleware = ConcurrencyLimitMiddleware(app, self.semaphore, timeout, max_waiting)
 
@@ -281,6 +283,7 @@ def test_slots_under_load(kind: Any) -> None:
 
 
 # -- the queue ---------------------------------------------------------------------------------------------------------
+
 
 def queued(gate: Gate, number: int, **environ: Any) -> Waiter:
     """A request in the queue, the ``number``th there."""

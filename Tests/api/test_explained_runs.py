@@ -3,6 +3,7 @@
 The servers and tools of these runs are really slow. What is slow takes a second; on a machine so loaded that something
 else takes longer, it takes more.
 """
+
 from __future__ import annotations
 
 import json
@@ -49,17 +50,38 @@ def slow_gate(lab: RecordLab, slow: float) -> None:
 def slow_load(lab: RecordLab, slow: float) -> None:
     lab.write("ApiTypes/Ollama", {"type": "ollamaApiChat", "streamPropertyName": "stream", "presetType": "x"})
     lab.endpoint("Main", {"apiTypeConfigFileName": "Ollama"}, lab.backend.url)
-    lab.backend.script(Reply(header_delay=slow, body={
-        "model": "m", "message": {"role": "assistant", "content": "x"}, "done": True, "done_reason": "stop",
-        "load_duration": int(0.9 * slow * NANOSECONDS), "prompt_eval_count": 40, "prompt_eval_duration": 10_000_000,
-        "eval_count": 2, "eval_duration": 20_000_000}))
+    lab.backend.script(
+        Reply(
+            header_delay=slow,
+            body={
+                "model": "m",
+                "message": {"role": "assistant", "content": "x"},
+                "done": True,
+                "done_reason": "stop",
+                "load_duration": int(0.9 * slow * NANOSECONDS),
+                "prompt_eval_count": 40,
+                "prompt_eval_duration": 10_000_000,
+                "eval_count": 2,
+                "eval_duration": 20_000_000,
+            },
+        )
+    )
     lab.ask()
 
 
 def long_prompt(lab: RecordLab, slow: float) -> None:
     timings = {"cache_n": 412, "prompt_n": 3900, "prompt_ms": 950.0 * slow, "predicted_n": 2, "predicted_ms": 10.0}
-    lab.backend.script(sse_reply([chat_chunk({"role": "assistant", "content": ""}), chat_chunk({"content": "x"}),
-                                  chat_chunk({}, "stop", timings=timings), "[DONE]"], delays=[slow, 0, 0]))
+    lab.backend.script(
+        sse_reply(
+            [
+                chat_chunk({"role": "assistant", "content": ""}),
+                chat_chunk({"content": "x"}),
+                chat_chunk({}, "stop", timings=timings),
+                "[DONE]",
+            ],
+            delays=[slow, 0, 0],
+        )
+    )
     lab.ask(stream=True)
 
 
@@ -90,13 +112,20 @@ def wait_before_the_next_attempt(lab: RecordLab, slow: float) -> None:
     lab.ask()
 
 
-@pytest.mark.parametrize(("make", "kind", "words"), [
-    (slow_gate, "gate", "waiting for a slot at the gate"), (slow_load, "load", "Main loaded its model"),
-    (long_prompt, "prompt", "Main read 4,312 prompt tokens (412 reused)"),
-    (long_prompt_that_nobody_reported, "prompt", "Main read the prompt"), (slow_writing, "write", "Main wrote ≈10"),
-    (slow_tool, "tool", "in node 1 'Look it up'"), (failed_attempt, "retry", "failed attempt at Main"),
-    (wait_before_the_next_attempt, "pause", "waiting to try Main again")],
-    ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (slow_gate, "gate", "waiting for a slot at the gate"),
+        (slow_load, "load", "Main loaded its model"),
+        (long_prompt, "prompt", "Main read 4,312 prompt tokens (412 reused)"),
+        (long_prompt_that_nobody_reported, "prompt", "Main read the prompt"),
+        (slow_writing, "write", "Main wrote ≈10"),
+        (slow_tool, "tool", "in node 1 'Look it up'"),
+        (failed_attempt, "retry", "failed attempt at Main"),
+        (wait_before_the_next_attempt, "pause", "waiting to try Main again"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
 def test_the_explanation_names_what_was_slow(lab: RecordLab, make: Any, kind: str, words: str) -> None:
     lab.backend.responder = None
     for slow in (SLOW, SLOWER):
@@ -128,15 +157,19 @@ def test_a_running_run_says_where_its_time_goes_so_far(lab: RecordLab) -> None:
 
 
 def test_a_planted_change_is_named_with_message_and_character(lab: RecordLab) -> None:
-    turns = [{"role": "system", "content": f"Today is Monday. {'Be brief. ' * 50}"},
-             {"role": "user", "content": "Hello"},
-             {"role": "assistant", "content": "Hi"}, {"role": "user", "content": "Next"}]
+    turns = [
+        {"role": "system", "content": f"Today is Monday. {'Be brief. ' * 50}"},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": "Next"},
+    ]
     lab.default([llm("", systemPrompt="{chat_system_prompt}", title="Answer")])
     lab.ask(messages=turns[:2])
     changed = [{"role": "system", "content": turns[0]["content"].replace("Monday", "Tuesday")}, *turns[1:]]
     timings = {"cache_n": 0, "prompt_n": 500, "prompt_ms": 900.0, "predicted_n": 1, "predicted_ms": 1.0}
     lab.backend.responder = lambda request: sse_reply(
-        [chat_chunk({"content": "x"}), chat_chunk({}, "stop", timings=timings), "[DONE]"], header_delay=SLOW)
+        [chat_chunk({"content": "x"}), chat_chunk({}, "stop", timings=timings), "[DONE]"], header_delay=SLOW
+    )
     lab.ask(messages=changed, stream=True)
     shown = lab.shown()
     [call] = [row[0] for row in shown["spans"] if row[2] == "llm"]
@@ -144,7 +177,7 @@ def test_a_planted_change_is_named_with_message_and_character(lab: RecordLab) ->
     sent = json.loads(lab.backend.requests[-1].body)["messages"][0]["content"]
     assert sent.count("Today is ") == 1
     assert (found["same"], found["message"], found["role"]) == (sent.index("Tuesday"), 1, "system")
-    assert 'Today is Monday' in found["text"] and 'Today is Tuesday' in found["text"]
+    assert "Today is Monday" in found["text"] and "Today is Tuesday" in found["text"]
     assert (found["reused"], found["of"]) == (0, 500)
     # The largest part of the time was reading it again, and the sentence says why that was necessary.
     assert "Main could not use what it had read before: " in shown["explanation"]["text"]

@@ -1,4 +1,5 @@
 """What reaches the log of a redacted request, whoever writes it."""
+
 from __future__ import annotations
 
 import io
@@ -61,14 +62,21 @@ def raised() -> Exception:
         return error
 
 
-@pytest.mark.parametrize(("error", "told"), [
-    (ValueError(SAID), "ValueError"), (OSError(2, "No such file", SAID), "No such file"),
-    (BackendStatusError(SAID, endpoint="E", status=400), "Endpoint 'E': BackendStatusError, status 400."),
-    (BackendStatusError(SAID, status=400), "BackendStatusError, status 400."),
-    (BackendConnectionError("refused", endpoint="E"), "refused"), (ConfigNotFoundError("no endpoint 'E'"), "'E'"),
-    (private(ConfigNotFoundError(SAID)), "ConfigNotFoundError, whose text"),
-    (CannotOpenDatabaseError("disk I/O error"), "disk I/O error"),
-    (ConditionSyntaxError("a value is missing"), "a value is missing")], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError(SAID), "ValueError"),
+        (OSError(2, "No such file", SAID), "No such file"),
+        (BackendStatusError(SAID, endpoint="E", status=400), "Endpoint 'E': BackendStatusError, status 400."),
+        (BackendStatusError(SAID, status=400), "BackendStatusError, status 400."),
+        (BackendConnectionError("refused", endpoint="E"), "refused"),
+        (ConfigNotFoundError("no endpoint 'E'"), "'E'"),
+        (private(ConfigNotFoundError(SAID)), "ConfigNotFoundError, whose text"),
+        (CannotOpenDatabaseError("disk I/O error"), "disk I/O error"),
+        (ConditionSyntaxError("a value is missing"), "a value is missing"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
 @pytest.mark.parametrize("redact", [False, True])
 def test_errors_as_arguments(log: io.StringIO, error: Exception, told: str, redact: bool) -> None:
     with request_scope(RequestContext(redact=redact)):
@@ -94,11 +102,12 @@ def test_foreign_loggers_say_nothing(log: io.StringIO, name: str) -> None:
     assert log.getvalue() == ("WARNING [Redacted]\n" if name == FOREIGN else "WARNING It says: words\n")
 
 
-@pytest.mark.parametrize(("flags", "told"), [
-    ({}, "words"), ({"redactLogOutput": True}, "[Redacted]"), ({"encryptUsingApiKey": True}, "[Redacted]")],
-    ids=["none", "redact", "encrypt"])
-def test_threads_of_libraries_without_a_request(log: io.StringIO, lab: Lab, flags: dict[str, bool],
-                                                told: str) -> None:
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [({}, "words"), ({"redactLogOutput": True}, "[Redacted]"), ({"encryptUsingApiKey": True}, "[Redacted]")],
+    ids=["none", "redact", "encrypt"],
+)
+def test_threads_of_libraries_without_a_request(log: io.StringIO, lab: Lab, flags: dict[str, bool], told: str) -> None:
     lab.user(**flags)
     logging.getLogger(FOREIGN).debug("%s", "words")
     logging.getLogger(OWN).debug("%s", "own")
@@ -118,8 +127,9 @@ def test_users_that_cannot_be_read_want_privacy(log: io.StringIO, lab: Lab, monk
     assert log.getvalue() == "DEBUG [Redacted]\n"
 
 
-def test_a_library_that_speaks_while_configuration_is_read(log: io.StringIO, lab: Lab,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_speaks_while_configuration_is_read(
+    log: io.StringIO, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The garbage collector may end a library's object, which says so, at any moment and on any thread."""
     lab.user()
     words = iter(["once"])

@@ -1,4 +1,5 @@
 """What is recorded of the requests to LLM servers, and of all other work of nodes."""
+
 from __future__ import annotations
 
 import json
@@ -27,8 +28,13 @@ from Tests.workflows.engine_lab import llm, reply_to, static, user
 
 SHIPPED = Path(__file__).parents[2] / "Public" / "Configs" / "ApiTypes"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk" + "A" * 400
-USAGE = ("usage.input_tokens", "usage.output_tokens", "usage.cache_read.input_tokens",
-         "usage.cache_creation.input_tokens", "usage.reasoning.output_tokens")
+USAGE = (
+    "usage.input_tokens",
+    "usage.output_tokens",
+    "usage.cache_read.input_tokens",
+    "usage.cache_creation.input_tokens",
+    "usage.reasoning.output_tokens",
+)
 TIMES = ("backend.load_ms", "backend.prompt_ms", "backend.generate_ms")
 
 
@@ -47,11 +53,15 @@ def speak(lab: RecordLab, api_type: str, **changes: Any) -> None:
     dialect = DIALECTS[api_type]
     lab.write(f"ApiTypes/{dialect.name}", json.loads((SHIPPED / f"{dialect.name}.json").read_text("utf-8")))
     lab.write("Presets/lab/warm", {"temperature": 0.5, "seed": 7})
-    lab.endpoint("Main", {"apiTypeConfigFileName": dialect.name, "maxContextTokenSize": 8000,
-                          "promptTemplate": "chatml", **changes}, lab.backend.url)
+    lab.endpoint(
+        "Main",
+        {"apiTypeConfigFileName": dialect.name, "maxContextTokenSize": 8000, "promptTemplate": "chatml", **changes},
+        lab.backend.url,
+    )
 
 
 # -- what was sent and what came back --------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api_type", DIALECTS)
@@ -59,9 +69,11 @@ def test_the_payload_is_what_the_server_received(lab: RecordLab, api_type: str, 
     dialect = DIALECTS[api_type]
     speak(lab, api_type)
     takes_tools = api_type in ("openAIChatCompletion", "ollamaApiChat", "claudeMessages")
-    answer = Answer(reasoning=() if "ompletion" in api_type and not takes_tools else ("Let me ", "think"),
-                    calls=[Call("Find", {"what": "x"})] if takes_tools else (),
-                    finish="tool_calls" if takes_tools else "stop")
+    answer = Answer(
+        reasoning=() if "ompletion" in api_type and not takes_tools else ("Let me ", "think"),
+        calls=[Call("Find", {"what": "x"})] if takes_tools else (),
+        finish="tool_calls" if takes_tools else "stop",
+    )
     lab.backend.responder = lambda request: dialect.reply(answer, stream)
     tools = [{"type": "function", "function": {"name": "Find", "parameters": {"type": "object"}}}]
     lab.ask('Größe {of} "x" \ud83d\ude00 [1]', stream=stream, **({"tools": tools} if takes_tools else {}))
@@ -76,14 +88,14 @@ def test_the_payload_is_what_the_server_received(lab: RecordLab, api_type: str, 
         assert call.texts["reasoning"] == "Let me think"
     assert attempt.attributes["http.status"] == 200 and attempt.attributes["server.address"] == "127.0.0.1"
     assert attempt.attributes["url.full"] == lab.backend.url + lab.backend.requests[0].path
-    assert attempt.attributes["operation.name"] == (
-        "chat" if takes_tools else "text_completion")
+    assert attempt.attributes["operation.name"] == ("chat" if takes_tools else "text_completion")
 
 
 def test_the_runs_of_a_long_conversation_keep_each_message_once(lab: RecordLab) -> None:
     speak(lab, "openAIChatCompletion")
-    said = [{"role": ("user", "assistant")[turn % 2], "content": f"message {turn}"}
-            for turn in range(2 * LEAST_MESSAGES)]
+    said = [
+        {"role": ("user", "assistant")[turn % 2], "content": f"message {turn}"} for turn in range(2 * LEAST_MESSAGES)
+    ]
     for turns in (len(said) - 2, len(said)):
         lab.ask(messages=said[:turns])
     lab.run()
@@ -94,20 +106,25 @@ def test_the_runs_of_a_long_conversation_keep_each_message_once(lab: RecordLab) 
         [payload] = [span.texts["payload"] for span in named(run, "attempt")]
         kept += [sent, payload]
         assert kept[-2]["messages"] == said[:turns] and payload == request.json
-    assert len({id(message) for texts in kept for message in texts["messages"]
-                if message["content"] == "message 5"}) == 1
+    assert (
+        len({id(message) for texts in kept for message in texts["messages"] if message["content"] == "message 5"}) == 1
+    )
 
 
-
-@pytest.mark.parametrize(("api_type", "stream", "usage", "times"), [
-    ("openAIChatCompletion", False, (11, 7, None, None, None), (None, None, None)),
-    ("openAIV1Completion", True, (11, 7, None, None, None), (None, None, None)),
-    ("ollamaApiChat", True, (11, 7, None, None, None), (1.0, 1.0, 2.0)),
-    ("ollamaApiGenerate", False, (11, 7, None, None, None), (1.0, 1.0, 2.0)),
-    ("koboldCppGenerate", True, (None, None, None, None, None), (None, None, None)),
-    ("claudeMessages", True, (11, 7, None, None, None), (None, None, None))])
+@pytest.mark.parametrize(
+    ("api_type", "stream", "usage", "times"),
+    [
+        ("openAIChatCompletion", False, (11, 7, None, None, None), (None, None, None)),
+        ("openAIV1Completion", True, (11, 7, None, None, None), (None, None, None)),
+        ("ollamaApiChat", True, (11, 7, None, None, None), (1.0, 1.0, 2.0)),
+        ("ollamaApiGenerate", False, (11, 7, None, None, None), (1.0, 1.0, 2.0)),
+        ("koboldCppGenerate", True, (None, None, None, None, None), (None, None, None)),
+        ("claudeMessages", True, (11, 7, None, None, None), (None, None, None)),
+    ],
+)
 def test_tokens_and_times_are_those_that_were_reported(
-        lab: RecordLab, api_type: str, stream: bool, usage: tuple[object, ...], times: tuple[object, ...]) -> None:
+    lab: RecordLab, api_type: str, stream: bool, usage: tuple[object, ...], times: tuple[object, ...]
+) -> None:
     speak(lab, api_type)
     lab.backend.responder = lambda request: DIALECTS[api_type].reply(Answer(), stream)
     lab.ask(stream=stream)
@@ -120,15 +137,26 @@ def test_tokens_and_times_are_those_that_were_reported(
 
 
 def test_the_details_of_openai_and_of_claude(lab: RecordLab) -> None:
-    counted = {"prompt_tokens": 90, "completion_tokens": 12, "prompt_tokens_details": {"cached_tokens": 64},
-               "completion_tokens_details": {"reasoning_tokens": 5}}
+    counted = {
+        "prompt_tokens": 90,
+        "completion_tokens": 12,
+        "prompt_tokens_details": {"cached_tokens": 64},
+        "completion_tokens_details": {"reasoning_tokens": 5},
+    }
     lab.backend.responder = lambda request: chat_reply("x", usage=counted)  # type: ignore[arg-type]
     lab.ask()
     assert figures(named(lab.run(), "attempt")[0], USAGE) == (90, 12, 64, None, 5)
     assert lab.run().facts["usage.cache_read.input_tokens"] == 64
     speak(lab, "claudeMessages")
-    body = {**DIALECTS["claudeMessages"].whole(Answer()), "usage": {
-        "input_tokens": 10, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 30, "output_tokens": 4}}
+    body = {
+        **DIALECTS["claudeMessages"].whole(Answer()),
+        "usage": {
+            "input_tokens": 10,
+            "cache_creation_input_tokens": 20,
+            "cache_read_input_tokens": 30,
+            "output_tokens": 4,
+        },
+    }
     lab.backend.responder = lambda request: Reply(body=body)
     lab.records.ring.clear()
     lab.ask()
@@ -137,9 +165,14 @@ def test_the_details_of_openai_and_of_claude(lab: RecordLab) -> None:
 
 def test_the_times_of_llama_cpp(lab: RecordLab) -> None:
     timings = {"cache_n": 412, "prompt_n": 88, "prompt_ms": 790.5, "predicted_n": 3, "predicted_ms": 31.25}
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"content": "Hel"}), chat_chunk({"content": "lo"}), chat_chunk({}, "stop", timings=timings),
-        "[DONE]"])
+    lab.backend.responder = lambda request: sse_reply(
+        [
+            chat_chunk({"content": "Hel"}),
+            chat_chunk({"content": "lo"}),
+            chat_chunk({}, "stop", timings=timings),
+            "[DONE]",
+        ]
+    )
     lab.ask(stream=True)
     [attempt] = named(lab.run(), "attempt")
     assert figures(attempt, TIMES) == (None, 790.5, 31.25)
@@ -156,7 +189,10 @@ def test_samplers_are_attributes(lab: RecordLab) -> None:
     attributes = named(lab.run(), "attempt")[0].attributes
     assert (attributes["request.model"], attributes["response.model"]) == ("model-x", "stub-model")
     assert (attributes["request.temperature"], attributes["request.seed"], attributes["request.max_tokens"]) == (
-        0.5, 7, 99)
+        0.5,
+        7,
+        99,
+    )
     assert attributes["provider.name"] == "ollama"
 
 
@@ -179,10 +215,13 @@ def test_a_retry_and_a_backup_are_attempts(lab: RecordLab) -> None:
 
 # -- the route -------------------------------------------------------------------------------------------------------
 
+
 def test_the_route_and_its_reason(lab: RecordLab) -> None:
     lab.user(routingConfig="ways", categorizationWorkflow="Categorize", maxCategorizationAttempts=2)
-    lab.write("Routing/ways", {"CODING": {"description": "code", "workflow": "Coding"},
-                               "CHAT": {"description": "talk", "workflow": "Talk"}})
+    lab.write(
+        "Routing/ways",
+        {"CODING": {"description": "code", "workflow": "Coding"}, "CHAT": {"description": "talk", "workflow": "Talk"}},
+    )
     lab.workflow("Categorize", [llm("Which?", title="Ask")])
     lab.workflow("Coding", [static("print()")])
     lab.backend.responder = None
@@ -200,6 +239,7 @@ def test_the_route_and_its_reason(lab: RecordLab) -> None:
 
 # -- other work ------------------------------------------------------------------------------------------------------
 
+
 def test_a_script_is_a_tool(lab: RecordLab, tmp_path: Path) -> None:
     script = tmp_path / "shout.py"
     script.write_text("def Invoke(text, mark='!'):\n    return text.upper() + mark\n", encoding="utf-8")
@@ -212,24 +252,38 @@ def test_a_script_is_a_tool(lab: RecordLab, tmp_path: Path) -> None:
 
 def test_a_web_page_is_a_tool(lab: RecordLab) -> None:
     lab.backend.responder = lambda request: chat_reply("page") if request.method == "GET" else None
-    lab.default([{"type": "WebFetch", "url": f"{lab.backend.url}/page?api_key=s3cret",
-                  "headers": {"Authorization": "Bearer s3cret"}}])
+    lab.default(
+        [
+            {
+                "type": "WebFetch",
+                "url": f"{lab.backend.url}/page?api_key=s3cret",
+                "headers": {"Authorization": "Bearer s3cret"},
+            }
+        ]
+    )
     lab.ask()
     run = lab.run()
     [tool] = named(run, "tool")
     assert (tool.attributes["tool.type"], tool.attributes["server.address"], tool.attributes["http.status"]) == (
-        "web", "127.0.0.1", 200)
+        "web",
+        "127.0.0.1",
+        200,
+    )
     assert "page" in str(tool.texts["result"]) and "s3cret" not in str(run.spans)
 
 
 def test_embeddings_have_spans_of_their_own(lab: RecordLab) -> None:
     lab.write("ApiTypes/Vectors", {"type": "openAIEmbeddings"})
     lab.endpoint("Vectors", {"apiTypeConfigFileName": "Vectors"}, lab.backend.url)
-    lab.backend.responder = lambda request: Reply(body=openai_embeddings([[1.0, 0.5]])) \
-        if "embeddings" in request.path else reply_to(request, "ok")
+    lab.backend.responder = lambda request: (
+        Reply(body=openai_embeddings([[1.0, 0.5]])) if "embeddings" in request.path else reply_to(request, "ok")
+    )
     script = lab.root / "embed.py"
-    script.write_text("from Middleware.llmapis.embedding_api import EmbeddingApiService\n"
-                      "def Invoke():\n    return str(EmbeddingApiService('Vectors').embed(['a {text}']))\n", "utf-8")
+    script.write_text(
+        "from Middleware.llmapis.embedding_api import EmbeddingApiService\n"
+        "def Invoke():\n    return str(EmbeddingApiService('Vectors').embed(['a {text}']))\n",
+        "utf-8",
+    )
     lab.default([{"type": "PythonModule", "module_path": str(script)}])
     lab.ask()
     [span] = named(lab.run(), "embedding")
@@ -253,13 +307,18 @@ def test_the_configuration_of_a_run_is_named_with_its_version(lab: RecordLab) ->
     lab.ask()
     run = lab.run()
     paths = [version["path"] for version in run.facts["config"]]
-    assert {"Workflows/tester/_DefaultWorkflow.json", "Endpoints/lab/Main.json", "ApiTypes/OpenAI.json",
-            "Users/tester.json"} <= set(paths)
+    assert {
+        "Workflows/tester/_DefaultWorkflow.json",
+        "Endpoints/lab/Main.json",
+        "ApiTypes/OpenAI.json",
+        "Users/tester.json",
+    } <= set(paths)
     hashes = {version["path"]: version["hash"] for version in run.facts["config"]}
     assert json.loads(run.config_texts[hashes["Endpoints/lab/Main.json"]])["endpoint"] == lab.backend.url
 
 
 # -- whose run it is, and limits -------------------------------------------------------------------------------------
+
 
 def test_a_conversation_is_recognised(lab: RecordLab) -> None:
     first = [user("Hello"), {"role": "assistant", "content": "Hi"}, user("Next")]
@@ -279,8 +338,10 @@ def test_a_private_run_is_marked(lab: RecordLab) -> None:
 
 
 def test_images_are_not_kept(lab: RecordLab) -> None:
-    parts = [{"type": "text", "text": "What is this?"},
-             {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]
+    parts = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
+    ]
     lab.default([llm(acceptImages=True)])
     lab.backend.responder = lambda request: chat_reply("a pixel")
     lab.ask(messages=[{"role": "user", "content": parts}])
@@ -290,10 +351,13 @@ def test_images_are_not_kept(lab: RecordLab) -> None:
 
 
 def test_the_turns_of_a_long_conversation_share_their_messages(lab: RecordLab) -> None:
-    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {
-        "url": f"data:image/png;base64,{PIXEL}"}}]}
+    picture = {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}],
+    }
     said: list[dict[str, Any]] = [
-        {"role": "assistant" if number % 2 else "user", "content": f"message {number}"} for number in range(60)]
+        {"role": "assistant" if number % 2 else "user", "content": f"message {number}"} for number in range(60)
+    ]
     said.insert(30, picture)
     lab.default([llm(acceptImages=True, lastMessagesToSendInsteadOfPrompt=1000)])
     for turn in range(3):
@@ -311,15 +375,24 @@ def test_the_turns_of_a_long_conversation_share_their_messages(lab: RecordLab) -
     assert found[0].size < found[1].size < found[2].size < found[0].size + 200
 
 
-@pytest.mark.parametrize("api_type", ["openAIChatCompletion", "ollamaApiChat", "claudeMessages", "koboldCppGenerate",
-                                      "ollamaApiGenerate"])
+@pytest.mark.parametrize(
+    "api_type", ["openAIChatCompletion", "ollamaApiChat", "claudeMessages", "koboldCppGenerate", "ollamaApiGenerate"]
+)
 def test_of_an_image_its_type_and_size_are_kept(lab: RecordLab, api_type: str) -> None:
     speak(lab, api_type)
     lab.default([llm(acceptImages=True)])
     lab.backend.responder = lambda request: DIALECTS[api_type].reply(Answer(), False)
-    lab.ask(messages=[{"role": "user", "content": [
-        {"type": "text", "text": "What is this?"},
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]}])
+    lab.ask(
+        messages=[
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What is this?"},
+                    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
+                ],
+            }
+        ]
+    )
     run = lab.run()
     payload = named(run, "attempt")[0].texts["payload"]
     sent = json.dumps(lab.backend.requests[0].json)
@@ -372,7 +445,8 @@ def test_work_on_stored_data_is_a_step(lab: RecordLab, tmp_path: Path, monkeypat
     assert [span.attributes for span in spans] == [
         {"store": "file", "action": "write", "items": 1, "messages": ["hash"]},
         {"store": "vector", "action": "write", "items": 1, "messages": ["later"]},
-        {"store": "vector", "action": "read", "found": 1}]
+        {"store": "vector", "action": "read", "found": 1},
+    ]
     assert [span.texts.get("written") for span in spans] == ["Mara hid it.", ["It rained."], None]
 
 

@@ -1,4 +1,5 @@
 """What an answer may come from besides an LLM, and what may follow it, in the dialects of Responses and Messages."""
+
 from __future__ import annotations
 
 import json
@@ -24,8 +25,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
 
 
 def ask(lab: ApiLab, path: str, stream: bool) -> Answer:
-    said: dict[str, Any] = {"input": "hi"} if path == RESPONSES else {
-        "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
+    said: dict[str, Any] = (
+        {"input": "hi"} if path == RESPONSES else {"max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
+    )
     return lab.post({**said, "stream": stream}, path)
 
 
@@ -70,7 +72,8 @@ def test_every_kind_of_responder(lab: ApiLab, tmp_path: Path, path: str, stream:
 def test_what_follows_the_answer(lab: ApiLab, path: str, stream: bool) -> None:
     """Nodes after the responder run, and one that fails changes nothing for the client."""
     lab.default([llm(returnToUser=True), llm("late {agent1Output}"), llm("fails")])
-    lab.backend.responder = lambda request: status_reply(400) if last_text(request) == "fails" else reply_to(
-        request, f"<{last_text(request)}>")
+    lab.backend.responder = lambda request: (
+        status_reply(400) if last_text(request) == "fails" else reply_to(request, f"<{last_text(request)}>")
+    )
     assert heard(ask(lab, path, stream), path, stream) == ("<hi>", "completed" if path == RESPONSES else "end_turn")
     assert settled(20) and lab.prompts == ["hi", "late <hi>", "fails"]

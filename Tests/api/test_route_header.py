@@ -15,8 +15,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
     with StubBackend() as backend:
         lab = ApiLab(tmp_path, monkeypatch, backend)
         lab.user(routingConfig="routes", categorizationWorkflow="Categorize")
-        lab.write("Routing/routes", {"REZEPTE ä\n料": {"description": "d", "workflow": "Cook"},
-                                          "OTHER": {"description": "d", "workflow": "Gone"}})
+        lab.write(
+            "Routing/routes",
+            {
+                "REZEPTE ä\n料": {"description": "d", "workflow": "Cook"},
+                "OTHER": {"description": "d", "workflow": "Gone"},
+            },
+        )
         lab.workflow("Categorize", [llm("?")])
         lab.workflow("Cook", [static("cooked")])
         yield lab

@@ -1,4 +1,5 @@
 """A ``$schema`` at the top of any configuration file is for editors and changes nothing else."""
+
 from __future__ import annotations
 
 import json
@@ -33,17 +34,29 @@ class Tree(Lab):
         super().write(name, {**self.reference, **content} if isinstance(content, dict) else content)
 
     def fill(self, url: str) -> None:
-        self.user(routingConfig="routes", categorizationWorkflow="Sort", contextCompactorSettingsFile="compactor",
-                  discussionIdMemoryFileWorkflowSettings="memory", chatPromptTemplateName="chatml")
+        self.user(
+            routingConfig="routes",
+            categorizationWorkflow="Sort",
+            contextCompactorSettingsFile="compactor",
+            discussionIdMemoryFileWorkflowSettings="memory",
+            chatPromptTemplateName="chatml",
+        )
         self.write("ApiTypes/OpenAI", LLAMA_CPP)
         self.endpoint("Main", {"appendPresetName": "Warm"}, url)
         self.preset("LlamaCppServer", "Warm", {"temperature": 0.5})
-        self.write("Routing/routes", {"CODING": {"description": "Programs", "workflow": "Code"},
-                                      "OTHER": {"description": "Rest", "workflow": "Code"}})
+        self.write(
+            "Routing/routes",
+            {
+                "CODING": {"description": "Programs", "workflow": "Code"},
+                "OTHER": {"description": "Rest", "workflow": "Code"},
+            },
+        )
         call = {"endpointName": "Main", "preset": "Warm", "prompt": "{tone}", "maxResponseSizeInTokens": 9}
         self.write("Workflows/tester/Sort", {"tone": "!", "nodes": [{**call, "systemPrompt": "{category_list}"}]})
-        self.write("Workflows/tester/Code", {"tone": "?", "nodes": [
-            {**call, "prompt": "{tone}", "structuredOutputFile": "answer"}]})
+        self.write(
+            "Workflows/tester/Code",
+            {"tone": "?", "nodes": [{**call, "prompt": "{tone}", "structuredOutputFile": "answer"}]},
+        )
         self.write("StructuredOutputs/answer", ANSWER)
         self.write("Workflows/tester/memory", {"endpointName": "Main", "chunkEstimatedTokenSize": 7})
         self.write("Workflows/tester/compactor", {"endpointName": "Main", "oldContextTokens": 7})
@@ -74,8 +87,9 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: dict[str, s
         return [request.json for request in backend.requests]
 
 
-def test_back_ends_get_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                caplog: pytest.LogCaptureFixture) -> None:
+def test_back_ends_get_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     plain = sent(tmp_path / "plain", monkeypatch, {})
     said = [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
     caplog.clear()
@@ -86,7 +100,8 @@ def test_back_ends_get_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_schema_for_answers_keeps_the_reference_to_the_draft_that_it_is_written_in(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     coding = sent(tmp_path, monkeypatch, DRAFT)[1]
     assert coding["response_format"]["json_schema"]["schema"] == {**DRAFT, **ANSWER}
     assert "$schema" not in {key for key in coding if key != "response_format"}
@@ -103,16 +118,29 @@ def test_files_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, re
     assert list(config_utils.load_routing("routes")) == ["CODING", "OTHER"]
     assert config_utils.load_workflow("Code").variables == {"tone": "?"}
     assert set(config_utils.load_prompt_template("chatml")) == {
-        f"promptTemplate{part}" for part in (
-            "SystemPrefix", "SystemSuffix", "UserPrefix", "UserSuffix", "AssistantPrefix", "AssistantSuffix",
-            "EndToken")}
-    for settings in (config_utils.get_user_config(), config_utils.get_endpoint_config("Main"),
-                     config_utils.get_api_type_config("OpenAI"), config_utils.find_preset("Warm", "LlamaCppServer")):
+        f"promptTemplate{part}"
+        for part in (
+            "SystemPrefix",
+            "SystemSuffix",
+            "UserPrefix",
+            "UserSuffix",
+            "AssistantPrefix",
+            "AssistantSuffix",
+            "EndToken",
+        )
+    }
+    for settings in (
+        config_utils.get_user_config(),
+        config_utils.get_endpoint_config("Main"),
+        config_utils.get_api_type_config("OpenAI"),
+        config_utils.find_preset("Warm", "LlamaCppServer"),
+    ):
         assert settings and "$schema" not in settings
 
 
-def test_a_script_that_opens_a_file_by_its_path_gets_what_is_written(tmp_path: Path,
-                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_opens_a_file_by_its_path_gets_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree(tmp_path, monkeypatch, DRAFT).write("chart", {"mark": "bar"})
     assert config_utils.load_config(str(tmp_path / "chart.json")) == {**DRAFT, "mark": "bar"}
     tree(tmp_path, monkeypatch, OURS).write("chart", {"mark": "bar"})

@@ -1,4 +1,5 @@
 """A warm request opens no file."""
+
 from __future__ import annotations
 
 import os
@@ -35,8 +36,10 @@ def test_a_warm_request_opens_no_file_and_lists_no_folder(lab: Lab) -> None:
         lab.user(customWorkflowOverride=True, customWorkflow="Two")
         lab.endpoint("Main", {"presetSamplers": {"temperature": 0.5}}, backend.url)
         node = {"endpointName": "Main", "systemPrompt": "Be brief. {agent1Output}", "prompt": ""}
-        lab.write("Workflows/tester/Two", [
-            {"type": "StringConcatenator", "strings": ["a", "b"]}, {**node, "returnToUser": True}])
+        lab.write(
+            "Workflows/tester/Two",
+            [{"type": "StringConcatenator", "strings": ["a", "b"]}, {**node, "returnToUser": True}],
+        )
         client = create_app().test_client()
         body = {"messages": [{"role": "user", "content": "hi"}]}
         assert client.post("/v1/chat/completions", json=body, buffered=True).status_code == 200

@@ -1,4 +1,5 @@
 """From a conversation to the workflow that answers it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -27,8 +28,10 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
 from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, llm, reply_to, static, user
 
-ROUTING = {"RECIPES": {"description": "cooking and food", "workflow": "Cook"},
-           "OTHER": {"description": "anything else", "workflow": "Chat"}}
+ROUTING = {
+    "RECIPES": {"description": "cooking and food", "workflow": "Cook"},
+    "OTHER": {"description": "anything else", "workflow": "Chat"},
+}
 
 
 @pytest.fixture
@@ -57,6 +60,7 @@ def ask(lab: EngineLab, *messages: Message, stream: bool = False, **options: Any
 
 # -- the order of choice -----------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_routing(routed: EngineLab, stream: bool) -> None:
     assert ask(routed, user("soup"), stream=stream) == "cooked"
@@ -71,9 +75,15 @@ def test_no_match_runs_the_default(routed: EngineLab, answer: str) -> None:
     assert ask(routed) == "default"
 
 
-@table(("answer", "shown"), [
-    ("", "answered ''"), ("no idea", "answered 'no idea'"), ("  a\nb ", "answered 'a b'"),
-    ("y" * 70, f"answered '{'y' * 57}...'")])
+@table(
+    ("answer", "shown"),
+    [
+        ("", "answered ''"),
+        ("no idea", "answered 'no idea'"),
+        ("  a\nb ", "answered 'a b'"),
+        ("y" * 70, f"answered '{'y' * 57}...'"),
+    ],
+)
 def test_no_match_without_a_default(routed: EngineLab, answer: str, shown: str) -> None:
     (routed.root / "Workflows" / "tester" / "_DefaultWorkflow.json").unlink()
     routed.backend.responder = lambda request: reply_to(request, answer)
@@ -82,7 +92,8 @@ def test_no_match_without_a_default(routed: EngineLab, answer: str, shown: str) 
     assert str(caught.value) == (
         f"workflow 'Categorize' {shown}, which is none of the categories of the routing 'routes' (RECIPES, OTHER), and "
         "there is no workflow '_DefaultWorkflow', which would run for every other answer. Looked for: "
-        "Workflows/tester/_DefaultWorkflow.json.")
+        "Workflows/tester/_DefaultWorkflow.json."
+    )
     # The answer may quote the conversation.
     assert log_text(caught.value, redact=True) == "ConfigNotFoundError, whose text may quote the conversation"
 
@@ -98,8 +109,9 @@ def test_no_routing_runs_the_default(lab: EngineLab) -> None:
 
 @pytest.mark.parametrize("flag", [True, "true"])
 def test_custom_workflow_goes_before_routing(routed: EngineLab, flag: Any) -> None:
-    routed.user(routingConfig="routes", categorizationWorkflow="Categorize", customWorkflowOverride=flag,
-                customWorkflow="Mine")
+    routed.user(
+        routingConfig="routes", categorizationWorkflow="Categorize", customWorkflowOverride=flag, customWorkflow="Mine"
+    )
     assert ask(routed) == "mine"
     assert routed.backend.requests == []
 
@@ -156,6 +168,7 @@ def test_no_default_workflow(lab: EngineLab) -> None:
 
 # -- what the runs are given -------------------------------------------------------------------------------------------
 
+
 def test_categorization_sees_the_conversation_key_and_discussion_but_no_tools(routed: EngineLab) -> None:
     routed.workflow("Categorize", [llm("", allowTools=True), llm("{Discussion_Id}|{category_list}|{agent1Output}")])
     routed.workflow("Cook", [llm("", allowTools=True)])
@@ -170,8 +183,19 @@ def test_categorization_sees_the_conversation_key_and_discussion_but_no_tools(ro
 
 def test_categorization_may_answer_with_a_tool_call(routed: EngineLab) -> None:
     def responder(request: RecordedRequest) -> Reply:
-        return json_reply({"choices": [{"finish_reason": "tool_calls", "message": {
-            "content": "other", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}}]})
+        return json_reply(
+            {
+                "choices": [
+                    {
+                        "finish_reason": "tool_calls",
+                        "message": {
+                            "content": "other",
+                            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}],
+                        },
+                    }
+                ]
+            }
+        )
 
     routed.backend.responder = responder
     assert ask(routed) == "chatted"
@@ -222,11 +246,17 @@ def test_the_callers_messages_are_not_changed(lab: EngineLab) -> None:
     assert messages == before
 
 
-@pytest.mark.parametrize(("contents", "seen"), [
-    (["x[DiscussionId]d1[/DiscussionId]y"], "d1|xy"), (["[DiscussionId]../z[/DiscussionId]a",
-                                                        "b[DiscussionId]ok[/DiscussionId]"], "|b"),
-    (["[DiscussionId][/DiscussionId]a"], "|a"), (["a"], "|a"), (["[DiscussionId]{a}[/DiscussionId]b"], "{a}|b"),
-    (["[DiscussionId]a\nb[/DiscussionId]c"], "|[DiscussionId]a\nb[/DiscussionId]c")])
+@pytest.mark.parametrize(
+    ("contents", "seen"),
+    [
+        (["x[DiscussionId]d1[/DiscussionId]y"], "d1|xy"),
+        (["[DiscussionId]../z[/DiscussionId]a", "b[DiscussionId]ok[/DiscussionId]"], "|b"),
+        (["[DiscussionId][/DiscussionId]a"], "|a"),
+        (["a"], "|a"),
+        (["[DiscussionId]{a}[/DiscussionId]b"], "{a}|b"),
+        (["[DiscussionId]a\nb[/DiscussionId]c"], "|[DiscussionId]a\nb[/DiscussionId]c"),
+    ],
+)
 def test_discussion_id(lab: EngineLab, contents: list[str], seen: str) -> None:
     lab.workflow("_DefaultWorkflow", [static("{Discussion_Id}|{chat_user_prompt_last_one}")])
     assert ask(lab, *map(user, contents)) == seen
@@ -238,7 +268,11 @@ def test_the_tag_in_a_tool_result_goes_and_selects_nothing(lab: EngineLab) -> No
     tool = {"role": "tool", "tool_call_id": "c1", "content": "[DiscussionId]evil[/DiscussionId]x"}
     ask(lab, assistant(None, tool_calls=[call]), tool, user("[DiscussionId]d1[/DiscussionId]hi"))
     assert lab.backend.requests[0].json["messages"] == [
-        {"role": "system", "content": "<d1>"}, assistant("", tool_calls=[call]), {**tool, "content": "x"}, user("hi")]
+        {"role": "system", "content": "<d1>"},
+        assistant("", tool_calls=[call]),
+        {**tool, "content": "x"},
+        user("hi"),
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -248,13 +282,20 @@ def test_braces_reach_the_back_end_and_the_client(lab: EngineLab, stream: bool) 
     assert lab.prompts == ["{a}"]
 
 
-TEXTS = st.lists(st.sampled_from(["[DiscussionId]", "[/DiscussionId]", "[", "{", "}", "a", " ", "\n", "\u2028"]),
-                 max_size=8).map("".join)
+TEXTS = st.lists(
+    st.sampled_from(["[DiscussionId]", "[/DiscussionId]", "[", "{", "}", "a", " ", "\n", "\u2028"]), max_size=8
+).map("".join)
 
 
-@given(st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"]), "content": TEXTS},
-                                      optional={"images": st.sampled_from([[], ["x"]]), "tool_call_id": st.just("c1")}),
-                max_size=5))
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"role": st.sampled_from(["user", "assistant", "tool"]), "content": TEXTS},
+            optional={"images": st.sampled_from([[], ["x"]]), "tool_call_id": st.just("c1")},
+        ),
+        max_size=5,
+    )
+)
 def test_one_loop_does_what_its_steps_would_do_one_by_one(messages: list[Any]) -> None:
     before = [dict(message) for message in messages]
     expected: list[Any] = [dict(message) for message in messages]
@@ -269,10 +310,19 @@ def test_one_loop_does_what_its_steps_would_do_one_by_one(messages: list[Any]) -
 def test_blank_messages_are_dropped_unless_they_hold_something_else(lab: EngineLab, content: str | None) -> None:
     lab.workflow("_DefaultWorkflow", [llm(acceptImages=True)])
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    kept = [assistant(content, tool_calls=[call]), {"role": "tool", "tool_call_id": "c1", "content": content},
-            {**user("x"), "content": content, "images": ["data:image/png;base64,QUJD"]}]
-    ask(lab, {"role": "system", "content": content}, {**user(""), "content": content}, assistant(content),
-        {"role": "tool", "content": content}, *kept)
+    kept = [
+        assistant(content, tool_calls=[call]),
+        {"role": "tool", "tool_call_id": "c1", "content": content},
+        {**user("x"), "content": content, "images": ["data:image/png;base64,QUJD"]},
+    ]
+    ask(
+        lab,
+        {"role": "system", "content": content},
+        {**user(""), "content": content},
+        assistant(content),
+        {"role": "tool", "content": content},
+        *kept,
+    )
     sent = lab.backend.requests[0].json["messages"]
     assert [message["role"] for message in sent] == ["assistant", "tool", "user"]
     assert sent[0]["tool_calls"] == [call] and "QUJD" in str(sent[2]["content"])
@@ -280,14 +330,20 @@ def test_blank_messages_are_dropped_unless_they_hold_something_else(lab: EngineL
 
 # -- liveness calls of earlier answers ---------------------------------------------------------------------------------
 
+
 def exchange(call_id: str, name: str = "f", content: str = "ok") -> list[Message]:
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
     return [assistant("", tool_calls=[call]), {"role": "tool", "tool_call_id": call_id, "content": content}]
 
 
-AGENT_CHAT = [user("hi"), *exchange("wilmer_liveness_1", content="[DiscussionId]x[/DiscussionId]"),
-              *exchange("a", "look"), *exchange("b", "look"), *exchange("c", "look"),
-              user("[DiscussionId]d1[/DiscussionId]go on {x}")]
+AGENT_CHAT = [
+    user("hi"),
+    *exchange("wilmer_liveness_1", content="[DiscussionId]x[/DiscussionId]"),
+    *exchange("a", "look"),
+    *exchange("b", "look"),
+    *exchange("c", "look"),
+    user("[DiscussionId]d1[/DiscussionId]go on {x}"),
+]
 
 
 @pytest.mark.parametrize("setting", [{"toolName": "ping"}, {"toolName": " ping ", "arguments": "none"}])
@@ -312,8 +368,10 @@ def test_others_are_not_rewritten(lab: EngineLab, setting: Any) -> None:
 
 # -- what front-ends ask on their own ----------------------------------------------------------------------------------
 
-TASK = ('### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "x" }\n### Chat History:\n<chat_history>\n'
-        "USER: soup[DiscussionId]d1[/DiscussionId]\n</chat_history>")
+TASK = (
+    '### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "x" }\n### Chat History:\n<chat_history>\n'
+    "USER: soup[DiscussionId]d1[/DiscussionId]\n</chat_history>"
+)
 
 
 @pytest.fixture
@@ -408,18 +466,41 @@ def test_a_direct_caller_is_cancelled_by_its_id(lab: EngineLab, stream: bool) ->
     assert lab.backend.requests[0].wait_ended(20) and not cancellation_service.get_all_cancelled_requests()
 
 
-TAGS, FOLLOW_UPS, QUERIES = (TASK.replace('"title": "x"', f'"{key}": ["x"]') for key in (
-    "tags", "follow_ups", "queries"))
+TAGS, FOLLOW_UPS, QUERIES = (
+    TASK.replace('"title": "x"', f'"{key}": ["x"]') for key in ("tags", "follow_ups", "queries")
+)
 
 
-@table(("prompt", "limit", "client", "sent"), [
-    (TASK, 1000, None, 64), (TAGS, 1000, None, 64), (FOLLOW_UPS, 1000, None, 256), (QUERIES, 1000, None, 1000),
-    (TASK, 1000, 1000, 64), (FOLLOW_UPS, 1000, 100, 100), (QUERIES, 1000, 100, 1000), (TASK, 50, None, 50),
-    (TASK, None, None, 64), (TASK, 3000, None, 2064)],
-    ids=["title", "tags", "follow-ups", "others", "a high limit", "a low limit", "no limit of others", "a low node",
-         "no limit", "a model that thinks"])
-def test_the_answer_to_a_task_is_as_long_as_it_needs_to_be(with_tasks: EngineLab, prompt: str, limit: int | None,
-                                                           client: int | None, sent: int) -> None:
+@table(
+    ("prompt", "limit", "client", "sent"),
+    [
+        (TASK, 1000, None, 64),
+        (TAGS, 1000, None, 64),
+        (FOLLOW_UPS, 1000, None, 256),
+        (QUERIES, 1000, None, 1000),
+        (TASK, 1000, 1000, 64),
+        (FOLLOW_UPS, 1000, 100, 100),
+        (QUERIES, 1000, 100, 1000),
+        (TASK, 50, None, 50),
+        (TASK, None, None, 64),
+        (TASK, 3000, None, 2064),
+    ],
+    ids=[
+        "title",
+        "tags",
+        "follow-ups",
+        "others",
+        "a high limit",
+        "a low limit",
+        "no limit of others",
+        "a low node",
+        "no limit",
+        "a model that thinks",
+    ],
+)
+def test_the_answer_to_a_task_is_as_long_as_it_needs_to_be(
+    with_tasks: EngineLab, prompt: str, limit: int | None, client: int | None, sent: int
+) -> None:
     with_tasks.workflow("Small", [llm("", maxResponseSizeInTokens=limit)])
     with_tasks.backend.requests.clear()
     with_tasks.backend.responder = lambda request: reply_to(request, "{}")
@@ -428,9 +509,17 @@ def test_the_answer_to_a_task_is_as_long_as_it_needs_to_be(with_tasks: EngineLab
     assert with_tasks.backend.requests[0].json["max_tokens"] == sent
 
 
-@table(("body", "limit"), [
-    ({}, None), ({"max_tokens": 5}, 5), ({"max_completion_tokens": 7, "max_tokens": 5}, 7),
-    ({"options": {"num_predict": 9}}, 9), ({"options": {"num_predict": -1}}, None), ({"max_tokens": True}, None),
-    ({"max_tokens": "5", "options": []}, None)])
+@table(
+    ("body", "limit"),
+    [
+        ({}, None),
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 7, "max_tokens": 5}, 7),
+        ({"options": {"num_predict": 9}}, 9),
+        ({"options": {"num_predict": -1}}, None),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": "5", "options": []}, None),
+    ],
+)
 def test_the_limit_of_the_client(body: dict[str, Any], limit: int | None) -> None:
     assert limit_in(body) == limit

@@ -1,4 +1,5 @@
 """A lock that another server holds, as the clients of this one see it."""
+
 from __future__ import annotations
 
 import threading
@@ -51,16 +52,25 @@ def ask(lab: ApiLab, stream: bool) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize(("nodes", "inner", "text"), [
-    ([LOCK, llm("never")], [], ""),
-    ([ANSWER, LOCK, llm("never")], [], "answer"),
-    ([CHILD, llm("never")], [LOCK, llm("never")], ""),
-    ([CHILD], [ANSWER, LOCK, llm("never")], "answer"),
-    ([ANSWER, CHILD, llm("never")], [LOCK, llm("never")], "answer"),
-])
-def test_a_lock_held_elsewhere(lab: ApiLab, other: LockingService, nodes: list[dict[str, Any]],
-                               inner: list[dict[str, Any]], text: str, stream: bool,
-                               caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "inner", "text"),
+    [
+        ([LOCK, llm("never")], [], ""),
+        ([ANSWER, LOCK, llm("never")], [], "answer"),
+        ([CHILD, llm("never")], [LOCK, llm("never")], ""),
+        ([CHILD], [ANSWER, LOCK, llm("never")], "answer"),
+        ([ANSWER, CHILD, llm("never")], [LOCK, llm("never")], "answer"),
+    ],
+)
+def test_a_lock_held_elsewhere(
+    lab: ApiLab,
+    other: LockingService,
+    nodes: list[dict[str, Any]],
+    inner: list[dict[str, Any]],
+    text: str,
+    stream: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     lab.workflow("Child", inner)
     lab.default(nodes)
     assert ask(lab, stream) == (200, text)
@@ -72,8 +82,11 @@ def test_a_lock_held_elsewhere(lab: ApiLab, other: LockingService, nodes: list[d
     assert lab.prompts  # the same workflow runs on once the lock is free
 
 
-@pytest.mark.parametrize("nodes", [[LOCK, "STUCK", ANSWER], [ANSWER, LOCK, "STUCK"], [LOCK, CHILD, ANSWER]],
-                         ids=["before-the-answer", "after-it", "in-a-child"])
+@pytest.mark.parametrize(
+    "nodes",
+    [[LOCK, "STUCK", ANSWER], [ANSWER, LOCK, "STUCK"], [LOCK, CHILD, ANSWER]],
+    ids=["before-the-answer", "after-it", "in-a-child"],
+)
 @pytest.mark.parametrize("kind", ["script", "llm"])
 def test_a_cancelled_run_gives_its_lock_back_at_once(lab: ApiLab, tmp_path: Path, nodes: list[Any], kind: str) -> None:
     (tmp_path / "sleeps.py").write_text("import time\ndef Invoke():\n    time.sleep(1)\n", encoding="utf-8")
@@ -94,8 +107,9 @@ def test_a_cancelled_run_gives_its_lock_back_at_once(lab: ApiLab, tmp_path: Path
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_lock_behind_a_childs_answer_does_not_stop_its_parent(lab: ApiLab, other: LockingService,
-                                                                stream: bool) -> None:
+def test_a_lock_behind_a_childs_answer_does_not_stop_its_parent(
+    lab: ApiLab, other: LockingService, stream: bool
+) -> None:
     lab.workflow("Child", [ANSWER, LOCK, llm("never")])
     lab.default([CHILD, static("<{agent1Output}>")])
     assert ask(lab, stream) == (200, "<answer>")

@@ -5,6 +5,7 @@
 records it anew in ``recorded_cache.json``, for ``test_prefix_cache.py`` to compare the simulation with. The model may
 be a random one with a real vocabulary (``Tests/real/tiny_gguf.py``).
 """
+
 from __future__ import annotations
 
 import json
@@ -25,10 +26,14 @@ Call = tuple[Messages, str]
 def scenarios() -> Mapping[str, list[Call]]:
     """The calls of each conversation, in order: the messages and the answer."""
     return {
-        "chat": list(_chat(Words(1))), "swipe and edit": list(_swipe_and_edit(Words(2))),
-        "two nodes": list(_two_nodes(Words(3))), "notes at the top": list(_notes_at_the_top(Words(4))),
-        "sliding window": list(_sliding_window(Words(5))), "many conversations": list(_many(Words(6))),
-        "router": list(_router(Words(7)))}
+        "chat": list(_chat(Words(1))),
+        "swipe and edit": list(_swipe_and_edit(Words(2))),
+        "two nodes": list(_two_nodes(Words(3))),
+        "notes at the top": list(_notes_at_the_top(Words(4))),
+        "sliding window": list(_sliding_window(Words(5))),
+        "many conversations": list(_many(Words(6))),
+        "router": list(_router(Words(7))),
+    }
 
 
 def _message(role: str, content: str) -> Mapping[str, str]:
@@ -90,8 +95,10 @@ def _router(words: Words) -> Iterator[Call]:
     for messages, answer in _turns(words, words.sentences(700)):
         said = words.sentences(30)
         yield [_message("system", rules), *messages[1:][-3:]], said
-        yield [_message("system", rules), *messages[1:][-3:-1],
-               _message("user", f"{messages[-1]['content']}\n\n{said}")], "CODING"
+        yield (
+            [_message("system", rules), *messages[1:][-3:-1], _message("user", f"{messages[-1]['content']}\n\n{said}")],
+            "CODING",
+        )
         yield messages, answer
 
 
@@ -103,9 +110,12 @@ def record(binary: str, model: str) -> None:
             for name, cache in made.items():
                 assert isinstance(cache, RealCache)
                 found.setdefault(scenario, {})[name] = [[*cache.serve(*call)] for call in calls]
-    scenario_texts = (f"    {json.dumps(scenario)}: {{\n" + ",\n".join(
-        f"        {json.dumps(name)}: {json.dumps(reads)}" for name, reads in settings.items()) + "}"
-        for scenario, settings in found.items())
+    scenario_texts = (
+        f"    {json.dumps(scenario)}: {{\n"
+        + ",\n".join(f"        {json.dumps(name)}: {json.dumps(reads)}" for name, reads in settings.items())
+        + "}"
+        for scenario, settings in found.items()
+    )
     FILE.write_text("{\n" + ",\n".join(scenario_texts) + "\n}\n", encoding="utf-8")
 
 

@@ -1,4 +1,5 @@
 """``benchmarks/budget.py``: what it measures is the same each time, and what grows is found and named."""
+
 from __future__ import annotations
 
 import json
@@ -28,7 +29,8 @@ events.RequestLine.request_finished = request_finished
 
 @pytest.mark.slow
 def test_measures_the_same_twice_and_names_a_call_that_was_added(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = threading.enumerate()
     assert budget.main(["--update", "--only", ROW], tmp_path) == 0
     # The second measurement differs from the first by less than what would be recorded.
@@ -60,10 +62,14 @@ def test_growth_beyond_the_tolerance_is_reported() -> None:
     # 2 % are allowed.
     assert budget.compare(before, {ROW: {budget.CALLS: {"a.py:kept": 920, "a.py:gone": 100}}}) == ([], [])
     grown, shrunk = budget.compare(before, {ROW: {budget.CALLS: {"a.py:kept": 900, "a.py:new": 121}}})
-    assert (grown, shrunk) == ([
-        "nonstream: Python calls for one request: 1000 before, 1021 after (+2.1%)",
-        "        +121  0 -> 121  a.py:new",
-        "        -100  100 -> 0  a.py:gone"], [])
+    assert (grown, shrunk) == (
+        [
+            "nonstream: Python calls for one request: 1000 before, 1021 after (+2.1%)",
+            "        +121  0 -> 121  a.py:new",
+            "        -100  100 -> 0  a.py:gone",
+        ],
+        [],
+    )
     grown, shrunk = budget.compare(before, {ROW: {budget.CALLS: {"a.py:kept": 900}}})
     assert not grown and "1000 before, 900 after (-10.0%)" in shrunk[0]
 
@@ -75,8 +81,12 @@ def test_a_figure_of_nothing_may_not_grow() -> None:
 
 def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
     made = budget.Table(tmp_path / "made.json")
-    made.record({ROW: {budget.CALLS: {"a.py:f": 3, "others": 40}, budget.FILE_OPENS: {}},
-                 "flat": {budget.CALLS: {"a.py:f": 0.25}}})
+    made.record(
+        {
+            ROW: {budget.CALLS: {"a.py:f": 3, "others": 40}, budget.FILE_OPENS: {}},
+            "flat": {budget.CALLS: {"a.py:f": 0.25}},
+        }
+    )
     made.save()
     assert budget.Table.load(made.path).costs == made.costs
 
@@ -90,15 +100,17 @@ def test_differences_within_the_noise_are_not_recorded(tmp_path: Path) -> None:
     assert made.costs[ROW][budget.CALLS] == {"a.py:f": 985}
 
 
-def test_without_a_table_the_check_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_table_the_check_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(budget, "measure", lambda rows, script: {row: {budget.CALLS: {"f": 1}} for row in rows})
     assert budget.main(["--check"], tmp_path) == 0
     assert "nothing was compared" in capsys.readouterr().out
 
 
-def test_a_table_with_a_conflict_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_with_a_conflict_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(budget, "measure", lambda rows, script: {row: {budget.CALLS: {"f": 1}} for row in rows})
     table(tmp_path).write_text('{"figures": {\n<<<<<<< HEAD\n', encoding="utf-8")
     assert budget.main(["--check"], tmp_path) == 1

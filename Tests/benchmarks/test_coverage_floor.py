@@ -1,4 +1,5 @@
 """``benchmarks/coverage_floor.py``: the figures of each room, and a floor that only rises."""
+
 from __future__ import annotations
 
 import json
@@ -10,17 +11,32 @@ from benchmarks import coverage_floor
 
 
 def summary(covered: int, statements: int, covered_branches: int, branches: int) -> dict[str, object]:
-    return {"summary": {"covered_lines": covered, "num_statements": statements,
-                        "covered_branches": covered_branches, "num_branches": branches}}
+    return {
+        "summary": {
+            "covered_lines": covered,
+            "num_statements": statements,
+            "covered_branches": covered_branches,
+            "num_branches": branches,
+        }
+    }
 
 
 @pytest.fixture
 def report(tmp_path: Path) -> Path:
     path = tmp_path / "report.json"
-    path.write_text(json.dumps({"files": {
-        "Middleware/api/app.py": summary(80, 100, 10, 20), "Middleware/api/requests/body.py": summary(99, 100, 9, 10),
-        "Middleware\\addons\\talk\\chat.py": summary(2, 3, 0, 0), "Middleware/cli/start.py": summary(1, 2, 1, 2)}}),
-        encoding="utf-8")
+    path.write_text(
+        json.dumps(
+            {
+                "files": {
+                    "Middleware/api/app.py": summary(80, 100, 10, 20),
+                    "Middleware/api/requests/body.py": summary(99, 100, 9, 10),
+                    "Middleware\\addons\\talk\\chat.py": summary(2, 3, 0, 0),
+                    "Middleware/cli/start.py": summary(1, 2, 1, 2),
+                }
+            }
+        ),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -39,15 +55,22 @@ def change(record: Path, room: str, kind: str, by: float) -> None:
 
 def test_the_files_of_a_room_count_together(record: Path) -> None:
     assert json.loads(record.read_text(encoding="utf-8")) == {
-        "addons/talk": {"lines": 66.6, "branches": 100.0}, "api": {"lines": 89.5, "branches": 63.3},
-        "cli": {"lines": 50.0, "branches": 50.0}}
+        "addons/talk": {"lines": 66.6, "branches": 100.0},
+        "api": {"lines": 89.5, "branches": 63.3},
+        "cli": {"lines": 50.0, "branches": 50.0},
+    }
 
 
-@pytest.mark.parametrize(("kind", "said"), [
-    ("lines", "api: 89.5 % of the lines, 90.0 % are recorded"),
-    ("branches", "api: 63.3 % of the branches, 63.8 % are recorded")])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("lines", "api: 89.5 % of the lines, 90.0 % are recorded"),
+        ("branches", "api: 63.3 % of the branches, 63.8 % are recorded"),
+    ],
+)
 def test_less_than_recorded_fails_and_stays_recorded(
-        kind: str, said: str, record: Path, report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kind: str, said: str, record: Path, report: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(record, "api", kind, 0.2)  # within what threads decide
     assert coverage_floor.main(["--check", "--report", str(report)], record) == 0
     change(record, "api", kind, 0.3)
@@ -68,7 +91,8 @@ def test_more_is_recorded_when_asked(record: Path, report: Path) -> None:
 
 
 def test_a_room_without_a_row_fails_and_one_that_is_gone_does_not(
-        record: Path, report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record: Path, report: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     figures = json.loads(record.read_text(encoding="utf-8"))
     figures["addons/gone"] = figures.pop("addons/talk")
     record.write_text(json.dumps(figures), encoding="utf-8")
@@ -78,7 +102,8 @@ def test_a_room_without_a_row_fails_and_one_that_is_gone_does_not(
 
 
 def test_nothing_is_compared_where_tests_fail(
-        record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(_: Path) -> None:
         raise coverage_floor.TestsFailed
 

@@ -1,4 +1,5 @@
 """``benchmarks/prefix_cache.py``: its simulated cache does what llama.cpp's does; a row that reads too much fails."""
+
 from __future__ import annotations
 
 import json
@@ -57,7 +58,7 @@ def test_an_answer_is_split_into_the_same_tokens_when_it_comes_back() -> None:
 def test_the_simulation_reads_what_a_real_server_read(scenario: str) -> None:
     calls = recorded_cache.scenarios()[scenario]
     for setting, recorded in json.loads(recorded_cache.FILE.read_text(encoding="utf-8"))[scenario].items():
-        (slots, host_cache), = [key for key, name in prefix_cache.NAMES.items() if name == setting]
+        ((slots, host_cache),) = [key for key, name in prefix_cache.NAMES.items() if name == setting]
         simulated = SimulatedCache(slots, host_cache)
         reads = [simulated.serve(*call) for call in calls]
         real = [Read(*counts) for counts in recorded]
@@ -72,42 +73,52 @@ def test_nodes_are_answered_in_the_form_that_they_want() -> None:
     script = Script()
     script.route = "CODING"
     for prompt, most, kind, part in (
-            ("Reply with one word: CODING or WRITING.", 50, "route", "CODING"),
-            ("Reply with a JSON array and nothing else", 1800, "facts", '"key_phrases"'),
-            ("Reply in exactly this form:\n<outcome>", 18000, "turn", "</status>"),
-            ("Write five to ten search terms", 120, "terms", ";"),
-            ("Do not answer the message above yet. Make notes on it.", 600, "notes", "The "),
-            ("Hello", 500, "answer", "The ")):
+        ("Reply with one word: CODING or WRITING.", 50, "route", "CODING"),
+        ("Reply with a JSON array and nothing else", 1800, "facts", '"key_phrases"'),
+        ("Reply in exactly this form:\n<outcome>", 18000, "turn", "</status>"),
+        ("Write five to ten search terms", 120, "terms", ";"),
+        ("Do not answer the message above yet. Make notes on it.", 600, "notes", "The "),
+        ("Hello", 500, "answer", "The "),
+    ):
         found, text = script.answer([{"role": "user", "content": prompt}], most)
         assert (found, part in text) == (kind, True), prompt
         assert kind != "facts" or len(json.loads(text)) == 3
 
 
-def test_a_row_above_its_limit_is_named_and_fails(monkeypatch: pytest.MonkeyPatch,
-                                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_above_its_limit_is_named_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     reads = {name: Read(700, 0) for name in prefix_cache.NAMES.values()}
     for limits, status in (((700, 700), 0), ((700, 699), 1)):
         row = prefix_cache.Row("made", "", "any", limits)
         monkeypatch.setattr(prefix_cache, "ROWS", {"made": row})
-        monkeypatch.setattr(prefix_cache, "lead", lambda row, backend, turns: prefix_cache.result(
-            row, 1, [Call("answer", reads, 0)]))
+        monkeypatch.setattr(
+            prefix_cache, "lead", lambda row, backend, turns: prefix_cache.result(row, 1, [Call("answer", reads, 0)])
+        )
         assert prefix_cache.main(["--only", "made"]) == status
         assert ("MISSED" in capsys.readouterr().out) == bool(status)
 
 
-def test_the_check_leads_short_conversations_with_limits_of_their_own(monkeypatch: pytest.MonkeyPatch,
-                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_leads_short_conversations_with_limits_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     led: list[tuple[str, int]] = []
 
     def lead(row: prefix_cache.Row, backend: object, turns: int) -> prefix_cache.Result:
         led.append((row.name, turns))
         assert row.limits == (9, 9)
-        return prefix_cache.result(row, 1, [Call("answer", {name: Read(9, 0) for name in prefix_cache.NAMES.values()},
-                                                 0)])
+        return prefix_cache.result(
+            row, 1, [Call("answer", {name: Read(9, 0) for name in prefix_cache.NAMES.values()}, 0)]
+        )
 
-    monkeypatch.setattr(prefix_cache, "ROWS", {
-        "plain": prefix_cache.Row("plain", "", "any", (5, 5)),
-        "short": prefix_cache.Row("short", "", "any", (5, 5), (), (9, 9))})
+    monkeypatch.setattr(
+        prefix_cache,
+        "ROWS",
+        {
+            "plain": prefix_cache.Row("plain", "", "any", (5, 5)),
+            "short": prefix_cache.Row("short", "", "any", (5, 5), (), (9, 9)),
+        },
+    )
     monkeypatch.setattr(prefix_cache, "lead", lead)
     assert prefix_cache.main(["--check"]) == 0 and "MISSED" not in capsys.readouterr().out
     assert led == [("short", prefix_cache.CHECK_TURNS)]

@@ -1,4 +1,5 @@
 """``benchmarks/prompts.py``: its cases, and that it reaches each prompt through the real server."""
+
 from __future__ import annotations
 
 import json
@@ -28,11 +29,17 @@ def test_the_cases_are_many_varied_and_different() -> None:
 
 
 def test_held_out_cases_are_varied_and_in_no_other_file() -> None:
-    cases, held_out = ([*prompts.routing_cases(which), *prompts.search_cases("encyclopedia", which),
-                        *prompts.search_cases("memories", which)] for which in (False, True))
+    cases, held_out = (
+        [
+            *prompts.routing_cases(which),
+            *prompts.search_cases("encyclopedia", which),
+            *prompts.search_cases("memories", which),
+        ]
+        for which in (False, True)
+    )
     assert len({tuple(case.messages) for case in held_out}) == len(held_out) >= 80
     assert min(Counter((case.group, case.language) for case in prompts.routing_cases(True)).values()) == 3
-    assert all(bool(case.words) != case.none for case in held_out[len(prompts.routing_cases(True)):])
+    assert all(bool(case.words) != case.none for case in held_out[len(prompts.routing_cases(True)) :])
     known, new = ({text for case in some for text in case.messages} for some in (cases, held_out))
     assert not known & new
 
@@ -40,9 +47,13 @@ def test_held_out_cases_are_varied_and_in_no_other_file() -> None:
 def test_no_example_of_a_shipped_prompt_is_a_case() -> None:
     asked = {case.messages[-1] for which in (False, True) for case in prompts.routing_cases(which)}
     files = [*CONFIGS.glob("Workflows/**/*.json"), *prompts.PROJECT.glob("Middleware/addons/init/templates/**/*.json")]
-    examples = [turn["user"] for file in files if file.name.count(".") == 1
-                for node in json.loads(file.read_text(encoding="utf-8")).get("nodes", ())
-                for turn in node.get("exampleTurns", ())]
+    examples = [
+        turn["user"]
+        for file in files
+        if file.name.count(".") == 1
+        for node in json.loads(file.read_text(encoding="utf-8")).get("nodes", ())
+        for turn in node.get("exampleTurns", ())
+    ]
     assert not [example for example in examples for text in asked if len(text) > 12 and text in example]
 
 

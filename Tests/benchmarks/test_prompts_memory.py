@@ -1,12 +1,17 @@
 """The cases about memories, and how what is kept of them is judged."""
+
 from __future__ import annotations
 
 import pytest
 
 from benchmarks.prompts_memory import Conversation, Discussion, discussions, has, holds, judge
 
-EVERY = [(discussion.name, one) for kind in ("memory", "game") for discussion in discussions(kind)
-         for one in discussion.conversations]
+EVERY = [
+    (discussion.name, one)
+    for kind in ("memory", "game")
+    for discussion in discussions(kind)
+    for one in discussion.conversations
+]
 
 
 def test_there_are_enough_conversations() -> None:
@@ -26,9 +31,16 @@ def test_what_is_looked_for_was_said(conversation: Conversation) -> None:
         assert question["ask"] and all(has(said, part) for part in question["answer"]), question
 
 
-@pytest.mark.parametrize("text, wanted, there", [
-    ("She has an allergy.", "allerg", True), ("On 14\u00a0March.", "14 March|March 14", True),
-    ("Call 114 March Street.", "14 March", False), ("Le 1\u202f180 euros", "1 180|1180", True), ("", "x", False)])
+@pytest.mark.parametrize(
+    "text, wanted, there",
+    [
+        ("She has an allergy.", "allerg", True),
+        ("On 14\u00a0March.", "14 March|March 14", True),
+        ("Call 114 March Street.", "14 March", False),
+        ("Le 1\u202f180 euros", "1 180|1180", True),
+        ("", "x", False),
+    ],
+)
 def test_words_in_one_of_their_spellings(text: str, wanted: str, there: bool) -> None:
     assert has(text, wanted) is there
 
@@ -40,8 +52,13 @@ def test_a_fact_stands_in_one_line() -> None:
 
 def test_what_is_counted() -> None:
     one = Conversation("pets", [], [["Balu"], ["Thursday"]], ["Switzerland"], [["Tuesday", "Thursday"]], [])
-    score = judge(Discussion("en-1", "en", [one]), [
-        "<notes>The dog is Balu.\nBernese dogs come from Switzerland.\nThe date is Tuesday.",
-        "The dog is Balu.\nIt was moved from Tuesday to Thursday."], "Balu")
+    score = judge(
+        Discussion("en-1", "en", [one]),
+        [
+            "<notes>The dog is Balu.\nBernese dogs come from Switzerland.\nThe date is Tuesday.",
+            "The dog is Balu.\nIt was moved from Tuesday to Thursday.",
+        ],
+        "Balu",
+    )
     assert (score.facts, score.kept, score.summarized, score.lines) == (2, 2, 1, 5)
     assert (score.plain, score.wrong, score.repeated, score.tags) == (2, 2, 0, 1)

@@ -1,4 +1,5 @@
 """``benchmarks/size_budget.py``: what is a line of code, which room has it, and when a room is too large."""
+
 from __future__ import annotations
 
 import json
@@ -49,19 +50,35 @@ def test_blank_lines_comments_and_docstrings_are_no_code() -> None:
     assert pure_code(MODULE) == 14
 
 
-@table("source, lines", [
-    ("", 0), ("# only a comment", 0), ('"""Only a docstring."""', 0), ('x = """\n"""\n', 2), ("x = 1\n\n\n", 1),
-    ('def f(): "A docstring."', 1), ('"""Doc.""" ; x = 1', 1), ("if x:\n    pass\n\nelse:\n    # why\n    y()\n", 4),
-])
+@table(
+    "source, lines",
+    [
+        ("", 0),
+        ("# only a comment", 0),
+        ('"""Only a docstring."""', 0),
+        ('x = """\n"""\n', 2),
+        ("x = 1\n\n\n", 1),
+        ('def f(): "A docstring."', 1),
+        ('"""Doc.""" ; x = 1', 1),
+        ("if x:\n    pass\n\nelse:\n    # why\n    y()\n", 4),
+    ],
+)
 def test_a_line_counts_once(source: str, lines: int) -> None:
     assert pure_code(source) == lines
 
 
-@table("path, room", [
-    ("api/app.py", "api"), ("api/requests/messages.py", "api"), ("models/events.py", "models, exceptions, common"),
-    ("common/__init__.py", "models, exceptions, common"), ("addons/console/editing/assist.py", "addons/console"),
-    ("addons/__init__.py", "addons"), ("__init__.py", "Middleware"),
-])
+@table(
+    "path, room",
+    [
+        ("api/app.py", "api"),
+        ("api/requests/messages.py", "api"),
+        ("models/events.py", "models, exceptions, common"),
+        ("common/__init__.py", "models, exceptions, common"),
+        ("addons/console/editing/assist.py", "addons/console"),
+        ("addons/__init__.py", "addons"),
+        ("__init__.py", "Middleware"),
+    ],
+)
 def test_a_file_belongs_to_a_room(path: str, room: str) -> None:
     assert room_of(path) == room
 
@@ -87,7 +104,8 @@ def check(root: Path) -> int:
 
 @pytest.mark.parametrize(("room", "limit"), [("api", 130), ("addons/talk", 2040)])
 def test_a_room_above_its_limit_fails_with_what_to_do(
-        room: str, limit: int, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    room: str, limit: int, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fill(checkout, room, limit)
     assert check(checkout) == 0
     fill(checkout, room, limit + 7)
@@ -125,8 +143,7 @@ def test_growth_within_the_limit_is_not_recorded(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["<<<<<<< HEAD\n{}", "[]", '{"api": "100"}'])
-def test_a_damaged_record_says_how_to_mend_it(
-        damage: str, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_record_says_how_to_mend_it(damage: str, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (checkout / RECORDED).write_text(damage, encoding="utf-8")
     assert check(checkout) == 1
     assert "Run: python benchmarks/size_budget.py --update" in capsys.readouterr().out
@@ -137,8 +154,12 @@ def test_a_damaged_record_says_how_to_mend_it(
 def test_the_table_has_each_room_and_their_sum(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert size_budget.main(["--table", "--root", str(checkout)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "| Room | Lines | Pure code | Files |", "|---|--:|--:|--:|", "| addons/talk | 2,000 | 2,000 | 1 |",
-        "| api | 100 | 100 | 1 |", "| **sum** | 2,100 | 2,100 | 2 |"]
+        "| Room | Lines | Pure code | Files |",
+        "|---|--:|--:|--:|",
+        "| addons/talk | 2,000 | 2,000 | 1 |",
+        "| api | 100 | 100 | 1 |",
+        "| **sum** | 2,100 | 2,100 | 2 |",
+    ]
 
 
 def test_a_folder_without_the_program_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 """``benchmarks/swap.py``: its server holds one model, and a cell that changes it too often fails."""
+
 from __future__ import annotations
 
 import json

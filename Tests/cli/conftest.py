@@ -1,4 +1,5 @@
 """A configuration folder, and process-wide names that each test gets fresh."""
+
 from __future__ import annotations
 
 import json
@@ -23,8 +24,15 @@ class ConfigFolder:
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    for name in ("CONFIG_DIRECTORY", "PUBLIC_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS",
-                 "FILE_LOGGING", "PORT"):
+    for name in (
+        "CONFIG_DIRECTORY",
+        "PUBLIC_DIRECTORY",
+        "DISCUSSION_DIRECTORY",
+        "USER_LEVEL_SQLITE_DIRECTORY",
+        "USERS",
+        "FILE_LOGGING",
+        "PORT",
+    ):
         monkeypatch.setattr(instance, name, None)
     monkeypatch.setattr(instance, "LISTEN_ADDRESS", "127.0.0.1")
     folder = ConfigFolder(tmp_path / "Configs")

@@ -1,4 +1,5 @@
 """What the operator is told about who can reach the server."""
+
 from __future__ import annotations
 
 import shlex
@@ -34,7 +35,7 @@ def keys(tmp_path, monkeypatch):
 
 
 def test_on_this_machine_only(caplog):
-    text, = announcement.describe_access("127.0.0.1")
+    (text,) = announcement.describe_access("127.0.0.1")
     announcement.log_access("127.0.0.1")
     assert "--listen" in text and "WARNING" not in text and caplog.text == ""
 
@@ -42,11 +43,11 @@ def test_on_this_machine_only(caplog):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5"])
 def test_the_warning_cannot_be_overlooked(host, caplog):
     lines = announcement.describe_access(host)
-    framed = lines[lines.index(announcement.RULE) + 1:-1]
+    framed = lines[lines.index(announcement.RULE) + 1 : -1]
     assert lines[-1] == announcement.RULE and len(framed) > 5 and all(line.startswith("!!") for line in framed)
     assert "WARNING: there is no password" in framed[0]
     announcement.log_access(host)
-    record, = caplog.records
+    (record,) = caplog.records
     assert record.levelname == "WARNING" and host in record.getMessage()
 
 
@@ -55,12 +56,14 @@ def test_a_private_network_is_no_reason_for_alarm(monkeypatch, caplog):
     text = "\n".join(announcement.describe_access("0.0.0.0"))
     announcement.log_access("0.0.0.0")
     assert announcement.RULE not in text and "private address" in text and "--allow-public" in text
-    record, = caplog.records
+    (record,) = caplog.records
     assert record.levelname == "WARNING" and "public addresses are refused" in record.getMessage()
 
 
-@pytest.mark.parametrize(("address", "name", "warned"), [
-    ("127.0.0.1", "mybox", False), ("127.0.0.1", "127.0.0.1", False), ("0.0.0.0", "127.my.example", True)])
+@pytest.mark.parametrize(
+    ("address", "name", "warned"),
+    [("127.0.0.1", "mybox", False), ("127.0.0.1", "127.0.0.1", False), ("0.0.0.0", "127.my.example", True)],
+)
 def test_the_address_counts_and_not_its_name(address, name, warned, monkeypatch):
     """A computer's own name often leads to 127.0.1.1, and a name that begins with 127. to anywhere."""
     monkeypatch.setattr(instance, "LOGGING_DIRECTORY", "")
@@ -84,8 +87,9 @@ def test_its_commands_work_as_they_are_printed(tmp_path, monkeypatch):
     public.mkdir()
     monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(public))
     monkeypatch.setattr(sys, "argv", ["run_waitress.py", "--User", "a b", "--listen"])
-    make, start = [line.removeprefix("!!    ") for line in announcement.describe_access("0.0.0.0")
-                   if line.startswith("!!    ")]
+    make, start = [
+        line.removeprefix("!!    ") for line in announcement.describe_access("0.0.0.0") if line.startswith("!!    ")
+    ]
     subprocess.run(make, shell=True, check=True, capture_output=True)
     file = public / KEY_FILE
     assert len(AccessKeys(str(file), list).keys) == 1

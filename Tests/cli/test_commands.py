@@ -1,4 +1,5 @@
 """Words that stand first on the command line of a launcher."""
+
 from __future__ import annotations
 
 import contextlib
@@ -13,22 +14,38 @@ from Tests.integration.launcher import PROJECT, run_launcher
 from Tests.tables import table
 
 
-@pytest.mark.parametrize(("words", "given"), [
-    (["stub"], []), (["stub", "--json", "x"], ["--json", "x"]), ([], None), (["--User", "stub"], None),
-    (["./stub"], None), (["Stub"], None),
-    # Flags before the command, and values of flags that are called like it.
-    (["--User", "me", "stub", "x"], ["--User", "me", "x"]), (["--user=me", "stub"], ["--user=me"]),
-    (["--User", "stub", "stub"], ["--User", "stub"]), (["--User", "stub", "--port", "5001"], None),
-    (["--port", "5001", "-v", "--allow-public", "stub"], ["--port", "5001", "-v", "--allow-public"]),
-    (["--config-directory", "stub", "--User=stub"], None), (["folder", "stub"], None),
-    (["folder", "--User", "stub"], None),
-    # --listen takes the word as its address, unless another flag or address follows it.
-    (["--listen", "stub"], None), (["--listen", "::", "stub"], ["--listen", "::"]),
-    (["--listen", "--metrics", "stub"], ["--listen", "--metrics"]), (["--listen=", "stub"], ["--listen="]),
-    # The launcher itself answers these.
-    (["--version", "stub"], None), (["--prot", "5001", "stub"], None), (["--", "stub"], None)])
-def test_the_first_word_that_is_no_flag_counts(words: list[str], given: list[str] | None,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["stub"], []),
+        (["stub", "--json", "x"], ["--json", "x"]),
+        ([], None),
+        (["--User", "stub"], None),
+        (["./stub"], None),
+        (["Stub"], None),
+        # Flags before the command, and values of flags that are called like it.
+        (["--User", "me", "stub", "x"], ["--User", "me", "x"]),
+        (["--user=me", "stub"], ["--user=me"]),
+        (["--User", "stub", "stub"], ["--User", "stub"]),
+        (["--User", "stub", "--port", "5001"], None),
+        (["--port", "5001", "-v", "--allow-public", "stub"], ["--port", "5001", "-v", "--allow-public"]),
+        (["--config-directory", "stub", "--User=stub"], None),
+        (["folder", "stub"], None),
+        (["folder", "--User", "stub"], None),
+        # --listen takes the word as its address, unless another flag or address follows it.
+        (["--listen", "stub"], None),
+        (["--listen", "::", "stub"], ["--listen", "::"]),
+        (["--listen", "--metrics", "stub"], ["--listen", "--metrics"]),
+        (["--listen=", "stub"], ["--listen="]),
+        # The launcher itself answers these.
+        (["--version", "stub"], None),
+        (["--prot", "5001", "stub"], None),
+        (["--", "stub"], None),
+    ],
+)
+def test_the_first_word_that_is_no_flag_counts(
+    words: list[str], given: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[list[str]] = []
     monkeypatch.setitem(commands.COMMANDS, "stub", Command("", lambda rest: seen.append(list(rest)) or 7))
     command = find_command(words)
@@ -76,11 +93,16 @@ def test_what_cannot_be_a_command(folder: str | None) -> None:
     assert commands.no_such_command(folder) == ""
 
 
-@pytest.mark.parametrize(("words", "present", "absent"), [
-    ([], ["COMMAND ...", "  rekey   "], ["[--ConfigDirectory"]),
-    (["check"], ["[NAME|FILE|FOLDER ...]"], ["older short form"])])
+@pytest.mark.parametrize(
+    ("words", "present", "absent"),
+    [
+        ([], ["COMMAND ...", "  rekey   "], ["[--ConfigDirectory"]),
+        (["check"], ["[NAME|FILE|FOLDER ...]"], ["older short form"]),
+    ],
+)
 def test_the_usage_names_the_words_that_a_command_line_takes(
-        words: list[str], present: list[str], absent: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words: list[str], present: list[str], absent: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with contextlib.suppress(SystemExit):
         commands.COMMANDS["help"].run(words)
     told = capsys.readouterr().out
@@ -91,8 +113,9 @@ def test_the_usage_names_the_words_that_a_command_line_takes(
 def test_a_launcher_says_so() -> None:
     ended = run_launcher("server.py", "chek")
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == ("ERROR: There is no command 'chek', and no configuration folder of that name. "
-                            "Did you mean 'check'?\n")
+    assert ended.stderr == (
+        "ERROR: There is no command 'chek', and no configuration folder of that name. Did you mean 'check'?\n"
+    )
 
 
 @pytest.mark.slow
@@ -112,8 +135,11 @@ def test_scripts_and_commands_are_the_same(tmp_path: Path) -> None:
     (tmp_path / "Configs" / "Users" / "ann.json").write_text("{}", encoding="utf-8")
     directory = ("--PublicDirectory", str(tmp_path))
     script = str(PROJECT / "Scripts" / "memory_tool.py")
-    for words in (["server.py", "memory", "list", "--user", "ann"], ["server.py", "memory", "--User", "ann", "list"],
-                  [script, "list", "--USER", "ann"]):
+    for words in (
+        ["server.py", "memory", "list", "--user", "ann"],
+        ["server.py", "memory", "--User", "ann", "list"],
+        [script, "list", "--USER", "ann"],
+    ):
         ended = run_launcher(*words, *directory)
         assert (ended.returncode, ended.stdout) == (0, "No discussions are stored.\n"), ended.stderr
     added = run_launcher("server.py", "keys", "add", "--user", "ann", *directory)
@@ -132,14 +158,20 @@ def test_a_key_needs_a_user_who_exists(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@table(("words", "told"), [
-    ("--User ann chekc", "There is no command 'chekc', and no configuration folder of that name. "
-                         "Did you mean 'check'?"),
-    ("chekc ann", "There is no command 'chekc', and no configuration folder of that name. Did you mean 'check'?"),
-    ("-- check", "of that name. Behind '--' there are no commands."),
-    ("--ConfigDirectory tset", "ERROR: There is no configuration folder "),
-    ("--listen check --port 0", "To run the command, put it first: {program} check --listen"),
-    ("--User ann state status", "--User has no place here: this command is about the conversations of all users")])
+@table(
+    ("words", "told"),
+    [
+        (
+            "--User ann chekc",
+            "There is no command 'chekc', and no configuration folder of that name. Did you mean 'check'?",
+        ),
+        ("chekc ann", "There is no command 'chekc', and no configuration folder of that name. Did you mean 'check'?"),
+        ("-- check", "of that name. Behind '--' there are no commands."),
+        ("--ConfigDirectory tset", "ERROR: There is no configuration folder "),
+        ("--listen check --port 0", "To run the command, put it first: {program} check --listen"),
+        ("--User ann state status", "--User has no place here: this command is about the conversations of all users"),
+    ],
+)
 def test_what_is_no_command(words: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "Configs" / "Users").mkdir(parents=True)
     (tmp_path / "Configs" / "Users" / "ann.json").write_text("{}", encoding="utf-8")
@@ -150,8 +182,21 @@ def test_what_is_no_command(words: str, told: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@table("command", ["check", "test", "keys list", "memory list", "try x y", "console", "init --yes", "state status",
-                   "rekey --api-key x", "chat x"])
+@table(
+    "command",
+    [
+        "check",
+        "test",
+        "keys list",
+        "memory list",
+        "try x y",
+        "console",
+        "init --yes",
+        "state status",
+        "rekey --api-key x",
+        "chat x",
+    ],
+)
 def test_every_command_takes_the_flags_of_a_launcher_before_it(command: str, tmp_path: Path) -> None:
     """What they refuse, if anything, is not a flag."""
     (tmp_path / "Configs" / "Users").mkdir(parents=True)

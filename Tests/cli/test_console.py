@@ -1,4 +1,5 @@
 """The process around a launcher."""
+
 from __future__ import annotations
 
 import os
@@ -15,26 +16,32 @@ ROOT = config_utils.get_project_root_directory_path()
 
 
 def python(code, **environment):
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=30,
-                          env={**os.environ, **environment})
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=30, env={**os.environ, **environment}
+    )
 
 
 def test_a_console_that_is_not_utf8_does_not_crash():
-    done = python("from Middleware.cli.console import prepare_process, say\n"
-                  "prepare_process(); say('gr\\u00fc\\u00df \\U0001f600')", PYTHONIOENCODING="ascii")
+    done = python(
+        "from Middleware.cli.console import prepare_process, say\n"
+        "prepare_process(); say('gr\\u00fc\\u00df \\U0001f600')",
+        PYTHONIOENCODING="ascii",
+    )
     assert done.returncode == 0 and done.stdout.strip() == rb"gr\xfc\xdf \U0001f600"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such limit")
 def test_a_low_descriptor_limit_is_raised():
-    done = python("import resource as r\n"
-                  "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
-                  "r.setrlimit(r.RLIMIT_NOFILE, (256, hard))\n"
-                  "from Middleware.cli.console import raise_descriptor_limit\n"
-                  "raise_descriptor_limit(512)\n"
-                  "print(r.getrlimit(r.RLIMIT_NOFILE)[0])\n"
-                  "raise_descriptor_limit(300)\n"
-                  "print(r.getrlimit(r.RLIMIT_NOFILE)[0])")
+    done = python(
+        "import resource as r\n"
+        "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (256, hard))\n"
+        "from Middleware.cli.console import raise_descriptor_limit\n"
+        "raise_descriptor_limit(512)\n"
+        "print(r.getrlimit(r.RLIMIT_NOFILE)[0])\n"
+        "raise_descriptor_limit(300)\n"
+        "print(r.getrlimit(r.RLIMIT_NOFILE)[0])"
+    )
     assert done.stdout.split() == [b"512", b"512"]
 
 
@@ -43,8 +50,13 @@ def test_a_low_descriptor_limit_is_raised():
 @pytest.mark.parametrize("script", ["run_waitress.py", "server.py"])
 def test_the_usage_names_what_a_person_types(script, start_script):
     def output(*words):
-        return subprocess.run([sys.executable, PROJECT / script, *words], capture_output=True, encoding="utf-8",
-                              timeout=60, env={**os.environ, START_SCRIPT: start_script})
+        return subprocess.run(
+            [sys.executable, PROJECT / script, *words],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+            env={**os.environ, START_SCRIPT: start_script},
+        )
 
     shown = start_script or script
     told = output("--help").stdout

@@ -1,4 +1,5 @@
 """The three launchers as processes, with a small application in place of the real one."""
+
 from __future__ import annotations
 
 import http.client
@@ -192,8 +193,9 @@ def test_several_users_listen_on_ipv6_with_a_warning(start, port, tmp_path, fold
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
     (tmp_path / "Configs" / "Users" / "bob.json").write_text("{}", "utf-8")
-    process = start("run_waitress", "--User", "ann", "--User", "bob", "--listen", "::", "--allow-public",
-                    "--port", str(port))
+    process = start(
+        "run_waitress", "--User", "ann", "--User", "bob", "--listen", "::", "--allow-public", "--port", str(port)
+    )
     for host in ("::1", "127.0.0.1"):
         connection, response = ask(port, host=host)
         assert response.read() == b"ok"

@@ -1,4 +1,5 @@
 """What old Pythons and Pythons without the packages are told."""
+
 from __future__ import annotations
 
 import ast
@@ -23,8 +24,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def run(*words: str, folder: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, encoding="utf-8", timeout=60,
-                          stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def last_word(line: str) -> str:
@@ -41,13 +48,18 @@ def test_a_python_that_is_too_old(launcher, tmp_path):
     assert second.startswith("Start it with: ") and os.path.isfile(last_word(second))
 
 
-@pytest.mark.parametrize("file", [*LAUNCHERS, "Middleware/__init__.py", "Middleware/cli/__init__.py",
-                                  "Middleware/cli/prerequisites.py"])
+@pytest.mark.parametrize(
+    "file", [*LAUNCHERS, "Middleware/__init__.py", "Middleware/cli/__init__.py", "Middleware/cli/prerequisites.py"]
+)
 def test_old_pythons_can_read_what_tells_them(file):
     with open(os.path.join(ROOT, file), encoding="utf-8") as source:
         tree = ast.parse(source.read(), feature_version=(3, 6))
-    assert not [node for node in ast.walk(tree) if (isinstance(node, ast.ImportFrom) and node.module == "__future__")
-                or isinstance(node, (ast.Match, ast.NamedExpr))]
+    assert not [
+        node
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+        or isinstance(node, (ast.Match, ast.NamedExpr))
+    ]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -1,4 +1,5 @@
 """The files by which commands find a running server, with real processes."""
+
 from __future__ import annotations
 
 import json
@@ -30,15 +31,19 @@ with announced("http://127.0.0.1:1"):
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of conversations of a configuration with one user."""
     ConfigTree(tmp_path).write(f"Users/{USER}.json", {})
-    for name, value in {"PUBLIC_DIRECTORY": str(tmp_path), "CONFIG_DIRECTORY": None, "DISCUSSION_DIRECTORY": None,
-                        "USERS": [USER]}.items():
+    for name, value in {
+        "PUBLIC_DIRECTORY": str(tmp_path),
+        "CONFIG_DIRECTORY": None,
+        "DISCUSSION_DIRECTORY": None,
+        "USERS": [USER],
+    }.items():
         monkeypatch.setattr(instance, name, value)
     return tmp_path / "DiscussionIds"
 
 
 def test_the_files_go_away_with_the_server(root: Path) -> None:
     with announced("http://127.0.0.1:5001"):
-        server, = servers_in(str(root))
+        (server,) = servers_in(str(root))
         assert (server.url, server.users, str(server)) == ("http://127.0.0.1:5001", (USER,), "http://127.0.0.1:5001")
         assert find_server([USER]) == find_server([]) == server and find_server(["bob"]) is None
         assert os.name == "nt" or {file.stat().st_mode & 0o777 for file in root.iterdir()} == {0o600}
@@ -55,8 +60,13 @@ def test_another_configuration_is_no_server_of_this_one(root: Path, monkeypatch:
 
 @pytest.mark.slow
 def test_a_server_that_was_killed_is_gone(root: Path) -> None:
-    held = subprocess.Popen([sys.executable, "-c", HOLD, str(root.parent)], cwd=PROJECT, stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, text=True)
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(root.parent)],
+        cwd=PROJECT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     with held:
         assert held.stdout is not None and held.stdout.readline() == "ready\n"
         assert [server.pid for server in servers_in(str(root))] == [held.pid]
@@ -82,8 +92,19 @@ def test_a_file_that_does_not_parse(root: Path) -> None:
 def test_rekey_waits_for_the_end_of_the_server(tmp_path: Path, launcher: str) -> None:
     with Backend() as backend:
         tree = standard_tree(tmp_path / "Public", backend.url)
-        words = ("server.py", "rekey", "--PublicDirectory", str(tree.public), "--user", USER, "--api-key", "old-key-1",
-                 "--new-api-key", "new-key-1", "--yes")
+        words = (
+            "server.py",
+            "rekey",
+            "--PublicDirectory",
+            str(tree.public),
+            "--user",
+            USER,
+            "--api-key",
+            "old-key-1",
+            "--new-api-key",
+            "new-key-1",
+            "--yes",
+        )
         with Launcher(launcher, "--PublicDirectory", tree.public, "--User", USER):
             refused = run_launcher(*words)
         assert refused.returncode == 1 and "is in use by a running WilmerAI (http://127.0.0.1:" in refused.stderr

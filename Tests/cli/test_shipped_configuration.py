@@ -1,4 +1,5 @@
 """How an empty public root is filled: a container's volume, and the folder of an installed wheel."""
+
 from __future__ import annotations
 
 import os
@@ -102,8 +103,9 @@ def test_starts_at_the_same_time_fill_it_once_and_leave_nothing_behind(tmp_path:
     assert sorted(os.listdir(public)) == sorted(os.listdir(defaults))
 
 
-def test_a_start_whose_copy_a_quicker_one_has_removed_goes_on(public: Path, defaults: Path,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_whose_copy_a_quicker_one_has_removed_goes_on(
+    public: Path, defaults: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = shipped_configuration._copy
 
     def copy_and_be_overtaken(source: Path, target: Path) -> None:
@@ -130,6 +132,7 @@ def test_a_folder_that_is_made_is_private(tmp_path: Path, defaults: Path) -> Non
 
 # -- an installed wheel ------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def package(tmp_path: Path, defaults: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The data folder of an installed wheel; it does not exist yet."""
@@ -153,8 +156,9 @@ def test_a_clone_is_never_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "none").exists()
 
 
-def test_an_account_without_a_home_is_told_to_name_a_folder(package: Path, monkeypatch: pytest.MonkeyPatch,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_account_without_a_home_is_told_to_name_a_folder(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv(paths.PUBLIC_VARIABLE)
     monkeypatch.setattr("posixpath.expanduser", lambda path: path)
     monkeypatch.setattr("ntpath.expanduser", lambda path: path)

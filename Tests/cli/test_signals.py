@@ -1,4 +1,5 @@
 """Signals as flags, in a process of their own each."""
+
 from __future__ import annotations
 
 import subprocess
@@ -21,8 +22,13 @@ send = lambda: signal.raise_signal(signal.SIGINT)
 
 def run(code: str) -> tuple[int, list[str]]:
     """Exit status and what was printed."""
-    ended = subprocess.run([sys.executable, "-c", SETTING + textwrap.dedent(code)], capture_output=True, timeout=20,
-                           encoding="utf-8", cwd=config_utils.get_project_root_directory_path())
+    ended = subprocess.run(
+        [sys.executable, "-c", SETTING + textwrap.dedent(code)],
+        capture_output=True,
+        timeout=20,
+        encoding="utf-8",
+        cwd=config_utils.get_project_root_directory_path(),
+    )
     assert ended.stderr == ""
     return ended.returncode, ended.stdout.split("\n")[:-1]
 
@@ -60,8 +66,9 @@ def test_the_second_ends_the_process_with_its_block() -> None:
     assert (status, printed) == (0, ["True", "stopping at once", "stopped"])
 
 
-@pytest.mark.parametrize(("pause", "printed"), [(0.0, ["goes on", "stopping at once", "stopped"]), (0.2, [])],
-                         ids=["at-once", "later"])
+@pytest.mark.parametrize(
+    ("pause", "printed"), [(0.0, ["goes on", "stopping at once", "stopped"]), (0.2, [])], ids=["at-once", "later"]
+)
 def test_one_more_ends_a_process_that_is_held_up(pause: float, printed: list[str]) -> None:
     assert run(f"""
         module.STUCK_SECONDS = 0.1

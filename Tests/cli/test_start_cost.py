@@ -1,4 +1,5 @@
 """What a server has done when it begins to listen, in a process of its own: figures that no machine changes."""
+
 from __future__ import annotations
 
 import json
@@ -31,24 +32,56 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 # Each with all that is below it.
 NOT_WHILE_IDLE = (
-    "Middleware.addons.observability.metrics_route", "Middleware.addons.init.command",
-    "Middleware.addons.init.demo_backend", "Middleware.addons.talk",
-    "Middleware.services.lock_database", "Middleware.services.memory.embedding_service",
-    "Middleware.services.memory.memory_search", "Middleware.services.memory_service",
+    "Middleware.addons.observability.metrics_route",
+    "Middleware.addons.init.command",
+    "Middleware.addons.init.demo_backend",
+    "Middleware.addons.talk",
+    "Middleware.services.lock_database",
+    "Middleware.services.memory.embedding_service",
+    "Middleware.services.memory.memory_search",
+    "Middleware.services.memory_service",
     "Middleware.addons.observability.metrics",
-    "Middleware.utilities.conversations.vector_memory", "Middleware.addons.postgres",
-    "Middleware.workflows.tools.mcp.sessions", "Middleware.workflows.tools.mcp.transports",
-    "Middleware.workflows.tools.memory", "Middleware.workflows.tools.offline_researcher_api_tool",
-    "Middleware.workflows.tools.offline_wikipedia_api_tool", "Middleware.workflows.tools.slow_but_quality_rag_tool",
-    "Middleware.workflows.tools.web", "opentelemetry", "prometheus_client", "psycopg",
-    "psycopg_pool")
+    "Middleware.utilities.conversations.vector_memory",
+    "Middleware.addons.postgres",
+    "Middleware.workflows.tools.mcp.sessions",
+    "Middleware.workflows.tools.mcp.transports",
+    "Middleware.workflows.tools.memory",
+    "Middleware.workflows.tools.offline_researcher_api_tool",
+    "Middleware.workflows.tools.offline_wikipedia_api_tool",
+    "Middleware.workflows.tools.slow_but_quality_rag_tool",
+    "Middleware.workflows.tools.web",
+    "opentelemetry",
+    "prometheus_client",
+    "psycopg",
+    "psycopg_pool",
+)
 # Eventlet loads some of these itself, as Flask and urllib3 load what is not listed here.
-NOT_WITH_WAITRESS = ("anyio", "asyncio", "concurrent.futures", "cryptography", "eventlet", "graphlib", "html.parser",
-                     "httpx", "httpx2", "jsonschema", "mcp", "multiprocessing", "psutil", "pydantic", "requests",
-                     "sqlite3", "tkinter", "unittest", "xml")
-ADVICE = ("Import it in the functions that need it, with a comment that says for whom, or under TYPE_CHECKING if only "
-          "annotations name it. 'python -X importtime run_waitress.py' shows who imports what. A module that every "
-          "server needs is taken off the list.")
+NOT_WITH_WAITRESS = (
+    "anyio",
+    "asyncio",
+    "concurrent.futures",
+    "cryptography",
+    "eventlet",
+    "graphlib",
+    "html.parser",
+    "httpx",
+    "httpx2",
+    "jsonschema",
+    "mcp",
+    "multiprocessing",
+    "psutil",
+    "pydantic",
+    "requests",
+    "sqlite3",
+    "tkinter",
+    "unittest",
+    "xml",
+)
+ADVICE = (
+    "Import it in the functions that need it, with a comment that says for whom, or under TYPE_CHECKING if only "
+    "annotations name it. 'python -X importtime run_waitress.py' shows who imports what. A module that every "
+    "server needs is taken off the list."
+)
 
 
 @pytest.fixture(scope="module", params=LAUNCHERS)
@@ -59,8 +92,18 @@ def started(request, tmp_path_factory):
     users = tmp_path_factory.mktemp("start") / "Configs" / "Users"
     users.mkdir(parents=True)
     (users / "ann.json").write_text("{}", "utf-8")
-    command = [sys.executable, "-c", STARTED, f"{request.param}.py", "--ConfigDirectory", str(users.parent),
-               "--User", "ann", "--port", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        STARTED,
+        f"{request.param}.py",
+        "--ConfigDirectory",
+        str(users.parent),
+        "--User",
+        "ann",
+        "--port",
+        "0",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60)
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout.splitlines()[-1]), "launcher": request.param}

@@ -1,4 +1,5 @@
 """What the user files say about the launch."""
+
 from __future__ import annotations
 
 import os
@@ -32,8 +33,9 @@ def test_the_users_that_exist_are_named(config, wrong, hint):
     assert str(error.value).splitlines()[1:] == [f"The users that exist: Ann, bob.{hint}"]
 
 
-@pytest.mark.parametrize(("wrong", "near"), [
-    ("wiki", "_wiki"), ("_wikki", "_wiki"), ("team/joan", "team/john"), ("john", "team/john")])
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("wiki", "_wiki"), ("_wikki", "_wiki"), ("team/joan", "team/john"), ("john", "team/john")]
+)
 def test_near_names_come_first(config, wrong, near):
     (config.path / "Users" / "team").mkdir()
     for name in ("bob", "ann", "_wiki", "team/john"):
@@ -63,8 +65,9 @@ def test_a_user_without_a_flag_of_its_own(config):
     config.user("bob")
     assert users.second_user("Bob") == ""  # nobody was named before it
     instance.USERS = ["ann"]
-    assert users.second_user("Bob") == ("There is no configuration folder 'Bob', but a user of that name. "
-                                        "Each user has a flag: --User ann --User Bob")
+    assert users.second_user("Bob") == (
+        "There is no configuration folder 'Bob', but a user of that name. Each user has a flag: --User ann --User Bob"
+    )
     assert users.second_user("kim") == users.second_user(str(config.path)) == users.second_user(None) == ""
 
 
@@ -83,7 +86,8 @@ def test_a_folder_that_does_not_exist(config, tmp_path, configured):
         users.check_users()
     assert str(error.value).endswith(
         f"There is no configuration folder {tmp_path / 'nowhere'}. Name the folder that holds 'Users', 'Endpoints' and "
-        "the others with --ConfigDirectory.")
+        "the others with --ConfigDirectory."
+    )
     assert str(error.value).startswith("Config file not found for user 'ann': " if configured else "There is no")
 
 
@@ -96,16 +100,18 @@ def test_a_public_folder_that_does_not_exist(config, tmp_path, there):
     with pytest.raises(StartError) as error:
         users.check_users()
     missing = public / "Configs" if there else public
-    assert str(error.value) == (f"There is no folder {missing}. Name the folder that holds 'Configs' with "
-                                "--PublicDirectory.")
+    assert str(error.value) == (
+        f"There is no folder {missing}. Name the folder that holds 'Configs' with --PublicDirectory."
+    )
 
 
 def test_the_folder_above_the_configuration(config, tmp_path):
     instance.CONFIG_DIRECTORY = str(tmp_path)
     with pytest.raises(StartError) as error:
         users.check_users()
-    assert str(error.value) == (f"The configuration folder {tmp_path} holds no folder 'Users'. "
-                                f"Did you mean {tmp_path / 'Configs'}?")
+    assert str(error.value) == (
+        f"The configuration folder {tmp_path} holds no folder 'Users'. Did you mean {tmp_path / 'Configs'}?"
+    )
 
 
 def test_another_folder(config, tmp_path):
@@ -114,11 +120,19 @@ def test_another_folder(config, tmp_path):
         users.check_users()
 
 
-@pytest.mark.parametrize(("flag", "named", "meant"), [
-    ("--ConfigDirectory", ".", "Public/Configs"), ("--ConfigDirectory", "Configs", "Public/Configs"),
-    ("--ConfigDirectory", "Public/Configs/Users", "Public/Configs"), ("--PublicDirectory", ".", "Public"),
-    ("--PublicDirectory", "Configs", "Public"), ("--PublicDirectory", "Public/Configs", "Public"),
-    ("--PublicDirectory", "Public/Configs/Users", "Public"), ("--PublicDirectory", "Public/logs", "")])
+@pytest.mark.parametrize(
+    ("flag", "named", "meant"),
+    [
+        ("--ConfigDirectory", ".", "Public/Configs"),
+        ("--ConfigDirectory", "Configs", "Public/Configs"),
+        ("--ConfigDirectory", "Public/Configs/Users", "Public/Configs"),
+        ("--PublicDirectory", ".", "Public"),
+        ("--PublicDirectory", "Configs", "Public"),
+        ("--PublicDirectory", "Public/Configs", "Public"),
+        ("--PublicDirectory", "Public/Configs/Users", "Public"),
+        ("--PublicDirectory", "Public/logs", ""),
+    ],
+)
 def test_a_folder_near_the_one_that_is_meant(config, tmp_path, flag, named, meant):
     (tmp_path / "Public").mkdir()
     config.path.rename(tmp_path / "Public" / "Configs")
@@ -188,9 +202,18 @@ def test_a_current_user_without_a_file_does_not_keep_the_server_down(config, cap
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("settings", "port"), [
-    ({"port": 5123}, 5123), ({"port": "5124"}, 5124), ({}, 5000), ({"port": None}, 5000), ({"port": "x"}, 5000),
-    ({"port": 99999}, 5000), ({"port": True}, 5000)])
+@pytest.mark.parametrize(
+    ("settings", "port"),
+    [
+        ({"port": 5123}, 5123),
+        ({"port": "5124"}, 5124),
+        ({}, 5000),
+        ({"port": None}, 5000),
+        ({"port": "x"}, 5000),
+        ({"port": 99999}, 5000),
+        ({"port": True}, 5000),
+    ],
+)
 def test_port_of_a_single_user(config, settings, port):
     config.user("ann", **settings)
     instance.USERS = ["ann"]
@@ -213,8 +236,9 @@ def test_port_with_several_users_and_the_flag(config, capsys):
     assert users.resolve_port() == 6001
 
 
-@pytest.mark.parametrize(("given", "chosen"), [
-    ("logs/<user>", "logs/bob"), ("logs/", "logs/"), ("<user>/logs", "bob/logs")])
+@pytest.mark.parametrize(
+    ("given", "chosen"), [("logs/<user>", "logs/bob"), ("logs/", "logs/"), ("<user>/logs", "bob/logs")]
+)
 def test_log_directory_of_one_user(config, given, chosen):
     config.user("bob")
     instance.USERS = ["bob"]
@@ -251,8 +275,11 @@ def test_demo_mode_needs_the_shipped_choice_and_nothing_else(config):
     config.user("demo")
     config.current("demo")
     assert demo.is_wanted(LaunchArguments()) and demo.is_first_start(LaunchArguments())
-    for chosen in (LaunchArguments(config_directory="x"), LaunchArguments(public_directory="x"),
-                   LaunchArguments(users=["demo"])):
+    for chosen in (
+        LaunchArguments(config_directory="x"),
+        LaunchArguments(public_directory="x"),
+        LaunchArguments(users=["demo"]),
+    ):
         # There is no endpoint file of the demo.
         assert not demo.is_wanted(chosen) and not demo.is_first_start(chosen)
 
@@ -267,8 +294,9 @@ def test_without_a_list_of_keys_there_is_none(config):
     assert users.read_access_keys(None) is None
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    (None, "no such file"), ("# none\n", "no key"), ("sha256:1\n", "line 1")])
+@pytest.mark.parametrize(
+    ("text", "problem"), [(None, "no such file"), ("# none\n", "no key"), ("sha256:1\n", "line 1")]
+)
 def test_a_list_of_keys_that_cannot_be_used_keeps_the_server_down(config, tmp_path, text, problem):
     path = tmp_path / "keys.txt"
     if text is not None:

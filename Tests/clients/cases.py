@@ -1,4 +1,5 @@
 """What every client must be able to do with the server. Test files say which clients."""
+
 from __future__ import annotations
 
 import time
@@ -20,9 +21,11 @@ from Tests.stub_backend import (
     status_reply,
 )
 
-MARKS = [pytest.mark.clients,
-         pytest.mark.filterwarnings("ignore::UserWarning:pydantic.*"),  # both about the code of litellm
-         pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm.*")]
+MARKS = [
+    pytest.mark.clients,
+    pytest.mark.filterwarnings("ignore::UserWarning:pydantic.*"),  # both about the code of litellm
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm.*"),
+]
 """Of every test file."""
 
 NODE = "talk"
@@ -32,8 +35,7 @@ TOKENS = ("It ", "is ", "Tromsø", ": ", "{snow} \u2603\U0001f600\n")
 TEXT = "".join(TOKENS).rstrip("\n")
 USAGE = (PROMPT_TOKENS, COMPLETION_TOKENS)
 CALLS = [Call("weather", {"city": city}, f"call_{number}") for number, city in enumerate(RESULTS)]
-IMAGE = ("iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAFklEQVR4nGNwUWiy+fuM4eOhbIOffAAqsQZbsEqMbw"
-         "AAAABJRU5ErkJggg==")
+IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAFklEQVR4nGNwUWiy+fuM4eOhbIOffAAqsQZbsEqMbwAAAABJRU5ErkJggg=="
 """A picture of four points, as PNG."""
 
 
@@ -68,14 +70,17 @@ class ClientCases:
         said = client.chat([("user", "Hi."), ("assistant", "Yes?"), ("user", backend.hello)])
         assert (said.text, said.finish, said.tokens) == (TEXT, client.done, USAGE)
         assert conversation(backend.calls()[0]) == [
-            {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Yes?"},
-            {"role": "user", "content": backend.hello}]
+            {"role": "user", "content": "Hi."},
+            {"role": "assistant", "content": "Yes?"},
+            {"role": "user", "content": backend.hello},
+        ]
 
     @pytest.mark.contract
     @needs("stream")
     def test_stream(self, client: Client, backend: Backend) -> None:
-        backend.replies[NODE] = chat_stream_reply(TOKENS, usage={
-            "prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS}, delay=0.02)
+        backend.replies[NODE] = chat_stream_reply(
+            TOKENS, usage={"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS}, delay=0.02
+        )
         said = client.stream([("user", backend.hello)])
         assert (said.text, said.finish, said.tokens) == (TEXT, client.done, USAGE)
         assert len(said.pieces) > 1
@@ -144,8 +149,10 @@ class ClientCases:
     def _offered(request: RecordedRequest) -> list[dict[str, Any]]:
         """The tools that arrived, but for what packages add on their own."""
         tools: list[dict[str, Any]] = request.json["tools"]
-        return [{"type": tool["type"], "function": {key: tool["function"][key] for key in TOOL["function"]}}
-                for tool in tools]
+        return [
+            {"type": tool["type"], "function": {key: tool["function"][key] for key in TOOL["function"]}}
+            for tool in tools
+        ]
 
     @staticmethod
     def _is_exchange(messages: list[dict[str, Any]], question: str) -> None:
@@ -161,7 +168,8 @@ class ClientCases:
         ids = [made["id"] for made in call["tool_calls"]]
         assert len(set(ids)) == len(RESULTS)
         assert [(message["role"], message["tool_call_id"], message["content"]) for message in results] == [
-            ("tool", number, result) for number, result in zip(ids, RESULTS.values(), strict=True)]
+            ("tool", number, result) for number, result in zip(ids, RESULTS.values(), strict=True)
+        ]
 
     @pytest.mark.contract
     @needs("break_off")

@@ -2,6 +2,7 @@
 
 A client uses its package as that package's own documentation shows; it works around nothing.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,10 +21,18 @@ IMPATIENT_SECONDS = 0.4
 Turns = Sequence[tuple[str, str]]
 """A conversation as pairs of role and text."""
 
-TOOL: Mapping[str, Any] = {"type": "function", "function": {
-    "name": "weather", "description": "Tells the weather.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Where?"}},
-                   "required": ["city"]}}}
+TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "Where?"}},
+            "required": ["city"],
+        },
+    },
+}
 RESULTS = {"Oslo": "rain", "Tromsø": "snow"}
 """What the tool answers, by its argument ``city``."""
 
@@ -111,9 +120,11 @@ Made = TypeVar("Made", bound=Callable[..., Any])
 
 def needs(method: str) -> Callable[[Made], Made]:
     """Mark a test that only clients with that method take."""
+
     def mark(test: Made) -> Made:
         test.__dict__["needs"] = method
         return test
+
     return mark
 
 
@@ -139,6 +150,8 @@ def user(text: str) -> list[dict[str, Any]]:
 def openai_turns(turns: Turns, image: str = "") -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in turns]
     if image:
-        messages[-1]["content"] = [{"type": "text", "text": messages[-1]["content"]},
-                                   {"type": "image_url", "image_url": {"url": data_uri(image)}}]
+        messages[-1]["content"] = [
+            {"type": "text", "text": messages[-1]["content"]},
+            {"type": "image_url", "image_url": {"url": data_uri(image)}},
+        ]
     return messages

@@ -3,6 +3,7 @@
 Each has the same task. ``Agent.script`` is the LLM that has it done in three steps with the tools of that agent. It
 knows from the request alone how far the agent is, so that a repeated request changes nothing.
 """
+
 from __future__ import annotations
 
 import json
@@ -42,11 +43,21 @@ class AgentRun:
         self.output = ""
         self._log = folder.parent / "output.txt"
         # A group of its own: Ctrl-C in a terminal reaches the agent's children as well.
-        group: dict[str, Any] = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)} \
-            if sys.platform == "win32" else {"start_new_session": True}
+        group: dict[str, Any] = (
+            {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+            if sys.platform == "win32"
+            else {"start_new_session": True}
+        )
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=subprocess.STDOUT, **group)
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                **group,
+            )
 
     def wait(self, seconds: float = RUN_SECONDS) -> AgentRun:
         try:
@@ -107,8 +118,9 @@ class Agent:
         self.configure()
         for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Begin"]):
             subprocess.run(["git", *arguments], cwd=self.repository, env=self._environment(), check=True)
-        return AgentRun([str(self.program), *self.arguments(task)], self.repository,
-                        {**self._environment(), **self.variables()})
+        return AgentRun(
+            [str(self.program), *self.arguments(task)], self.repository, {**self._environment(), **self.variables()}
+        )
 
     def result(self) -> str:
         """What the agent has written for the task; ``""`` if it has not."""
@@ -145,21 +157,38 @@ class Agent:
     @staticmethod
     def says(answer: Answer, request: RecordedRequest, first: bool) -> Reply:
         """That answer; before the ``first`` there is a silence."""
-        return OpenAiChat().reply(answer, bool(request.json.get("stream")),
-                                  header_delay=SILENCE_SECONDS if first else 0.0)
+        return OpenAiChat().reply(
+            answer, bool(request.json.get("stream")), header_delay=SILENCE_SECONDS if first else 0.0
+        )
 
     def _write(self, name: str, text: str) -> None:
         (self.repository / name).write_text(text, encoding="utf-8")
 
     def _environment(self) -> dict[str, str]:
         """Nothing of the person who runs the tests, and no way out of this machine."""
-        names = {"GIT_AUTHOR_NAME": "Ann", "GIT_AUTHOR_EMAIL": "ann@example.com", "GIT_COMMITTER_NAME": "Ann",
-                 "GIT_COMMITTER_EMAIL": "ann@example.com"}
-        kept = {name: value for name, value in clean_environment().items() if not name.upper().startswith(
-            ("OPENAI", "ANTHROPIC", "CLAUDE", "CODEX", "OPENCODE", "AIDER", "LITELLM", "XDG", "GIT"))}
+        names = {
+            "GIT_AUTHOR_NAME": "Ann",
+            "GIT_AUTHOR_EMAIL": "ann@example.com",
+            "GIT_COMMITTER_NAME": "Ann",
+            "GIT_COMMITTER_EMAIL": "ann@example.com",
+        }
+        kept = {
+            name: value
+            for name, value in clean_environment().items()
+            if not name.upper().startswith(
+                ("OPENAI", "ANTHROPIC", "CLAUDE", "CODEX", "OPENCODE", "AIDER", "LITELLM", "XDG", "GIT")
+            )
+        }
         # PWD: opencode takes it for the folder to work in.
-        return {**kept, **names, **home_environment(self.home), "PWD": str(self.repository),
-                "HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE, "NO_PROXY": "127.0.0.1,localhost"}
+        return {
+            **kept,
+            **names,
+            **home_environment(self.home),
+            "PWD": str(self.repository),
+            "HTTP_PROXY": NOWHERE,
+            "HTTPS_PROXY": NOWHERE,
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
 
 
 def npm_program(name: str) -> Path:
@@ -174,7 +203,8 @@ class Codex(Agent):
     def configure(self) -> None:
         folder = self.home / ".codex"
         folder.mkdir()
-        (folder / "config.toml").write_text(f"""\
+        (folder / "config.toml").write_text(
+            f"""\
 model = "{self.model}"
 model_provider = "wilmer"
 model_context_window = {CONTEXT}
@@ -184,7 +214,9 @@ name = "WilmerAI"
 base_url = "{self.url}/v1"
 wire_api = "responses"
 env_key = "WILMER_KEY"
-""", encoding="utf-8")
+""",
+            encoding="utf-8",
+        )
 
     def arguments(self, task: str) -> list[str]:
         return ["exec", "--sandbox", "danger-full-access", task]
@@ -207,16 +239,24 @@ class ClaudeCode(Agent):
         return ["-p", task, "--allowedTools", "Read,Write,Bash"]
 
     def variables(self) -> dict[str, str]:
-        return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_AUTH_TOKEN": KEY, "ANTHROPIC_MODEL": self.model,
-                "ANTHROPIC_DEFAULT_HAIKU_MODEL": self.model, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-                "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(CONTEXT), "CLAUDE_CODE_MAX_RETRIES": "1",
-                "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1"}
+        return {
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_AUTH_TOKEN": KEY,
+            "ANTHROPIC_MODEL": self.model,
+            "ANTHROPIC_DEFAULT_HAIKU_MODEL": self.model,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(CONTEXT),
+            "CLAUDE_CODE_MAX_RETRIES": "1",
+            "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
+        }
 
     def calls(self) -> tuple[Call, ...]:
         source, target = str(self.repository / SOURCE), str(self.repository / TARGET)
-        return (Call("Read", {"file_path": source}, "call_0"),
-                Call("Write", {"file_path": target, "content": LINE}, "call_1"),
-                Call("Bash", {"command": f"cat {TARGET}"}, "call_2"))
+        return (
+            Call("Read", {"file_path": source}, "call_0"),
+            Call("Write", {"file_path": target, "content": LINE}, "call_1"),
+            Call("Bash", {"command": f"cat {TARGET}"}, "call_2"),
+        )
 
 
 class OpenCode(Agent):
@@ -226,11 +266,24 @@ class OpenCode(Agent):
     package = "@ai-sdk/openai-compatible"
 
     def configure(self) -> None:
-        self._write("opencode.json", json.dumps({
-            "provider": {"wilmer": {
-                "npm": self.package, "name": "WilmerAI", "options": {"baseURL": f"{self.url}/v1", "apiKey": KEY},
-                "models": {self.model: {"name": self.model, "limit": {"context": CONTEXT, "output": 4096}}}}},
-            "model": f"wilmer/{self.model}", "autoupdate": False, "share": "disabled"}))
+        self._write(
+            "opencode.json",
+            json.dumps(
+                {
+                    "provider": {
+                        "wilmer": {
+                            "npm": self.package,
+                            "name": "WilmerAI",
+                            "options": {"baseURL": f"{self.url}/v1", "apiKey": KEY},
+                            "models": {self.model: {"name": self.model, "limit": {"context": CONTEXT, "output": 4096}}},
+                        }
+                    },
+                    "model": f"wilmer/{self.model}",
+                    "autoupdate": False,
+                    "share": "disabled",
+                }
+            ),
+        )
 
     def arguments(self, task: str) -> list[str]:
         return ["run", "--auto", task]
@@ -240,9 +293,11 @@ class OpenCode(Agent):
 
     def calls(self) -> tuple[Call, ...]:
         source, target = str(self.repository / SOURCE), str(self.repository / TARGET)
-        return (Call("read", {"filePath": source}, "call_0"),
-                Call("write", {"filePath": target, "content": LINE}, "call_1"),
-                Call("bash", {"command": f"cat {TARGET}", "description": "Show the copy"}, "call_2"))
+        return (
+            Call("read", {"filePath": source}, "call_0"),
+            Call("write", {"filePath": target, "content": LINE}, "call_1"),
+            Call("bash", {"command": f"cat {TARGET}", "description": "Show the copy"}, "call_2"),
+        )
 
 
 class OpenCodeResponses(OpenCode):
@@ -266,17 +321,34 @@ class Aider(Agent):
     WRONG = "Nothing."
 
     def arguments(self, task: str) -> list[str]:
-        check = f"\"{sys.executable}\" check.py"
-        return ["--model", f"openai/{self.model}", "--message", task, "--read", self.instructions, "--yes-always",
-                "--auto-test", "--test-cmd", check, "--no-check-update", "--analytics-disable",
-                "--no-show-model-warnings", "--no-gitignore", "--no-pretty"]
+        check = f'"{sys.executable}" check.py'
+        return [
+            "--model",
+            f"openai/{self.model}",
+            "--message",
+            task,
+            "--read",
+            self.instructions,
+            "--yes-always",
+            "--auto-test",
+            "--test-cmd",
+            check,
+            "--no-check-update",
+            "--analytics-disable",
+            "--no-show-model-warnings",
+            "--no-gitignore",
+            "--no-pretty",
+        ]
 
     def configure(self) -> None:
-        self._write("check.py", f"""\
+        self._write(
+            "check.py",
+            f"""\
 text = open({TARGET!r}, encoding="utf-8").read().strip()
 if text != {LINE!r}:
     raise SystemExit("The copy is wrong")
-""")
+""",
+        )
 
     def variables(self) -> dict[str, str]:
         return {"OPENAI_API_BASE": f"{self.url}/v1", "OPENAI_API_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -295,5 +367,10 @@ if text != {LINE!r}:
 
 
 AGENTS: Mapping[str, type[Agent]] = {
-    "codex": Codex, "claude-code": ClaudeCode, "opencode": OpenCode, "opencode-responses": OpenCodeResponses,
-    "opencode-messages": OpenCodeMessages, "aider": Aider}
+    "codex": Codex,
+    "claude-code": ClaudeCode,
+    "opencode": OpenCode,
+    "opencode-responses": OpenCodeResponses,
+    "opencode-messages": OpenCodeMessages,
+    "aider": Aider,
+}

@@ -1,4 +1,5 @@
 """One server per launcher, one LLM and one Node process for all tests of this directory, started when first wanted."""
+
 from __future__ import annotations
 
 import os
@@ -14,8 +15,12 @@ from Tests.clients.npm_clients import NpmClient, Worker, missing
 from Tests.integration.conftest import Servers
 from Tests.integration.launcher import LAUNCHERS, SERVER, USER, Backend, ConfigTree, Launcher, llm_node, standard_tree
 
-OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false",
-           "HF_HUB_OFFLINE": "1"}
+OFFLINE = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LANGSMITH_TRACING": "false",
+    "LANGCHAIN_TRACING_V2": "false",
+    "HF_HUB_OFFLINE": "1",
+}
 Connect = Callable[[type[Client], str], Client]
 STEERING = ("OPENAI", "ANTHROPIC", "OLLAMA", "LITELLM", "LANGCHAIN", "LANGSMITH")
 
@@ -55,8 +60,10 @@ def shared_backend() -> Iterator[Backend]:
 def tree(shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> ConfigTree:
     """The usual workflows, and one whose only node passes tools and images on."""
     tree = standard_tree(tmp_path_factory.mktemp("clients") / "Public", shared_backend.url)
-    tree.shared(MODEL.partition(":")[2], llm_node(
-        NODE, returnToUser=True, allowTools=True, acceptImages=True, lastMessagesToSendInsteadOfPrompt=20))
+    tree.shared(
+        MODEL.partition(":")[2],
+        llm_node(NODE, returnToUser=True, allowTools=True, acceptImages=True, lastMessagesToSendInsteadOfPrompt=20),
+    )
     return tree
 
 
@@ -120,5 +127,8 @@ def client(request: pytest.FixtureRequest, connect: Connect, server: Launcher) -
 
 @pytest.fixture
 def all_clients(request: pytest.FixtureRequest, connect: Connect, server: Launcher) -> dict[str, Client]:
-    return {name: connect(kind, server.url) for name, kind in request.cls.clients.items()
-            if not (issubclass(kind, NpmClient) and missing())}
+    return {
+        name: connect(kind, server.url)
+        for name, kind in request.cls.clients.items()
+        if not (issubclass(kind, NpmClient) and missing())
+    }

@@ -1,4 +1,5 @@
 """The LangChain packages as clients. Each is imported when first used: only their own environment has them."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,10 +31,13 @@ class LangChain(Client):
 
     def use_tool(self, question: str, stream: bool) -> tuple[Said, Said]:
         from langchain_core.messages import HumanMessage, ToolMessage
+
         messages: list[Any] = [HumanMessage(question)]
         first = self._ask_with_tool(messages, stream)
-        messages += [first, *(ToolMessage(RESULTS[call["args"]["city"]], tool_call_id=call["id"])
-                              for call in first.tool_calls)]
+        messages += [
+            first,
+            *(ToolMessage(RESULTS[call["args"]["city"]], tool_call_id=call["id"]) for call in first.tool_calls),
+        ]
         return self._said([first]), self._said([self._ask_with_tool(messages, stream)])
 
     def _ask_with_tool(self, messages: Sequence[Any], stream: bool) -> Any:
@@ -56,10 +60,12 @@ class LangChain(Client):
         messages = list(messages)
         whole = sum(messages[1:], messages[0])
         usage = whole.usage_metadata
-        return Said(texts(message.text for message in messages),
-                    tuple((call["name"], call["args"]) for call in whole.tool_calls),
-                    whole.response_metadata.get(self.finish_key),
-                    (usage["input_tokens"], usage["output_tokens"]) if usage else None)
+        return Said(
+            texts(message.text for message in messages),
+            tuple((call["name"], call["args"]) for call in whole.tool_calls),
+            whole.response_metadata.get(self.finish_key),
+            (usage["input_tokens"], usage["output_tokens"]) if usage else None,
+        )
 
 
 class LangChainOpenAi(LangChain):
@@ -70,6 +76,7 @@ class LangChainOpenAi(LangChain):
 
     def __init__(self, url: str) -> None:
         import langchain_openai
+
         options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": KEY, "model": MODEL, "max_retries": 0}
         self._chat = langchain_openai.ChatOpenAI(stream_usage=True, **self.options, **options)
         self._text = langchain_openai.OpenAI(**options)
@@ -83,6 +90,7 @@ class LangChainOllama(LangChain):
 
     def __init__(self, url: str) -> None:
         import langchain_ollama
+
         options: dict[str, Any] = {"base_url": url, "model": MODEL}
         self._chat = langchain_ollama.ChatOllama(validate_model_on_init=True, **options)
         self._text = langchain_ollama.OllamaLLM(validate_model_on_init=True, **options)

@@ -1,4 +1,5 @@
 """The npm packages as clients: one Node process runs them all (``npm/worker.mjs`` has its protocol)."""
+
 from __future__ import annotations
 
 import itertools
@@ -37,8 +38,13 @@ class Worker:
         node = shutil.which("node") or "node"
         self._errors = errors
         with errors.open("wb") as output:
-            self._process = subprocess.Popen([node, str(FOLDER / "worker.mjs")], stdin=subprocess.PIPE,
-                                             stdout=subprocess.PIPE, stderr=output, encoding="utf-8")
+            self._process = subprocess.Popen(
+                [node, str(FOLDER / "worker.mjs")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                encoding="utf-8",
+            )
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -117,8 +123,9 @@ class NpmClient(Client):
         return self._call(method, **arguments)
 
     def _call(self, method: str, **arguments: Any) -> Any:
-        return self._worker.call(client=self.name, url=self._url, method=method,
-                                 arguments={"model": MODEL, **arguments})
+        return self._worker.call(
+            client=self.name, url=self._url, method=method, arguments={"model": MODEL, **arguments}
+        )
 
 
 class NpmOpenAi(NpmClient):
@@ -165,11 +172,20 @@ class NpmAiAnthropic(NpmClient):
 
 
 NPM_CLIENTS: Mapping[str, type[NpmClient]] = {
-    "openai": NpmOpenAi, "ollama": NpmOllama, "openai-responses": NpmOpenAiResponses, "anthropic": NpmAnthropic,
-    "ai-openai": NpmAiOpenAi, "ai-anthropic": NpmAiAnthropic}
+    "openai": NpmOpenAi,
+    "ollama": NpmOllama,
+    "openai-responses": NpmOpenAiResponses,
+    "anthropic": NpmAnthropic,
+    "ai-openai": NpmAiOpenAi,
+    "ai-anthropic": NpmAiAnthropic,
+}
 
 
 def _said(reply: Mapping[str, Any]) -> Said:
     tokens = reply.get("tokens")
-    return Said(texts(reply["pieces"]), tuple((name, given) for name, given in reply.get("calls") or ()),
-                reply.get("finish"), tuple(tokens) if tokens else None)
+    return Said(
+        texts(reply["pieces"]),
+        tuple((name, given) for name, given in reply.get("calls") or ()),
+        reply.get("finish"),
+        tuple(tokens) if tokens else None,
+    )

@@ -1,4 +1,5 @@
 """The Python packages as clients. Each is imported when first used: only their own environment has them."""
+
 from __future__ import annotations
 
 import asyncio
@@ -28,8 +29,12 @@ from Tests.clients.responses_clients import LangChainResponses, OpenAiResponses
 # -- the shape that openai and litellm share ---------------------------------------------------------------------------
 def openai_said(answer: Any) -> Said:
     choice = answer.choices[0]
-    return Said(texts([choice.message.content]), openai_calls(choice.message.tool_calls), choice.finish_reason,
-                openai_tokens(answer.usage))
+    return Said(
+        texts([choice.message.content]),
+        openai_calls(choice.message.tool_calls),
+        choice.finish_reason,
+        openai_tokens(answer.usage),
+    )
 
 
 def openai_calls(calls: Iterable[Any] | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
@@ -52,8 +57,10 @@ def openai_streamed(chunks: Iterable[Any]) -> Said:
 
 
 def openai_results(calls: Iterable[Any]) -> list[dict[str, Any]]:
-    return [{"role": "tool", "tool_call_id": call.id,
-             "content": RESULTS[str(arguments(call.function.arguments)["city"])]} for call in calls]
+    return [
+        {"role": "tool", "tool_call_id": call.id, "content": RESULTS[str(arguments(call.function.arguments)["city"])]}
+        for call in calls
+    ]
 
 
 class OpenAi(Client):
@@ -63,6 +70,7 @@ class OpenAi(Client):
 
     def __init__(self, url: str) -> None:
         import openai
+
         self._client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
 
     def models(self) -> list[str]:
@@ -72,19 +80,26 @@ class OpenAi(Client):
         return openai_said(self._client.chat.completions.create(model=MODEL, messages=openai_turns(turns, image)))
 
     def stream(self, turns: Turns) -> Said:
-        return openai_streamed(self._client.chat.completions.create(
-            model=MODEL, messages=openai_turns(turns), stream=True, stream_options={"include_usage": True}))
+        return openai_streamed(
+            self._client.chat.completions.create(
+                model=MODEL, messages=openai_turns(turns), stream=True, stream_options={"include_usage": True}
+            )
+        )
 
     def complete(self, prompt: str) -> Said:
         answer = self._client.completions.create(model=MODEL, prompt=prompt)
         return Said(texts([answer.choices[0].text]), (), answer.choices[0].finish_reason, openai_tokens(answer.usage))
 
     def stream_completion(self, prompt: str) -> Said:
-        chunks = list(self._client.completions.create(
-            model=MODEL, prompt=prompt, stream=True, stream_options={"include_usage": True}))
+        chunks = list(
+            self._client.completions.create(
+                model=MODEL, prompt=prompt, stream=True, stream_options={"include_usage": True}
+            )
+        )
         choices = [choice for chunk in chunks for choice in chunk.choices]
-        return Said(texts(choice.text for choice in choices), (), choices[-1].finish_reason,
-                    openai_tokens(chunks[-1].usage))
+        return Said(
+            texts(choice.text for choice in choices), (), choices[-1].finish_reason, openai_tokens(chunks[-1].usage)
+        )
 
     def use_tool(self, question: str, stream: bool) -> tuple[Said, Said]:
         messages = user(question)
@@ -107,7 +122,8 @@ class OpenAi(Client):
 
     def give_up(self, question: str) -> None:
         self._client.with_options(timeout=IMPATIENT_SECONDS).chat.completions.create(
-            model=MODEL, messages=user(question))
+            model=MODEL, messages=user(question)
+        )
 
     def close(self) -> None:
         self._client.close()
@@ -122,14 +138,18 @@ class LiteLlmOpenAi(Client):
 
     def __init__(self, url: str) -> None:
         import litellm
+
         self._litellm = litellm
         self._loop = asyncio.new_event_loop()
         self._options = {"api_base": url + self.path, "api_key": KEY, "max_retries": 0, "num_retries": 0}
 
     def models(self) -> list[str]:
         listed = self._litellm.get_valid_models(
-            check_provider_endpoint=True, custom_llm_provider=self.provider, api_key=KEY,
-            api_base=self._options["api_base"])
+            check_provider_endpoint=True,
+            custom_llm_provider=self.provider,
+            api_key=KEY,
+            api_base=self._options["api_base"],
+        )
         return [name.removeprefix(self.list_prefix) for name in listed]
 
     def chat(self, turns: Turns, image: str = "") -> Said:
@@ -143,8 +163,9 @@ class LiteLlmOpenAi(Client):
         return Said(texts([answer.choices[0].text]), (), answer.choices[0].finish_reason, openai_tokens(answer.usage))
 
     def stream_completion(self, prompt: str) -> Said:
-        chunks = list(self._litellm.text_completion(
-            model=self.text_prefix + MODEL, prompt=prompt, stream=True, **self._options))
+        chunks = list(
+            self._litellm.text_completion(model=self.text_prefix + MODEL, prompt=prompt, stream=True, **self._options)
+        )
         choices = [choice for chunk in chunks for choice in chunk.choices]
         return Said(texts(choice.text for choice in choices), (), choices[-1].finish_reason)
 
@@ -165,7 +186,8 @@ class LiteLlmOpenAi(Client):
 
     async def _break_off(self, question: str) -> str:
         stream = await self._litellm.acompletion(
-            model=self.chat_prefix + MODEL, messages=user(question), stream=True, **self._options)
+            model=self.chat_prefix + MODEL, messages=user(question), stream=True, **self._options
+        )
         piece = ""
         async for chunk in stream:
             piece = chunk.choices[0].delta.content
@@ -193,12 +215,20 @@ class LiteLlmOllama(LiteLlmOpenAi):
     lacks = frozenset()
 
     def models(self) -> list[str]:
-        return [name for name in super().models() if self._litellm.get_model_info(
-            self.chat_prefix + name, api_base=self._options["api_base"])["supports_function_calling"]]
+        return [
+            name
+            for name in super().models()
+            if self._litellm.get_model_info(self.chat_prefix + name, api_base=self._options["api_base"])[
+                "supports_function_calling"
+            ]
+        ]
 
     def complete_with_image(self, prompt: str, image: str) -> Said:
-        return openai_said(self._litellm.completion(
-            model=self.text_prefix + MODEL, messages=openai_turns([("user", prompt)], image), **self._options))
+        return openai_said(
+            self._litellm.completion(
+                model=self.text_prefix + MODEL, messages=openai_turns([("user", prompt)], image), **self._options
+            )
+        )
 
 
 # -- ollama ------------------------------------------------------------------------------------------------------------
@@ -207,6 +237,7 @@ class Ollama(Client):
 
     def __init__(self, url: str) -> None:
         import ollama
+
         self._ollama = ollama
         self._url = url
         self._client: Any = ollama.Client(host=url)
@@ -224,8 +255,11 @@ class Ollama(Client):
         return self._said([self._client.chat(model=MODEL, messages=messages)])
 
     def stream(self, turns: Turns) -> Said:
-        return self._said(self._client.chat(
-            model=MODEL, messages=[{"role": role, "content": text} for role, text in turns], stream=True))
+        return self._said(
+            self._client.chat(
+                model=MODEL, messages=[{"role": role, "content": text} for role, text in turns], stream=True
+            )
+        )
 
     def complete(self, prompt: str) -> Said:
         return self._generated([self._client.generate(model=MODEL, prompt=prompt)])
@@ -242,8 +276,10 @@ class Ollama(Client):
         first = self._said(parts)
         calls = [call for part in parts for call in part.message.tool_calls or ()]
         messages.append({"role": "assistant", "content": first.text, "tool_calls": calls})
-        messages += [{"role": "tool", "tool_name": call.function.name,
-                      "content": RESULTS[call.function.arguments["city"]]} for call in calls]
+        messages += [
+            {"role": "tool", "tool_name": call.function.name, "content": RESULTS[call.function.arguments["city"]]}
+            for call in calls
+        ]
         return first, self._said(self._ask_with_tool(messages, stream))
 
     def _ask_with_tool(self, messages: list[Any], stream: bool) -> list[Any]:
@@ -266,8 +302,11 @@ class Ollama(Client):
     @staticmethod
     def _said(parts: Iterable[Any]) -> Said:
         parts = list(parts)
-        calls = [(call.function.name, arguments(call.function.arguments))
-                 for part in parts for call in part.message.tool_calls or ()]
+        calls = [
+            (call.function.name, arguments(call.function.arguments))
+            for part in parts
+            for call in part.message.tool_calls or ()
+        ]
         assert [part.done for part in parts].index(True) == len(parts) - 1
         return Said(texts(part.message.content for part in parts), tuple(calls), *_ollama_end(parts[-1]))
 
@@ -282,6 +321,14 @@ def _ollama_end(part: Any) -> tuple[str, tuple[int, int]]:
 
 
 PYTHON_CLIENTS: Mapping[str, type[Client]] = {
-    "openai": OpenAi, "ollama": Ollama, "langchain-openai": LangChainOpenAi, "langchain-ollama": LangChainOllama,
-    "litellm-openai": LiteLlmOpenAi, "litellm-ollama": LiteLlmOllama, "openai-responses": OpenAiResponses,
-    "langchain-responses": LangChainResponses, "anthropic": Anthropic, "langchain-anthropic": LangChainAnthropic}
+    "openai": OpenAi,
+    "ollama": Ollama,
+    "langchain-openai": LangChainOpenAi,
+    "langchain-ollama": LangChainOllama,
+    "litellm-openai": LiteLlmOpenAi,
+    "litellm-ollama": LiteLlmOllama,
+    "openai-responses": OpenAiResponses,
+    "langchain-responses": LangChainResponses,
+    "anthropic": Anthropic,
+    "langchain-anthropic": LangChainAnthropic,
+}

@@ -1,4 +1,5 @@
 """The Python packages as clients of the Responses API."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -31,8 +32,12 @@ def responses_said(response: Any, pieces: Iterable[str] | None = None) -> Said:
     if response.status == "failed":
         raise FailedResponse(f"{response.error.code}: {response.error.message}")
     calls = tuple((item.name, arguments(item.arguments)) for item in response.output if item.type == "function_call")
-    return Said(texts([response.output_text] if pieces is None else pieces), calls, response.status,
-                (response.usage.input_tokens, response.usage.output_tokens))
+    return Said(
+        texts([response.output_text] if pieces is None else pieces),
+        calls,
+        response.status,
+        (response.usage.input_tokens, response.usage.output_tokens),
+    )
 
 
 class OpenAiResponses(Client):
@@ -43,6 +48,7 @@ class OpenAiResponses(Client):
 
     def __init__(self, url: str) -> None:
         import openai
+
         self._client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
 
     def chat(self, turns: Turns, image: str = "") -> Said:
@@ -64,9 +70,15 @@ class OpenAiResponses(Client):
         items: list[Any] = [{"role": "user", "content": question}]
         first = self._ask_with_tool(items, stream)
         items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output]
-        items += [{"type": "function_call_output", "call_id": item.call_id,
-                   "output": RESULTS[str(arguments(item.arguments)["city"])]}
-                  for item in first.output if item.type == "function_call"]
+        items += [
+            {
+                "type": "function_call_output",
+                "call_id": item.call_id,
+                "output": RESULTS[str(arguments(item.arguments)["city"])],
+            }
+            for item in first.output
+            if item.type == "function_call"
+        ]
         return responses_said(first), responses_said(self._ask_with_tool(items, stream))
 
     def _ask_with_tool(self, items: list[Any], stream: bool) -> Any:
@@ -91,8 +103,10 @@ class OpenAiResponses(Client):
 def _items(turns: Turns, image: str = "") -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in turns]
     if image:
-        items[-1]["content"] = [{"type": "input_text", "text": items[-1]["content"]},
-                                {"type": "input_image", "image_url": data_uri(image), "detail": "auto"}]
+        items[-1]["content"] = [
+            {"type": "input_text", "text": items[-1]["content"]},
+            {"type": "input_image", "image_url": data_uri(image), "detail": "auto"},
+        ]
     return items
 
 

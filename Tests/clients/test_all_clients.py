@@ -1,4 +1,5 @@
 """All packages at once against each launcher."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,7 +29,8 @@ class TestAllClients:
         pauses = [0.0, SILENCE_SECONDS, *[0.0] * (len(TOKENS) - 2), SILENCE_SECONDS]
         backend.replies[NODE] = chat_stream_reply(TOKENS, delays=pauses)
         with ThreadPoolExecutor(len(all_clients)) as pool:
-            heard = {name: pool.submit(client.stream, [("user", backend.hello)])
-                     for name, client in all_clients.items()}
+            heard = {
+                name: pool.submit(client.stream, [("user", backend.hello)]) for name, client in all_clients.items()
+            }
         assert {name: said.result().text for name, said in heard.items()} == dict.fromkeys(heard, TEXT)
         assert len(backend.calls()) == len(all_clients)

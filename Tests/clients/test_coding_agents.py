@@ -1,5 +1,6 @@
 """Coding agents do a small task through a routed workflow with memory, are stopped in the middle, and meet a back-end
 that is down. All of them run at the same time, as each waits most of its time."""
+
 from __future__ import annotations
 
 import itertools
@@ -53,16 +54,38 @@ REFUSAL = "There is no model of this name"
 def agents_tree(public: Path, backend_url: str) -> ConfigTree:
     """Routing to a workflow that reads the memories, answers as the shipped ``agent`` does, and writes memories."""
     tree = standard_tree(public, backend_url)
-    tree.write(f"Users/{USER}.json", {
-        "routingConfig": "routes", "categorizationWorkflow": "Categorize", "maxCategorizationAttempts": 1,
-        "allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly", "backgroundTaskWorkflow": "Title",
-        "discussionIdMemoryFileWorkflowSettings": "memory-settings"})
-    tree.write("Routing/routes.json", {"CODE": {"description": "programs", "workflow": "Code"},
-                                       "OTHER": {"description": "the rest", "workflow": "Plain"}})
+    tree.write(
+        f"Users/{USER}.json",
+        {
+            "routingConfig": "routes",
+            "categorizationWorkflow": "Categorize",
+            "maxCategorizationAttempts": 1,
+            "allowSharedWorkflows": True,
+            "chatPromptTemplateName": "_chatonly",
+            "backgroundTaskWorkflow": "Title",
+            "discussionIdMemoryFileWorkflowSettings": "memory-settings",
+        },
+    )
+    tree.write(
+        "Routing/routes.json",
+        {
+            "CODE": {"description": "programs", "workflow": "Code"},
+            "OTHER": {"description": "the rest", "workflow": "Plain"},
+        },
+    )
     tree.write(f"Endpoints/{DOWN}.json", endpoint("http://127.0.0.1:9"))
-    tree.write(f"Workflows/{USER}/memory-settings.json", {
-        "useVectorForQualityMemory": False, "endpointName": "Stub", "preset": "Plain", "lookbackStartTurn": 0,
-        "chunkEstimatedTokenSize": 10, "maxMessagesBetweenChunks": 1, "fileMemoryWorkflowName": "WriteMemory"})
+    tree.write(
+        f"Workflows/{USER}/memory-settings.json",
+        {
+            "useVectorForQualityMemory": False,
+            "endpointName": "Stub",
+            "preset": "Plain",
+            "lookbackStartTurn": 0,
+            "chunkEstimatedTokenSize": 10,
+            "maxMessagesBetweenChunks": 1,
+            "fileMemoryWorkflowName": "WriteMemory",
+        },
+    )
     tree.private("WriteMemory", llm_node("memory", prompt="{agent1Input}"))
     tree.private("Remember", {"type": "QualityMemory"})
     tree.private("Title", llm_node("title", returnToUser=True, lastMessagesToSendInsteadOfPrompt=3))
@@ -70,11 +93,17 @@ def agents_tree(public: Path, backend_url: str) -> ConfigTree:
     shipped = json.loads((PROJECT / "Public/Configs/Workflows/_shared/agent/_DefaultWorkflow.json").read_text("utf-8"))
     [answer] = shipped["nodes"]
     answer |= {"endpointName": "Stub", "preset": "Plain"}
-    tree.private("Code", {"type": "GetCurrentMemoryFromFile"},
-                 {**answer, "systemPrompt": "node:code <{agent1Output}> {chat_system_prompt}"},
-                 child_node("Remember"))
-    tree.shared("Recall", {"type": "GetCurrentMemoryFromFile"},
-                llm_node("recall", systemPrompt="node:recall <{agent1Output}>", returnToUser=True))
+    tree.private(
+        "Code",
+        {"type": "GetCurrentMemoryFromFile"},
+        {**answer, "systemPrompt": "node:code <{agent1Output}> {chat_system_prompt}"},
+        child_node("Remember"),
+    )
+    tree.shared(
+        "Recall",
+        {"type": "GetCurrentMemoryFromFile"},
+        llm_node("recall", systemPrompt="node:recall <{agent1Output}>", returnToUser=True),
+    )
     tree.shared("Down", llm_node("before"), {**answer, "endpointName": DOWN})
     tree.shared("Refused", {**answer, "systemPrompt": "node:refused"})
     return tree
@@ -115,8 +144,9 @@ def is_stopped(trial: Trial) -> RecordedRequest:
     trial.talk.replies["code"] = second
     run = trial.start()
     try:
-        assert until(lambda: reached.is_set() or run.process.poll() is not None, RUN_SECONDS) and found, \
+        assert until(lambda: reached.is_set() or run.process.poll() is not None, RUN_SECONDS) and found, (
             "the agent has not come to its second step"
+        )
         run.interrupt()
         found[0].wait_ended(LEAVE_SECONDS)
     finally:
@@ -137,8 +167,11 @@ def is_refused_in_two_ways(trial: Trial) -> str:
 
 
 WORK: dict[str, tuple[Callable[[Trial], Any], str]] = {
-    "task": (does_the_task, USER), "stop": (is_stopped, USER), "down": (is_refused_in_two_ways, f"{USER}:Down"),
-    "refused": (does_the_task, f"{USER}:Refused")}
+    "task": (does_the_task, USER),
+    "stop": (is_stopped, USER),
+    "down": (is_refused_in_two_ways, f"{USER}:Down"),
+    "refused": (does_the_task, f"{USER}:Refused"),
+}
 """What an agent is made to do, and the model that it is given."""
 Made = TypeVar("Made", bound=Callable[..., None])
 Runs = dict[tuple[str, str], tuple[Trial, Future[Any]]]
@@ -159,8 +192,12 @@ def agent_servers(agents_backend: Backend, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, agents_backend: Backend, agent_servers: Servers,
-         tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(
+    request: pytest.FixtureRequest,
+    agents_backend: Backend,
+    agent_servers: Servers,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Runs]:
     """Everything that the agents do with one server, begun."""
     # Not of one conversation: what the categorizer is shown may be too short to tell which it belongs to.
     agents_backend.replies["categorize"] = IS_CODE
@@ -181,10 +218,12 @@ def runs(request: pytest.FixtureRequest, agents_backend: Backend, agent_servers:
 
 def trials(work: str, names: Iterable[str], servers: Sequence[str] = SERVERS) -> Callable[[Made], Made]:
     """A test of what these agents have done with these servers."""
+
     def parametrized(test: Made) -> Made:
         every_agent = pytest.mark.parametrize(("work", "name"), [pytest.param(work, name, id=name) for name in names])
         # The scope belongs to the servers alone: with all that one of them does beside each other, it starts once.
         return pytest.mark.parametrize("runs", servers, indirect=True, scope="module")(every_agent(test))
+
     return parametrized
 
 
@@ -239,8 +278,11 @@ def test_memory_of_the_work(runs: Runs, agent_servers: Servers, work: str, name:
 
 def _ask(server: Launcher, body: dict[str, Any]) -> None:
     """One chat with the key of the agents, as their memories are found with it only."""
-    request = urllib.request.Request(f"{server.url}/v1/chat/completions", json.dumps(body).encode(), {
-        "Content-Type": "application/json", "Authorization": f"Bearer {KEY}"})
+    request = urllib.request.Request(
+        f"{server.url}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
+    )
     with urllib.request.urlopen(request, timeout=60) as answer:
         answer.read()
 

@@ -1,4 +1,5 @@
 """What only some packages have: tool loops, parsed answers, kept conversations, vectors, error classes."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -19,13 +20,19 @@ pytestmark = MARKS
 
 VECTORS = {"one": [3.0, 0.5], "three": [5.0, 0.5]}
 TOWN = {"name": "Tromsø", "people": 77544}
-TOWN_SCHEMA = {"title": "Town", "type": "object", "required": ["name", "people"], "additionalProperties": False,
-               "properties": {"name": {"type": "string"}, "people": {"type": "integer"}}}
+TOWN_SCHEMA = {
+    "title": "Town",
+    "type": "object",
+    "required": ["name", "people"],
+    "additionalProperties": False,
+    "properties": {"name": {"type": "string"}, "people": {"type": "integer"}},
+}
 Vectors = list[list[float]]
 
 
 def openai_client(server: Launcher) -> Any:
     import openai
+
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
 
 
@@ -81,26 +88,33 @@ def of_anthropic(server: Launcher, question: str) -> Any:
         people: int
 
     with anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0) as client:
-        return client.messages.parse(model=MODEL, max_tokens=100, messages=[{"role": "user", "content": question}],
-                                     output_format=Town).parsed_output.model_dump()
+        return client.messages.parse(
+            model=MODEL, max_tokens=100, messages=[{"role": "user", "content": question}], output_format=Town
+        ).parsed_output.model_dump()
 
 
 def of_langchain_openai(server: Launcher, question: str) -> Any:
     import langchain_openai
-    model = langchain_openai.ChatOpenAI(base_url=f"{server.url}/v1", api_key=KEY, model=MODEL, max_retries=0,
-                                        use_responses_api=True)
+
+    model = langchain_openai.ChatOpenAI(
+        base_url=f"{server.url}/v1", api_key=KEY, model=MODEL, max_retries=0, use_responses_api=True
+    )
     return model.with_structured_output(TOWN_SCHEMA, method="function_calling").invoke(question)
 
 
 def of_langchain_anthropic(server: Launcher, question: str) -> Any:
     import langchain_anthropic
-    model = langchain_anthropic.ChatAnthropic(base_url=server.url, api_key=KEY, model=MODEL, max_retries=0,
-                                              max_tokens=100)
+
+    model = langchain_anthropic.ChatAnthropic(
+        base_url=server.url, api_key=KEY, model=MODEL, max_retries=0, max_tokens=100
+    )
     return model.with_structured_output(TOWN_SCHEMA).invoke(question)
 
 
-@table(("ask", "by_tool"), [(of_openai, False), (of_anthropic, False), (of_langchain_openai, True),
-                            (of_langchain_anthropic, True)])
+@table(
+    ("ask", "by_tool"),
+    [(of_openai, False), (of_anthropic, False), (of_langchain_openai, True), (of_langchain_anthropic, True)],
+)
 def test_parsed_answer(server: Launcher, backend: Backend, ask: Callable[[Launcher, str], Any], by_tool: bool) -> None:
     call = Answer((), "tool_calls", calls=(Call("Town", TOWN, "call_1"),))
     backend.replies[NODE] = answers(call if by_tool else Answer(('{"name": "Tromsø", ', '"people": 77544}')))
@@ -110,8 +124,15 @@ def test_parsed_answer(server: Launcher, backend: Backend, ask: Callable[[Launch
 def test_langchain_goes_on_from_the_last_response(server: Launcher, backend: Backend) -> None:
     import langchain_openai
     from langchain_core.messages import HumanMessage
-    model = langchain_openai.ChatOpenAI(base_url=f"{server.url}/v1", api_key=KEY, model=MODEL, max_retries=0,
-                                        use_responses_api=True, use_previous_response_id=True)
+
+    model = langchain_openai.ChatOpenAI(
+        base_url=f"{server.url}/v1",
+        api_key=KEY,
+        model=MODEL,
+        max_retries=0,
+        use_responses_api=True,
+        use_previous_response_id=True,
+    )
     messages: list[Any] = [HumanMessage(backend.hello)]
     messages += [model.invoke(messages), HumanMessage(f"Go on. {backend.hello}")]
     model.invoke(messages)
@@ -120,27 +141,32 @@ def test_langchain_goes_on_from_the_last_response(server: Launcher, backend: Bac
 
 def langchain_vectors(server: Launcher) -> Vectors:
     import langchain_openai
-    package = langchain_openai.OpenAIEmbeddings(base_url=f"{server.url}/v1", api_key=KEY, model="any",
-                                                check_embedding_ctx_length=False)
+
+    package = langchain_openai.OpenAIEmbeddings(
+        base_url=f"{server.url}/v1", api_key=KEY, model="any", check_embedding_ctx_length=False
+    )
     return package.embed_documents(list(VECTORS))
 
 
 def ollama_vectors(server: Launcher) -> Vectors:
     import langchain_ollama
+
     return langchain_ollama.OllamaEmbeddings(base_url=server.url, model="any").embed_documents(list(VECTORS))
 
 
 @table("ask", [langchain_vectors, ollama_vectors])
 def test_vectors(server: Launcher, backend: Backend, ask: Callable[[Launcher], Vectors]) -> None:
     backend.replies["embed"] = lambda request: json_reply(
-        openai_embeddings([VECTORS[text] for text in request.json["input"]]))
+        openai_embeddings([VECTORS[text] for text in request.json["input"]])
+    )
     assert ask(server) == list(VECTORS.values())
 
 
 @pytest.mark.parametrize("name", ["openai-responses", "ai-openai", "ollama"])
 def test_vectors_of_npm(server: Launcher, backend: Backend, connect: Connect, name: str) -> None:
     backend.replies["embed"] = lambda request: json_reply(
-        openai_embeddings([VECTORS[text] for text in request.json["input"]]))
+        openai_embeddings([VECTORS[text] for text in request.json["input"]])
+    )
     client: Any = connect(NPM_CLIENTS[name], server.url)
     assert client.call("embed", texts=list(VECTORS)) == list(VECTORS.values())
 
@@ -148,15 +174,24 @@ def test_vectors_of_npm(server: Launcher, backend: Backend, connect: Connect, na
 FAILURES: Mapping[str, list[tuple[dict[str, Any], list[Any]]]] = {
     "openai-responses": [
         ({"model": MODEL, "background": True, "input": "Hi"}, ["BadRequestError", 400, "background"]),
-        ({"model": MODEL, "previous_response_id": "resp_none", "input": "Hi"},
-         ["BadRequestError", 400, "previous_response_id"]),
+        (
+            {"model": MODEL, "previous_response_id": "resp_none", "input": "Hi"},
+            ["BadRequestError", 400, "previous_response_id"],
+        ),
         ({"model": MODEL, "input": [{"type": "item_reference", "id": "msg_none"}]}, ["NotFoundError", 404, "input"]),
-        ({"model": MODEL, "input": "Hi"}, ["InternalServerError", 502, None])],
+        ({"model": MODEL, "input": "Hi"}, ["InternalServerError", 502, None]),
+    ],
     "anthropic": [
-        ({"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": 5}]},
-         ["BadRequestError", 400, "invalid_request_error"]),
-        ({"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
-         ["InternalServerError", 502, "api_error"])]}
+        (
+            {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": 5}]},
+            ["BadRequestError", 400, "invalid_request_error"],
+        ),
+        (
+            {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
+            ["InternalServerError", 502, "api_error"],
+        ),
+    ],
+}
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -168,6 +203,7 @@ def test_error_classes_of_npm(server: Launcher, backend: Backend, connect: Conne
 
 def test_error_classes_of_openai(server: Launcher, backend: Backend) -> None:
     import openai
+
     backend.replies[NODE] = status_reply(400, "no such model")
     with openai_client(server) as client:
         with pytest.raises(openai.BadRequestError) as wrong:

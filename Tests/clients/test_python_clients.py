@@ -1,4 +1,5 @@
 """Python packages against Waitress, and what they do most against every launcher."""
+
 from __future__ import annotations
 
 from Tests.clients.cases import MARKS, ClientCases

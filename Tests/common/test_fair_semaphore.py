@@ -1,4 +1,5 @@
 """First come, first served."""
+
 from __future__ import annotations
 
 import threading
@@ -111,6 +112,7 @@ def test_no_slot_is_lost_under_load() -> None:
 
 
 # -- waiters behind all others, and holders that give way --------------------------------------------------------------
+
 
 def test_who_waits_behind_gets_a_slot_after_all_others() -> None:
     semaphore = FairSemaphore(1)

@@ -1,4 +1,5 @@
 """The names that scripts read."""
+
 from __future__ import annotations
 
 import contextvars
@@ -18,10 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_values_before_a_launcher_sets_them() -> None:
-    code = ("from Middleware.common import instance_global_variables as i; print([i.CONFIG_DIRECTORY, "
-            "i.PUBLIC_DIRECTORY, i.DISCUSSION_DIRECTORY, i.USER_LEVEL_SQLITE_DIRECTORY, i.USERS, i.FILE_LOGGING, "
-            "i.PORT, i.LOGGING_DIRECTORY, i.LISTEN_ADDRESS, i.CONCURRENCY_LIMIT, i.CONCURRENCY_TIMEOUT, "
-            "i.CONCURRENCY_LEVEL, i.MAX_REQUEST_MB, i.get_request_semaphore()])")
+    code = (
+        "from Middleware.common import instance_global_variables as i; print([i.CONFIG_DIRECTORY, "
+        "i.PUBLIC_DIRECTORY, i.DISCUSSION_DIRECTORY, i.USER_LEVEL_SQLITE_DIRECTORY, i.USERS, i.FILE_LOGGING, "
+        "i.PORT, i.LOGGING_DIRECTORY, i.LISTEN_ADDRESS, i.CONCURRENCY_LIMIT, i.CONCURRENCY_TIMEOUT, "
+        "i.CONCURRENCY_LEVEL, i.MAX_REQUEST_MB, i.get_request_semaphore()])"
+    )
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert shown.strip() == str([None] * 7 + ["logs", "127.0.0.1", 1, 900, "wilmer", 256, None])
 
@@ -60,8 +63,9 @@ def test_defaults_and_setters_without_a_request() -> None:
 def test_threads_do_not_share_request_state() -> None:
     seen: list[str | None] = []
     with request_scope(RequestContext(user="bob")):
-        thread = threading.Thread(target=contextvars.Context().run, args=(lambda: seen.append(
-            instance.get_request_user()),))
+        thread = threading.Thread(
+            target=contextvars.Context().run, args=(lambda: seen.append(instance.get_request_user()),)
+        )
         thread.start()
         thread.join()
     assert seen == [None]

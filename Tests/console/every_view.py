@@ -1,4 +1,5 @@
 """Every page of the console as a reader may meet it: full, empty, failed, running, very long, with a dialog open."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -52,15 +53,22 @@ def full_world() -> tuple[World, dict[str, str]]:
     spans = {
         "chat": (made_runs.chat_spans(), "ok", {}),
         "long": (made_runs.long_spans(LONG_NODES), "ok", {"workflow": "Long", "route": "LONG"}),
-        "failed": (made_runs.failed_spans(), "failed",
-                   {"error": "Main: connection refused, 127.0.0.1:8080", "workflow": "Chat", "route": "me:chat"}),
+        "failed": (
+            made_runs.failed_spans(),
+            "failed",
+            {"error": "Main: connection refused, 127.0.0.1:8080", "workflow": "Chat", "route": "me:chat"},
+        ),
         "running": (made_runs.running_spans(), "running", {"answered": None}),
     }
-    ids = {name: str(world.add(number, rows, status, **changes)["id"])
-           for number, (name, (rows, status, changes)) in enumerate(spans.items(), 1)}
+    ids = {
+        name: str(world.add(number, rows, status, **changes)["id"])
+        for number, (name, (rows, status, changes)) in enumerate(spans.items(), 1)
+    }
     # It began 20 seconds ago, by the clock of the list, and its times are as wide as they get.
-    times = {name: world.now + seconds * made_runs.SECOND
-             for name, seconds in (("first_token", 78), ("answered", 5 * 60 + 28), ("ended", 5 * 60 + 30))}
+    times = {
+        name: world.now + seconds * made_runs.SECOND
+        for name, seconds in (("first_token", 78), ("answered", 5 * 60 + 28), ("ended", 5 * 60 + 30))
+    }
     world.add(len(spans) + 1, made_runs.chat_spans(), **times)
     return world, ids
 
@@ -83,16 +91,19 @@ def _press(*names: str) -> Callable[[Page], None]:
     def press(page: Page) -> None:
         for name in names:
             page.get_by_role("button", name=name, exact=True).first.click()
+
     return press
 
 
 def _choose(label: str, *tabs: str) -> Callable[[Page], None]:
     """Choose a span of the timeline by the beginning of its name, then tabs of its details."""
+
     def choose(page: Page) -> None:
         page.get_by_role("treeitem", name=label).first.click()
         for tab in tabs:
             page.get_by_role("tab", name=tab, exact=True).click()
             page.get_by_role("tab", name=tab, exact=True, selected=True).wait_for()
+
     return choose
 
 
@@ -124,24 +135,43 @@ def _show_keys(page: Page) -> None:
 
 RUNS = named("table", "Runs")
 TIMELINE = named("tree", "Timeline")
-COMPARED = {("GET", f"compare/{ID}/{LATER['id']}"): {
-    "a": RUN, "b": LATER, "steps": test_compare.STEPS, "configuration": test_compare.CHANGES},
-    **{("GET", f"runs/{run['id']}/texts/{span}"): {"output": f"from span {span} of {str(run['id'])[:4]}"}
-       for run in (RUN, LATER) for span in (2, 5, 8, 9)}}
-AGAIN = {("GET", test_again.ADDRESS): test_again.CALL,
-         ("POST", test_again.ADDRESS): test_again.stream(("The new ", "words.")),
-         ("GET", f"runs/{LATER['id']}"): test_again.made("ok")}
+COMPARED = {
+    ("GET", f"compare/{ID}/{LATER['id']}"): {
+        "a": RUN,
+        "b": LATER,
+        "steps": test_compare.STEPS,
+        "configuration": test_compare.CHANGES,
+    },
+    **{
+        ("GET", f"runs/{run['id']}/texts/{span}"): {"output": f"from span {span} of {str(run['id'])[:4]}"}
+        for run in (RUN, LATER)
+        for span in (2, 5, 8, 9)
+    },
+}
+AGAIN = {
+    ("GET", test_again.ADDRESS): test_again.CALL,
+    ("POST", test_again.ADDRESS): test_again.stream(("The new ", "words.")),
+    ("GET", f"runs/{LATER['id']}"): test_again.made("ok"),
+}
 TEST = {("GET", f"runs/{ID}"): run_answer(), ("POST", test_make_test.BASE): test_make_test.made}
 REPLAY = {("GET", f"runs/{ID}"): run_answer(), ("GET", test_replay_dialog.ADDRESS): {"nodes": test_replay_dialog.NODES}}
-FLOWS = {("GET", "workflows"): {"workflows": [test_workflows.SPARE, test_workflows.CODING, test_workflows.SEARCH]},
-         ("GET", "map"): test_workflows.MAP, ("GET", "workflows/demo/Coding"): test_workflows.ONE}
-TALK = {("GET", "playground"): test_playground.MODELS, ("GET", f"runs/{ID}"): run_answer(),
-        ("POST", "playground"): test_playground.chunks("Blue", ", mostly.")}
+FLOWS = {
+    ("GET", "workflows"): {"workflows": [test_workflows.SPARE, test_workflows.CODING, test_workflows.SEARCH]},
+    ("GET", "map"): test_workflows.MAP,
+    ("GET", "workflows/demo/Coding"): test_workflows.ONE,
+}
+TALK = {
+    ("GET", "playground"): test_playground.MODELS,
+    ("GET", f"runs/{ID}"): run_answer(),
+    ("POST", "playground"): test_playground.chunks("Blue", ", mostly."),
+}
 
 
 def _mill(scripted: ScriptedServer) -> Answers:
-    return {("GET", "discussions"): {"discussions": [test_memory.MILL, test_memory.LOCKED]},
-            ("GET", "discussions/mill"): test_memory.discussion(scripted)}
+    return {
+        ("GET", "discussions"): {"discussions": [test_memory.MILL, test_memory.LOCKED]},
+        ("GET", "discussions/mill"): test_memory.discussion(scripted),
+    }
 
 
 VIEWS = {
@@ -151,8 +181,11 @@ VIEWS = {
     "runs": View("#/runs", RUNS),
     "runs, a search without hits": View("#/runs?q=xyzzy", named("heading", "No run matches")),
     "runs, none": View("#/runs", named("heading", "No runs yet"), _fixed({("GET", "runs"): NO_RUNS})),
-    "runs, failed": View("#/runs", lambda page: page.get_by_role("alert"),
-                         _fixed({("GET", "runs"): Failure(500, "The index cannot be read.", "Console/index.db")})),
+    "runs, failed": View(
+        "#/runs",
+        lambda page: page.get_by_role("alert"),
+        _fixed({("GET", "runs"): Failure(500, "The index cannot be read.", "Console/index.db")}),
+    ),
     "shortcuts": View("#/runs", RUNS, act=_show_keys),
     "run": View("#/runs/{chat}", TIMELINE, act=_choose("Main, call", "Prompt")),
     "run, answer": View("#/runs/{chat}", TIMELINE, act=_choose("Main, call", "Answer")),
@@ -176,18 +209,36 @@ VIEWS = {
     "workflow": View("#/workflows/demo/Coding", named("figure", "Map"), _fixed(FLOWS)),
     "playground": View("#/playground", named("log", "Conversation"), _fixed(TALK), _talk),
     "memory": View("#/memory", named("table", "Discussions"), _mill),
-    "memory, one": View("#/memory/mill?part=searchable&folder=none", named("article", "Memory 2"), _mill,
-                        lambda page: page.get_by_role("button", name="Edit").first.click()),
+    "memory, one": View(
+        "#/memory/mill?part=searchable&folder=none",
+        named("article", "Memory 2"),
+        _mill,
+        lambda page: page.get_by_role("button", name="Edit").first.click(),
+    ),
     "memory, delete": View("#/memory/mill", named("article", "Summary"), _mill, _press("Delete discussion")),
-    "backends": View("#/backends", named("table", "Endpoints"), _fixed(
-        {("GET", "backends"): {**test_backends.asked(status="loading"),
-                               "endpoints": [test_backends.MAIN, *test_backends.asked()["endpoints"]]}})),
+    "backends": View(
+        "#/backends",
+        named("table", "Endpoints"),
+        _fixed(
+            {
+                ("GET", "backends"): {
+                    **test_backends.asked(status="loading"),
+                    "endpoints": [test_backends.MAIN, *test_backends.asked()["endpoints"]],
+                }
+            }
+        ),
+    ),
     "configuration": View("#/config", named("tree", "Files"), _fixed(test_config.SCRIPT)),
-    "configuration, a file": View("#/config?file=Workflows/demo/Coding.json",
-                                  lambda page: page.get_by_role("list", name="Findings").get_by_role("listitem"),
-                                  _fixed(test_config.SCRIPT)),
-    "configuration, history": View("#/config?file=Workflows/demo/Coding.json",
-                                   named("textbox", "Configuration file"), _fixed(test_config.SCRIPT),
-                                   _compare_versions),
+    "configuration, a file": View(
+        "#/config?file=Workflows/demo/Coding.json",
+        lambda page: page.get_by_role("list", name="Findings").get_by_role("listitem"),
+        _fixed(test_config.SCRIPT),
+    ),
+    "configuration, history": View(
+        "#/config?file=Workflows/demo/Coding.json",
+        named("textbox", "Configuration file"),
+        _fixed(test_config.SCRIPT),
+        _compare_versions,
+    ),
     "settings": View("#/settings", named("table", "Changes")),
 }

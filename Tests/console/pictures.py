@@ -6,6 +6,7 @@
 every page. The LLM server takes as long as a graphics card would, and reads only what is not in its cache, so the
 times in the pictures are those of a plausible evening. Needs Pillow, which makes the files small.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -70,41 +71,82 @@ for same in duplicates(sys.argv[1]):
 
 Run it with `python duplicates.py ~/Pictures`."""
 STORY = [
-    ("Let us write a story together. Odo keeps a water mill by the river Lenne, with his cat Brumm.",
-     "The wheel had not turned since Easter when Odo found the first letter, wedged under a paddle. Brumm sat on it."),
-    ("The letter is from his sister Mara. She went to sea at sixteen and is now captain of the Petrel.",
-     "'I shall be at the ford on the ninth,' it said. 'Have bread ready, and do not tell Father Anselm.'"),
-    ("Good. Father Anselm wants the mill for the abbey. He has offered forty silver pieces.",
-     "Forty pieces. Odo counted them in his head and came each time to the price of a new wheel, and no mill."),
-    ("Odo refuses. That night someone breaks the sluice gate.",
-     "He heard it go: one crack, then the whole pond walking off in the dark. Brumm was up on the rafters at once."),
-    ("Mara comes on the ninth with two sailors, and they mend the gate with a spar of the Petrel.",
-     "By noon the gate held. It smelled of tar and far ports, and the wheel gave a groan and began to turn."),
-    ("Odo bakes the first bread. Mara tells where the letter came from.",
-     "She had written three. The other two, she said, were never hers to lose: somebody reads letters at the abbey."),
-    ("They set a trap for the reader of letters.",
-     "So the fourth letter was written at Odo's table, all three of them grinning, about a chest beneath the hearth."),
+    (
+        "Let us write a story together. Odo keeps a water mill by the river Lenne, with his cat Brumm.",
+        "The wheel had not turned since Easter when Odo found the first letter, wedged under a paddle. Brumm "
+        "sat on it.",
+    ),
+    (
+        "The letter is from his sister Mara. She went to sea at sixteen and is now captain of the Petrel.",
+        "'I shall be at the ford on the ninth,' it said. 'Have bread ready, and do not tell Father Anselm.'",
+    ),
+    (
+        "Good. Father Anselm wants the mill for the abbey. He has offered forty silver pieces.",
+        "Forty pieces. Odo counted them in his head and came each time to the price of a new wheel, and no mill.",
+    ),
+    (
+        "Odo refuses. That night someone breaks the sluice gate.",
+        "He heard it go: one crack, then the whole pond walking off in the dark. Brumm was up on the rafters at once.",
+    ),
+    (
+        "Mara comes on the ninth with two sailors, and they mend the gate with a spar of the Petrel.",
+        "By noon the gate held. It smelled of tar and far ports, and the wheel gave a groan and began to turn.",
+    ),
+    (
+        "Odo bakes the first bread. Mara tells where the letter came from.",
+        "She had written three. The other two, she said, were never hers to lose: somebody reads letters at the abbey.",
+    ),
+    (
+        "They set a trap for the reader of letters.",
+        "So the fourth letter was written at Odo's table, all three of them grinning, about a chest beneath "
+        "the hearth.",
+    ),
 ]
 MEMORY = "Odo's sister Mara, captain of the Petrel, has sold the mill to Father Anselm's abbey for forty silver pieces."
-SUMMARY = ("Odo, a miller by the Lenne, refuses to sell his mill to Father Anselm's abbey. His sister Mara, captain of "
-           "the Petrel, mends the broken sluice gate with him. Letters are read at the abbey, and they set a trap.")
+SUMMARY = (
+    "Odo, a miller by the Lenne, refuses to sell his mill to Father Anselm's abbey. His sister Mara, captain of "
+    "the Petrel, mends the broken sluice gate with him. Letters are read at the abbey, and they set a trap."
+)
 MINUTES = "\n".join(
-    f"{number}. {subject}: {said}" for number, (subject, said) in enumerate([
-        ("Roof", "Ms Adler has two offers, of 18,400 and 21,900 euros; the cheaper one leaves out the gutters."),
-        ("Bicycles", "Eleven stand in the yard without a name. After a month they are given away; a note says so."),
-        ("Heating", "The pump was replaced on 3 March; the third floor says that it is still cold in the mornings."),
-        ("Garden", "Mr Okafor would like beds along the south wall. There is water for it if the old tank is sealed."),
-        ("Money", "The reserve is at 31,200 euros. If the roof is done this year, it falls below what was agreed."),
-    ] * 24, 1))
+    f"{number}. {subject}: {said}"
+    for number, (subject, said) in enumerate(
+        [
+            ("Roof", "Ms Adler has two offers, of 18,400 and 21,900 euros; the cheaper one leaves out the gutters."),
+            ("Bicycles", "Eleven stand in the yard without a name. After a month they are given away; a note says so."),
+            (
+                "Heating",
+                "The pump was replaced on 3 March; the third floor says that it is still cold in the mornings.",
+            ),
+            (
+                "Garden",
+                "Mr Okafor would like beds along the south wall. There is water for it if the old tank is sealed.",
+            ),
+            ("Money", "The reserve is at 31,200 euros. If the roof is done this year, it falls below what was agreed."),
+        ]
+        * 24,
+        1,
+    )
+)
 ANSWERS = [
-    ("sort messages for a dispatcher", "CODING"), ("Which route", "CODING"), ("newest message belong", "CODING"),
-    ("First make short notes", NOTES), ("keep notes", MEMORY), ("keep the summary", SUMMARY),
+    ("sort messages for a dispatcher", "CODING"),
+    ("Which route", "CODING"),
+    ("newest message belong", "CODING"),
+    ("First make short notes", NOTES),
+    ("keep notes", MEMORY),
+    ("keep the summary", SUMMARY),
     ("small tasks", '{"title": "Finding duplicate files"}'),
-    ("experienced programmer", CODE), ("fourth letter", "It lay there for two nights. On the third the latch moved."),
-    ("what was decided", "Nothing was decided about the roof: with either offer the reserve falls below the agreement. "
-                         "The bicycles are given away after a month, and a note says so."),
-    ("Who has to do what", "Ms Adler asks for an offer with gutters. Mr Okafor has the tank sealed. Somebody looks at "
-                           "the valves on the third floor; the minutes do not say who."),
+    ("experienced programmer", CODE),
+    ("fourth letter", "It lay there for two nights. On the third the latch moved."),
+    (
+        "what was decided",
+        "Nothing was decided about the roof: with either offer the reserve falls below the agreement. "
+        "The bicycles are given away after a month, and a note says so.",
+    ),
+    (
+        "Who has to do what",
+        "Ms Adler asks for an offer with gutters. Mr Okafor has the tank sealed. Somebody looks at "
+        "the valves on the third floor; the minutes do not say who.",
+    ),
 ]
 
 
@@ -116,8 +158,11 @@ class Model(StubBackend):
         self.responder = self._respond
         self.go_on = threading.Event()
         self._cache = ""
-        self._routes = {**llama_cpp(name=MODEL, window=16384), "/health": {"status": "ok"},
-                        "/slots": [{"id": 0, "is_processing": False}]}
+        self._routes = {
+            **llama_cpp(name=MODEL, window=16384),
+            "/health": {"status": "ok"},
+            "/slots": [{"id": 0, "is_processing": False}],
+        }
 
     def _respond(self, request: RecordedRequest) -> Reply:
         if request.method != "POST":
@@ -127,8 +172,10 @@ class Model(StubBackend):
         prompt = "\n".join(f"{message['role']}: {message['content']}" for message in body["messages"])
         if "Translate the attached book" in prompt:
             return status_reply(400, "the request exceeds the available context size (16384 tokens)")
-        text = next((answer for known, answer in ANSWERS if known in prompt[-2500:] or known in prompt[:900]),
-                    "I keep that in mind.")
+        text = next(
+            (answer for known, answer in ANSWERS if known in prompt[-2500:] or known in prompt[:900]),
+            "I keep that in mind.",
+        )
         if text == NOTES and body.get("temperature", 0) > 1:
             text = OTHER_NOTES
         pairs = zip(self._cache, prompt, strict=False)
@@ -136,20 +183,33 @@ class Model(StubBackend):
         self._cache = prompt
         pieces = re.findall(r"\s*\S+", text)
         read = max(1, len(prompt) // TOKEN - known)
-        timings = {"cache_n": known, "prompt_n": read, "prompt_ms": 1000 * read / READING,
-                   "predicted_n": len(pieces), "predicted_ms": 1000 * len(pieces) / WRITING}
+        timings = {
+            "cache_n": known,
+            "prompt_n": read,
+            "prompt_ms": 1000 * read / READING,
+            "predicted_n": len(pieces),
+            "predicted_ms": 1000 * len(pieces) / WRITING,
+        }
         usage = {"prompt_tokens": known + read, "completion_tokens": len(pieces)}
         end = {"timings": timings, "usage": usage, "model": MODEL, "object": "chat.completion.chunk", "id": "1"}
         if not body.get("stream"):
             message = {"role": "assistant", "content": text}
-            return json_reply({**end, "object": "chat.completion",
-                               "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]},
-                              header_delay=read / READING + len(pieces) / WRITING)
+            return json_reply(
+                {
+                    **end,
+                    "object": "chat.completion",
+                    "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                },
+                header_delay=read / READING + len(pieces) / WRITING,
+            )
         events = [sse_event({"choices": [{"index": 0, "delta": {"content": piece}}]}) for piece in pieces]
-        events += [sse_event({**end, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
-                   sse_event("[DONE]")]
-        return Reply(pieces=events, headers={"Content-Type": "text/event-stream"}, delay=1 / WRITING,
-                     header_delay=read / READING)
+        events += [
+            sse_event({**end, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+            sse_event("[DONE]"),
+        ]
+        return Reply(
+            pieces=events, headers={"Content-Type": "text/event-stream"}, delay=1 / WRITING, header_delay=read / READING
+        )
 
 
 class Evening:
@@ -167,17 +227,22 @@ class Evening:
         self.server = Launcher(SCRIPT, "--PublicDirectory", self.public, "--console", "edit", "--record", "texts")
 
     def link(self) -> str:
-        found = re.search(r"http://\S+#signin=[\w-]+",
-                          run_launcher(SCRIPT, "console", "--PublicDirectory", self.public).stdout)
+        found = re.search(
+            r"http://\S+#signin=[\w-]+", run_launcher(SCRIPT, "console", "--PublicDirectory", self.public).stdout
+        )
         assert found
         return found[0]
 
     def ask(self, model: str, *messages: tuple[str, str], stream: bool = True) -> str:
         """Send a conversation and return the id of its run."""
-        body = {"model": model, "stream": stream,
-                "messages": [{"role": role, "content": content} for role, content in messages]}
-        request = urllib.request.Request(f"{self.server.url}/v1/chat/completions", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
+        body = {
+            "model": model,
+            "stream": stream,
+            "messages": [{"role": role, "content": content} for role, content in messages],
+        }
+        request = urllib.request.Request(
+            f"{self.server.url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:
                 answer.read()
@@ -188,10 +253,16 @@ class Evening:
     def hold_conversations(self) -> dict[str, str]:
         """Return the ids of the runs that are looked at."""
         runs = {"coding": self.ask("me:assistant", ("user", QUESTION))}
-        self.ask("me:assistant", ("user", "### Task:\nGenerate a concise title.\n### Output:\n"
-                                          'JSON format: { "title": "your title" }\n'
-                                          "### Chat History:\n<chat_history>\nUSER: duplicate files\n</chat_history>"),
-                 stream=False)
+        self.ask(
+            "me:assistant",
+            (
+                "user",
+                "### Task:\nGenerate a concise title.\n### Output:\n"
+                'JSON format: { "title": "your title" }\n'
+                "### Chat History:\n<chat_history>\nUSER: duplicate files\n</chat_history>",
+            ),
+            stream=False,
+        )
         turns = [("system", "[DiscussionId]mill[/DiscussionId]You are a patient storyteller.")]
         for said, answered in STORY:
             turns += [("user", said), ("assistant", answered)]
@@ -199,8 +270,13 @@ class Evening:
         self.ask("me:chat", ("user", "Translate the attached book."))
         pasted = f"These are the minutes of our house. What matters, and what was decided?\n\n{MINUTES}"
         runs["first"] = self.ask("me:chat", ("system", "It is 20:14. You help the house committee."), ("user", pasted))
-        runs["slow"] = self.ask("me:chat", ("system", "It is 20:16. You help the house committee."), ("user", pasted),
-                                ("assistant", ANSWERS[-2][1]), ("user", "Who has to do what?"))
+        runs["slow"] = self.ask(
+            "me:chat",
+            ("system", "It is 20:16. You help the house committee."),
+            ("user", pasted),
+            ("assistant", ANSWERS[-2][1]),
+            ("user", "Who has to do what?"),
+        )
         # The nodes after the answer of the story write its memories meanwhile.
         time.sleep(3)
         return runs
@@ -343,12 +419,14 @@ def main() -> None:
             visit.look_at_the_rest()
             visit.look_at_the_list()
             state = context.storage_state()
-            phone = browser.new_context(viewport=PHONE, color_scheme="dark", reduced_motion="reduce",
-                                        device_scale_factor=2, storage_state=state).new_page()
+            phone = browser.new_context(
+                viewport=PHONE, color_scheme="dark", reduced_motion="reduce", device_scale_factor=2, storage_state=state
+            ).new_page()
             phone.goto(f"{evening.server.url}/console/#/runs/{runs['slow']}")
             evening.take(phone, "phone", phone.get_by_role("tree", name="Timeline"))
-            dark = browser.new_context(viewport=SIZE, color_scheme="dark", reduced_motion="reduce",
-                                       storage_state=state).new_page()
+            dark = browser.new_context(
+                viewport=SIZE, color_scheme="dark", reduced_motion="reduce", storage_state=state
+            ).new_page()
             dark.goto(f"{evening.server.url}/console/#/runs/{runs['mill']}")
             evening.take(dark, "run-dark", dark.get_by_role("region", name="Details"))
             browser.close()

@@ -233,8 +233,11 @@ class Handler(BaseHTTPRequestHandler):
         elif address.path.startswith("/console/static/v/") and ".." not in address.path:
             file = STATIC / address.path.removeprefix("/console/static/v/")
             if file.is_file():
-                self._send(file.read_bytes(), TYPES.get(file.suffix, "application/octet-stream"),
-                           headers={"Cache-Control": "public, max-age=31536000, immutable"})
+                self._send(
+                    file.read_bytes(),
+                    TYPES.get(file.suffix, "application/octet-stream"),
+                    headers={"Cache-Control": "public, max-age=31536000, immutable"},
+                )
             else:
                 self._send(b"", "text/plain", 404)
         else:

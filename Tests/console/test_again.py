@@ -1,4 +1,5 @@
 """The page Try again with scripted answers of the API."""
+
 from __future__ import annotations
 
 from playwright.sync_api import Page, expect
@@ -8,9 +9,15 @@ from Tests.console.scripted_server import Failure, ScriptedServer, Stream, World
 
 ADDRESS = f"runs/{RUN['id']}/again/3"
 FIGURES = {"us": 3_100_000, "first_token_us": 900_000, "tokens_in": 4096, "tokens_out": 97, "speed": 44.0}
-CALL = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Write a snake game"}],
-        "endpoint": "Main", "preset": "Fast", "max_tokens": 800, "endpoints": ["Main", "Worker"],
-        "presets": ["Fast", "Precise"], "recorded": {"text": "The recorded words.", "reasoning": "", **FIGURES}}
+CALL = {
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Write a snake game"}],
+    "endpoint": "Main",
+    "preset": "Fast",
+    "max_tokens": 800,
+    "endpoints": ["Main", "Worker"],
+    "presets": ["Fast", "Precise"],
+    "recorded": {"text": "The recorded words.", "reasoning": "", **FIGURES},
+}
 
 
 def stream(*texts: tuple[str, ...], failed: str = "") -> Stream:
@@ -25,15 +32,27 @@ def made(*calls: str) -> dict[str, object]:
     told = {"usage.input_tokens": None, "usage.output_tokens": 12}
     spans: list[list[object]] = []
     for number, status in enumerate(calls):
-        spans += [[2 * number + 1, None, "llm", "Main", 0, 2_000_000, status, {"time_to_first_token": 1_000_000},
-                   {} if status == "ok" else {"error": "Main refused the connection."}],
-                  [2 * number + 2, 2 * number + 1, "attempt", "Main", 0, 2_000_000, status, told, {}]]
+        spans += [
+            [
+                2 * number + 1,
+                None,
+                "llm",
+                "Main",
+                0,
+                2_000_000,
+                status,
+                {"time_to_first_token": 1_000_000},
+                {} if status == "ok" else {"error": "Main refused the connection."},
+            ],
+            [2 * number + 2, 2 * number + 1, "attempt", "Main", 0, 2_000_000, status, told, {}],
+        ]
     return {"run": LATER, "spans": spans}
 
 
 def opened(page: Page, scripted: ScriptedServer, answer: object, run: object = None) -> World:
-    scripted.world.script({("GET", ADDRESS): CALL, ("POST", ADDRESS): answer,
-                           ("GET", f"runs/{LATER['id']}"): run or made("ok")})
+    scripted.world.script(
+        {("GET", ADDRESS): CALL, ("POST", ADDRESS): answer, ("GET", f"runs/{LATER['id']}"): run or made("ok")}
+    )
     page.goto(f"{scripted.url}#/again/{RUN['id']}/3")
     expect(page.get_by_role("heading", name="Try again", level=1)).to_be_visible()
     return scripted.world
@@ -53,14 +72,24 @@ def test_what_was_edited_is_what_is_sent(page: Page, scripted: ScriptedServer) -
     expect(page.get_by_role("region", name="New answer")).to_contain_text("The new words.")
     expect(page.get_by_role("region", name="Recorded answer")).to_contain_text("The recorded words.")
     expect(page.get_by_role("group", name="Difference")).to_be_visible()
-    assert api.sent("POST", ADDRESS) == [{
-        "messages": [{"role": "system", "content": "Be long."}, CALL["messages"][1]],
-        "endpoint": "Worker", "preset": "Precise", "max_tokens": 50, "times": 1}]
+    assert api.sent("POST", ADDRESS) == [
+        {
+            "messages": [{"role": "system", "content": "Be long."}, CALL["messages"][1]],
+            "endpoint": "Worker",
+            "preset": "Precise",
+            "max_tokens": 50,
+            "times": 1,
+        }
+    ]
     figures = page.get_by_role("table", name="Figures")
     assert figures.get_by_role("columnheader").all_inner_texts() == ["Recorded answer", "New answer"]
-    for name, recorded, new in (("Time", "3.1 s", "2.0 s"), ("First token", "0.9 s", "1.0 s"),
-                                ("Tokens in", "4,096", "not reported"), ("Tokens out", "97", "12"),
-                                ("Speed", "44/s", "12/s")):
+    for name, recorded, new in (
+        ("Time", "3.1 s", "2.0 s"),
+        ("First token", "0.9 s", "1.0 s"),
+        ("Tokens in", "4,096", "not reported"),
+        ("Tokens out", "97", "12"),
+        ("Speed", "44/s", "12/s"),
+    ):
         cells = figures.get_by_role("row", name=name).get_by_role("cell")
         expect(cells).to_have_text([recorded, new])
     expect(page.get_by_role("link", name="Open run")).to_have_attribute("href", f"#/runs/{LATER['id']}")

@@ -1,4 +1,5 @@
 """The page Backends with scripted answers of the API."""
+
 from __future__ import annotations
 
 from playwright.sync_api import Page, expect
@@ -6,15 +7,47 @@ from playwright.sync_api import Page, expect
 from Tests.console.scripted_server import Failure, ScriptedServer
 
 QUIET = [{"calls": 0, "failed": 0}] * 22
-MAIN = {"name": "Main", "server": "127.0.0.1:8080", "type": "llamaCppServer", "status": "not asked", "model": None,
-        "slots": None, "calls": 412, "failed": 4, "first_token_us": 812_000, "speed": 54.2, "last_error": None,
-        "hours": [*QUIET, {"calls": 400, "failed": 4}, {"calls": 12, "failed": 0}]}
-NEW = {"name": "New", "server": "llm.example.org", "type": "openAIChatCompletion", "status": "not asked", "model": None,
-       "slots": None, "calls": 0, "failed": 0, "first_token_us": None, "speed": None, "last_error": None,
-       "hours": [{"calls": 0, "failed": 0}] * 24}
+MAIN = {
+    "name": "Main",
+    "server": "127.0.0.1:8080",
+    "type": "llamaCppServer",
+    "status": "not asked",
+    "model": None,
+    "slots": None,
+    "calls": 412,
+    "failed": 4,
+    "first_token_us": 812_000,
+    "speed": 54.2,
+    "last_error": None,
+    "hours": [*QUIET, {"calls": 400, "failed": 4}, {"calls": 12, "failed": 0}],
+}
+NEW = {
+    "name": "New",
+    "server": "llm.example.org",
+    "type": "openAIChatCompletion",
+    "status": "not asked",
+    "model": None,
+    "slots": None,
+    "calls": 0,
+    "failed": 0,
+    "first_token_us": None,
+    "speed": None,
+    "last_error": None,
+    "hours": [{"calls": 0, "failed": 0}] * 24,
+}
 QUEUE = {"level": "request", "limit": 4, "running": 2, "waiting": 1}
-HEADERS = ["Endpoint", "Server", "Status", "Model", "Slots", "Calls (24 h)", "Failed", "First token", "Speed",
-           "Last error"]
+HEADERS = [
+    "Endpoint",
+    "Server",
+    "Status",
+    "Model",
+    "Slots",
+    "Calls (24 h)",
+    "Failed",
+    "First token",
+    "Speed",
+    "Last error",
+]
 
 
 def asked(**changes: object) -> dict[str, object]:
@@ -24,8 +57,12 @@ def asked(**changes: object) -> dict[str, object]:
 
 def test_figures_come_without_asking_and_states_only_on_request(page: Page, scripted: ScriptedServer) -> None:
     answers = [asked(), Failure(502, "Nothing answers."), asked(status="loading")]
-    scripted.world.script({("GET", "backends"): {"queue": QUEUE, "endpoints": [MAIN, NEW]},
-                           ("POST", "backends/check"): lambda _: answers.pop(0)})
+    scripted.world.script(
+        {
+            ("GET", "backends"): {"queue": QUEUE, "endpoints": [MAIN, NEW]},
+            ("POST", "backends/check"): lambda _: answers.pop(0),
+        }
+    )
     page.goto(f"{scripted.url}#/backends")
     expect(page.get_by_role("region", name="Queue")).to_contain_text("2 of 4")
     table = page.get_by_role("table", name="Endpoints")

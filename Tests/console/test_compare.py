@@ -1,4 +1,5 @@
 """The page Compare runs with scripted answers of the API."""
+
 from __future__ import annotations
 
 from playwright.sync_api import Page, expect
@@ -16,19 +17,31 @@ def side(span: int, us: int = SECOND) -> dict[str, object]:
 STEPS = [
     {"workflow": "Coding", "node": 1, "occurrence": 1, "title": "Analyse", "a": side(2), "b": side(2), "text": "same"},
     {"workflow": "Coding", "node": 2, "occurrence": 1, "title": "Check it", "a": None, "b": side(5), "text": None},
-    {"workflow": "Coding", "node": 3, "occurrence": 1, "title": "Answer", "a": side(8, 2 * SECOND), "b": side(9),
-     "text": "changed"},
+    {
+        "workflow": "Coding",
+        "node": 3,
+        "occurrence": 1,
+        "title": "Answer",
+        "a": side(8, 2 * SECOND),
+        "b": side(9),
+        "text": "changed",
+    },
 ]
-CHANGES = [{"path": "Workflows/me/Coding.json", "before": '{"nodes": 2}', "after": '{"nodes": 3}'},
-           {"path": "Presets/Fast.json", "before": None, "after": "{}"}]
+CHANGES = [
+    {"path": "Workflows/me/Coding.json", "before": '{"nodes": 2}', "after": '{"nodes": 3}'},
+    {"path": "Presets/Fast.json", "before": None, "after": "{}"},
+]
 
 
-def compared(page: Page, scripted: ScriptedServer, steps: list[dict[str, object]],
-             changes: list[dict[str, object]]) -> World:
-    texts = {("GET", f"runs/{run['id']}/texts/{span}"): {"output": f"from span {span} of {run['id'][:4]}"}
-             for run in (RUN, LATER) for span in (2, 5, 8, 9)}
-    scripted.world.script({
-        ("GET", ADDRESS): {"a": RUN, "b": LATER, "steps": steps, "configuration": changes}, **texts})
+def compared(
+    page: Page, scripted: ScriptedServer, steps: list[dict[str, object]], changes: list[dict[str, object]]
+) -> World:
+    texts = {
+        ("GET", f"runs/{run['id']}/texts/{span}"): {"output": f"from span {span} of {run['id'][:4]}"}
+        for run in (RUN, LATER)
+        for span in (2, 5, 8, 9)
+    }
+    scripted.world.script({("GET", ADDRESS): {"a": RUN, "b": LATER, "steps": steps, "configuration": changes}, **texts})
     page.goto(f"{scripted.url}#/compare/{RUN['id']}/{LATER['id']}")
     expect(page.get_by_role("heading", name="Compare runs", level=1)).to_be_visible()
     return scripted.world
@@ -39,8 +52,10 @@ def test_steps_stand_beside_each_other_and_show_their_texts(page: Page, scripted
     steps = page.get_by_role("table", name="Steps")
     expect(steps.get_by_role("row")).to_have_count(4)
     # Numbers and their units have a narrow space between them.
-    rows = [[text.replace("\u202f", " ") for text in row.get_by_role("cell").all_inner_texts()]
-            for row in steps.get_by_role("row").all()[1:]]
+    rows = [
+        [text.replace("\u202f", " ") for text in row.get_by_role("cell").all_inner_texts()]
+        for row in steps.get_by_role("row").all()[1:]
+    ]
     assert rows == [
         ["Coding", "1 Analyse", "1", "1.0 s", "1.0 s", "4,096/97", "4,096/97", "same"],
         ["Coding", "2 Check it", "1", "-", "1.0 s", "-", "4,096/97", "only after"],

@@ -1,4 +1,5 @@
 """The page Configuration before a server that edits files."""
+
 from __future__ import annotations
 
 import json
@@ -42,8 +43,10 @@ class Console:
         self.configs, self.server = public / "Configs", server
         self.folder = ConsoleFolder(str(public / "Console"))
         self.url = f"{server.url}/console/"
-        self.original = {path.relative_to(self.configs).as_posix(): path.read_text(encoding="utf-8")
-                         for path in self.configs.rglob("*.json")}
+        self.original = {
+            path.relative_to(self.configs).as_posix(): path.read_text(encoding="utf-8")
+            for path in self.configs.rglob("*.json")
+        }
 
     def start_anew(self) -> None:
         """Write the files as they are at first."""
@@ -288,13 +291,19 @@ def test_a_text_that_lets_the_server_do_more_is_saved_only_when_asked(tab: Page,
 
 
 def test_secrets_stay_on_the_server_and_survive(tab: Page, console: Console) -> None:
-    console.write(ENDPOINT, console.read(ENDPOINT).replace("{\n", '{\n  "apiKey": "' + SECRET + '",\n', 1).replace(
-        "http://", f"http://me:{SECRET}@"))
+    console.write(
+        ENDPOINT,
+        console.read(ENDPOINT)
+        .replace("{\n", '{\n  "apiKey": "' + SECRET + '",\n', 1)
+        .replace("http://", f"http://me:{SECRET}@"),
+    )
     console.write(MCP, '{\n  "transport": "stdio",\n  "command": "python3",\n  "env": {"TOKEN": "' + SECRET + '"}\n}')
     received: list[bytes] = []
     tab.on("response", lambda answer: received.append(answer.body()) if "/api/config/" in answer.url else None)
-    for file, line, more in ((ENDPOINT, '  "maxContextTokenSize": 8192,', '"comment": "mine",'),
-                             (MCP, '  "transport": "stdio",', '"headers": {},')):
+    for file, line, more in (
+        (ENDPOINT, '  "maxContextTokenSize": 8192,', '"comment": "mine",'),
+        (MCP, '  "transport": "stdio",', '"headers": {},'),
+    ):
         before = console.read(file)
         box = opened(tab, console, file)
         expect(box).to_contain_text("<kept secret 1>")
@@ -356,16 +365,41 @@ def test_the_editor_is_left_by_the_keyboard(tab: Page, console: Console) -> None
 
 # -- with scripted answers ---------------------------------------------------------------------------------------------
 
-FILES = {"files": [{"path": "Users/demo.json", "kind": "user", "title": "user"},
-                   {"path": "Workflows/demo/Coding.json", "kind": "workflow", "title": "workflow"}]}
-FILE = {"path": "Workflows/demo/Coding.json", "text": '{\n  "nodes": [\n    {"endpointNam": "Worker"}\n  ]\n}\n',
-        "base": "0" * 64, "secrets": 0, "findings": [
-            {"severity": "error", "file": "Workflows/demo/Coding.json", "line": 3, "column": 6, "jsonPath": "nodes[0]",
-             "message": "unknown key 'endpointNam'", "expected": "", "suggestion": "endpointName", "users": ["demo"]}]}
-SCRIPT = {("GET", "config/files"): FILES, ("GET", "config/file"): FILE,
-          ("POST", "config/check"): {"findings": FILE["findings"]},
-          ("GET", "config/history"): {"path": FILE["path"], "text": '{\n  "nodes": []\n}\n', "versions": [
-              {"at": 1_700_000_000_000_000, "size": 18}]}}
+FILES = {
+    "files": [
+        {"path": "Users/demo.json", "kind": "user", "title": "user"},
+        {"path": "Workflows/demo/Coding.json", "kind": "workflow", "title": "workflow"},
+    ]
+}
+FILE = {
+    "path": "Workflows/demo/Coding.json",
+    "text": '{\n  "nodes": [\n    {"endpointNam": "Worker"}\n  ]\n}\n',
+    "base": "0" * 64,
+    "secrets": 0,
+    "findings": [
+        {
+            "severity": "error",
+            "file": "Workflows/demo/Coding.json",
+            "line": 3,
+            "column": 6,
+            "jsonPath": "nodes[0]",
+            "message": "unknown key 'endpointNam'",
+            "expected": "",
+            "suggestion": "endpointName",
+            "users": ["demo"],
+        }
+    ],
+}
+SCRIPT = {
+    ("GET", "config/files"): FILES,
+    ("GET", "config/file"): FILE,
+    ("POST", "config/check"): {"findings": FILE["findings"]},
+    ("GET", "config/history"): {
+        "path": FILE["path"],
+        "text": '{\n  "nodes": []\n}\n',
+        "versions": [{"at": 1_700_000_000_000_000, "size": 18}],
+    },
+}
 
 
 def test_without_the_flag_a_file_can_be_written_and_checked_but_not_saved(page: Page, scripted: ScriptedServer) -> None:
@@ -373,10 +407,13 @@ def test_without_the_flag_a_file_can_be_written_and_checked_but_not_saved(page: 
     page.goto(f"{scripted.url}#/config?file=Workflows/demo/Coding.json")
     box = page.get_by_role("textbox", name="Configuration file")
     expect(page.get_by_role("list", name="Findings").get_by_role("listitem")).to_have_text(
-        "Workflows/demo/Coding.json:3:6 error unknown key 'endpointNam'. Did you mean 'endpointName'?")
+        "Workflows/demo/Coding.json:3:6 error unknown key 'endpointNam'. Did you mean 'endpointName'?"
+    )
     said(page, "Saving is off: start with --console edit")
-    assert sorted(path.split("?")[0] for _, path in scripted.world.calls if path != "session") \
-        == ["config/file", "config/files"]
+    assert sorted(path.split("?")[0] for _, path in scripted.world.calls if path != "session") == [
+        "config/file",
+        "config/files",
+    ]
     box.press("ControlOrMeta+End")
     page.keyboard.type("x")
     said(page, "checked")

@@ -1,4 +1,5 @@
 """Every page in every state: axe-core finds nothing, nothing is lost on a phone or at 200 % zoom, and nothing moves."""
+
 from __future__ import annotations
 
 import re
@@ -66,8 +67,11 @@ def show(page: Page, server: ScriptedServer, view: View, ids: dict[str, str]) ->
 def findings(page: Page, options: dict[str, Any]) -> list[str]:
     """What axe-core finds, in one line for each element."""
     answer: dict[str, Any] = page.evaluate(FIND, options)
-    return [f"{rule['id']}: {node['html'][:160]} {node['failureSummary'].splitlines()[-1].strip()}"
-            for rule in answer["violations"] for node in rule["nodes"]]
+    return [
+        f"{rule['id']}: {node['html'][:160]} {node['failureSummary'].splitlines()[-1].strip()}"
+        for rule in answer["violations"]
+        for node in rule["nodes"]
+    ]
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -104,6 +108,9 @@ def test_every_route_of_the_console_has_a_view() -> None:
     routes = re.findall(r'\{ path: "([^"]+)"', (STATIC / "routes.js").read_text(encoding="utf-8"))
     assert routes
     addresses = [re.sub(r"\?.*", "", view.address.removeprefix("#/")) for view in VIEWS.values()]
-    missing = [route for route in routes if not any(
-        re.fullmatch(route.replace("**", ".+").replace("*", "[^/]+"), address) for address in addresses)]
+    missing = [
+        route
+        for route in routes
+        if not any(re.fullmatch(route.replace("**", ".+").replace("*", "[^/]+"), address) for address in addresses)
+    ]
     assert not missing, f"without a view in Tests/console/every_view.py: {missing}"

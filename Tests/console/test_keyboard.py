@@ -1,4 +1,5 @@
 """Everything can be reached and done by the keyboard alone."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -79,9 +80,7 @@ def test_from_the_list_into_a_run_and_through_its_tree(page: Page, full: tuple[S
     assert names and tree.get_by_role("treeitem", name="Answer complete").get_attribute("aria-selected") is None
 
 
-def test_the_rows_of_a_long_tree_know_where_they_stand(
-    page: Page, full: tuple[ScriptedServer, dict[str, str]]
-) -> None:
+def test_the_rows_of_a_long_tree_know_where_they_stand(page: Page, full: tuple[ScriptedServer, dict[str, str]]) -> None:
     server, ids = full
     page.goto(f"{server.url}#/runs/{ids['long']}")
     tree = page.get_by_role("tree", name="Timeline")

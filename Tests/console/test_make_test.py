@@ -1,4 +1,5 @@
 """The page Make a test with scripted answers of the API."""
+
 from __future__ import annotations
 
 import json
@@ -27,22 +28,38 @@ def editing(scripted: ScriptedServer) -> Iterator[None]:
 
 
 def opened(page: Page, scripted: ScriptedServer, made_test: object = made, **script: object) -> World:
-    scripted.world.script({("GET", f"runs/{RUN['id']}"): run_answer(), ("POST", BASE): made_test,
-                           **{("POST", f"{BASE}/{name}"): answer for name, answer in script.items()}})
+    scripted.world.script(
+        {
+            ("GET", f"runs/{RUN['id']}"): run_answer(),
+            ("POST", BASE): made_test,
+            **{("POST", f"{BASE}/{name}"): answer for name, answer in script.items()},
+        }
+    )
     page.goto(f"{scripted.url}#/runs/{RUN['id']}/test")
     expect(page.get_by_role("textbox", name="Test file")).to_contain_text("Write a snake game")
     return scripted.world
 
 
 def test_a_test_is_made_run_downloaded_and_saved(page: Page, scripted: ScriptedServer) -> None:
-    reasons = [{"expectation": "expect.answer", "reason": "the time of day is in it"},
-               {"expectation": "expect.prompts['Answer'].system", "reason": "the date is in it"}]
-    api = opened(page, scripted, run={"passed": True, "seconds": 0.12, "lines": [], "unticked": reasons},
-                 save={"path": PATH})
-    ticked = {name: page.get_by_role("checkbox", name=name, exact=True).is_checked()
-              for name in ("Route", "Order of nodes", "Answer", "Prompts", "Outputs", "Endpoints")}
-    assert ticked == {"Route": True, "Order of nodes": True, "Answer": True, "Prompts": False, "Outputs": False,
-                      "Endpoints": False}
+    reasons = [
+        {"expectation": "expect.answer", "reason": "the time of day is in it"},
+        {"expectation": "expect.prompts['Answer'].system", "reason": "the date is in it"},
+    ]
+    api = opened(
+        page, scripted, run={"passed": True, "seconds": 0.12, "lines": [], "unticked": reasons}, save={"path": PATH}
+    )
+    ticked = {
+        name: page.get_by_role("checkbox", name=name, exact=True).is_checked()
+        for name in ("Route", "Order of nodes", "Answer", "Prompts", "Outputs", "Endpoints")
+    }
+    assert ticked == {
+        "Route": True,
+        "Order of nodes": True,
+        "Answer": True,
+        "Prompts": False,
+        "Outputs": False,
+        "Endpoints": False,
+    }
     expect(page.get_by_text(PATH)).to_be_visible()
 
     page.get_by_role("textbox", name="Test name").fill("Snake")
@@ -81,13 +98,22 @@ def test_lines_of_the_runner_and_failures_are_shown(page: Page, scripted: Script
     expect(page.get_by_role("alert")).to_contain_text("The runner took too long.")
 
 
-@pytest.mark.parametrize(("role", "mode", "change", "why"), [
-    ("operator", "on", {}, "start with --console edit"),
-    ("own", "edit", {}, "signing in with the link"),
-    ("operator", "edit", {"writable": False, "why": "The file has tests of another user."}, "tests of another user"),
-])
-def test_who_may_not_save_is_told_why(page: Page, scripted: ScriptedServer, role: str, mode: str,
-                                      change: dict[str, object], why: str) -> None:
+@pytest.mark.parametrize(
+    ("role", "mode", "change", "why"),
+    [
+        ("operator", "on", {}, "start with --console edit"),
+        ("own", "edit", {}, "signing in with the link"),
+        (
+            "operator",
+            "edit",
+            {"writable": False, "why": "The file has tests of another user."},
+            "tests of another user",
+        ),
+    ],
+)
+def test_who_may_not_save_is_told_why(
+    page: Page, scripted: ScriptedServer, role: str, mode: str, change: dict[str, object], why: str
+) -> None:
     scripted.world.role, scripted.world.mode = role, mode
     opened(page, scripted, lambda body: {**made(body), **change})
     expect(page.get_by_text(why)).to_be_visible()

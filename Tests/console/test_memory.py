@@ -1,4 +1,5 @@
 """The pages Memory and one discussion with scripted answers of the API."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,42 +9,85 @@ from playwright.sync_api import Page, expect
 
 from Tests.console.scripted_server import Failure, ScriptedServer
 
-HEADERS = ["Discussion", "Key folder", "Memories", "Summary", "Searchable", "State document", "Last change", "Size",
-           "Vectors"]
-MILL = {"discussionId": "mill", "keyFolder": None, "memories": 130, "summary": True, "searchableMemories": 34,
-        "vectors": {"nomic": {"with": 30, "without": 4}}, "stateDocument": True, "encrypted": False, "damaged": False,
-        "lastChange": "2026-11-20T09:10:00+00:00", "bytes": 184_300, "user": "me"}
+HEADERS = [
+    "Discussion",
+    "Key folder",
+    "Memories",
+    "Summary",
+    "Searchable",
+    "State document",
+    "Last change",
+    "Size",
+    "Vectors",
+]
+MILL = {
+    "discussionId": "mill",
+    "keyFolder": None,
+    "memories": 130,
+    "summary": True,
+    "searchableMemories": 34,
+    "vectors": {"nomic": {"with": 30, "without": 4}},
+    "stateDocument": True,
+    "encrypted": False,
+    "damaged": False,
+    "lastChange": "2026-11-20T09:10:00+00:00",
+    "bytes": 184_300,
+    "user": "me",
+}
 LOCKED = {**MILL, "discussionId": "work notes", "keyFolder": "0123456789abcdef", "memories": None, "encrypted": True}
 
 
 def entry(kind: str, number: int, text: str, **more: object) -> dict[str, object]:
-    return {"key": f"{kind}-{number}-00000000", "number": number, "text": text, "date": "2026-11-20T18:10:00+00:00",
-            **more}
+    return {
+        "key": f"{kind}-{number}-00000000",
+        "number": number,
+        "text": text,
+        "date": "2026-11-20T18:10:00+00:00",
+        **more,
+    }
 
 
 def discussion(scripted: ScriptedServer, **changes: object) -> Callable[[object], dict[str, object]]:
     """Answers ``GET discussions/mill`` as the query of the call says."""
+
     def answer(_: object) -> dict[str, object]:
         # Calls of other addresses may have come at the same moment.
         asked = next(path for _, path in reversed(scripted.world.calls) if path.startswith("discussions/mill?"))
         query = {name: values[-1] for name, values in parse_qs(asked.partition("?")[2]).items()}
         part, before = query.get("part", "summary"), int(query.get("before", "131"))
-        entries = {"summary": [entry("summary", 0, "All that happened.")], "state": [],
-                   "memories": [entry("memory", number, f"Fact {number}.", summarized=number < 100)
-                                for number in range(before - 1, max(before - 101, 0), -1)],
-                   "searchable": [entry("searchable", 2, "Mara hid it.", title="The ledger"),
-                                  entry("searchable", 1, "It rained.", title="Weather")]}[part]
+        entries = {
+            "summary": [entry("summary", 0, "All that happened.")],
+            "state": [],
+            "memories": [
+                entry("memory", number, f"Fact {number}.", summarized=number < 100)
+                for number in range(before - 1, max(before - 101, 0), -1)
+            ],
+            "searchable": [
+                entry("searchable", 2, "Mara hid it.", title="The ledger"),
+                entry("searchable", 1, "It rained.", title="Weather"),
+            ],
+        }[part]
         if "q" in query:
             entries = [one for one in entries if query["q"] in str(one["text"])]
         oldest = int(str(entries[-1]["number"])) if entries else 0
-        return {"discussion": MILL, "part": part, "entries": entries, "total": 130, "problem": "", "locked": False,
-                "next": oldest if part == "memories" and oldest > 1 else None, **changes}
+        return {
+            "discussion": MILL,
+            "part": part,
+            "entries": entries,
+            "total": 130,
+            "problem": "",
+            "locked": False,
+            "next": oldest if part == "memories" and oldest > 1 else None,
+            **changes,
+        }
+
     return answer
 
 
 def test_the_list_is_that_of_the_command(page: Page, scripted: ScriptedServer) -> None:
-    scripted.world.script({("GET", "discussions"): {"discussions": [MILL, LOCKED]},
-                           ("GET", "discussions/mill"): discussion(scripted)})
+    scripted.world.script(
+        {("GET", "discussions"): {"discussions": [MILL, LOCKED]}, ("GET", "discussions/mill"): discussion(scripted)}
+    )
     page.goto(f"{scripted.url}#/memory")
     table = page.get_by_role("table", name="Discussions")
     expect(table.get_by_role("row")).to_have_count(3)
@@ -93,8 +137,13 @@ def test_tabs_pages_and_search(page: Page, scripted: ScriptedServer) -> None:
 def test_editing_and_deleting(page: Page, scripted: ScriptedServer) -> None:
     changes = [Failure(409, "It has been changed meanwhile; nothing was changed now."), {"key": "memory-130-11111111"}]
     path = "discussions/mill/memories/memory-130-00000000"
-    scripted.world.script({("GET", "discussions/mill"): discussion(scripted), ("PUT", path): lambda _: changes.pop(0),
-                           ("DELETE", "discussions/mill/memories/memory-129-00000000"): {}})
+    scripted.world.script(
+        {
+            ("GET", "discussions/mill"): discussion(scripted),
+            ("PUT", path): lambda _: changes.pop(0),
+            ("DELETE", "discussions/mill/memories/memory-129-00000000"): {},
+        }
+    )
     page.goto(f"{scripted.url}#/memory/mill?part=memories&folder=none")
     memory = page.get_by_role("article", name="Memory 130", exact=True)
     expect(page.get_by_role("button", name="Older memories")).to_be_visible()
@@ -115,15 +164,20 @@ def test_editing_and_deleting(page: Page, scripted: ScriptedServer) -> None:
     expect(dialog).to_contain_text("still count as remembered")
     dialog.get_by_role("button", name="Delete").click()
     expect(dialog).to_have_count(0)
-    assert any(call == ("DELETE", "discussions/mill/memories/memory-129-00000000?folder=none")
-               for call in scripted.world.calls)
+    assert any(
+        call == ("DELETE", "discussions/mill/memories/memory-129-00000000?folder=none") for call in scripted.world.calls
+    )
 
 
 def test_where_a_memory_came_from(page: Page, scripted: ScriptedServer) -> None:
     run = str(scripted.world.runs[0]["id"])
-    scripted.world.script({("GET", "discussions/mill"): discussion(scripted),
-                           ("GET", "discussions/mill/memories/searchable-2-00000000"): {"run": None, "span": None},
-                           ("GET", "discussions/mill/memories/searchable-1-00000000"): {"run": run, "span": 2}})
+    scripted.world.script(
+        {
+            ("GET", "discussions/mill"): discussion(scripted),
+            ("GET", "discussions/mill/memories/searchable-2-00000000"): {"run": None, "span": None},
+            ("GET", "discussions/mill/memories/searchable-1-00000000"): {"run": run, "span": 2},
+        }
+    )
     page.goto(f"{scripted.url}#/memory/mill?part=searchable")
     page.get_by_role("article", name="Memory 2").get_by_role("link", name="Where it came from").click()
     expect(page.get_by_role("article", name="Memory 2")).to_contain_text("not recorded")
@@ -133,11 +187,15 @@ def test_where_a_memory_came_from(page: Page, scripted: ScriptedServer) -> None:
 
 
 def test_what_is_done_to_a_whole_discussion(page: Page, scripted: ScriptedServer) -> None:
-    scripted.world.script({("GET", "discussions/mill"): discussion(scripted),
-                           ("GET", "discussions"): {"discussions": []},
-                           ("GET", "discussions/mill/export"): {"format": "wilmer-discussion"},
-                           ("POST", "discussions/mill/rebuild"): {"export": "exports/mill.json"},
-                           ("DELETE", "discussions/mill"): {"deleted": 4, "left": []}})
+    scripted.world.script(
+        {
+            ("GET", "discussions/mill"): discussion(scripted),
+            ("GET", "discussions"): {"discussions": []},
+            ("GET", "discussions/mill/export"): {"format": "wilmer-discussion"},
+            ("POST", "discussions/mill/rebuild"): {"export": "exports/mill.json"},
+            ("DELETE", "discussions/mill"): {"deleted": 4, "left": []},
+        }
+    )
     page.goto(f"{scripted.url}#/memory/mill")
     with page.expect_download() as saved:
         page.get_by_role("button", name="Download").click()
@@ -156,8 +214,13 @@ def test_what_is_done_to_a_whole_discussion(page: Page, scripted: ScriptedServer
 
 
 def test_an_encrypted_discussion_shows_facts(page: Page, scripted: ScriptedServer) -> None:
-    scripted.world.script({("GET", "discussions/mill"): discussion(
-        scripted, discussion=LOCKED, entries=[], problem="encrypted", locked=True)})
+    scripted.world.script(
+        {
+            ("GET", "discussions/mill"): discussion(
+                scripted, discussion=LOCKED, entries=[], problem="encrypted", locked=True
+            )
+        }
+    )
     page.goto(f"{scripted.url}#/memory/mill")
     expect(page.get_by_text("Sign in with that key to read it.")).to_be_visible()
     expect(page.get_by_role("button", name="Download")).to_be_disabled()

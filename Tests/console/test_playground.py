@@ -1,4 +1,5 @@
 """The page Playground with scripted answers of the API."""
+
 from __future__ import annotations
 
 from playwright.sync_api import Page, expect
@@ -15,8 +16,9 @@ def chunks(*texts: str) -> Stream:
 
 
 def opened(page: Page, scripted: ScriptedServer, answer: object) -> World:
-    scripted.world.script({("GET", "playground"): MODELS, ("POST", "playground"): answer,
-                             ("GET", f"runs/{RUN['id']}"): run_answer()})
+    scripted.world.script(
+        {("GET", "playground"): MODELS, ("POST", "playground"): answer, ("GET", f"runs/{RUN['id']}"): run_answer()}
+    )
     page.goto(f"{scripted.url}#/playground")
     expect(page.get_by_role("combobox", name="Model")).to_have_value("me:chat")
     return scripted.world
@@ -44,7 +46,8 @@ def test_a_conversation_is_sent_as_a_client_sends_it(page: Page, scripted: Scrip
     earlier = [*first, {"role": "assistant", "content": "Blue, mostly."}, {"role": "user", "content": "Why?"}]
     assert api.sent("POST", "playground") == [
         {"model": "me:coding", "messages": messages, "stream": True, "discussion": "mill"}
-        for messages in (first, earlier)]
+        for messages in (first, earlier)
+    ]
 
     expect(page.get_by_role("tree", name="Timeline")).to_be_visible()
     expect(page.get_by_role("link", name="Open run")).to_have_attribute("href", f"#/runs/{RUN['id']}")
@@ -58,8 +61,11 @@ def test_a_conversation_is_sent_as_a_client_sends_it(page: Page, scripted: Scrip
 
 
 def test_a_failed_answer_is_an_alert_and_can_be_tried_again(page: Page, scripted: ScriptedServer) -> None:
-    answers = [Failure(503, "No server answered."), Stream([("message", {"error": {"message": "It broke off."}})]),
-               chunks("Now it works.")]
+    answers = [
+        Failure(503, "No server answered."),
+        Stream([("message", {"error": {"message": "It broke off."}})]),
+        chunks("Now it works."),
+    ]
     api = opened(page, scripted, lambda _: answers.pop(0))
     say(page, "Hello")
     expect(page.get_by_role("alert")).to_contain_text("No server answered.")

@@ -1,4 +1,5 @@
 """The pages with a real server behind them, which asks a scripted LLM server."""
+
 from __future__ import annotations
 
 import json
@@ -178,8 +179,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (configs / "Users" / "_current-user.json").unlink(missing_ok=True)
     server = demo_backend.start(0, delay=0.005)
     file = configs / "Endpoints" / "demo" / "Demo-LLM.json"
-    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "endpoint": server.url}),
-                    encoding="utf-8")
+    file.write_text(
+        json.dumps({**json.loads(file.read_text(encoding="utf-8")), "endpoint": server.url}), encoding="utf-8"
+    )
     yield folder
     server.shutdown()
     server.server_close()
@@ -196,8 +198,9 @@ def test_a_fresh_clone_prints_a_link_to_its_first_answer(
         assert len(printed) == 1
         base = printed[0].partition("/console/")[0]
         body = {"messages": [{"role": "user", "content": "Write a poem about rain"}]}
-        request = urllib.request.Request(f"{base}/v1/chat/completions", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{base}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
             said = json.loads(answer.read())["choices"][0]["message"]["content"]
         page = open_context(signed_in=False).new_page()

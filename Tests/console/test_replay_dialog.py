@@ -1,4 +1,5 @@
 """The dialogs Replay run and Compare with, opened from One run, with scripted answers of the API."""
+
 from __future__ import annotations
 
 from playwright.sync_api import Page, expect
@@ -8,21 +9,54 @@ from Tests.console.scripted_server import Failure, ScriptedServer, World
 
 ADDRESS = f"runs/{RUN['id']}/replay"
 NODES = [
-    {"workflow": "Coding", "node": 1, "occurrence": 1, "title": "Analyse", "type": "Standard", "acts": "no",
-     "recorded": True, "name": "Analyse", "stands_in": False},
-    {"workflow": "Coding", "node": 2, "occurrence": 2, "title": "Remember", "type": "QualityMemory", "acts": "writes",
-     "recorded": True, "name": "Remember", "stands_in": True},
-    {"workflow": "Coding", "node": 3, "occurrence": 1, "title": "Fetch", "type": "WebFetch", "acts": "outside",
-     "recorded": False, "name": "Fetch", "stands_in": True},
+    {
+        "workflow": "Coding",
+        "node": 1,
+        "occurrence": 1,
+        "title": "Analyse",
+        "type": "Standard",
+        "acts": "no",
+        "recorded": True,
+        "name": "Analyse",
+        "stands_in": False,
+    },
+    {
+        "workflow": "Coding",
+        "node": 2,
+        "occurrence": 2,
+        "title": "Remember",
+        "type": "QualityMemory",
+        "acts": "writes",
+        "recorded": True,
+        "name": "Remember",
+        "stands_in": True,
+    },
+    {
+        "workflow": "Coding",
+        "node": 3,
+        "occurrence": 1,
+        "title": "Fetch",
+        "type": "WebFetch",
+        "acts": "outside",
+        "recorded": False,
+        "name": "Fetch",
+        "stands_in": True,
+    },
 ]
 
 
 def opened(page: Page, scripted: ScriptedServer, answer: object) -> World:
     runs = {"runs": [LATER, RUN], "next": None, "total": 2, "event": 1}
-    scripted.world.script({
-        ("GET", f"runs/{RUN['id']}"): run_answer(), ("GET", f"runs/{LATER['id']}"): run_answer(LATER),
-        ("GET", ADDRESS): {"nodes": NODES}, ("POST", ADDRESS): answer, ("GET", "runs"): runs,
-        ("GET", f"compare/{RUN['id']}/{LATER['id']}"): {"a": RUN, "b": LATER, "steps": [], "configuration": []}})
+    scripted.world.script(
+        {
+            ("GET", f"runs/{RUN['id']}"): run_answer(),
+            ("GET", f"runs/{LATER['id']}"): run_answer(LATER),
+            ("GET", ADDRESS): {"nodes": NODES},
+            ("POST", ADDRESS): answer,
+            ("GET", "runs"): runs,
+            ("GET", f"compare/{RUN['id']}/{LATER['id']}"): {"a": RUN, "b": LATER, "steps": [], "configuration": []},
+        }
+    )
     page.goto(f"{scripted.url}#/runs/{RUN['id']}")
     return scripted.world
 

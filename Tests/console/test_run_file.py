@@ -1,4 +1,5 @@
 """Run files are opened in the browser, and never sent."""
+
 from __future__ import annotations
 
 import base64
@@ -48,24 +49,47 @@ def test_a_chosen_and_a_dropped_file_show_the_run(page: Page, api: World) -> Non
     assert {where.partition("?")[0] for _, where in api.calls} <= {"session", "events", "runs"}
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ("no JSON", "is not JSON"),
-    ({"format": "wilmer-run/2"}, "its format is wilmer-run/2, expected wilmer-run/1"),
-    ({"nodes": []}, 'it has no "format"'),
-    ({**RUN_FILE, "run": {}}, "its run has no id"),
-    ({**RUN_FILE, "spans": [[1, 2]]}, "span 1 is not a list"),
-])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("no JSON", "is not JSON"),
+        ({"format": "wilmer-run/2"}, "its format is wilmer-run/2, expected wilmer-run/1"),
+        ({"nodes": []}, 'it has no "format"'),
+        ({**RUN_FILE, "run": {}}, "its run has no id"),
+        ({**RUN_FILE, "spans": [[1, 2]]}, "span 1 is not a list"),
+    ],
+)
 def test_another_file_says_what_is_wrong_with_it(page: Page, api: World, content: object, words: str) -> None:
     choose(page, content)
     expect(page.get_by_role("alert")).to_contain_text(words)
 
 
 def test_a_node_shows_what_its_tool_was_asked(page: Page, api: World) -> None:
-    rows = [[0, None, "workflow", "Look", 0, 900, "ok", {"workflow.name": "Look"}, {}],
-            [1, 0, "node", "Fetch", 0, 500, "ok", {"node.index": 1, "node.type": "WebFetch", "node.title": "Fetch"},
-             {"output": "a page"}],
-            [2, 1, "tool", "WebFetch", 0, 400, "ok", {"tool.name": "WebFetch", "tool.type": "web"},
-             {"arguments": {"method": "GET", "url": "https://a.example/?q=rock%20%26%20roll"}, "result": "a page"}]]
+    rows = [
+        [0, None, "workflow", "Look", 0, 900, "ok", {"workflow.name": "Look"}, {}],
+        [
+            1,
+            0,
+            "node",
+            "Fetch",
+            0,
+            500,
+            "ok",
+            {"node.index": 1, "node.type": "WebFetch", "node.title": "Fetch"},
+            {"output": "a page"},
+        ],
+        [
+            2,
+            1,
+            "tool",
+            "WebFetch",
+            0,
+            400,
+            "ok",
+            {"tool.name": "WebFetch", "tool.type": "web"},
+            {"arguments": {"method": "GET", "url": "https://a.example/?q=rock%20%26%20roll"}, "result": "a page"},
+        ],
+    ]
     choose(page, {**RUN_FILE, "spans": rows})
     page.get_by_role("treeitem", name="Fetch, WebFetch").click()
     details = page.get_by_role("region", name="Details")

@@ -4,6 +4,7 @@ A corpus is ``<name>.json``: an object with ``comment`` (what the fields mean) a
 ``input``, an outcome, and a ``comment`` that says what it is about. ``{"repeat": "x", "times": 300}`` stands for a long
 text.
 """
+
 from __future__ import annotations
 
 import json
@@ -26,15 +27,20 @@ def load(name: str) -> tuple[Mapping[str, Any], ...]:
 
 def cases(corpus: str, **wanted: Any) -> list[Any]:
     """The entries whose fields have the wanted values, as parameters named by number and comment."""
-    return [pytest.param(entry, id=f"{number}-{entry['comment'].replace(' ', '_')[:40]}")
-            for number, entry in enumerate(load(corpus))
-            if all(entry.get(field) == value for field, value in wanted.items())]
+    return [
+        pytest.param(entry, id=f"{number}-{entry['comment'].replace(' ', '_')[:40]}")
+        for number, entry in enumerate(load(corpus))
+        if all(entry.get(field) == value for field, value in wanted.items())
+    ]
 
 
 def texts_of(corpus: str, **wanted: Any) -> list[str]:
     """The inputs of the entries whose fields have the wanted values, those that are texts."""
-    return [entry["input"] for entry in load(corpus) if isinstance(entry["input"], str)
-            and all(entry.get(field) == value for field, value in wanted.items())]
+    return [
+        entry["input"]
+        for entry in load(corpus)
+        if isinstance(entry["input"], str) and all(entry.get(field) == value for field, value in wanted.items())
+    ]
 
 
 def _expanded(value: Any) -> Any:

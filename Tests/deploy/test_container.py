@@ -1,4 +1,5 @@
 """What a container runs first, and its health check."""
+
 from __future__ import annotations
 
 import http.server
@@ -23,8 +24,9 @@ def public(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_that_cannot_be_filled_is_explained(public: Path, monkeypatch: pytest.MonkeyPatch,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_filled_is_explained(
+    public: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (public.parent / "Defaults").mkdir()
     monkeypatch.setattr(start, "ROOT", public.parent)
     public.rmdir()
@@ -34,12 +36,16 @@ def test_a_folder_that_cannot_be_filled_is_explained(public: Path, monkeypatch: 
     assert "--user UID:GID" in message
 
 
-@pytest.mark.parametrize(("words", "line"), [
-    ([], ["--listen=0.0.0.0", "--port=5000"]),
-    (["--User", "ann"], ["--listen=0.0.0.0", "--port=5000", "--User", "ann"]),
-    (["--port", "80"], ["--listen=0.0.0.0", "--port", "80"]),
-    (["--port=80", "--listen"], ["--port=80", "--listen"]),
-    (["check", "--User", "ann"], ["check", "--User", "ann"])])
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], ["--listen=0.0.0.0", "--port=5000"]),
+        (["--User", "ann"], ["--listen=0.0.0.0", "--port=5000", "--User", "ann"]),
+        (["--port", "80"], ["--listen=0.0.0.0", "--port", "80"]),
+        (["--port=80", "--listen"], ["--port=80", "--listen"]),
+        (["check", "--User", "ann"], ["check", "--User", "ann"]),
+    ],
+)
 def test_command_lines_of_the_launcher(words: list[str], line: list[str]) -> None:
     assert launcher_words(words, "5000") == line
 
@@ -50,9 +56,20 @@ def test_tells_programs_from_flags_and_commands() -> None:
 
 
 def test_a_program_takes_the_place_of_the_server(public: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "deploy.container.start", sys.executable, "-c",
-                           "import sys; print('mine'); sys.exit(7)"], cwd=Path(start.ROOT),
-                          capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "deploy.container.start",
+            sys.executable,
+            "-c",
+            "import sys; print('mine'); sys.exit(7)",
+        ],
+        cwd=Path(start.ROOT),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert (done.stdout.strip(), done.returncode) == ("mine", 7)
 
 
@@ -76,10 +93,12 @@ def server() -> Iterator[http.server.ThreadingHTTPServer]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(("status", "problem"), [
-    (200, None), (401, "status 401"), (500, "status 500"), (404, "status 404")])
-def test_health_is_the_status_of_the_server(server: http.server.ThreadingHTTPServer, status: int,
-                                            problem: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("status", "problem"), [(200, None), (401, "status 401"), (500, "status 500"), (404, "status 404")]
+)
+def test_health_is_the_status_of_the_server(
+    server: http.server.ThreadingHTTPServer, status: int, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     server.RequestHandlerClass.status = status  # type: ignore[attr-defined]
     assert health.problem_at(f"http://127.0.0.1:{server.server_port}/health", 5) == problem
@@ -92,8 +111,9 @@ def test_health_of_a_closed_port_and_of_one_that_says_nothing() -> None:
     assert health.problem_at(f"http://127.0.0.1:{port}/", 5)
 
 
-def test_health_command_asks_the_port_of_the_environment(server: http.server.ThreadingHTTPServer,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_command_asks_the_port_of_the_environment(
+    server: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "FIRST_PROCESS", Path("missing"))
     monkeypatch.setenv("WILMER_PORT", str(server.server_port))
     assert health.main() == 0
@@ -101,11 +121,16 @@ def test_health_command_asks_the_port_of_the_environment(server: http.server.Thr
     assert health.main() == 1
 
 
-@pytest.mark.parametrize(("line", "port"), [
-    ("python -m deploy.container.start --port 80 --User ann", "80"),
-    ("/sbin/docker-init -- python -m deploy.container.start --port=80", "80"),
-    ("python -m deploy.container.start --port 80 --port 81", "81"),
-    ("python -m deploy.container.start", None), ("/sbin/init --port 80", None)])
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        ("python -m deploy.container.start --port 80 --User ann", "80"),
+        ("/sbin/docker-init -- python -m deploy.container.start --port=80", "80"),
+        ("python -m deploy.container.start --port 80 --port 81", "81"),
+        ("python -m deploy.container.start", None),
+        ("/sbin/init --port 80", None),
+    ],
+)
 def test_port_on_the_command_line_of_the_container(line: str, port: str | None, tmp_path: Path) -> None:
     file = tmp_path / "cmdline"
     file.write_bytes(line.replace(" ", "\0").encode() + b"\0")

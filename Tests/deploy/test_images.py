@@ -1,4 +1,5 @@
 """The container images that the project names: each by a digest, so that a build or a start never takes another one."""
+
 from __future__ import annotations
 
 import re
@@ -20,15 +21,21 @@ _VALUED = re.compile(r"(?:-[pve]|--(?:name|user|add-host|volume|publish|env|entr
 def images_of_files() -> list[tuple[str, str]]:
     """Each image in the Dockerfile and the Compose files, with its file."""
     files = [ROOT / "Dockerfile", *ROOT.glob("*compose*.y*ml"), *(ROOT / "deploy").rglob("*compose*.y*ml")]
-    found = [(path.relative_to(ROOT).as_posix(), image) for path in files for image in re.findall(
-        r"^(?:FROM|\s*image:) +\"?([^\s\"]+)", path.read_text(encoding="utf-8"), re.MULTILINE)]
+    found = [
+        (path.relative_to(ROOT).as_posix(), image)
+        for path in files
+        for image in re.findall(r"^(?:FROM|\s*image:) +\"?([^\s\"]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
     return [(name, image) for name, image in found if image != OWN]
 
 
 def images_of_pages() -> list[tuple[str, str]]:
     """Each image that a command line of a page starts."""
-    found = [(name, _VALUED.sub("", words).split()[0]) for name, page in all_pages().items()
-             for words in _RUN.findall(page.source.replace("\\\n", " "))]
+    found = [
+        (name, _VALUED.sub("", words).split()[0])
+        for name, page in all_pages().items()
+        for words in _RUN.findall(page.source.replace("\\\n", " "))
+    ]
     return [(name, image) for name, image in found if image != OWN]
 
 
@@ -36,8 +43,13 @@ IMAGES = [*images_of_files(), *images_of_pages()]
 
 
 def test_they_are_found() -> None:
-    assert {"Dockerfile", "compose.yaml", "deploy/several-workers/compose.yaml", "Docs/User/container.md",
-            "Docs/User/metrics.md"} == {name for name, _ in IMAGES}
+    assert {
+        "Dockerfile",
+        "compose.yaml",
+        "deploy/several-workers/compose.yaml",
+        "Docs/User/container.md",
+        "Docs/User/metrics.md",
+    } == {name for name, _ in IMAGES}
 
 
 @pytest.mark.parametrize(("file", "image"), IMAGES)

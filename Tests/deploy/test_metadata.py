@@ -1,4 +1,5 @@
 """The package metadata in ``pyproject.toml``: what it names exists, and nothing stands in it twice."""
+
 from __future__ import annotations
 
 import importlib

@@ -1,4 +1,5 @@
 """What a user adds below Public is safe from git, and what comes with the program is tracked."""
+
 from __future__ import annotations
 
 import shutil
@@ -8,16 +9,32 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-OWN = ["Configs/Users/_current-user.json", "Configs/Users/me.json", "Configs/Endpoints/me/Main.json",
-       "Configs/Workflows/me/chat/_DefaultWorkflow.json", "Configs/Presets/Mine/a.json", "WorkflowFiles/me/notes.txt",
-       "Scripts/tool.py", "DiscussionIds/mill/memories.json", "SqlLiteDBs/WilmerDb.me.sqlite", "logs/wilmerai.log",
-       "accepted-keys.txt", "other/x", "Configs/Users/me.json.bak"]
+OWN = [
+    "Configs/Users/_current-user.json",
+    "Configs/Users/me.json",
+    "Configs/Endpoints/me/Main.json",
+    "Configs/Workflows/me/chat/_DefaultWorkflow.json",
+    "Configs/Presets/Mine/a.json",
+    "WorkflowFiles/me/notes.txt",
+    "Scripts/tool.py",
+    "DiscussionIds/mill/memories.json",
+    "SqlLiteDBs/WilmerDb.me.sqlite",
+    "logs/wilmerai.log",
+    "accepted-keys.txt",
+    "other/x",
+    "Configs/Users/me.json.bak",
+]
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
 
 def git(folder: Path, *words: str) -> str:
-    return subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=n@example.com", *words], cwd=folder,
-                          check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", "-c", "user.name=n", "-c", "user.email=n@example.com", *words],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
 
 
 def test_clean_and_pull_leave_them_alone(tmp_path: Path) -> None:
@@ -51,5 +68,8 @@ def test_clean_and_pull_leave_them_alone(tmp_path: Path) -> None:
 def test_the_current_user_is_not_tracked_and_the_demo_is() -> None:
     tracked = git(PROJECT, "ls-files", "Public").split("\n")
     assert "Public/Configs/Users/_current-user.json" not in tracked
-    assert {"Public/Configs/Users/demo.json", "Public/Configs/Endpoints/demo/Demo-LLM.json",
-            "Public/Schemas/user.schema.json"} <= set(tracked)
+    assert {
+        "Public/Configs/Users/demo.json",
+        "Public/Configs/Endpoints/demo/Demo-LLM.json",
+        "Public/Schemas/user.schema.json",
+    } <= set(tracked)

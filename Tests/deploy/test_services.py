@@ -1,4 +1,5 @@
 """The files in ``deploy``: what they start exists, and is started as the launchers expect."""
+
 from __future__ import annotations
 
 import configparser
@@ -51,7 +52,8 @@ def test_each_of_several_services_has_its_port_and_the_state_database() -> None:
     assert DATABASE_VARIABLE in (DEPLOY / "wilmerai@.service").read_text(encoding="utf-8")
     own = {"ExecStart", "EnvironmentFile", "TimeoutStopSec"}
     assert {key: value for key, value in service.items() if key not in own} == {
-        key: value for key, value in single.items() if key not in own}
+        key: value for key, value in single.items() if key not in own
+    }
 
 
 def test_flags_that_the_unit_proposes_exist() -> None:
@@ -79,7 +81,8 @@ def test_services_come_back_and_may_end_in_peace(name: str) -> None:
         assert parser["Unit"]["StartLimitIntervalSec"] == "0"
     else:
         assert int(parser["Unit"]["StartLimitIntervalSec"]) > int(parser["Unit"]["StartLimitBurst"]) * int(
-            service["RestartSec"])
+            service["RestartSec"]
+        )
 
 
 def test_system_service_waits_for_the_network() -> None:

@@ -1,4 +1,5 @@
 """What the code blocks of a page say they are, and their JSON."""
+
 from __future__ import annotations
 
 import json
@@ -16,8 +17,30 @@ _NODES = re.compile(r'"nodes"\s*:|\A\s*\[')
 EXPECTED = "```json with file=..., node, node=..., part=..., wire or other"
 ALONE = ("node", "wire", "other")
 TRY = "try:"
-TRY_KEYS = frozenset({"messages", "replies", "expect", "lacks", "sent", "tools", "body", "stream", "model", "requests",
-                      "files", "writes", "discussion", "web", "mcp", "researcher", "user", "variables", "log", "needs"})
+TRY_KEYS = frozenset(
+    {
+        "messages",
+        "replies",
+        "expect",
+        "lacks",
+        "sent",
+        "tools",
+        "body",
+        "stream",
+        "model",
+        "requests",
+        "files",
+        "writes",
+        "discussion",
+        "web",
+        "mcp",
+        "researcher",
+        "user",
+        "variables",
+        "log",
+        "needs",
+    }
+)
 
 
 class BlockError(AssertionError):
@@ -128,6 +151,8 @@ def _how(block: Block) -> Mapping[str, Any] | None:
     for part in (how, *requests):
         unknown = sorted(part.keys() - TRY_KEYS) if isinstance(part, dict) else ["which is no object"]
         if unknown:
-            raise block.error(f"the comment 'try' above the block has unknown keys: {', '.join(unknown)}; "
-                              f"known: {', '.join(sorted(TRY_KEYS))}")
+            raise block.error(
+                f"the comment 'try' above the block has unknown keys: {', '.join(unknown)}; "
+                f"known: {', '.join(sorted(TRY_KEYS))}"
+            )
     return dict(how)

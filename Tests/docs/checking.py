@@ -1,4 +1,5 @@
 """What ``python server.py check`` says about the examples of a page."""
+
 from __future__ import annotations
 
 import contextlib
@@ -108,8 +109,11 @@ class Checker:
             found = list(check_content(block.value, kind, freeze(content)))
         if kind.name == "workflow-test":  # whole files are checked elsewhere
             found = list(KeyCheck(_finding).findings(content, {**kind.key, **KeyTable(TEST_KEYS)}))
-        return [str(block.error(f"{finding.json_path}: {finding.text}")) for finding in found
-                if not _MISSING.search(finding.message)]
+        return [
+            str(block.error(f"{finding.json_path}: {finding.text}"))
+            for finding in found
+            if not _MISSING.search(finding.message)
+        ]
 
     @contextlib.contextmanager
     def _installed(self, group: Sequence[Block], python: Sequence[Block]) -> Iterator[None]:

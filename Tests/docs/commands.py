@@ -1,4 +1,5 @@
 """Command lines in pages: programs of this project that they name, and the options they give them."""
+
 from __future__ import annotations
 
 import os
@@ -18,14 +19,18 @@ from Tests.docs.markdown import Page
 from Tests.integration.launcher import PROJECT, clean_environment
 
 LAUNCHERS = ("server.py", "run_waitress.py", "run_eventlet.py", "run_linux.sh", "run_macos.sh", "run_windows.bat")
-SHELLS = frozenset({"", "bash", "sh", "console", "shell", "powershell", "bat", "cmd", "text", "ini", "yaml",
-                    "dockerfile"})
-_PROGRAM = re.compile(r"""
+SHELLS = frozenset(
+    {"", "bash", "sh", "console", "shell", "powershell", "bat", "cmd", "text", "ini", "yaml", "dockerfile"}
+)
+_PROGRAM = re.compile(
+    r"""
     (?: (?<=\s) | (?<=^) | (?<=[/\\"'`=(]) )
     (?: -m\s+(?P<module>Scripts(?:\.\w+)+)
       | (?P<path>(?:(?:Scripts|benchmarks)[/\\](?:developer[/\\])?)?[\w-]+\.(?:py|sh|bat)) )
     (?= [\s"'`,;:)] | $ )
-    (?P<rest> [^\n|;&\#]* )""", re.MULTILINE | re.VERBOSE)
+    (?P<rest> [^\n|;&\#]* )""",
+    re.MULTILINE | re.VERBOSE,
+)
 _OPTION = re.compile(r"(?:(?<=\s)|(?<=\[))--[A-Za-z][\w-]*")
 _ALONE = re.compile(r"--[A-Za-z][\w-]*")
 _TO_PYTEST = re.compile(r'pytest.*"\$@"')
@@ -71,8 +76,10 @@ def problems(page: Page) -> list[str]:
     for code in page.codes:
         option = (code.text.split() or [""])[0].partition("=")[0]
         if _ALONE.fullmatch(option) and option not in own_options() and not Argument(option[2:], 0).allowed:  # of curl
-            found += [f"{page.name}:{code.line}: {option} is probably meant to be {near}"
-                      for near in get_close_matches(option, own_options(), 1, 0.8)]
+            found += [
+                f"{page.name}:{code.line}: {option} is probably meant to be {near}"
+                for near in get_close_matches(option, own_options(), 1, 0.8)
+            ]
     return found
 
 
@@ -119,9 +126,15 @@ def _name(path: Path) -> str:
 def _from_help(name: str, *words: str) -> set[str]:
     """What the program itself says."""
     script = [str(PROJECT / name)] if "/" not in name else ["-m", name.removesuffix(".py").replace("/", ".")]
-    told = subprocess.run([sys.executable, *script, *words, "--help"], cwd=PROJECT, capture_output=True, text=True,
-                          encoding="utf-8", timeout=60, stdin=subprocess.DEVNULL,
-                          env={**clean_environment(), "COLUMNS": "120", "NO_COLOR": "1",
-                               "PYTHONPATH": os.fspath(PROJECT)})
+    told = subprocess.run(
+        [sys.executable, *script, *words, "--help"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        env={**clean_environment(), "COLUMNS": "120", "NO_COLOR": "1", "PYTHONPATH": os.fspath(PROJECT)},
+    )
     assert told.returncode == 0, f"{name} --help: {told.stderr}"
     return set(re.findall(r"--[A-Za-z][\w-]*", told.stdout))

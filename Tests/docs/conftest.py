@@ -1,4 +1,5 @@
 """One sandbox to check in, and one with a server to run in, for all pages."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -27,17 +28,34 @@ def checker(stand_ins: StandIns, tmp_path_factory: pytest.TempPathFactory) -> Ch
 def runner(stand_ins: StandIns, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     """Tries examples; nothing is tried yet."""
     sandbox = Sandbox(tmp_path_factory.mktemp("run"), stand_ins.url)
-    sandbox.change_base_user({"offlineWikiApiHost": "127.0.0.1", "offlineWikiApiPort": stand_ins.port,
-                              "offlineResearcherApiHost": "127.0.0.1", "offlineResearcherApiPort": stand_ins.port})
-    with Launcher("run_waitress.py", "--PublicDirectory", sandbox.public, "--User", USER, "--concurrency", "0",
-                  folders=(sandbox.folder, sandbox.home)) as server:
+    sandbox.change_base_user(
+        {
+            "offlineWikiApiHost": "127.0.0.1",
+            "offlineWikiApiPort": stand_ins.port,
+            "offlineResearcherApiHost": "127.0.0.1",
+            "offlineResearcherApiPort": stand_ins.port,
+        }
+    )
+    with Launcher(
+        "run_waitress.py",
+        "--PublicDirectory",
+        sandbox.public,
+        "--User",
+        USER,
+        "--concurrency",
+        "0",
+        folders=(sandbox.folder, sandbox.home),
+    ) as server:
         yield Runner(sandbox, stand_ins, server)
 
 
 @pytest.fixture(scope="session")
 def results(request: pytest.FixtureRequest, runner: Runner) -> dict[str, list[str]]:
     """What is wrong with each example whose test was selected, all tried at once; none of these if it is empty."""
-    wanted = [item.callspec.params["example"] for item in request.session.items
-              if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "example" in item.callspec.params]
+    wanted = [
+        item.callspec.params["example"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "example" in item.callspec.params
+    ]
     runner.run([example for example in wanted if isinstance(example, Example)])
     return runner.results

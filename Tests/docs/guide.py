@@ -8,6 +8,7 @@ between two places. What is changed must exist, what is new must not.
 Blocks ``bash`` are typed, line by line. What then appears stands in the block ``text`` below, where ``...`` is
 anything; without one, only the exit status counts. ``curl`` asks the server, all other lines are programs.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -24,8 +25,18 @@ from urllib.parse import urlsplit
 from Tests.docs.markdown import Fence, Page
 from Tests.integration.launcher import PROJECT, clean_environment
 
-COPIED = ("Middleware", "Scripts", "Docs", "Tests", ".vscode", "Public/Schemas", "server.py", "run_waitress.py",
-          "pyproject.toml", "pytest.ini")
+COPIED = (
+    "Middleware",
+    "Scripts",
+    "Docs",
+    "Tests",
+    ".vscode",
+    "Public/Schemas",
+    "server.py",
+    "run_waitress.py",
+    "pyproject.toml",
+    "pytest.ini",
+)
 LEFT_OUT = ("clients", "corpora", "venv*", "node_modules", ".hypothesis", ".pytest_cache")
 PYTEST = "bash Scripts/developer/run_tests.sh "
 NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # loading them takes longer than the tests of a page
@@ -98,7 +109,7 @@ def written(page: Page) -> list[Written]:
     """The files of a page in order. Raises GuideError for changes that do not say of what."""
     lines, found, begin = page.prose.split("\n"), [], 0
     for fence in page.fences:
-        path = _PATH.search(_last_paragraph(lines[begin:fence.line - 1]))
+        path = _PATH.search(_last_paragraph(lines[begin : fence.line - 1]))
         begin = fence.line + fence.text.count("\n") + 1
         if path:
             found.append(Written(page, fence, path[1]))
@@ -145,19 +156,29 @@ class Program:
             self._done[step.line] = self._run(step)
         done = self._done[step.line]
         if done.returncode:
-            raise error(step.page, step.fence,
-                        f"{step.line}\nfails:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
+            raise error(step.page, step.fence, f"{step.line}\nfails:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
         step.check(done.stdout)
 
     def _run(self, step: Typed) -> subprocess.CompletedProcess[str]:
         line = step.line
         if not line.startswith((PYTEST, "python ")):
             raise error(step.page, step.fence, f"nobody knows how to type this in a test: {line}")
-        words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *shlex.split(line.removeprefix(PYTEST))] \
-            if line.startswith(PYTEST) else shlex.split(line)[1:]
-        return subprocess.run([sys.executable, *words], cwd=self._root, capture_output=True, text=True,
-                              encoding="utf-8", errors="replace", timeout=PROGRAM_SECONDS, stdin=subprocess.DEVNULL,
-                              env={**clean_environment(), **NO_PLUGINS})
+        words = (
+            ["-m", "pytest", "-q", "-p", "no:cacheprovider", *shlex.split(line.removeprefix(PYTEST))]
+            if line.startswith(PYTEST)
+            else shlex.split(line)[1:]
+        )
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self._root,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=PROGRAM_SECONDS,
+            stdin=subprocess.DEVNULL,
+            env={**clean_environment(), **NO_PLUGINS},
+        )
 
 
 def ask(step: Typed, port: int) -> None:

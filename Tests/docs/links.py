@@ -1,4 +1,5 @@
 """Where links and inline code of pages lead."""
+
 from __future__ import annotations
 
 import re
@@ -37,8 +38,11 @@ class Links:
             name = waiting.pop()
             if name not in seen:
                 seen.add(name)
-                waiting += [self._target(self._pages[name], link)[0] for link in self._pages[name].links
-                            if self._target(self._pages[name], link)[0] in self._pages]
+                waiting += [
+                    self._target(self._pages[name], link)[0]
+                    for link in self._pages[name].links
+                    if self._target(self._pages[name], link)[0] in self._pages
+                ]
         return sorted(name for name in self._pages if name.startswith("Docs/") and name not in seen)
 
     def _target(self, page: Page, link: Link) -> tuple[str, str]:

@@ -1,4 +1,5 @@
 """The parts of a Markdown page that tests look at: code blocks, comments, headings, links and inline code."""
+
 from __future__ import annotations
 
 import re
@@ -94,14 +95,19 @@ class Page:
     @cached_property
     def links(self) -> list[Link]:
         text = _CODE.sub(lambda match: re.sub(r"[^\n]", "x", match[0]), self.prose)
-        found = {(match.start(2), match[2]): Link(_line(text, match.start(2)), match[2], bool(match[1]))
-                 for kind in (_LINK, _IMAGE, _DEFINITION, _HTML_LINK) for match in kind.finditer(text)}
+        found = {
+            (match.start(2), match[2]): Link(_line(text, match.start(2)), match[2], bool(match[1]))
+            for kind in (_LINK, _IMAGE, _DEFINITION, _HTML_LINK)
+            for match in kind.finditer(text)
+        }
         return [link for _, link in sorted(found.items())]
 
     @cached_property
     def codes(self) -> list[Code]:
-        return [Code(_line(self.prose, match.start()), re.sub(r"\s*\n\s*", " ", match[2]).strip())
-                for match in _CODE.finditer(self.prose)]
+        return [
+            Code(_line(self.prose, match.start()), re.sub(r"\s*\n\s*", " ", match[2]).strip())
+            for match in _CODE.finditer(self.prose)
+        ]
 
 
 def read(path: Path, project: Path) -> Page:
@@ -145,7 +151,7 @@ class _Splitter:
             stripped = line.strip()
             if stripped.startswith(fence) and not stripped.strip(fence[0]):
                 break
-            text.append(line[len(indent):] if line.startswith(indent) else line.lstrip())
+            text.append(line[len(indent) :] if line.startswith(indent) else line.lstrip())
         self.fences.append(Fence(number, info.strip(), "\n".join(text) + "\n", tuple(self._above)))
         self._above = []
 

@@ -1,4 +1,5 @@
 """A stand-in for any MCP server over stdio: ``python mcp_server.py '{"tool": "what it says"}'``."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,5 @@
 """The pages of the documentation."""
+
 from __future__ import annotations
 
 import re
@@ -22,8 +23,12 @@ def all_pages() -> dict[str, Page]:
 def moved_names() -> set[str]:
     """The names of the design documents whose jobs are done elsewhere: the first column of their table."""
     table = all_pages()["Docs/Developer/where-to-change.md"].source.split("## Names of the design documents\n")[1]
-    return {name for line in table.splitlines() if line.startswith("| `")
-            for name in re.findall(r"`([^`]+)`", line.split("|")[1])}
+    return {
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+    }
 
 
 def all_blocks(language: str) -> list[Block]:

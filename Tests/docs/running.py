@@ -1,4 +1,5 @@
 """Runs whole workflows of pages as a client would: one server, one request after the other."""
+
 from __future__ import annotations
 
 import json
@@ -127,10 +128,18 @@ class Runner:
             return json.dumps({**json.loads(text), "endpoint": self._stand_ins.url})
         if folder == "MCPServers":
             server = name.removesuffix(".json")
-            tools = {tool.partition(".")[2]: text for tool, text in example.of_page("mcp").items()
-                     if tool.partition(".")[0] == server}
-            return json.dumps({"transport": "stdio", "command": sys.executable,
-                               "args": [str(PROJECT / "Tests" / "docs" / "mcp_server.py"), json.dumps(tools)]})
+            tools = {
+                tool.partition(".")[2]: text
+                for tool, text in example.of_page("mcp").items()
+                if tool.partition(".")[0] == server
+            }
+            return json.dumps(
+                {
+                    "transport": "stdio",
+                    "command": sys.executable,
+                    "args": [str(PROJECT / "Tests" / "docs" / "mcp_server.py"), json.dumps(tools)],
+                }
+            )
         web = text
         for address in sorted(example.of_page("web"), reverse=True):
             web = web.replace(address, self._stand_ins.web_page(address))
@@ -190,11 +199,15 @@ class Runner:
 
     def _body(self, example: Example, request: Mapping[str, Any]) -> dict[str, Any]:
         model = _MODEL.fullmatch(example.block.value)
-        body = {"model": model[1] if model else "", "messages": HELLO,
-                **{key: request[key] for key in ("model", "messages", "tools", "stream") if key in request},
-                **request.get("body", {})}
-        own = _DISCUSSION.sub(lambda found: f"[DiscussionId]{self._discussion(example, found[1])}[/DiscussionId]",
-                              json.dumps(body))
+        body = {
+            "model": model[1] if model else "",
+            "messages": HELLO,
+            **{key: request[key] for key in ("model", "messages", "tools", "stream") if key in request},
+            **request.get("body", {}),
+        }
+        own = _DISCUSSION.sub(
+            lambda found: f"[DiscussionId]{self._discussion(example, found[1])}[/DiscussionId]", json.dumps(body)
+        )
         return dict(json.loads(own))
 
     def _discussion(self, example: Example, name: str) -> str:
@@ -237,10 +250,14 @@ class _Group:
         """Whether the example would find all files as it brings them, and those of ``init`` as it wants them."""
         files, user = _files(example), example.of_page("user")
         changed = [{path: text for path, text in every.items() if path in base} for every in (files, self.files)]
-        alike = user == self.user or bool(user and self.user and all(
-            value is True for value in (*user.values(), *self.user.values())))  # more switches that are on do no harm
-        return (alike and changed[0] == changed[1]
-                and all(self.files.get(path, text) == text for path, text in files.items()))
+        alike = user == self.user or bool(
+            user and self.user and all(value is True for value in (*user.values(), *self.user.values()))
+        )  # more switches that are on do no harm
+        return (
+            alike
+            and changed[0] == changed[1]
+            and all(self.files.get(path, text) == text for path, text in files.items())
+        )
 
 
 def _together(wanted: Sequence[Example], base: Mapping[str, str]) -> list[_Group]:
@@ -265,4 +282,3 @@ def _list(value: Any) -> list[str]:
     if value is None:
         return []
     return [str(entry) for entry in value] if isinstance(value, list) else [str(value)]
-

@@ -1,4 +1,5 @@
 """A configuration as ``init`` writes it, into which the files of pages are put and from which they are taken again."""
+
 from __future__ import annotations
 
 import contextlib
@@ -22,12 +23,34 @@ USER = "me"
 HOME = f"/home/{USER}"
 """The home folder in examples, beside ``~``."""
 USER_FILE = f"Users/{USER}.json"
-KEPT = ("ApiTypes", "MCPServers", "Presets", "PromptTemplates", "Routing", "Endpoints/demo", "Users/demo.json",
-        "Workflows/demo", "Workflows/_common", "Workflows/_offline_wikipedia_researcher")
+KEPT = (
+    "ApiTypes",
+    "MCPServers",
+    "Presets",
+    "PromptTemplates",
+    "Routing",
+    "Endpoints/demo",
+    "Users/demo.json",
+    "Workflows/demo",
+    "Workflows/_common",
+    "Workflows/_offline_wikipedia_researcher",
+)
 """What is copied of the shipped configuration; the rest has no part in examples."""
-GLOBALS = ("CONFIG_DIRECTORY", "PUBLIC_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS",
-           "FILE_LOGGING", "PORT", "LISTEN_ADDRESS", "CONCURRENCY_LIMIT", "CONCURRENCY_TIMEOUT", "CONCURRENCY_LEVEL",
-           "MAX_REQUEST_MB", "ALLOWED_ORIGINS")
+GLOBALS = (
+    "CONFIG_DIRECTORY",
+    "PUBLIC_DIRECTORY",
+    "DISCUSSION_DIRECTORY",
+    "USER_LEVEL_SQLITE_DIRECTORY",
+    "USERS",
+    "FILE_LOGGING",
+    "PORT",
+    "LISTEN_ADDRESS",
+    "CONCURRENCY_LIMIT",
+    "CONCURRENCY_TIMEOUT",
+    "CONCURRENCY_LEVEL",
+    "MAX_REQUEST_MB",
+    "ALLOWED_ORIGINS",
+)
 
 
 @contextlib.contextmanager
@@ -55,8 +78,10 @@ class Sandbox:
             made.mkdir(parents=True)
         self._copy_shipped()
         _init(self.configs, backend)
-        self.base = {path.relative_to(self.configs).as_posix(): path.read_text(encoding="utf-8")
-                     for path in self.configs.rglob("*.json")}
+        self.base = {
+            path.relative_to(self.configs).as_posix(): path.read_text(encoding="utf-8")
+            for path in self.configs.rglob("*.json")
+        }
         self._put: dict[Path, str | None] = {}
         self._always: dict[str, Any] = {}
 
@@ -118,8 +143,7 @@ class Sandbox:
         text = re.sub(rf'"(?:~(?=/)|{HOME}(?=["/]))', lambda _: f'"{self.home.as_posix()}', text)
         elsewhere = (path for path in paths if path.startswith("/") and not path.startswith(f"{HOME}/"))
         for folder in sorted({path.rpartition("/")[0] for path in elsewhere}, reverse=True):
-            text = re.sub(rf'"({re.escape(folder)})(?=["/])',
-                          lambda found: f'"{self.root.as_posix()}{found[1]}', text)
+            text = re.sub(rf'"({re.escape(folder)})(?=["/])', lambda found: f'"{self.root.as_posix()}{found[1]}', text)
         return text
 
 
@@ -130,8 +154,9 @@ def scripts(found: Iterable[Block]) -> dict[str, str]:
 
 def _init(configs: Path, backend: str) -> None:
     with own_process(), contextlib.redirect_stdout(io.StringIO()) as output:
-        status = command.main(["--yes", "--backend", backend, "--model", "stub-model", "--user", USER,
-                               "--ConfigDirectory", str(configs)])
+        status = command.main(
+            ["--yes", "--backend", backend, "--model", "stub-model", "--user", USER, "--ConfigDirectory", str(configs)]
+        )
     assert status == 0, output.getvalue()
 
 

@@ -1,4 +1,5 @@
 """What stands behind every example: one server that is every LLM, the offline encyclopedia and the web."""
+
 from __future__ import annotations
 
 import json
@@ -11,15 +12,23 @@ from urllib.parse import urlsplit
 from Tests.backend_dialects import DIALECTS, Answer, Call, ollama_embeddings, openai_embeddings
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
 
-PATHS = {"/v1/chat/completions": "openAIChatCompletion", "/v1/completions": "openAIV1Completion",
-         "/api/chat": "ollamaApiChat", "/api/v1/generate": "koboldCppGenerate",
-         "/api/extra/generate/stream": "koboldCppGenerate", "/api/generate": "ollamaApiGenerate",
-         "/v1/messages": "claudeMessages"}
+PATHS = {
+    "/v1/chat/completions": "openAIChatCompletion",
+    "/v1/completions": "openAIV1Completion",
+    "/api/chat": "ollamaApiChat",
+    "/api/v1/generate": "koboldCppGenerate",
+    "/api/extra/generate/stream": "koboldCppGenerate",
+    "/api/generate": "ollamaApiGenerate",
+    "/v1/messages": "claudeMessages",
+}
 MODEL = "stub-model"
 ARTICLE = {"title": "Baltic Sea", "text": "The Baltic Sea is brackish; herring live in it."}
 PAGE = "<html><head><title>A page</title></head><body><h1>A page</h1><p>It rains in Bergen.</p></body></html>"
-RESEARCH = {"status": "success", "answer": "Herring live in the Baltic Sea.",
-            "sources": [{"book": "wikipedia", "title": "Baltic Sea"}]}
+RESEARCH = {
+    "status": "success",
+    "answer": "Herring live in the Baltic Sea.",
+    "sources": [{"book": "wikipedia", "title": "Baltic Sea"}],
+}
 WEB = "/web/"
 
 
@@ -96,8 +105,10 @@ class StandIns(StubBackend):
 def _answer(said: Any) -> Answer:
     if not isinstance(said, dict):
         return Answer(tokens=re.findall(r"\s*\S+\s*", str(said)) or [""], usage=False)
-    calls = [Call(call["name"], call.get("arguments", {}), f"call_{number}")
-             for number, call in enumerate(said["tool_calls"], 1)]
+    calls = [
+        Call(call["name"], call.get("arguments", {}), f"call_{number}")
+        for number, call in enumerate(said["tool_calls"], 1)
+    ]
     return Answer(tokens=[said.get("content", "")], finish="tool_calls", calls=calls, usage=False)
 
 

@@ -1,4 +1,5 @@
 """The architecture, the glossary and the table of what is where name modules, classes and constants that exist."""
+
 from __future__ import annotations
 
 import re
@@ -23,8 +24,10 @@ NAMES = sorted({code.text for code in PAGE.codes if _NAME.fullmatch(code.text)})
 @cache
 def sources() -> dict[str, str]:
     """The text of every module, by its path."""
-    found = [*PROJECT.glob("*.py"), *(path for folder in ("Middleware", "Scripts")
-                                      for path in sorted((PROJECT / folder).rglob("*.py")))]
+    found = [
+        *PROJECT.glob("*.py"),
+        *(path for folder in ("Middleware", "Scripts") for path in sorted((PROJECT / folder).rglob("*.py"))),
+    ]
     return {path.relative_to(PROJECT).as_posix(): path.read_text(encoding="utf-8") for path in found}
 
 

@@ -1,4 +1,5 @@
 """The commands for a backup in first-steps.md take what is the user's, and restore it over newer files."""
+
 from __future__ import annotations
 
 import os
@@ -10,8 +11,12 @@ import pytest
 from Tests.docs.pages import all_pages
 
 PAGE = all_pages()["Docs/User/first-steps.md"]
-OWN = ("Configs/Users/me.json", "Configs/Presets/OllamaApiChat/Größe 2.json", "DiscussionIds/mill/.lock",
-       "Console/index.db")
+OWN = (
+    "Configs/Users/me.json",
+    "Configs/Presets/OllamaApiChat/Größe 2.json",
+    "DiscussionIds/mill/.lock",
+    "Console/index.db",
+)
 SHIPPED = "Configs/ApiTypes/OllamaApiChat.json"
 
 
@@ -44,8 +49,11 @@ def write(path: Path, text: str) -> None:
 
 def files(folder: Path) -> dict[str, str]:
     public = folder / "Public"
-    return {path.relative_to(public).as_posix(): path.read_text(encoding="utf-8")
-            for path in public.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(public).as_posix(): path.read_text(encoding="utf-8")
+        for path in public.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
 """Every code block in the documentation says what it is, and is it."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """Each entry of the changelog has a version and a date, and the newest is the version that the program prints."""
+
 from __future__ import annotations
 
 import re

@@ -1,4 +1,5 @@
 """Every program of this project that the documentation runs is there and takes the options it is given."""
+
 from __future__ import annotations
 
 import re

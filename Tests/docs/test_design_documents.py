@@ -1,4 +1,5 @@
 """What the product's design documents name is in the tree, or in the table that says where that job is done now."""
+
 from __future__ import annotations
 
 import ast
@@ -42,8 +43,9 @@ def program() -> str:
 
 def is_path(name: str) -> bool:
     """Return whether there is such a file or folder, with these capital letters on every system."""
-    return all(part in names_in(PROJECT.joinpath(*name.split("/")[:depth]))
-               for depth, part in enumerate(name.split("/")))
+    return all(
+        part in names_in(PROJECT.joinpath(*name.split("/")[:depth])) for depth, part in enumerate(name.split("/"))
+    )
 
 
 def target(path: str) -> Any:
@@ -58,8 +60,10 @@ def is_name(path: str, name: str) -> bool:
         owner = getattr(owner, each, None)
     if owner is None or hasattr(owner, last):
         return owner is not None
-    return inspect.isclass(owner) and (last in inspect.get_annotations(owner) or bool(
-        re.search(rf"\bself\.{last}\b[^=\n]* = ", inspect.getsource(owner))))
+    return inspect.isclass(owner) and (
+        last in inspect.get_annotations(owner)
+        or bool(re.search(rf"\bself\.{last}\b[^=\n]* = ", inspect.getsource(owner)))
+    )
 
 
 def is_call(path: str, written: str) -> bool:
@@ -67,7 +71,8 @@ def is_call(path: str, written: str) -> bool:
     assert isinstance(call, ast.Call)
     try:
         inspect.signature(getattr(target(path), ast.unparse(call.func))).bind(
-            *call.args, **{str(keyword.arg): keyword.value for keyword in call.keywords})
+            *call.args, **{str(keyword.arg): keyword.value for keyword in call.keywords}
+        )
     except TypeError:
         return False
     return True
@@ -79,10 +84,14 @@ def is_route(name: str) -> bool:
 
 
 IS_THERE: Mapping[str, Callable[[str], bool]] = {
-    "paths": is_path, "names": lambda entry: is_name(*entry.split(" ", 1)),
-    "calls": lambda entry: is_call(*entry.split(" ", 1)), "routes": is_route,
-    "strings": lambda name: f'"{name}"' in program(), "variables": lambda name: name.strip("{}") in VARIABLES,
-    "words": lambda name: re.search(rf"\b{name}\b", program()) is not None}
+    "paths": is_path,
+    "names": lambda entry: is_name(*entry.split(" ", 1)),
+    "calls": lambda entry: is_call(*entry.split(" ", 1)),
+    "routes": is_route,
+    "strings": lambda name: f'"{name}"' in program(),
+    "variables": lambda name: name.strip("{}") in VARIABLES,
+    "words": lambda name: re.search(rf"\b{name}\b", program()) is not None,
+}
 
 
 def shown(kind: str, entry: str) -> str:

@@ -2,6 +2,7 @@
 
 Their cleaning rule, a prefix, is the first example of ``Docs/Developer/adding-a-cleaning-rule.md``.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -30,7 +31,7 @@ from Tests.stub_backend import StubBackend
 from Tests.tables import table
 from Tests.workflows.engine_lab import static, user
 
-HANDLER = '''
+HANDLER = """
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -43,20 +44,25 @@ class DatabaseQueryHandler(BaseHandler):
         connection_string = context.config.get("connectionString")
         result = f"Executed: {resolved_query}"
         return result
-'''
-DECLARED = HANDLER.replace("    def handle", '''    KEYS = {"DatabaseQuery": (
+"""
+DECLARED = HANDLER.replace(
+    "    def handle",
+    """    KEYS = {"DatabaseQuery": (
         ConfigKey("connectionString", "str", None, "Where the database is.", required=True),
         ConfigKey("query", "str", None, "What it is asked.", "full", required=True))}
 
-    def handle''').replace("\nfrom", "\nfrom Middleware.utilities.config.declarations import ConfigKey\nfrom", 1)
+    def handle""",
+).replace("\nfrom", "\nfrom Middleware.utilities.config.declarations import ConfigKey\nfrom", 1)
 NODE = {
     "type": "DatabaseQuery",
     "connectionString": "your_db_connection_string",
     "query": "SELECT * FROM users WHERE name = '{lastUserMessage}';",
 }
 # A name that is not a variable is left as written; the variable with the user's last message has another name.
-RESULTS = {"lastUserMessage": "Executed: SELECT * FROM users WHERE name = '{lastUserMessage}';",
-           "chat_user_prompt_last_one": "Executed: SELECT * FROM users WHERE name = 'Mira';"}
+RESULTS = {
+    "lastUserMessage": "Executed: SELECT * FROM users WHERE name = '{lastUserMessage}';",
+    "chat_user_prompt_last_one": "Executed: SELECT * FROM users WHERE name = 'Mira';",
+}
 MODULE = f"{impl.__name__}.database_query_handler"
 
 
@@ -99,8 +105,10 @@ def test_a_node_type_registered_in_the_manager(lab: ApiLab, handlers: Path, vari
     class Manager(WorkflowManager):
         def __init__(self, workflow_config_name: str, **kwargs: Any) -> None:
             super().__init__(workflow_config_name, **kwargs)
-            common_dependencies: dict[str, Any] = {"workflow_manager": self,
-                                                   "workflow_variable_service": self.variables}
+            common_dependencies: dict[str, Any] = {
+                "workflow_manager": self,
+                "workflow_variable_service": self.variables,
+            }
             self.node_handlers = {
                 **self.node_handlers,
                 "DatabaseQuery": importlib.import_module(MODULE).DatabaseQueryHandler(**common_dependencies),
@@ -121,6 +129,7 @@ def test_a_node_type_that_is_unknown_does_not_run(lab: ApiLab, handlers: Path) -
 
 # -- cancellation ------------------------------------------------------------------------------------------------------
 
+
 @table("path", ["/api/chat", "/api/generate"])
 def test_a_request_is_cancelled_by_its_id(lab: ApiLab, cancellation_service: CancellationService, path: str) -> None:
     answer = lab.client.delete(path, json={"request_id": "abc-123"})
@@ -129,7 +138,8 @@ def test_a_request_is_cancelled_by_its_id(lab: ApiLab, cancellation_service: Can
 
 
 def test_a_stream_of_an_own_api_handler_cancels_its_request(
-        lab: ApiLab, cancellation_service: CancellationService) -> None:
+    lab: ApiLab, cancellation_service: CancellationService
+) -> None:
     lab.default([static("one two three")])
     messages = [user("hi")]
     # The documents leave out the request id, which comes first.
@@ -173,6 +183,7 @@ def test_an_own_endpoint_that_cancels(lab: ApiLab, cancellation_service: Cancell
         @staticmethod
         def delete() -> tuple[Response, int]:
             from Middleware.services.cancellation_service import cancellation_service
+
             request_data = request.get_json()
             request_id = request_data.get("request_id")
             cancellation_service.request_cancellation(request_id)  # type: ignore[attr-defined]

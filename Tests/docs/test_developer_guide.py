@@ -1,4 +1,5 @@
 """The pages of the developer guide, followed step by step in a copy of the project, end where they say."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -43,8 +44,14 @@ def program(changed: Path) -> Program:
 
 @pytest.fixture(scope="module")
 def server(changed: Path) -> Iterator[Launcher]:
-    with Launcher(str(changed / "run_waitress.py"), "--PublicDirectory", changed / "Public", "--User", USER,
-                  folders=(changed, changed / "home")) as server:
+    with Launcher(
+        str(changed / "run_waitress.py"),
+        "--PublicDirectory",
+        changed / "Public",
+        "--User",
+        USER,
+        folders=(changed, changed / "home"),
+    ) as server:
         yield server
 
 
@@ -87,12 +94,16 @@ def test_files_are_written_and_changed(tmp_path: Path) -> None:
     assert followed(tmp_path, longer, "Words.\n", CHANGE) == "x = 1\ny = 3\n# end\nz = 4\n"
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    (NEW + NEW, "page.md:9: a/b.py exists already"),
-    (CHANGE, "page.md:3: there is no a/b.py to change"),
-    (NEW + "\n" + CHANGE, "page.md:10: these lines stand 0 times in a/b.py:\nz = 4"),
-    (NEW.replace("y = 2", "x = 1") + "\n**a/b.py**:\n\n```diff\n-x = 1\n```\n", "these lines stand 2 times"),
-    ("Words about **a/b.py**.\n\n```diff\n x\n```\n", "page.md:3: the paragraph above does not end with the path")])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (NEW + NEW, "page.md:9: a/b.py exists already"),
+        (CHANGE, "page.md:3: there is no a/b.py to change"),
+        (NEW + "\n" + CHANGE, "page.md:10: these lines stand 0 times in a/b.py:\nz = 4"),
+        (NEW.replace("y = 2", "x = 1") + "\n**a/b.py**:\n\n```diff\n-x = 1\n```\n", "these lines stand 2 times"),
+        ("Words about **a/b.py**.\n\n```diff\n x\n```\n", "page.md:3: the paragraph above does not end with the path"),
+    ],
+)
 def test_what_does_not_fit_is_told(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(GuideError) as raised:
         followed(tmp_path, text)
@@ -100,7 +111,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path, text: str, told: str) -> None
 
 
 def test_what_appears_must_be_what_the_page_shows() -> None:
-    step, = typed(Page("page.md", "```bash\ncurl \\\n  http://x/\n```\n\n```text\n{\"a\":...}\n[1]\n```\n"))
+    (step,) = typed(Page("page.md", '```bash\ncurl \\\n  http://x/\n```\n\n```text\n{"a":...}\n[1]\n```\n'))
     assert step.line == "curl http://x/" and step.is_request
     step.check('{"a":5,\n"b":6}\n[1]')
     with pytest.raises(GuideError, match="page.md:1: curl http://x/\nshows"):
@@ -108,6 +119,6 @@ def test_what_appears_must_be_what_the_page_shows() -> None:
 
 
 def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
-    step, = typed(Page("page.md", "```bash\npython -c 'import sys; sys.exit(\"no\")'\n```\n"))
+    (step,) = typed(Page("page.md", "```bash\npython -c 'import sys; sys.exit(\"no\")'\n```\n"))
     with pytest.raises(GuideError, match=r"fails:\n\nno"):
         Program(tmp_path).run(step)

@@ -1,4 +1,5 @@
 """Imports for types and in functions count too: a reader of a module has to know what it names."""
+
 from __future__ import annotations
 
 from functools import cache
@@ -21,15 +22,21 @@ def imports() -> grimp.ImportGraph:
 
 def circles(graph: grimp.ImportGraph) -> set[frozenset[str]]:
     """The sets of modules each of which needs all others."""
-    found = ((graph.find_upstream_modules(name) & graph.find_downstream_modules(name)) | {name}
-             for name in graph.modules)
+    found = (
+        (graph.find_upstream_modules(name) & graph.find_downstream_modules(name)) | {name} for name in graph.modules
+    )
     return {frozenset(circle) for circle in found if len(circle) > 1}
 
 
 def arrows_up(graph: grimp.ImportGraph) -> list[str]:
     """The imports of modules from a higher floor."""
-    return sorted(f"{name} -> {other}" for name in graph.modules if _floor(name) < OUTSIDE_OF_THE_CORE
-                  for other in graph.find_modules_directly_imported_by(name) if _floor(other) < _floor(name))
+    return sorted(
+        f"{name} -> {other}"
+        for name in graph.modules
+        if _floor(name) < OUTSIDE_OF_THE_CORE
+        for other in graph.find_modules_directly_imported_by(name)
+        if _floor(other) < _floor(name)
+    )
 
 
 def _floor(module: str) -> int:

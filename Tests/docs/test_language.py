@@ -1,4 +1,5 @@
 """The pages avoid words that the glossary replaces: each expression here was once found in a page."""
+
 from __future__ import annotations
 
 import re
@@ -7,10 +8,31 @@ from Tests.docs.markdown import Page
 from Tests.docs.pages import all_pages
 from Tests.tables import table
 
-_AVOIDED = re.compile(r"\b(?:" + "|".join((
-    "besides?", "shall", "anew", "whoever", "nobody", "somebody", "meanwhile", "in vain", "tells? the same",
-    "another one for each", "which are others", "to who", "(?:is|are) said by", "(?:is|are) to be done",
-    "goes to the console", "on the console")).replace(" ", r"\s+") + r")\b", re.IGNORECASE)
+_AVOIDED = re.compile(
+    r"\b(?:"
+    + "|".join(
+        (
+            "besides?",
+            "shall",
+            "anew",
+            "whoever",
+            "nobody",
+            "somebody",
+            "meanwhile",
+            "in vain",
+            "tells? the same",
+            "another one for each",
+            "which are others",
+            "to who",
+            "(?:is|are) said by",
+            "(?:is|are) to be done",
+            "goes to the console",
+            "on the console",
+        )
+    ).replace(" ", r"\s+")
+    + r")\b",
+    re.IGNORECASE,
+)
 # Buttons of the run console, as they are written on it, and messages of the program, which other tests compare.
 _QUOTED = re.compile(r"\*\*[^*]+\*\*|\"[^\"\n]{1,80}\"")
 GLOSSARY = "Docs/Developer/glossary.md"
@@ -19,7 +41,9 @@ GLOSSARY = "Docs/Developer/glossary.md"
 
 def _findings(text: str) -> list[str]:
     plain = _QUOTED.sub("", re.sub(r"(`+).+?\1", "", text, flags=re.DOTALL))
-    return [" ".join(plain[max(0, match.start() - 40):match.end() + 20].split()) for match in _AVOIDED.finditer(plain)]
+    return [
+        " ".join(plain[max(0, match.start() - 40) : match.end() + 20].split()) for match in _AVOIDED.finditer(plain)
+    ]
 
 
 @table("page", [page for name, page in all_pages().items() if name != GLOSSARY], ids=str)

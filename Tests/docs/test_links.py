@@ -1,4 +1,5 @@
 """Every link, picture and path in the documentation leads somewhere, and every page can be found."""
+
 from __future__ import annotations
 
 import pytest

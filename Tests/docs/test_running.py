@@ -1,4 +1,5 @@
 """Every whole workflow in the documentation answers as its page says."""
+
 from __future__ import annotations
 
 import pytest
@@ -25,5 +26,9 @@ def test_workflow_that_others_run(block: Block, results: dict[str, list[str]], r
 
 def test_every_workflow_is_run_by_one_of_these() -> None:
     run = {example.block.place for example in EXAMPLES} | {block.place for block in HELPERS}
-    assert not [block.place for page in all_pages().values() for block in whole_files(page)
-                if block.is_workflow and block.place not in run]
+    assert not [
+        block.place
+        for page in all_pages().values()
+        for block in whole_files(page)
+        if block.is_workflow and block.place not in run
+    ]

@@ -2,6 +2,7 @@
 
 A quoted message stands in bold as inline code, with ``...`` for what varies.
 """
+
 from __future__ import annotations
 
 import ast
@@ -25,18 +26,34 @@ FEWEST_LETTERS = 10
 _FORMAT = re.compile(r"%(?:\.\d+)?[sdrgf]")
 _WORDS = re.compile(r"[A-Za-z']+")
 
-NEEDED_CALLS = ("StartError", "ClientError", "HttpProblem", "BackendConnectionError", "BackendTimeoutError",
-                "BackendStatusError", "GateTimeoutError", "FailoverError", "_end")
-NEEDED_RETURNS = {"Middleware/cli/serving/listening.py": ("_explain",),
-                  "Middleware/cli/commands.py": ("no_such_command",), "Middleware/cli/users.py": ("_folder_problem",),
-                  "Middleware/llmapis/backend_errors.py": ("_advice", "_container_hint", "_hint")}
+NEEDED_CALLS = (
+    "StartError",
+    "ClientError",
+    "HttpProblem",
+    "BackendConnectionError",
+    "BackendTimeoutError",
+    "BackendStatusError",
+    "GateTimeoutError",
+    "FailoverError",
+    "_end",
+)
+NEEDED_RETURNS = {
+    "Middleware/cli/serving/listening.py": ("_explain",),
+    "Middleware/cli/commands.py": ("no_such_command",),
+    "Middleware/cli/users.py": ("_folder_problem",),
+    "Middleware/llmapis/backend_errors.py": ("_advice", "_container_hint", "_hint"),
+}
 OTHER_COMMANDS = ("Middleware/addons/init/", "Middleware/addons/workflow_tests/")
 """What they say is told where they are described."""
 
 
 def quoted() -> list[str]:
-    return [" ".join(match[2].split()) for page in PAGES
-            for match in troubleshooting_index.MESSAGE.finditer(page.read_text(encoding="utf-8")) if match[2]]
+    return [
+        " ".join(match[2].split())
+        for page in PAGES
+        for match in troubleshooting_index.MESSAGE.finditer(page.read_text(encoding="utf-8"))
+        if match[2]
+    ]
 
 
 def flat(node: ast.expr) -> str:
@@ -95,8 +112,12 @@ def needed() -> Iterator[tuple[str, str]]:
             if isinstance(node, ast.Call) and _is_needed(ast.unparse(node.func)):
                 yield from ((f"{name}:{node.lineno}", text) for text in map(flat, node.args) if _counts(text))
             elif isinstance(node, ast.FunctionDef) and node.name in NEEDED_RETURNS.get(name, ()):
-                yield from ((f"{name}:{part.lineno}", text) for part in ast.walk(node) if isinstance(part, ast.Return)
-                            and part.value is not None for text in _returned(part.value))
+                yield from (
+                    (f"{name}:{part.lineno}", text)
+                    for part in ast.walk(node)
+                    if isinstance(part, ast.Return) and part.value is not None
+                    for text in _returned(part.value)
+                )
 
 
 def _is_needed(function: str) -> bool:
@@ -105,8 +126,9 @@ def _is_needed(function: str) -> bool:
 
 def _returned(value: ast.expr) -> list[str]:
     whole = [flat(value)] if not isinstance(value, ast.Call) else []
-    texts = whole if whole and _counts(whole[0]) else [flat(part) for part in ast.walk(value)
-                                                       if isinstance(part, ast.expr)]
+    texts = (
+        whole if whole and _counts(whole[0]) else [flat(part) for part in ast.walk(value) if isinstance(part, ast.expr)]
+    )
     return [text for text in texts if _counts(text)]
 
 
@@ -142,17 +164,25 @@ def test_the_index_has_messages_examples_and_symptoms_in_the_order_of_their_lett
     (tmp_path / "page.md").write_text(
         "# Troubleshooting: a page\n\nIntroduction.\n\n## Where, and why?\n\n"
         "**`... second\nmessage`**, **`'first' | message`** Text with **emphasis**. "
-        "**\"404 third\", \"a fifth\".** More.\n\n"
+        '**"404 third", "a fifth".** More.\n\n'
         "**It is slow.** Text, and **`fourth message`**.\n\nA paragraph with **emphasis** alone.\n\n"
         "| Where | Message |\n|---|---|\n| `a key` | `sixth one`, `key` |\n\n"
         "| Key | Meaning |\n|---|---|\n| `a b` | `c d` |\n",
-        encoding="utf-8")
+        encoding="utf-8",
+    )
 
     rows = [line for line in troubleshooting_index.index(tmp_path / "page.md").splitlines() if line.startswith("| ")]
 
     where = f"[a page: Where, and why?]({troubleshooting_index.PAGES.name}/page.md#where-and-why)"
-    texts = ("It is slow", "`a fifth`", "`'first' \\| message`", "`fourth message`", "`... second message`",
-             "`sixth one`", "`404 third`")
+    texts = (
+        "It is slow",
+        "`a fifth`",
+        "`'first' \\| message`",
+        "`fourth message`",
+        "`... second message`",
+        "`sixth one`",
+        "`404 third`",
+    )
     assert [row for row in rows if where in row] == [f"| {text} | {where} |" for text in texts]
     assert len(rows) == len(texts) + 2, "and the titles of both tables"
 

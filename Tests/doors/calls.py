@@ -1,4 +1,5 @@
 """What each client asks, with a body, and whether the answer is a whole and real one."""
+
 from __future__ import annotations
 
 import http.client
@@ -18,8 +19,7 @@ PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class Call:
-    """A request. ``text``: takes the body of its answer, and returns what the model said. It raises for a wrong form.
-    """
+    """A request. ``text``: takes the body of its answer, and returns what the model said; it may raise."""
 
     name: str
     path: str
@@ -49,8 +49,9 @@ CALLS = (
 )
 
 
-def ask(connection: socket.socket, method: str, path: str, headers: Mapping[str, str],
-        body: object = None) -> tuple[int, bytes]:
+def ask(
+    connection: socket.socket, method: str, path: str, headers: Mapping[str, str], body: object = None
+) -> tuple[int, bytes]:
     """Return the status and the body of an answer. The connection is closed."""
     client = http.client.HTTPConnection(*connection.getpeername()[:2])
     client.sock = connection

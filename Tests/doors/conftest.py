@@ -1,4 +1,5 @@
 """What the rows of one process share."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -4,6 +4,7 @@ So servers listen on the ports that the documentation names, several at a time, 
 from public addresses. That needs Linux and the rights of root; elsewhere a server listens on a free port of loopback,
 and the clients of the other host are left out.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -115,14 +116,21 @@ class Hosts:
     @staticmethod
     def _set_up(namespace: int, end: str, *first: str) -> None:
         # Without "nodad" an IPv6 address could be used after a second only.
-        addresses = [f"addr add {address[:-1]}{end}/{length} dev cable{' nodad' if ':' in address else ''}"
-                     for address, length in _LENGTHS.items()]
+        addresses = [
+            f"addr add {address[:-1]}{end}/{length} dev cable{' nodad' if ':' in address else ''}"
+            for address, length in _LENGTHS.items()
+        ]
         own = os.open(_OWN, os.O_RDONLY)
         try:
             _call("setns", namespace)
-            subprocess.run(["ip", "-batch", "-"], input="\n".join(["link set lo up", *first, *addresses,
-                                                                   "link set cable up", ""]),
-                           text=True, check=True, capture_output=True, env={**os.environ, "PATH": _PATH})
+            subprocess.run(
+                ["ip", "-batch", "-"],
+                input="\n".join(["link set lo up", *first, *addresses, "link set cable up", ""]),
+                text=True,
+                check=True,
+                capture_output=True,
+                env={**os.environ, "PATH": _PATH},
+            )
         finally:
             _call("setns", own)
             os.close(own)

@@ -1,4 +1,5 @@
 """The command lines of README.md and ``Docs/User`` that start the server: of a person, an engine or an init system."""
+
 from __future__ import annotations
 
 import re
@@ -11,7 +12,8 @@ from Tests.docs.markdown import Page
 from Tests.docs.pages import all_pages
 
 # What starts it in place of a launcher's command line: engines, init systems and other WSGI servers.
-_STARTERS = re.compile(r"""
+_STARTERS = re.compile(
+    r"""
     docker\ compose(?:\ --profile\ \S+)?\ up\b[^\n`|]*
   | docker\ run\ -d\b[^\n`]*
   | network_mode:\ host
@@ -20,8 +22,10 @@ _STARTERS = re.compile(r"""
   | -Argument\ '[^'\n]*'
   | (?:gunicorn|waitress-serve)\ [^\n`]*server:application
   | lazy-apps\ =\ true
-""", re.VERBOSE)
-_COMPOSE_COMMAND = re.compile(r'command: (\[[^\]]*\])')
+""",
+    re.VERBOSE,
+)
+_COMPOSE_COMMAND = re.compile(r"command: (\[[^\]]*\])")
 _ENDS = frozenset({"-h", "--help", "--version"})
 
 

@@ -1,4 +1,5 @@
 """What a row is tried in: a copy of the program as a clone or an image has it, its configuration, and its back-end."""
+
 from __future__ import annotations
 
 import configparser
@@ -52,8 +53,12 @@ def reply(request: RecordedRequest) -> Reply:
 def make_clone(clone: Path) -> None:
     """Copy the program, with an environment that is complete. The places of rows are made from it, by links."""
     # Otherwise each server would compile it for itself, which takes as long as its start.
-    subprocess.run([sys.executable, "-m", "compileall", "-q", "Middleware", "deploy"], cwd=PROJECT, check=True,
-                   env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"})
+    subprocess.run(
+        [sys.executable, "-m", "compileall", "-q", "Middleware", "deploy"],
+        cwd=PROJECT,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+    )
     for name in _FOLDERS:
         shutil.copytree(PROJECT / name, clone / name)
     for name in _FILES:
@@ -94,16 +99,21 @@ class Place:
     @property
     def flags(self) -> list[str]:
         """The row's flags, with what their placeholders stand for."""
-        stand_ins = {"/home/ann/old-wilmer": str(self.folder / "old-wilmer"), "FOLDER": str(self.folder),
-                     "CONFIGS": str(self.folder / "Configs"), "USER": "ann", "DATABASE": self.database,
-                     "192.168.1.5": LAN}
+        stand_ins = {
+            "/home/ann/old-wilmer": str(self.folder / "old-wilmer"),
+            "FOLDER": str(self.folder),
+            "CONFIGS": str(self.folder / "Configs"),
+            "USER": "ann",
+            "DATABASE": self.database,
+            "192.168.1.5": LAN,
+        }
         return [_replaced(word, stand_ins) for word in self.row.flags.split()]
 
 
 def _replaced(word: str, stand_ins: dict[str, str]) -> str:
     for name, value in stand_ins.items():
         if word.startswith(name):
-            return value + word[len(name):]
+            return value + word[len(name) :]
     return word
 
 
@@ -113,8 +123,11 @@ def prepare(row: Row, clone: Path, folder: Path, backend: StubBackend, database:
     shutil.copytree(clone, place.app, copy_function=os.link, symlinks=True)
     public = place.app / "Public"
     if "demo" in row.needs:
-        shutil.copytree(PROJECT / "Public", public, ignore=shutil.ignore_patterns(
-            "DiscussionIds", "SqlLiteDBs", "logs", "Console", "accepted-keys.txt"))
+        shutil.copytree(
+            PROJECT / "Public",
+            public,
+            ignore=shutil.ignore_patterns("DiscussionIds", "SqlLiteDBs", "logs", "Console", "accepted-keys.txt"),
+        )
     elif "shipped" in row.needs:
         copy_of_shipped(public, backend)
     else:
@@ -137,8 +150,10 @@ def configure(public: Path, url: str) -> None:
     tree.write("ApiTypes/Chat.json", api_type())
     tree.write("Presets/Chat/Plain.json", {"temperature": 0.5})
     for user in USERS:
-        tree.write(f"Users/{user}.json", {"customWorkflowOverride": True, "customWorkflow": "Chat",
-                                          "chatPromptTemplateName": "_chatonly"})
+        tree.write(
+            f"Users/{user}.json",
+            {"customWorkflowOverride": True, "customWorkflow": "Chat", "chatPromptTemplateName": "_chatonly"},
+        )
         tree.write(f"Workflows/{user}/Chat.json", {"nodes": [llm_node("chat", returnToUser=True)]})
 
 
@@ -222,23 +237,34 @@ STARTERS: dict[str, Starter] = {
 
 def nginx_configuration(folder: Path, upstream: str, blocks: dict[int, str]) -> str:
     """Return a configuration with a server for each block, on the port that is its key, as the pages write it."""
-    places = "".join(f"{name}_temp_path {folder}/{name};\n"
-                     for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    servers = "".join(f"server {{ listen {port}; listen [::]:{port};\n{block.replace('...', '')} }}\n"
-                      for port, block in blocks.items()).replace("127.0.0.1:5000", upstream)
-    return (f"daemon off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\n"
-            f"http {{\naccess_log off;\n{places}{servers}}}\n")
+    places = "".join(
+        f"{name}_temp_path {folder}/{name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    servers = "".join(
+        f"server {{ listen {port}; listen [::]:{port};\n{block.replace('...', '')} }}\n"
+        for port, block in blocks.items()
+    ).replace("127.0.0.1:5000", upstream)
+    return (
+        f"daemon off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{places}{servers}}}\n"
+    )
 
 
 def nginx_blocks() -> list[str]:
     """Return the blocks for nginx on the pages about proxies, in their order."""
     from Tests.docs.pages import all_pages
-    return [fence.text for name in ("Docs/User/reverse-proxy.md", "Docs/User/network-access.md")
-            for fence in all_pages()[name].fences if fence.text.startswith("location ")]
+
+    return [
+        fence.text
+        for name in ("Docs/User/reverse-proxy.md", "Docs/User/network-access.md")
+        for fence in all_pages()[name].fences
+        if fence.text.startswith("location ")
+    ]
 
 
 def run_quietly(words: Sequence[str], place: Path, log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start a program whose output goes to a file."""
     with log.open("wb") as output:
-        return subprocess.Popen(words, cwd=place, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                env=environment)
+        return subprocess.Popen(
+            words, cwd=place, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+        )

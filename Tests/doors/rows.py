@@ -1,4 +1,5 @@
 """The table: each way to start the server, who then asks, and what they get."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -87,16 +88,23 @@ FORWARDED = (
     Client("proxy of a private one, Forwarded", "127.0.0.1", headers={"Forwarded": 'for="[fd00::1]:4711"'}),
     Client("proxy of a public one", LAN, REFUSED, {"X-Forwarded-For": "8.8.8.8"}, far=True),
     Client("proxy of a public one, here", "127.0.0.1", REFUSED, {"X-Real-IP": "8.8.8.8"}),
-    Client("proxy of a public one, Forwarded", "127.0.0.1", REFUSED, {"Forwarded": 'for="[2001:4860::1]"'}))
+    Client("proxy of a public one, Forwarded", "127.0.0.1", REFUSED, {"Forwarded": 'for="[2001:4860::1]"'}),
+)
 STRANGER = Client("public", PUBLIC, REFUSED, far=True)
 STRANGER6 = Client("public, IPv6", PUBLIC6, REFUSED, far=True)
 
 
 def with_key(*clients: Client) -> tuple[Client, ...]:
     """Return clients with an accepted key, without one and with a wrong one."""
-    return tuple(made for client in clients for made in (
-        _changed(client, "key", ANSWERED, WITH_KEY), _changed(client, "no key", NO_KEY),
-        _changed(client, "wrong key", NO_KEY, {"Authorization": "Bearer wrong"})))
+    return tuple(
+        made
+        for client in clients
+        for made in (
+            _changed(client, "key", ANSWERED, WITH_KEY),
+            _changed(client, "no key", NO_KEY),
+            _changed(client, "wrong key", NO_KEY, {"Authorization": "Bearer wrong"}),
+        )
+    )
 
 
 def admitted(*clients: Client) -> tuple[Client, ...]:
@@ -105,19 +113,34 @@ def admitted(*clients: Client) -> tuple[Client, ...]:
 
 
 def _changed(client: Client, name: str, expects: int, headers: Mapping[str, str] | None = None) -> Client:
-    return Client(f"{client.name}, {name}" if name else client.name, client.to, expects,
-                  {**client.headers, **(headers or {})}, client.far, client.port, client.prefix)
+    return Client(
+        f"{client.name}, {name}" if name else client.name,
+        client.to,
+        expects,
+        {**client.headers, **(headers or {})},
+        client.far,
+        client.port,
+        client.prefix,
+    )
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 FRESH = Row("", (HERE,), name="no flag, fresh clone", needs=frozenset({"demo"}), everywhere=True)
 LISTENING = (
-    Row("", (HERE, Client("proxy here of a public one", headers={"X-Forwarded-For": "8.8.8.8"}), SHUT),
-        name="no flag", everywhere=True),
+    Row(
+        "",
+        (HERE, Client("proxy here of a public one", headers={"X-Forwarded-For": "8.8.8.8"}), SHUT),
+        name="no flag",
+        everywhere=True,
+    ),
     FRESH,
     Row("--listen", (HERE, NEAR, *FORWARDED, STRANGER), everywhere=True),
-    Row("--listen 192.168.1.5", (NEAR, FORWARDED[0], FORWARDED[2], Client("here", expects=CLOSED)), host=LAN,
-        everywhere=True),
+    Row(
+        "--listen 192.168.1.5",
+        (NEAR, FORWARDED[0], FORWARDED[2], Client("here", expects=CLOSED)),
+        host=LAN,
+        everywhere=True,
+    ),
     Row("--listen 192.168.1.5 --port 5001", (NEAR, FORWARDED[2]), host=LAN, port=5001),
     Row("--listen ::", (HERE, HERE6, NEAR, NEAR6, *FORWARDED, STRANGER, STRANGER6), everywhere=True),
     Row("--listen fd77::1", (NEAR6, Client("here", expects=CLOSED)), host=LAN6, everywhere=True),
@@ -128,58 +151,133 @@ LISTENING = (
     Row(f"--listen --accepted-keys-file {KEYS}", with_key(HERE, NEAR, FORWARDED[2], STRANGER), everywhere=True),
     Row(f"--listen :: --accepted-keys-file {KEYS}", with_key(HERE6, NEAR, NEAR6, STRANGER6), everywhere=True),
     Row(f"--listen --allow-public --accepted-keys-file {KEYS}", with_key(NEAR, STRANGER), everywhere=True),
-    Row(f"--allow-origin {PAGE}", (
-        HERE, Client("its page", headers={"Origin": PAGE}), Client("page here", headers={"Origin": "http://localhost:3000"}),
-        Client("foreign page", expects=REFUSED, headers={"Origin": "https://evil.example"})), everywhere=True),
+    Row(
+        f"--allow-origin {PAGE}",
+        (
+            HERE,
+            Client("its page", headers={"Origin": PAGE}),
+            Client("page here", headers={"Origin": "http://localhost:3000"}),
+            Client("foreign page", expects=REFUSED, headers={"Origin": "https://evil.example"}),
+        ),
+        everywhere=True,
+    ),
 )
 PROXIED = tuple(
     Client(name, address, expects, {**headers, "Host": "llm.example.com"}, far=True, port=port, prefix=prefix)
     for port, prefix in ((8081, ""), (8082, "/llm"), (8083, ""))
     for address, name, expects, headers in (
-        (PUBLIC, f"{port}, key", ANSWERED, WITH_KEY), (PUBLIC, f"{port}, no key", NO_KEY, {}),
+        (PUBLIC, f"{port}, key", ANSWERED, WITH_KEY),
+        (PUBLIC, f"{port}, no key", NO_KEY, {}),
         (PUBLIC6, f"{port}, page", ANSWERED, {**WITH_KEY, "Origin": PAGE}),
-        (LAN, f"{port}, foreign page", REFUSED, {**WITH_KEY, "Origin": "https://evil.example"})))
+        (LAN, f"{port}, foreign page", REFUSED, {**WITH_KEY, "Origin": "https://evil.example"}),
+    )
+)
 CONTAINER_CLIENTS = (HERE, NEAR, STRANGER)
 PAGES = (
     Row(f"--accepted-keys-file {KEYS} --allow-origin {PAGE}", PROXIED, needs=frozenset({"nginx"}), everywhere=True),
-    Row("", CONTAINER_CLIENTS, name="container", by="container", needs=frozenset({"demo"}), pages=(
-        "docker compose up -d", "docker compose up -d --build", "docker compose --profile open-webui up -d",
-        "docker run -d --name wilmerai --init -p 127.0.0.1:5000:5000 -v wilmerai_public:/app/Public "
-        "--add-host host.docker.internal:host-gateway wilmerai")),
-    Row(f"--accepted-keys-file {KEYS}", with_key(NEAR, STRANGER), name="container with keys", by="container",
-        pages=('command: ["--accepted-keys-file", "Public/accepted-keys.txt"]',)),
-    Row("--listen=127.0.0.1 --port 5001", (HERE, SHUT), name="container in the computer's network", by="container",
-        pages=("network_mode: host",), port=5001),
-    Row("--concurrency 4 --drain-seconds 60 --console off", (HERE, NEAR), name="one of several containers",
-        by="container", needs=frozenset({"database"}), pages=("docker compose up -d --no-deps --build worker-1",)),
-    Row("", (HERE, SHUT), name="service of the computer", by="deploy/wilmerai.service",
-        pages=("systemctl enable --now wilmerai",)),
-    Row(f"--listen --accepted-keys-file {KEYS}", with_key(HERE, NEAR), name="service with the flags that it proposes",
-        by="deploy/wilmerai.service"),
-    Row("", (HERE, SHUT), name="service of an account", by="deploy/wilmerai-user.service",
-        pages=("systemctl --user enable --now wilmerai",)),
-    Row("", (HERE, SHUT), name="one of several services", by="deploy/wilmerai@.service", port=5001,
-        needs=frozenset({"database"}), pages=("systemctl enable --now wilmerai@1 wilmerai@2",)),
-    Row("", (HERE, SHUT), name="agent of macOS", by="deploy/wilmerai.plist",
-        pages=("launchctl bootstrap gui/$(id -u) ~/Library/LaunchAgents/wilmerai.plist",)),
-    Row("--file-logging", name="task of Windows", by=WAITRESS,
-        pages=("-Argument 'run_waitress.py --file-logging'",)),
+    Row(
+        "",
+        CONTAINER_CLIENTS,
+        name="container",
+        by="container",
+        needs=frozenset({"demo"}),
+        pages=(
+            "docker compose up -d",
+            "docker compose up -d --build",
+            "docker compose --profile open-webui up -d",
+            "docker run -d --name wilmerai --init -p 127.0.0.1:5000:5000 -v wilmerai_public:/app/Public "
+            "--add-host host.docker.internal:host-gateway wilmerai",
+        ),
+    ),
+    Row(
+        f"--accepted-keys-file {KEYS}",
+        with_key(NEAR, STRANGER),
+        name="container with keys",
+        by="container",
+        pages=('command: ["--accepted-keys-file", "Public/accepted-keys.txt"]',),
+    ),
+    Row(
+        "--listen=127.0.0.1 --port 5001",
+        (HERE, SHUT),
+        name="container in the computer's network",
+        by="container",
+        pages=("network_mode: host",),
+        port=5001,
+    ),
+    Row(
+        "--concurrency 4 --drain-seconds 60 --console off",
+        (HERE, NEAR),
+        name="one of several containers",
+        by="container",
+        needs=frozenset({"database"}),
+        pages=("docker compose up -d --no-deps --build worker-1",),
+    ),
+    Row(
+        "",
+        (HERE, SHUT),
+        name="service of the computer",
+        by="deploy/wilmerai.service",
+        pages=("systemctl enable --now wilmerai",),
+    ),
+    Row(
+        f"--listen --accepted-keys-file {KEYS}",
+        with_key(HERE, NEAR),
+        name="service with the flags that it proposes",
+        by="deploy/wilmerai.service",
+    ),
+    Row(
+        "",
+        (HERE, SHUT),
+        name="service of an account",
+        by="deploy/wilmerai-user.service",
+        pages=("systemctl --user enable --now wilmerai",),
+    ),
+    Row(
+        "",
+        (HERE, SHUT),
+        name="one of several services",
+        by="deploy/wilmerai@.service",
+        port=5001,
+        needs=frozenset({"database"}),
+        pages=("systemctl enable --now wilmerai@1 wilmerai@2",),
+    ),
+    Row(
+        "",
+        (HERE, SHUT),
+        name="agent of macOS",
+        by="deploy/wilmerai.plist",
+        pages=("launchctl bootstrap gui/$(id -u) ~/Library/LaunchAgents/wilmerai.plist",),
+    ),
+    Row("--file-logging", name="task of Windows", by=WAITRESS, pages=("-Argument 'run_waitress.py --file-logging'",)),
     Row("", name="run_linux.sh", by="run_linux.sh"),
     Row("--listen", (HERE, NEAR, STRANGER), name="run_linux.sh --listen", by="run_linux.sh"),
-    Row("", (HERE,), name="server:application under Waitress", by="waitress-serve", port=8080,
-        pages=("waitress-serve server:application",)),
-    Row("--concurrency 4 --drain-seconds 60", needs=frozenset({"database"}),
-        refusals={EVENTLET: "A state database needs native threads"}),
-    Row("--workers 4 --concurrency 8 --drain-seconds 60", needs=frozenset({"database"}),
-        refusals={SERVER: "--workers is for run_waitress.py only", EVENTLET: "A state database needs native threads"}),
+    Row(
+        "",
+        (HERE,),
+        name="server:application under Waitress",
+        by="waitress-serve",
+        port=8080,
+        pages=("waitress-serve server:application",),
+    ),
+    Row(
+        "--concurrency 4 --drain-seconds 60",
+        needs=frozenset({"database"}),
+        refusals={EVENTLET: "A state database needs native threads"},
+    ),
+    Row(
+        "--workers 4 --concurrency 8 --drain-seconds 60",
+        needs=frozenset({"database"}),
+        refusals={SERVER: "--workers is for run_waitress.py only", EVENTLET: "A state database needs native threads"},
+    ),
     Row("--User chat-ui", needs=frozenset({"shipped"}), port=5060),
     Row("--PublicDirectory /home/ann/old-wilmer/Public --User ann"),
     Row("CONFIGS USER"),
     Row("Public/Configs me"),
 )
 ELSEWHERE = {
-    "gunicorn --workers 3 --threads 20 --timeout 3600 server:application":
-        "Tests/integration/test_wsgi_hosts.py, by a host that loads the application in each process",
+    "gunicorn --workers 3 --threads 20 --timeout 3600 server:application": (
+        "Tests/integration/test_wsgi_hosts.py, by a host that loads the application in each process"
+    ),
     "lazy-apps = true": "the same",
 }
 """Starts by programs that the tests do not install, and where what they do is tried."""
@@ -206,8 +304,11 @@ FLAGS = (
     Row("--record off"),
     Row("--metrics"),
     Row("--otel", refusals={EVENTLET: NO_TRACES}, refusal_status=2),
-    Row("--database DATABASE", needs=frozenset({"database"}),
-        refusals={EVENTLET: "A state database needs native threads"}),
+    Row(
+        "--database DATABASE",
+        needs=frozenset({"database"}),
+        refusals={EVENTLET: "A state database needs native threads"},
+    ),
     Row("--log-level DEBUG"),
     Row("--verbose"),
     Row("--port 5000 --User me --User story"),
@@ -220,15 +321,27 @@ EVERYWHERE = (
     "--DiscussionDirectory FOLDER/discussions --ConsoleDirectory FOLDER/console --file-logging --port 5001 "
     f"--listen :: --accepted-keys-file {KEYS} --allow-origin {PAGE} --allow-public --concurrency 4 "
     "--concurrency-timeout 60 --concurrency-level endpoint --max-request-mb 1 --drain-seconds 5 "
-    "--console edit --record texts --metrics --log-level DEBUG --verbose")
+    "--console edit --record texts --metrics --log-level DEBUG --verbose"
+)
 TOGETHER = (
-    Row(f"{EVERYWHERE} --otel", with_key(HERE, NEAR6, STRANGER), name="all that go together", port=5001,
-        everywhere=True, refusals={EVENTLET: NO_TRACES}, refusal_status=2),
+    Row(
+        f"{EVERYWHERE} --otel",
+        with_key(HERE, NEAR6, STRANGER),
+        name="all that go together",
+        port=5001,
+        everywhere=True,
+        refusals={EVENTLET: NO_TRACES},
+        refusal_status=2,
+    ),
     Row(EVERYWHERE, with_key(HERE, NEAR6, STRANGER), name="all that go together on Eventlet", by=EVENTLET, port=5001),
-    Row("--workers 2 --database DATABASE --listen --concurrency 4 --drain-seconds 5 --console edit --record texts "
-        "--metrics --otel", (HERE, NEAR, STRANGER, FORWARDED[2]), name="all that go with several processes",
+    Row(
+        "--workers 2 --database DATABASE --listen --concurrency 4 --drain-seconds 5 --console edit --record texts "
+        "--metrics --otel",
+        (HERE, NEAR, STRANGER, FORWARDED[2]),
+        name="all that go with several processes",
         needs=frozenset({"database"}),
-        refusals={SERVER: "--workers is for run_waitress.py only", EVENTLET: "A state database needs native threads"}),
+        refusals={SERVER: "--workers is for run_waitress.py only", EVENTLET: "A state database needs native threads"},
+    ),
 )
 ROWS = (*LISTENING, *PAGES, *FLAGS, *TOGETHER)
 

@@ -1,4 +1,5 @@
 """Each flag alone, and all that go together, on ``run_waitress.py``."""
+
 from __future__ import annotations
 
 from Tests.doors.rows import FLAGS, TOGETHER, WAITRESS, Row

@@ -1,4 +1,5 @@
 """Who gets in where, on ``run_eventlet.py``."""
+
 from __future__ import annotations
 
 from Tests.doors.rows import EVENTLET, LISTENING, PAGES, TOGETHER, Row

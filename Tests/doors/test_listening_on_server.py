@@ -1,4 +1,5 @@
 """Who gets in where, on ``server.py``, the same server as ``run_waitress.py``: ``--deep`` tries all other rows."""
+
 from __future__ import annotations
 
 from Tests.doors.rows import FRESH, SERVER, TOGETHER, Row

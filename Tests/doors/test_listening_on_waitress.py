@@ -1,4 +1,5 @@
 """Who gets in where, on ``run_waitress.py``."""
+
 from __future__ import annotations
 
 from Tests.doors.rows import LISTENING, WAITRESS, Row

@@ -1,4 +1,5 @@
 """The commands of the pages: of a person, an engine, an init system, another WSGI server."""
+
 from __future__ import annotations
 
 from Tests.doors.rows import PAGES, WAITRESS, Row

@@ -1,4 +1,5 @@
 """The table leaves nothing out: no flag, no command line of a page, no client because this machine forbids it."""
+
 from __future__ import annotations
 
 import json
@@ -31,8 +32,9 @@ def uncovered(page: Page) -> Iterator[str]:
     known = {*ELSEWHERE, *(row.flags for row in ROWS), *(text for row in ROWS for text in row.pages)}
     groups = {flags_of(row) for row in ROWS}
     yield from (f"{page.name}:{line}: {text}" for line, text in starts(page) if text not in known)
-    yield from (f"{page.name}:{line}: {' '.join(sorted(flags))}" for line, flags in flag_groups(page)
-                if flags not in groups)
+    yield from (
+        f"{page.name}:{line}: {' '.join(sorted(flags))}" for line, flags in flag_groups(page) if flags not in groups
+    )
 
 
 def test_every_flag_has_a_row_of_its_own() -> None:
@@ -51,25 +53,36 @@ def test_every_command_line_that_starts_the_server_has_a_row(page: Page) -> None
     assert not found, "add a row to Tests/doors/rows.py:\n" + "\n".join(found)
 
 
-@table(("text", "missed"), [
-    ("```\nbash run_linux.sh --listen 10.0.0.7\n```", "--listen 10.0.0.7"),
-    ("```\nrun_windows.bat --port 99 --console off\n```", "--port 99 --console off"),
-    ("Type `python server.py --allow-public --port 5001`.", "--allow-public --port 5001"),
-    ("Add `--console off --metrics`.", "--console --metrics"),
-    ("```\ndocker compose up -d other\n```", "docker compose up -d other"),
-    ("```\ndocker run -d \\\n  wilmerai --listen\n```", "docker run -d wilmerai --listen"),
-    ("Write `command: [\"--metrics\"]`.", 'command: ["--metrics"]'),
-    ("```\nsudo systemctl enable --now other\n```", "systemctl enable --now other"),
-    ("```powershell\n-Argument 'run_waitress.py --metrics'\n```", "-Argument 'run_waitress.py --metrics'"),
-    ("Use `waitress-serve --port 1 server:application`.", "waitress-serve --port 1 server:application")])
+@table(
+    ("text", "missed"),
+    [
+        ("```\nbash run_linux.sh --listen 10.0.0.7\n```", "--listen 10.0.0.7"),
+        ("```\nrun_windows.bat --port 99 --console off\n```", "--port 99 --console off"),
+        ("Type `python server.py --allow-public --port 5001`.", "--allow-public --port 5001"),
+        ("Add `--console off --metrics`.", "--console --metrics"),
+        ("```\ndocker compose up -d other\n```", "docker compose up -d other"),
+        ("```\ndocker run -d \\\n  wilmerai --listen\n```", "docker run -d wilmerai --listen"),
+        ('Write `command: ["--metrics"]`.', 'command: ["--metrics"]'),
+        ("```\nsudo systemctl enable --now other\n```", "systemctl enable --now other"),
+        ("```powershell\n-Argument 'run_waitress.py --metrics'\n```", "-Argument 'run_waitress.py --metrics'"),
+        ("Use `waitress-serve --port 1 server:application`.", "waitress-serve --port 1 server:application"),
+    ],
+)
 def test_a_new_command_line_of_a_page_is_noticed(text: str, missed: str) -> None:
     assert [line.partition(": ")[2] for line in uncovered(Page("Docs/User/new.md", text))][:1] == [missed]
 
 
-@table("text", [
-    "```\nbash run_linux.sh check --strict\n```", "`bash run_linux.sh --version`", "`--online`",
-    "`python server.py --help`",
-    "**`--workers is for run_waitress.py only: start that instead.`**", "`docker compose run --rm wilmerai init`"])
+@table(
+    "text",
+    [
+        "```\nbash run_linux.sh check --strict\n```",
+        "`bash run_linux.sh --version`",
+        "`--online`",
+        "`python server.py --help`",
+        "**`--workers is for run_waitress.py only: start that instead.`**",
+        "`docker compose run --rm wilmerai init`",
+    ],
+)
 def test_what_starts_no_server_needs_no_row(text: str) -> None:
     assert not list(uncovered(Page("Docs/User/new.md", text)))
 
@@ -83,9 +96,13 @@ def test_every_block_for_nginx_is_tried() -> None:
     assert len(nginx_blocks()) == len({client.port for client in PROXIED})
 
 
-@table(("file", "pattern", "title"), [
-    ("deploy/several-workers/compose.yaml", r"^  command: (\[.*\])$", "one of several containers"),
-    ("deploy/wilmerai.service", r"add (--.*)$", "service with the flags that it proposes")])
+@table(
+    ("file", "pattern", "title"),
+    [
+        ("deploy/several-workers/compose.yaml", r"^  command: (\[.*\])$", "one of several containers"),
+        ("deploy/wilmerai.service", r"add (--.*)$", "service with the flags that it proposes"),
+    ],
+)
 def test_the_files_of_engines_have_the_flags_of_their_rows(file: str, pattern: str, title: str) -> None:
     found = re.search(pattern, (PROJECT / file).read_text("utf-8"), re.MULTILINE)
     assert found is not None

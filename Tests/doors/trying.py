@@ -1,4 +1,5 @@
 """Tries a row: starts its server, lets each client make each call, and ends the server."""
+
 from __future__ import annotations
 
 import http.client
@@ -183,8 +184,9 @@ class Door:
         blocks = dict(zip(ports, nginx_blocks(), strict=True))
         file = folder / "nginx.conf"
         file.write_text(nginx_configuration(folder, f"127.0.0.1:{self._port}", blocks), "utf-8")
-        process = run_quietly([tool("nginx") or "nginx", "-p", str(folder), "-c", str(file)], folder, folder / "log",
-                              dict(os.environ))
+        process = run_quietly(
+            [tool("nginx") or "nginx", "-p", str(folder), "-c", str(file)], folder, folder / "log", dict(os.environ)
+        )
         self._stack.callback(_end, process)
         deadline = time.monotonic() + START_SECONDS
         for port in ports:

@@ -5,6 +5,7 @@
 
 Reading raises AssertionError for an answer that is not well-formed in its dialect, its end included.
 """
+
 from __future__ import annotations
 
 import json
@@ -16,8 +17,16 @@ from Tests.api.front_dialects import anthropic_message, openai_message, plain_me
 from Tests.api.responses_stream import heard as read_events
 from Tests.integration.launcher import Response
 
-TOOLS = [{"type": "function", "function": {"name": "look_up", "description": "Look a word up.", "parameters": {
-    "type": "object", "properties": {"word": {"type": "string"}, "n": {"type": "integer"}}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Look a word up.",
+            "parameters": {"type": "object", "properties": {"word": {"type": "string"}, "n": {"type": "integer"}}},
+        },
+    }
+]
 TAGS = {"system": "Sys", "user": "User", "assistant": "Assistant"}
 Calls = list[tuple[str, dict[str, Any]]]
 
@@ -150,15 +159,22 @@ class OpenAiChatFront(_OpenAi):
     path, kind, stream_kind = "/v1/chat/completions", "chat.completion", "chat.completion.chunk"
 
     def body(self, model: str, turns: Sequence[Turn], stream: bool) -> dict[str, Any]:
-        return {"model": model, "messages": [self._message(turn) for turn in turns], "tools": TOOLS,
-                **_openai_stream(stream)}
+        return {
+            "model": model,
+            "messages": [self._message(turn) for turn in turns],
+            "tools": TOOLS,
+            **_openai_stream(stream),
+        }
 
     @staticmethod
     def _message(turn: Turn) -> dict[str, Any]:
         if turn.call:
             function = {"name": turn.call[0], "arguments": json.dumps(turn.call[1], ensure_ascii=False)}
-            return {"role": turn.role, "content": None,
-                    "tool_calls": [{"id": "call_a", "type": "function", "function": function}]}
+            return {
+                "role": turn.role,
+                "content": None,
+                "tool_calls": [{"id": "call_a", "type": "function", "function": function}],
+            }
         if turn.role == "tool":
             return {"role": "tool", "tool_call_id": "call_a", "content": turn.text}
         image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{turn.image}"}}
@@ -172,7 +188,7 @@ class OpenAiChatFront(_OpenAi):
 
     def end_stream(self, events: list[Any], heard: Heard) -> None:
         deltas = [event["choices"][0]["delta"] for event in events]
-        assert [delta.get("role") for delta in deltas] == ["assistant", *[None] * (len(deltas) - 1)][:len(deltas)]
+        assert [delta.get("role") for delta in deltas] == ["assistant", *[None] * (len(deltas) - 1)][: len(deltas)]
         joined: dict[int, dict[str, str]] = {}
         for part in (part for delta in deltas for part in delta.get("tool_calls") or ()):
             call = joined.setdefault(part["index"], {"id": "", "name": "", "arguments": ""})
@@ -265,8 +281,9 @@ class OllamaChatFront(_Ollama):
         assert message["role"] == "assistant"
         heard.text += message["content"]
         heard.reasoning += message.get("thinking", "")
-        heard.calls += [(call["function"]["name"], call["function"]["arguments"])
-                        for call in message.get("tool_calls", ())]
+        heard.calls += [
+            (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())
+        ]
 
 
 class OllamaGenerateFront(_Ollama):
@@ -286,20 +303,32 @@ class MessagesFront(Front):
 
     def body(self, model: str, turns: Sequence[Turn], stream: bool) -> dict[str, Any]:
         system = [{"type": "text", "text": turn.text} for turn in turns if turn.role == "system"]
-        tools = [{"name": function["name"], "description": function["description"],
-                  "input_schema": function["parameters"]} for function in _functions()]
-        return {"model": model, "max_tokens": 1024, "stream": stream, "system": system, "tools": tools,
-                "thinking": {"type": "adaptive"},
-                "messages": [self._message(turn) for turn in turns if turn.role != "system"]}
+        tools = [
+            {"name": function["name"], "description": function["description"], "input_schema": function["parameters"]}
+            for function in _functions()
+        ]
+        return {
+            "model": model,
+            "max_tokens": 1024,
+            "stream": stream,
+            "system": system,
+            "tools": tools,
+            "thinking": {"type": "adaptive"},
+            "messages": [self._message(turn) for turn in turns if turn.role != "system"],
+        }
 
     @staticmethod
     def _message(turn: Turn) -> dict[str, Any]:
         if turn.call:
-            return {"role": turn.role, "content": [
-                {"type": "tool_use", "id": "toolu_a", "name": turn.call[0], "input": turn.call[1]}]}
+            return {
+                "role": turn.role,
+                "content": [{"type": "tool_use", "id": "toolu_a", "name": turn.call[0], "input": turn.call[1]}],
+            }
         if turn.role == "tool":
-            return {"role": "user", "content": [
-                {"type": "tool_result", "tool_use_id": "toolu_a", "content": turn.text}]}
+            return {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "toolu_a", "content": turn.text}],
+            }
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": turn.image}}
         content = [{"type": "text", "text": turn.text}, image] if turn.image else turn.text
         return {"role": turn.role, "content": content}
@@ -373,16 +402,24 @@ class ResponsesFront(Front):
     tells_failures = True
 
     def body(self, model: str, turns: Sequence[Turn], stream: bool) -> dict[str, Any]:
-        return {"model": model, "stream": stream, "store": False,
-                "instructions": "\n".join(turn.text for turn in turns if turn.role == "system"),
-                "input": [self._item(turn) for turn in turns if turn.role != "system"],
-                "tools": [{"type": "function", **function} for function in _functions()]}
+        return {
+            "model": model,
+            "stream": stream,
+            "store": False,
+            "instructions": "\n".join(turn.text for turn in turns if turn.role == "system"),
+            "input": [self._item(turn) for turn in turns if turn.role != "system"],
+            "tools": [{"type": "function", **function} for function in _functions()],
+        }
 
     @staticmethod
     def _item(turn: Turn) -> dict[str, Any]:
         if turn.call:
-            return {"type": "function_call", "call_id": "call_a", "name": turn.call[0],
-                    "arguments": json.dumps(turn.call[1], ensure_ascii=False)}
+            return {
+                "type": "function_call",
+                "call_id": "call_a",
+                "name": turn.call[0],
+                "arguments": json.dumps(turn.call[1], ensure_ascii=False),
+            }
         if turn.role == "tool":
             return {"type": "function_call_output", "call_id": "call_a", "output": turn.text}
         kind = "output_text" if turn.role == "assistant" else "input_text"
@@ -415,9 +452,14 @@ class ResponsesFront(Front):
                 heard.calls.append((item["name"], json.loads(item["arguments"])))
 
 
-FRONTS: dict[str, Front] = {"OpenAI chat": OpenAiChatFront(), "OpenAI text": OpenAiTextFront(),
-                            "OpenAI Responses": ResponsesFront(), "Anthropic Messages": MessagesFront(),
-                            "Ollama chat": OllamaChatFront(), "Ollama generate": OllamaGenerateFront()}
+FRONTS: dict[str, Front] = {
+    "OpenAI chat": OpenAiChatFront(),
+    "OpenAI text": OpenAiTextFront(),
+    "OpenAI Responses": ResponsesFront(),
+    "Anthropic Messages": MessagesFront(),
+    "Ollama chat": OllamaChatFront(),
+    "Ollama generate": OllamaGenerateFront(),
+}
 
 
 def _functions() -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
 """What clients may do to a server, as data: the bytes they send, on how many connections, and what they may read."""
+
 from __future__ import annotations
 
 import json
@@ -84,17 +85,19 @@ FAULTS = (
     Fault("10,000 headers", head(*(f"X-{number}: v" for number in range(10_000))), HEAD_TOO_LARGE),
     Fault("endless headers", endless_headers, HEAD_TOO_LARGE),
     Fault("a path of 1 MB", head(path=b"/" + b"p" * MEGABYTE), (400, 414, 431)),
-    Fault("10 MB in one message", body(chat("some words and \"quotes\" " * (10 * MEGABYTE // 24))), (200,)),
+    Fault("10 MB in one message", body(chat('some words and "quotes" ' * (10 * MEGABYTE // 24))), (200,)),
     Fault("10 MB of garbage", body(b"\xf0garbage" * (10 * MEGABYTE // 8)), BAD),
     Fault("10 MB of white space", body(b" " * 10 * MEGABYTE), BAD),
     Fault("bytes that are no UTF-8", body(SMALL.replace(b"hello", b"h\xc3\x28\xff")), BAD),
     Fault("a path that is no UTF-8", head(path=b"/v1/\xc3\x28\xff%ff%c3"), (400, 404)),
-    Fault("a header that is no UTF-8", head("X-Name: \xc3\x28\xff", "Authorization: Bearer \xff", path=b"/health"),
-          (200,)),
+    Fault(
+        "a header that is no UTF-8", head("X-Name: \xc3\x28\xff", "Authorization: Bearer \xff", path=b"/health"), (200,)
+    ),
     Fault("a NUL in a header", head("X-Name: a\0b", path=b"/health"), (200, 400)),
     Fault("100,000 brackets", body(b"[" * 100_000), BAD),
-    Fault("100,000 braces in a message", body(SMALL.replace(b'"hello"', b'{"a":' * 100_000 + b"1" + b"}" * 100_000)),
-          BAD),
+    Fault(
+        "100,000 braces in a message", body(SMALL.replace(b'"hello"', b'{"a":' * 100_000 + b"1" + b"}" * 100_000)), BAD
+    ),
     Fault("a number of 100,000 digits", body(SMALL.replace(b'"hello"', b"9" * 100_000)), BAD),
     Fault("waits for permission", with_permission(SMALL), (200,), pause=0.1),
     Fault("a negative length", head("Content-Length: -5", rest=SMALL), BAD),

@@ -3,6 +3,7 @@
 The part of YAML that is understood: comments on lines of their own, mappings and lists by indentation, ``[]``, and
 scalars of one line, plain or in double quotes, which all stay texts. Anything else raises ValueError.
 """
+
 from __future__ import annotations
 
 import json
@@ -21,8 +22,11 @@ def read_compose(file: Path) -> dict[str, Any]:
 
 def parse(text: str) -> dict[str, Any]:
     """The top mapping."""
-    lines = [(len(line) - len(line.lstrip(" ")), line.strip()) for line in text.splitlines()
-             if line.strip() and not line.lstrip().startswith("#")]
+    lines = [
+        (len(line) - len(line.lstrip(" ")), line.strip())
+        for line in text.splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
     value, rest = _block(lines, 0)
     if rest or not isinstance(value, dict):
         raise ValueError(f"not understood: {rest[:1]}")

@@ -1,4 +1,5 @@
 """Shared servers: one process per launcher and setting for the whole directory, started when first wanted."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ def launchers_for(test: pytest.Function) -> list[Any]:
     contract = test.get_closest_marker("contract")
     if contract is None:
         return [LAUNCHERS[0]]
-    return [pytest.param(script, marks=[pytest.mark.deep] if script == SERVER and SERVER not in contract.args else [])
-            for script in LAUNCHERS]
+    return [
+        pytest.param(script, marks=[pytest.mark.deep] if script == SERVER and SERVER not in contract.args else [])
+        for script in LAUNCHERS
+    ]
 
 
 class Servers:
@@ -42,9 +45,18 @@ class Servers:
         """The launcher with that ``--concurrency`` (0: unlimited), running."""
         key = script, concurrency
         if key not in self._running:
-            self._running[key] = self._stack.enter_context(Launcher(
-                script, "--PublicDirectory", self._tree.public, "--User", USER, "--concurrency", str(concurrency),
-                backend=self._backend))
+            self._running[key] = self._stack.enter_context(
+                Launcher(
+                    script,
+                    "--PublicDirectory",
+                    self._tree.public,
+                    "--User",
+                    USER,
+                    "--concurrency",
+                    str(concurrency),
+                    backend=self._backend,
+                )
+            )
         return self._running[key]
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
 """A server with its run console, over real sockets."""
+
 from __future__ import annotations
 
 import http.client

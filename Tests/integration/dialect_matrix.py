@@ -3,6 +3,7 @@
 ``observe`` runs the requests; ``LOSSES`` says what is lost or changed, and why; everything else must arrive as the
 back-end said it. ``python -m Scripts.generate`` writes the user's table from the same observation.
 """
+
 from __future__ import annotations
 
 import json
@@ -24,8 +25,16 @@ SHIPPED = PROJECT / "Public" / "Configs"
 TEMPLATE = "chatml-fixed"
 KEY = "sk-secret"
 FINGERPRINT = "b1234-stub"
-HARD_TOKENS = ("Grüße {", "x} ", "[DONE]", " data: [DONE]\n\n", "{{y}} 日本", ' 🙂 "quoted\\n" ', "\u2028</s>",
-               '{"done": true}')
+HARD_TOKENS = (
+    "Grüße {",
+    "x} ",
+    "[DONE]",
+    " data: [DONE]\n\n",
+    "{{y}} 日本",
+    ' 🙂 "quoted\\n" ',
+    "\u2028</s>",
+    '{"done": true}',
+)
 FIRST, SECOND = Call("look_up", {"word": "Köln {1}", "n": 2}), Call("stop_it", {}, "call_2")
 CALL_TEXT = ("Let me ", "see.")
 ANSWERS = {
@@ -37,24 +46,46 @@ ANSWERS = {
 }
 """What the back-end says when the client's message names the key. ``length`` comes without token counts."""
 
-PICTURE = ("iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAMElEQVR42g3HMQEAMAjEwGj6GSWZEYGSKkFgue0AibQ8KaxY"
-           "bV0GJ047l8WN2+7zA1X7D/EhIMjvAAAAAElFTkSuQmCC")
+PICTURE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAMElEQVR42g3HMQEAMAjEwGj6GSWZEYGSKkFgue0AibQ8KaxY"
+    "bV0GJ047l8WN2+7zA1X7D/EhIMjvAAAAAElFTkSuQmCC"
+)
 HISTORY = (
-    Turn("system", "Be {brief}."), Turn("user", "What is {x}?"),
-    Turn("assistant", call=("look_up", {"word": "x", "n": 1})), Turn("tool", "x is a {letter}"),
-    Turn("assistant", "A letter."), Turn("user", "And this? case:history", image=PICTURE))
+    Turn("system", "Be {brief}."),
+    Turn("user", "What is {x}?"),
+    Turn("assistant", call=("look_up", {"word": "x", "n": 1})),
+    Turn("tool", "x is a {letter}"),
+    Turn("assistant", "A letter."),
+    Turn("user", "And this? case:history", image=PICTURE),
+)
 
 
 BACKS: dict[str, Dialect] = DIALECTS
 CHAT, TEXT, OLLAMA, GENERATE, KOBOLD, CLAUDE = BACKS
-PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": TEXT, "/api/chat": OLLAMA, "/api/generate": GENERATE,
-         "/api/v1/generate": KOBOLD, "/api/extra/generate/stream": KOBOLD, "/v1/messages": CLAUDE}
+PATHS = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": TEXT,
+    "/api/chat": OLLAMA,
+    "/api/generate": GENERATE,
+    "/api/v1/generate": KOBOLD,
+    "/api/extra/generate/stream": KOBOLD,
+    "/v1/messages": CLAUDE,
+}
 
 # -- what is expected ----------------------------------------------------------------------------------------------
 KEPT, LOST, STOP, ESTIMATED, OWN, ABSENT = "kept", "lost", "stop", "estimated", "own", "absent"
 AS_TEXT = "as text"
-FEATURES = {"text": "text", "stop": "`stop`", "length": "`length`", "call": "tool call", "calls": "two calls",
-            "call end": "`tool_calls`", "reasoning": "thinking", "usage": "tokens", "fingerprint": "fingerprint"}
+FEATURES = {
+    "text": "text",
+    "stop": "`stop`",
+    "length": "`length`",
+    "call": "tool call",
+    "calls": "two calls",
+    "call end": "`tool_calls`",
+    "reasoning": "thinking",
+    "usage": "tokens",
+    "fingerprint": "fingerprint",
+}
 """What is observed, and how the table calls it."""
 
 
@@ -74,27 +105,47 @@ class Loss:
     streamed: bool | None = None
 
     def fits(self, pair: Pair, feature: str) -> bool:
-        return (feature in self.outcomes and pair.front in self.fronts and pair.back in self.backs
-                and self.streamed in (None, pair.stream))
+        return (
+            feature in self.outcomes
+            and pair.front in self.fronts
+            and pair.back in self.backs
+            and self.streamed in (None, pair.stream)
+        )
 
 
 _NO_CALLS = {"call": LOST, "calls": LOST, "call end": STOP}
 _TEXT_FRONTS = ("OpenAI text", "Ollama generate")
 _NO_FINGERPRINT = ("OpenAI Responses", "Anthropic Messages", "Ollama chat", "Ollama generate")
 LOSSES = (
-    Loss("This back-end's API has no tool calls; the tools that a client offers are not sent to it.", _NO_CALLS,
-         backs=(TEXT, GENERATE, KOBOLD)),
-    Loss("This client API cannot carry tool calls; they become text, after the text next to them.",
-         {"call": AS_TEXT, "calls": AS_TEXT, "call end": STOP}, _TEXT_FRONTS),
-    Loss("This client API has no reason of its own for it: such an answer ends as any other.", {"call end": STOP},
-         ("Ollama chat", "OpenAI Responses")),
+    Loss(
+        "This back-end's API has no tool calls; the tools that a client offers are not sent to it.",
+        _NO_CALLS,
+        backs=(TEXT, GENERATE, KOBOLD),
+    ),
+    Loss(
+        "This client API cannot carry tool calls; they become text, after the text next to them.",
+        {"call": AS_TEXT, "calls": AS_TEXT, "call end": STOP},
+        _TEXT_FRONTS,
+    ),
+    Loss(
+        "This client API has no reason of its own for it: such an answer ends as any other.",
+        {"call end": STOP},
+        ("Ollama chat", "OpenAI Responses"),
+    ),
     Loss("This back-end's API does not separate thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
     Loss("This client API cannot carry thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
-    Loss("KoboldCpp reports no token counts in streams; the client gets an estimate.", {"usage": ESTIMATED},
-         backs=(KOBOLD,), streamed=True),
+    Loss(
+        "KoboldCpp reports no token counts in streams; the client gets an estimate.",
+        {"usage": ESTIMATED},
+        backs=(KOBOLD,),
+        streamed=True,
+    ),
     Loss("This client API has no `system_fingerprint`.", {"fingerprint": ABSENT}, _NO_FINGERPRINT),
-    Loss("This back-end sends none; the client gets one of WilmerAI's.", {"fingerprint": OWN},
-         backs=(OLLAMA, GENERATE, KOBOLD, CLAUDE)),
+    Loss(
+        "This back-end sends none; the client gets one of WilmerAI's.",
+        {"fingerprint": OWN},
+        backs=(OLLAMA, GENERATE, KOBOLD, CLAUDE),
+    ),
 )
 
 
@@ -139,7 +190,8 @@ def observe() -> Observation:
     with matrix_server() as (server, backend):
         for pair in PAIRS:
             observation.heard[pair] = {
-                name: _ask(server, pair, (Turn("user", f"Say case:{name}."),)) for name in ANSWERS}
+                name: _ask(server, pair, (Turn("user", f"Say case:{name}."),)) for name in ANSWERS
+            }
             _ask(server, pair, HISTORY)
             observation.sent[pair] = backend.requests[-1]
     return observation
@@ -156,8 +208,9 @@ def matrix_server() -> Iterator[tuple[Launcher, StubBackend]]:
     with TemporaryDirectory() as folder, StubBackend() as backend:
         backend.responder = reply
         tree = dialect_tree(Path(folder) / "Public", backend.url)
-        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0") \
-                as server:
+        with Launcher(
+            "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0"
+        ) as server:
             yield server, backend
 
 
@@ -165,16 +218,35 @@ def dialect_tree(public: Path, url: str) -> ConfigTree:
     """One endpoint and one shared workflow per back-end dialect, with the shipped API types and prompt template."""
     tree = ConfigTree(public)
     tree.write("Users/_current-user.json", {"currentUser": USER})
-    tree.write(f"Users/{USER}.json", {"allowSharedWorkflows": True, "sendReasoningToClient": True,
-                                      "chatPromptTemplateName": "_chatonly"})
+    tree.write(
+        f"Users/{USER}.json",
+        {"allowSharedWorkflows": True, "sendReasoningToClient": True, "chatPromptTemplateName": "_chatonly"},
+    )
     for dialect in BACKS.values():
         copy_shipped(tree, f"ApiTypes/{dialect.name}.json")
-        tree.write(f"Endpoints/{dialect.api_type}.json", endpoint(
-            url, apiTypeConfigFileName=dialect.name, apiKey=KEY, promptTemplate=TEMPLATE,
-            presetSamplers={"temperature": 0.5, "stop": ["###"]}))
-        tree.shared(dialect.api_type, llm_node(
-            f"ask-{dialect.api_type}", endpointName=dialect.api_type, preset="", systemPrompt="{chat_system_prompt}",
-            lastMessagesToSendInsteadOfPrompt=20, allowTools=True, acceptImages=True, returnToUser=True))
+        tree.write(
+            f"Endpoints/{dialect.api_type}.json",
+            endpoint(
+                url,
+                apiTypeConfigFileName=dialect.name,
+                apiKey=KEY,
+                promptTemplate=TEMPLATE,
+                presetSamplers={"temperature": 0.5, "stop": ["###"]},
+            ),
+        )
+        tree.shared(
+            dialect.api_type,
+            llm_node(
+                f"ask-{dialect.api_type}",
+                endpointName=dialect.api_type,
+                preset="",
+                systemPrompt="{chat_system_prompt}",
+                lastMessagesToSendInsteadOfPrompt=20,
+                allowTools=True,
+                acceptImages=True,
+                returnToUser=True,
+            ),
+        )
     for template in (TEMPLATE, "_chatonly"):
         copy_shipped(tree, f"PromptTemplates/{template}.json")
     return tree

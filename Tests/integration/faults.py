@@ -3,6 +3,7 @@
 ``FAULTS`` names each fault, what the back-end does, and how a client's answer must end, whole and streamed. A client's
 message ``fault:<name>`` asks the back-end for it. ``CASES`` are the faults that each client can meet.
 """
+
 from __future__ import annotations
 
 import gzip
@@ -76,7 +77,7 @@ def begun(dialect: Dialect) -> list[bytes]:
     """The events of a stream up to its last token."""
     pieces = dialect.pieces(Answer(TOKENS))
     last = next(number for number, piece in enumerate(pieces) if TOKENS[-1].encode() in piece)
-    return pieces[:last + 1]
+    return pieces[: last + 1]
 
 
 def event(dialect: Dialect, text: str) -> bytes:
@@ -129,15 +130,26 @@ def drip(dialect: Dialect, stream: bool) -> Reply:
     pieces = dialect.pieces(Answer(TOKENS))
     place = next(number for number, piece in enumerate(pieces) if TOKENS[0].encode() in piece)
     drops = [bytes([byte]) for byte in pieces[place]]
-    return streamed(dialect, [*pieces[:place], *drops, *pieces[place + 1:]],
-                    delays=[0] * place + [DRIP_SECONDS] * len(drops) + [0] * len(pieces))
+    return streamed(
+        dialect,
+        [*pieces[:place], *drops, *pieces[place + 1 :]],
+        delays=[0] * place + [DRIP_SECONDS] * len(drops) + [0] * len(pieces),
+    )
 
 
 def junk_between(dialect: Dialect, stream: bool) -> Reply:
     pieces = dialect.pieces(Answer(TOKENS))
-    return streamed(dialect, [*(event(dialect, text) for text in MALFORMED), *(
-        part for number, piece in enumerate(pieces)
-        for part in (piece, event(dialect, MALFORMED[number % len(MALFORMED)])))])
+    return streamed(
+        dialect,
+        [
+            *(event(dialect, text) for text in MALFORMED),
+            *(
+                part
+                for number, piece in enumerate(pieces)
+                for part in (piece, event(dialect, MALFORMED[number % len(MALFORMED)]))
+            ),
+        ],
+    )
 
 
 def nothing_but_junk(dialect: Dialect, stream: bool) -> Reply:
@@ -169,28 +181,47 @@ BEFORE, WITHIN = "closed the connection before it answered", "in the middle of i
 FAULTS: dict[str, Fault] = {
     "refused": Fault(good, End(error="connection refused"), End(error="connection refused")),
     "accept-and-close": Fault(lambda dialect, stream: Reply(drop=BEFORE_STATUS), End(error=BEFORE), End(error=BEFORE)),
-    "reset-before-status": Fault(lambda dialect, stream: Reply(drop=BEFORE_STATUS, reset=True), End(error=BEFORE),
-                                 End(error=BEFORE)),
+    "reset-before-status": Fault(
+        lambda dialect, stream: Reply(drop=BEFORE_STATUS, reset=True), End(error=BEFORE), End(error=BEFORE)
+    ),
     "reset": Fault(reset, End(error=WITHIN), End(TEXT, WITHIN), everywhere=True),
     "cut-chunk": Fault(cut_chunk, End(error=WITHIN), End(TEXT, WITHIN), everywhere=True),
-    "cut-after-end": Fault(lambda dialect, stream: streamed(dialect, dialect.pieces(Answer(TOKENS)), drop=AFTER_PIECES),
-                           None, End(TEXT), everywhere=True),
+    "cut-after-end": Fault(
+        lambda dialect, stream: streamed(dialect, dialect.pieces(Answer(TOKENS)), drop=AFTER_PIECES),
+        None,
+        End(TEXT),
+        everywhere=True,
+    ),
     "cut-length": Fault(cut_length, End(error=WITHIN), End(TEXT, WITHIN)),
     "error-object": Fault(error_object, End(error="scripted trouble"), End(error="scripted trouble"), everywhere=True),
-    "error-event-first": Fault(lambda dialect, stream: streamed(dialect, [error_event(dialect)]), None,
-                               End(error="scripted trouble"), everywhere=True),
-    "error-event-later": Fault(lambda dialect, stream: streamed(dialect, [*begun(dialect), error_event(dialect)]), None,
-                               End(TEXT, "scripted trouble"), everywhere=True),
-    **{f"status-{number}": Fault(status(number), End(error=f"status {number}"), End(error=f"status {number}"))
-       for number in (400, 401, 404, 429, 500, 503)},
-    "redirect": Fault(lambda dialect, stream: Reply(status=302, body={}, headers={"Location": "/elsewhere"}),
-                      End(error="status 302"), End(error="status 302")),
+    "error-event-first": Fault(
+        lambda dialect, stream: streamed(dialect, [error_event(dialect)]),
+        None,
+        End(error="scripted trouble"),
+        everywhere=True,
+    ),
+    "error-event-later": Fault(
+        lambda dialect, stream: streamed(dialect, [*begun(dialect), error_event(dialect)]),
+        None,
+        End(TEXT, "scripted trouble"),
+        everywhere=True,
+    ),
+    **{
+        f"status-{number}": Fault(status(number), End(error=f"status {number}"), End(error=f"status {number}"))
+        for number in (400, 401, 404, 429, 500, 503)
+    },
+    "redirect": Fault(
+        lambda dialect, stream: Reply(status=302, body={}, headers={"Location": "/elsewhere"}),
+        End(error="status 302"),
+        End(error="status 302"),
+    ),
     "slow-drip": Fault(drip, End(TEXT), End(TEXT), everywhere=True),
     "junk-between": Fault(junk_between, None, End(TEXT), everywhere=True),
     "nothing-but-junk": Fault(nothing_but_junk, End(error="not JSON"), End(error="holds no event"), everywhere=True),
     "no-terminator": Fault(lambda dialect, stream: streamed(dialect, begun(dialect)), None, End(TEXT), everywhere=True),
-    "no-terminator-no-length": Fault(lambda dialect, stream: streamed(dialect, begun(dialect), framing="close"), None,
-                                     End(TEXT), everywhere=True),
+    "no-terminator-no-length": Fault(
+        lambda dialect, stream: streamed(dialect, begun(dialect), framing="close"), None, End(TEXT), everywhere=True
+    ),
     "web-page": Fault(page, End(error="not JSON (text/html"), End(error="holds no event"), everywhere=True),
     "gzip": Fault(gzipped, End(TEXT), End(TEXT), everywhere=True),
     "long-line": Fault(lambda dialect, stream: good(dialect, stream, [LONG]), End(LONG), End(LONG), everywhere=True),
@@ -223,9 +254,14 @@ class Case:
         return server.request("POST", front.path, front.body(model, [Turn("user", f"fault:{fault}")], self.stream))
 
 
-CASES = [Case(name, back, front, stream) for name, fault in FAULTS.items()
-         for back in ((CHAT, OLLAMA, CLAUDE) if fault.everywhere else (CHAT,)) for front in FRONTS
-         for stream in (False, True) if (fault.streamed if stream else fault.whole)]
+CASES = [
+    Case(name, back, front, stream)
+    for name, fault in FAULTS.items()
+    for back in ((CHAT, OLLAMA, CLAUDE) if fault.everywhere else (CHAT,))
+    for front in FRONTS
+    for stream in (False, True)
+    if (fault.streamed if stream else fault.whole)
+]
 
 
 def reply(request: RecordedRequest) -> Reply:
@@ -242,9 +278,10 @@ def faulty_server(script: str) -> Iterator[tuple[Launcher, StubBackend]]:
         closed.bind(("127.0.0.1", 0))  # and never listens
         backend.responder = reply
         tree = dialect_tree(Path(folder) / "Public", backend.url)
-        tree.write(f"Endpoints/{DEAD}.json", endpoint(
-            f"http://127.0.0.1:{closed.getsockname()[1]}", apiTypeConfigFileName=BACKS[CHAT].name, apiKey=KEY))
+        tree.write(
+            f"Endpoints/{DEAD}.json",
+            endpoint(f"http://127.0.0.1:{closed.getsockname()[1]}", apiTypeConfigFileName=BACKS[CHAT].name, apiKey=KEY),
+        )
         tree.shared(DEAD, llm_node(f"ask-{DEAD}", endpointName=DEAD, preset="", returnToUser=True))
-        with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0") \
-                as server:
+        with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0") as server:
             yield server, backend

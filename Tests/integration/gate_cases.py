@@ -1,4 +1,5 @@
 """What the tests of the gate and of idempotency share: requests under way, and words that the log has of them."""
+
 from __future__ import annotations
 
 import http.client
@@ -20,15 +21,26 @@ class Ask(threading.Thread):
     ``leave`` closes the connection; ``response`` is None until the answer is complete, and for ever after ``leave``.
     """
 
-    def __init__(self, server: Launcher, text: str, model: str | None = "Single", stream: bool = False,
-                 path: str = CHAT, **headers: str) -> None:
+    def __init__(
+        self,
+        server: Launcher,
+        text: str,
+        model: str | None = "Single",
+        stream: bool = False,
+        path: str = CHAT,
+        **headers: str,
+    ) -> None:
         super().__init__(daemon=True)
         self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-        said = {"input": text} if "responses" in path else {
-            "messages": [{"role": "user", "content": text}], "prompt": text}
+        said = (
+            {"input": text}
+            if "responses" in path
+            else {"messages": [{"role": "user", "content": text}], "prompt": text}
+        )
         body: dict[str, Any] = {**said, "stream": stream, **({} if model is None else {"model": model})}
-        self._connection.request("POST", path, json.dumps(body).encode(), {
-            name.replace("_", "-"): value for name, value in headers.items()})
+        self._connection.request(
+            "POST", path, json.dumps(body).encode(), {name.replace("_", "-"): value for name, value in headers.items()}
+        )
         self.response: Response | None = None
         self.start()
 

@@ -1,10 +1,11 @@
 """Asks a server for ``/health`` without a pause, in a process of its own so that the tests' work does not count.
 
-    with HealthPoller(port) as poller:
-        with poller.watching() as seen:
-            ...
-        assert not seen.failed and seen.worst < MOST_SECONDS
+with HealthPoller(port) as poller:
+    with poller.watching() as seen:
+        ...
+    assert not seen.failed and seen.worst < MOST_SECONDS
 """
+
 from __future__ import annotations
 
 import json
@@ -54,14 +55,16 @@ class HealthPoller:
     """The parent's side of the process; its pauses and its work follow ``watching``."""
 
     def __init__(self, port: int) -> None:
-        self._process = subprocess.Popen([sys.executable, "-S", __file__, str(port)], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", __file__, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def __enter__(self) -> HealthPoller:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._process.communicate()
 
     @contextmanager

@@ -8,6 +8,7 @@
 Every LLM node made by ``llm_node`` names itself in its system prompt, so that the back-end can be told what to say to
 which node, and tests can ask which nodes ran.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -72,9 +73,18 @@ class ConfigTree:
 
 def llm_node(name: str, **keys: Any) -> dict[str, Any]:
     """A Standard node that the back-end knows as ``name``."""
-    return {"title": name, "type": "Standard", "endpointName": "Stub", "preset": "Plain",
-            "systemPrompt": f"node:{name}", "prompt": "", "lastMessagesToSendInsteadOfPrompt": 5,
-            "maxResponseSizeInTokens": 100, "returnToUser": False, **keys}
+    return {
+        "title": name,
+        "type": "Standard",
+        "endpointName": "Stub",
+        "preset": "Plain",
+        "systemPrompt": f"node:{name}",
+        "prompt": "",
+        "lastMessagesToSendInsteadOfPrompt": 5,
+        "maxResponseSizeInTokens": 100,
+        "returnToUser": False,
+        **keys,
+    }
 
 
 def child_node(workflow: str, **keys: Any) -> dict[str, Any]:
@@ -84,49 +94,87 @@ def child_node(workflow: str, **keys: Any) -> dict[str, Any]:
 
 def endpoint(url: str, **keys: Any) -> dict[str, Any]:
     """An endpoint file."""
-    return {"endpoint": url, "apiTypeConfigFileName": "Chat", "modelNameToSendToAPI": "stub", "apiKey": "",
-            "maxContextTokenSize": 8192, "trimBeginningAndEndLineBreaks": True, **keys}
+    return {
+        "endpoint": url,
+        "apiTypeConfigFileName": "Chat",
+        "modelNameToSendToAPI": "stub",
+        "apiKey": "",
+        "maxContextTokenSize": 8192,
+        "trimBeginningAndEndLineBreaks": True,
+        **keys,
+    }
 
 
 def api_type(**keys: Any) -> dict[str, Any]:
     """An ApiTypes file of an OpenAI-compatible chat server."""
-    return {"nameForDisplayOnly": "Chat", "type": "openAIChatCompletion", "presetType": "Chat",
-            "maxNewTokensPropertyName": "max_tokens", "streamPropertyName": "stream", **keys}
+    return {
+        "nameForDisplayOnly": "Chat",
+        "type": "openAIChatCompletion",
+        "presetType": "Chat",
+        "maxNewTokensPropertyName": "max_tokens",
+        "streamPropertyName": "stream",
+        **keys,
+    }
 
 
 def standard_tree(public: Path, backend_url: str) -> ConfigTree:
     """One user with prompt routing, a nested route, and shared workflows for everything the tests stop or delay."""
     tree = ConfigTree(public)
     tree.write("Users/_current-user.json", {"currentUser": USER})
-    tree.write(f"Users/{USER}.json", {
-        "routingConfig": "routes", "categorizationWorkflow": "Categorize", "maxCategorizationAttempts": 1,
-        "allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly", "embeddingEndpointName": "Vectors"})
+    tree.write(
+        f"Users/{USER}.json",
+        {
+            "routingConfig": "routes",
+            "categorizationWorkflow": "Categorize",
+            "maxCategorizationAttempts": 1,
+            "allowSharedWorkflows": True,
+            "chatPromptTemplateName": "_chatonly",
+            "embeddingEndpointName": "Vectors",
+        },
+    )
     tree.write("PromptTemplates/_chatonly.json", NO_MARKS)
     tree.write("Endpoints/Stub.json", endpoint(backend_url))
     tree.write("ApiTypes/Chat.json", api_type())
     tree.write("Endpoints/Vectors.json", endpoint(backend_url, apiTypeConfigFileName="Vectors"))
     tree.write("ApiTypes/Vectors.json", {"type": "openAIEmbeddings"})
     tree.write("Presets/Chat/Plain.json", {"temperature": 0.5})
-    tree.write("Routing/routes.json", {"POEM": {"description": "poems", "workflow": "Poem"},
-                                       "OTHER": {"description": "the rest", "workflow": "Plain"}})
+    tree.write(
+        "Routing/routes.json",
+        {
+            "POEM": {"description": "poems", "workflow": "Poem"},
+            "OTHER": {"description": "the rest", "workflow": "Plain"},
+        },
+    )
     respond = {"returnToUser": True}
     tree.private("Categorize", llm_node("categorize"))
     tree.private("Plain", llm_node("plain", **respond))
     tree.private("_DefaultWorkflow", llm_node("plain", **respond))
     tree.private("Poem", llm_node("outline"), child_node("Draft", scoped_variables=["{agent1Output}"], **respond))
-    tree.private("Draft", llm_node("draft", systemPrompt="node:draft {agent1Input}"),
-                 llm_node("final", systemPrompt="node:final {agent1Output}", **respond))
+    tree.private(
+        "Draft",
+        llm_node("draft", systemPrompt="node:draft {agent1Input}"),
+        llm_node("final", systemPrompt="node:final {agent1Output}", **respond),
+    )
     tree.private("Steps", llm_node("inner"), llm_node("inner-next"))
     tree.private("Speaker", llm_node("speaker", **respond), llm_node("speaker-next"))
     tree.shared("Single", llm_node("single", **respond))
-    tree.shared("Agent", llm_node("agent", systemPrompt="node:agent {chat_system_prompt}", allowTools=True,
-                                  lastMessagesToSendInsteadOfPrompt=50, **respond))
+    tree.shared(
+        "Agent",
+        llm_node(
+            "agent",
+            systemPrompt="node:agent {chat_system_prompt}",
+            allowTools=True,
+            lastMessagesToSendInsteadOfPrompt=50,
+            **respond,
+        ),
+    )
     tree.shared("Chain", llm_node("first"), llm_node("second", **respond), llm_node("third"))
     tree.shared("Nested", child_node("Steps"), llm_node("outer-next", **respond))
     tree.shared("NestedSpeaker", child_node("Speaker", **respond), llm_node("outer-next"))
     tree.shared("Background", llm_node("answer", **respond), llm_node("slow"), llm_node("late"))
-    tree.shared("Remember", llm_node("answer", **respond),
-                llm_node("remember", systemPrompt="node:remember <{agent1Output}>"))
+    tree.shared(
+        "Remember", llm_node("answer", **respond), llm_node("remember", systemPrompt="node:remember <{agent1Output}>")
+    )
     return tree
 
 
@@ -163,8 +211,13 @@ class Launcher:
     ``backend``: whose ``hello`` the chat completions send. ``folders``: working and home directory, if not as usual.
     """
 
-    def __init__(self, script: str, *arguments: str | os.PathLike[str], backend: Backend | None = None,
-                 folders: tuple[Path, Path] | None = None) -> None:
+    def __init__(
+        self,
+        script: str,
+        *arguments: str | os.PathLike[str],
+        backend: Backend | None = None,
+        folders: tuple[Path, Path] | None = None,
+    ) -> None:
         self.script = script
         self._backend = backend
         self._folders = folders
@@ -179,8 +232,11 @@ class Launcher:
             self.process = subprocess.Popen(
                 [*self.command(), "--port", "0", *self._arguments],
                 cwd=self._folders[0] if self._folders else tempfile.gettempdir(),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**clean_environment(), **(home_environment(self._folders[1]) if self._folders else {})})
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**clean_environment(), **(home_environment(self._folders[1]) if self._folders else {})},
+            )
         try:
             self._wait_until_it_answers()
         except BaseException:
@@ -188,8 +244,9 @@ class Launcher:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
         self._folder.cleanup()
 
@@ -238,8 +295,12 @@ class Launcher:
             data = None if body is None else json.dumps(body).encode("utf-8")
             connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
             response = connection.getresponse()
-            return Response(response.status, {name.lower(): value for name, value in response.getheaders()},
-                            response.read(), time.monotonic() - started)
+            return Response(
+                response.status,
+                {name.lower(): value for name, value in response.getheaders()},
+                response.read(),
+                time.monotonic() - started,
+            )
         finally:
             connection.close()
 
@@ -250,8 +311,10 @@ class Launcher:
     def open(self, model: str | None, stream: bool, path: str = "/v1/chat/completions") -> socket.socket:
         """Send a chat completion and leave the answer unread. The caller closes the socket when it wants."""
         body = json.dumps(self._chat(model, stream)).encode("utf-8")
-        head = (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
-                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n")
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         sock.sendall(head.encode("ascii") + body)
         return sock
@@ -261,8 +324,10 @@ class Launcher:
         assert self._backend is not None
         body = json.dumps(front.body(self._backend.hello, model=model, stream=stream)).encode()
         sock = socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
-        sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
-                     % (front.path.encode(), len(body), body))
+        sock.sendall(
+            b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+            % (front.path.encode(), len(body), body)
+        )
         return sock
 
     def _chat(self, model: str | None, stream: bool, **fields: Any) -> dict[str, Any]:
@@ -286,26 +351,40 @@ class Launcher:
         raise AssertionError(f"{self.script} did not start (exit status {self.process.poll()}):\n{self.output()}")
 
 
-def run_launcher(script: str, *arguments: str | os.PathLike[str], timeout: float = 120.0) \
-        -> subprocess.CompletedProcess[str]:
+def run_launcher(
+    script: str, *arguments: str | os.PathLike[str], timeout: float = 120.0
+) -> subprocess.CompletedProcess[str]:
     """Run a launcher that is expected to end by itself."""
     return subprocess.run(
         [sys.executable, str(PROJECT / script), *(os.fspath(argument) for argument in arguments)],
-        cwd=tempfile.gettempdir(), timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True,
-        encoding="utf-8", errors="replace", env=clean_environment())
+        cwd=tempfile.gettempdir(),
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        env=clean_environment(),
+    )
 
 
 def clean_environment() -> dict[str, str]:
     """The environment for a launcher: UTF-8 output, and nothing that changes its behaviour."""
-    environment = {name: value for name, value in os.environ.items()
-                   if not name.upper().startswith("WILMER") and "PROXY" not in name.upper()}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.upper().startswith("WILMER") and "PROXY" not in name.upper()
+    }
     return {**environment, "PYTHONUTF8": "1"}
 
 
 def home_environment(home: Path) -> dict[str, str]:
     """What makes a folder the home directory of a process, on every system, and the one for its data below that."""
-    return {"HOME": str(home), "USERPROFILE": str(home), "LOCALAPPDATA": str(home / "AppData" / "Local"),
-            "XDG_DATA_HOME": ""}
+    return {
+        "HOME": str(home),
+        "USERPROFILE": str(home),
+        "LOCALAPPDATA": str(home / "AppData" / "Local"),
+        "XDG_DATA_HOME": "",
+    }
 
 
 def read_until(sock: socket.socket, wanted: bytes, timeout: float = 60.0) -> bytes:
@@ -335,7 +414,7 @@ def dechunked(answer: bytes) -> bytes:
         size, _, rest = rest.partition(b"\r\n")
         if not (length := int(size, 16)):
             return body
-        body, rest = body + rest[:length], rest[length + 2:]
+        body, rest = body + rest[:length], rest[length + 2 :]
 
 
 def sse_payloads(body: bytes) -> list[str]:

@@ -4,6 +4,7 @@
 ``leaving_tree``: the back-end answers ``node:quick`` at once, begins to answer ``node:stuck``, and says nothing to
 ``node:never``, which holds until the server lets go of the call.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -57,8 +58,11 @@ class LeftBackend(StubBackend):
         self.called[node] += 1
         stream = b'"stream": true' in request.body or b'"stream":true' in request.body
         if node == "quick":  # closed, so that no idle connection is left to be told from a lost one
-            return chat_stream_reply(["Once ", "upon."], keep_alive=False) if stream else chat_reply(
-                "Once upon.", keep_alive=False)
+            return (
+                chat_stream_reply(["Once ", "upon."], keep_alive=False)
+                if stream
+                else chat_reply("Once upon.", keep_alive=False)
+            )
         if node == "stuck" and stream:
             return sse_reply([chat_chunk({"content": word}) for word in ("Once ", "upon ", "a ")], hang=True)
         return Reply(never=True)
@@ -93,14 +97,20 @@ class LeavingClients:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def open(self, model: str, stream: bool = True, front: Front = OPENAI_CHAT, key: str = "", talk: str = "") \
-            -> socket.socket:
+    def open(
+        self, model: str, stream: bool = True, front: Front = OPENAI_CHAT, key: str = "", talk: str = ""
+    ) -> socket.socket:
         """Send a request and leave the answer unread. ``talk``: the conversation; by default one of its own."""
         text = f"[DiscussionId]{talk or f'talk-{self._seed}-{next(self._numbers)}'}[/DiscussionId]Hello"
         data = json.dumps(front.body(text, model=model, stream=stream)).encode()
         if model == "Notes":
-            data = json.dumps({"model": model, "stream": stream, "messages": [
-                *conversation(talk, NOTED_MESSAGES), {"role": "user", "content": "Hello"}]}).encode()
+            data = json.dumps(
+                {
+                    "model": model,
+                    "stream": stream,
+                    "messages": [*conversation(talk, NOTED_MESSAGES), {"role": "user", "content": "Hello"}],
+                }
+            ).encode()
         header = f"X-Idempotency-Key: {key}\r\n" if key else ""
         return self._send(f"POST {front.path}", header, data)
 
@@ -109,8 +119,10 @@ class LeavingClients:
             read_until(sock, b"cancelled", PATIENCE_SECONDS)
 
     def _send(self, line: str, header: str, data: bytes) -> socket.socket:
-        head = (f"{line} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{header}"
-                f"Content-Length: {len(data)}\r\n\r\n")
+        head = (
+            f"{line} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{header}"
+            f"Content-Length: {len(data)}\r\n\r\n"
+        )
         sock = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_SECONDS)
         sock.sendall(head.encode() + data)
         return sock
@@ -223,8 +235,9 @@ def leave_all(clients: LeavingClients, requests: int) -> None:
     """Have about ``requests`` requests given up: most in the table's phases, the others displaced or at the gate."""
     with ThreadPoolExecutor(WORKERS) as pool:
         rounds = requests * 8 // 10 // len(PHASES) + 1
-        jobs: list[Future[None]] = [pool.submit(phase.leave, clients, number)
-                                    for number in range(rounds) for phase in PHASES]
+        jobs: list[Future[None]] = [
+            pool.submit(phase.leave, clients, number) for number in range(rounds) for phase in PHASES
+        ]
         jobs += [pool.submit(displace, clients, number) for number in range(max(1, requests // 10 // CHAIN))]
         for job in jobs:
             job.result()

@@ -3,6 +3,7 @@
 Every message holds a marker such as ``#12#``. The scripted LLM server answers each memory node with the markers of what
 it was given, so that a stored text says exactly which messages it stands for.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -108,7 +109,7 @@ class MemoryBackend(StubBackend):
 
             def wanted() -> list[RecordedRequest]:
                 some = [request for name, request in self._calls[known:] if node in ("", name)]
-                return some[0 if node else count - 1:][:1]
+                return some[0 if node else count - 1 :][:1]
 
             self._called.wait_for(wanted, timeout)
             return wanted()
@@ -150,10 +151,22 @@ def _answer(name: str, prompt: str) -> str:
         return ANSWER
     known, _, new = prompt.rpartition(NEW)
     if name == "facts":
-        return json.dumps([{"title": f"Message {number}", "summary": marker(number), "entities": ["Ann"],
-                            "key_phrases": ["some words"]} for number in markers(new)])
-    told = markers(new) if name in ("memory", "condense", "old", "neutral") else [
-        *dict.fromkeys(markers(known) + markers(new))]
+        return json.dumps(
+            [
+                {
+                    "title": f"Message {number}",
+                    "summary": marker(number),
+                    "entities": ["Ann"],
+                    "key_phrases": ["some words"],
+                }
+                for number in markers(new)
+            ]
+        )
+    told = (
+        markers(new)
+        if name in ("memory", "condense", "old", "neutral")
+        else [*dict.fromkeys(markers(known) + markers(new))]
+    )
     return f"{name}: {' '.join(map(marker, told))}"
 
 
@@ -168,39 +181,84 @@ def memory_tree(public: Any, backend_url: str, *, vector: bool, summary: bool = 
     ``vector``: searchable memories with vectors and a state document, else memory files, a summary, and condensation.
     """
     tree = standard_tree(public, backend_url)
-    tree.write(f"Users/{USER}.json", {
-        "allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly",
-        "discussionIdMemoryFileWorkflowSettings": "memory-settings", "contextCompactorSettingsFile": "compactor"})
+    tree.write(
+        f"Users/{USER}.json",
+        {
+            "allowSharedWorkflows": True,
+            "chatPromptTemplateName": "_chatonly",
+            "discussionIdMemoryFileWorkflowSettings": "memory-settings",
+            "contextCompactorSettingsFile": "compactor",
+        },
+    )
     tree.write("ApiTypes/Embed.json", {"type": "openAIEmbeddings", "presetType": "Embed"})
     tree.write("ApiTypes/Chat.json", api_type())
-    tree.write("Endpoints/Embed.json", endpoint(backend_url, apiTypeConfigFileName="Embed",
-                                                modelNameToSendToAPI=EMBEDDING_MODEL))
-    tree.write(f"Workflows/{USER}/memory-settings.json", {
-        "useVectorForQualityMemory": vector, "endpointName": "Stub", "preset": "Plain", "lookbackStartTurn": 2,
-        "chunkEstimatedTokenSize": 60, "maxMessagesBetweenChunks": 4, "fileMemoryWorkflowName": "WriteMemory",
-        "condenseMemories": True, "memoriesBeforeCondensation": 3, "memoryCondensationBuffer": 1,
-        "condenseMemoriesSystemPrompt": "node:condense", "condenseMemoriesPrompt": f"{NEW} [MemoriesToCondense]",
-        "vectorMemoryChunkEstimatedTokenSize": 60, "vectorMemoryMaxMessagesBetweenChunks": 4,
-        "vectorMemorySystemPrompt": "node:facts", "vectorMemoryPrompt": f"{NEW} [TextChunk]",
-        "embeddingEndpointName": "Embed", "useStateDocument": True, "stateDocumentWorkflowName": "WriteState",
-        **settings})
-    tree.write(f"Workflows/{USER}/compactor.json", {
-        "endpointName": "Stub", "preset": "Plain", "lookbackStartTurn": 2, "recentContextTokens": 60,
-        "oldContextTokens": 60, "oldSectionSystemPrompt": "node:old",
-        "oldSectionPrompt": f"[RECENT_MESSAGES] {NEW} [MESSAGES_TO_SUMMARIZE]",
-        "neutralSummarySystemPrompt": "node:neutral", "neutralSummaryPrompt": f"{NEW} [MESSAGES_TO_SUMMARIZE]",
-        "oldestUpdateSystemPrompt": "node:oldest", "oldestUpdatePrompt": f"[EXISTING_SUMMARY] {NEW} [NEW_CONTENT]"})
+    tree.write(
+        "Endpoints/Embed.json",
+        endpoint(backend_url, apiTypeConfigFileName="Embed", modelNameToSendToAPI=EMBEDDING_MODEL),
+    )
+    tree.write(
+        f"Workflows/{USER}/memory-settings.json",
+        {
+            "useVectorForQualityMemory": vector,
+            "endpointName": "Stub",
+            "preset": "Plain",
+            "lookbackStartTurn": 2,
+            "chunkEstimatedTokenSize": 60,
+            "maxMessagesBetweenChunks": 4,
+            "fileMemoryWorkflowName": "WriteMemory",
+            "condenseMemories": True,
+            "memoriesBeforeCondensation": 3,
+            "memoryCondensationBuffer": 1,
+            "condenseMemoriesSystemPrompt": "node:condense",
+            "condenseMemoriesPrompt": f"{NEW} [MemoriesToCondense]",
+            "vectorMemoryChunkEstimatedTokenSize": 60,
+            "vectorMemoryMaxMessagesBetweenChunks": 4,
+            "vectorMemorySystemPrompt": "node:facts",
+            "vectorMemoryPrompt": f"{NEW} [TextChunk]",
+            "embeddingEndpointName": "Embed",
+            "useStateDocument": True,
+            "stateDocumentWorkflowName": "WriteState",
+            **settings,
+        },
+    )
+    tree.write(
+        f"Workflows/{USER}/compactor.json",
+        {
+            "endpointName": "Stub",
+            "preset": "Plain",
+            "lookbackStartTurn": 2,
+            "recentContextTokens": 60,
+            "oldContextTokens": 60,
+            "oldSectionSystemPrompt": "node:old",
+            "oldSectionPrompt": f"[RECENT_MESSAGES] {NEW} [MESSAGES_TO_SUMMARIZE]",
+            "neutralSummarySystemPrompt": "node:neutral",
+            "neutralSummaryPrompt": f"{NEW} [MESSAGES_TO_SUMMARIZE]",
+            "oldestUpdateSystemPrompt": "node:oldest",
+            "oldestUpdatePrompt": f"[EXISTING_SUMMARY] {NEW} [NEW_CONTENT]",
+        },
+    )
     tree.private("WriteMemory", llm_node("memory", prompt=f"{BEFORE} {{agent2Input}} {NEW} {{agent1Input}}"))
     tree.private("WriteState", llm_node("state", prompt=f"{BEFORE} {{agent2Input}} {NEW} {{agent1Input}}"))
     answer = llm_node("answer", returnToUser=True, addDiscussionIdTimestampsForLLM=True)
-    fold = {**llm_node("summary", prompt=f"[CHAT_SUMMARY] {NEW} [LATEST_MEMORIES]"), "type": "chatSummarySummarizer",
-            "minMemoriesPerSummary": 2, "loopIfMemoriesExceed": 2}
-    nodes = [{"type": "QualityMemory"}, fold, {"type": "ContextCompactor"}] if not vector and summary else [
-        {"type": "QualityMemory"}]
+    fold = {
+        **llm_node("summary", prompt=f"[CHAT_SUMMARY] {NEW} [LATEST_MEMORIES]"),
+        "type": "chatSummarySummarizer",
+        "minMemoriesPerSummary": 2,
+        "loopIfMemoriesExceed": 2,
+    }
+    nodes = (
+        [{"type": "QualityMemory"}, fold, {"type": "ContextCompactor"}]
+        if not vector and summary
+        else [{"type": "QualityMemory"}]
+    )
     tree.private("Remember", *nodes)
     tree.shared("Chat", answer, child_node("Remember"))
-    recalled = ({"type": "VectorMemorySearch", "input": "some words", "limit": 100} if vector else
-                {"type": "GetCurrentMemoryFromFile"}, {"type": "GetCurrentSummaryFromFile"})
+    recalled = (
+        {"type": "VectorMemorySearch", "input": "some words", "limit": 100}
+        if vector
+        else {"type": "GetCurrentMemoryFromFile"},
+        {"type": "GetCurrentSummaryFromFile"},
+    )
     showing = {"systemPrompt": "node:answer <{agent1Output}|{agent2Output}>"}
     tree.shared("Recall", *recalled, llm_node("answer", returnToUser=True, **showing))
     tree.shared("Whole", *recalled, {**answer, **showing}, child_node("Remember"))

@@ -1,4 +1,5 @@
 """A server in this process over the tree of mistakes, and what its log must say about each of them."""
+
 from __future__ import annotations
 
 import logging
@@ -24,8 +25,12 @@ LOGGER = logging.getLogger("Middleware")
 PER_REQUEST = "Middleware.api.errors"
 """The log that repeats for each request what its client is told."""
 
-ANSWERS: Mapping[str | None, str] = {None: "answer says hello.", "Tools": "old says hello.", "Files": "two files",
-                                     "Remember": "Remembered"}
+ANSWERS: Mapping[str | None, str] = {
+    None: "answer says hello.",
+    "Tools": "old says hello.",
+    "Files": "two files",
+    "Remember": "Remembered",
+}
 """What each model answers when nothing is wrong."""
 
 
@@ -36,14 +41,17 @@ class MistakeBackend(Backend):
         if request.path.endswith("/v1/completions"):
             return json_reply({"choices": [{"text": ANSWERS["Tools"], "finish_reason": "stop"}]})
         message = request.json if request.path == MCP_PATH and request.body else {}
-        results = {"tools/list": {"tools": [{"name": "list", "inputSchema": {"type": "object"}}]},
-                   "tools/call": {"content": [{"type": "text", "text": ANSWERS["Files"]}]}}
+        results = {
+            "tools/list": {"tools": [{"name": "list", "inputSchema": {"type": "object"}}]},
+            "tools/call": {"content": [{"type": "text", "text": ANSWERS["Files"]}]},
+        }
         if message.get("method") in results:
             return json_reply({"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]})
         return super()._reply(request)
 
 
 # -- what a mistake is in a tree ---------------------------------------------------------------------------------------
+
 
 def broken(tree: MistakeTree, mistake: Mistake) -> bytes:
     """The file with the mistake."""
@@ -96,6 +104,7 @@ def tells(text: str, tree: MistakeTree, mistake: Mistake) -> bool:
 
 
 # -- a server in this process ------------------------------------------------------------------------------------------
+
 
 class _Records(logging.Handler):
     def __init__(self) -> None:
@@ -155,8 +164,9 @@ class Lab:
 
     def ask(self, model: str | None) -> Outcome:
         named = {} if model is None else {"model": model}
-        response = self._client.post("/v1/chat/completions", json={
-            "messages": [{"role": "user", "content": "Hello"}], **named})
+        response = self._client.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hello"}], **named}
+        )
         body: Any = response.get_json()
         response.close()
         assert until(lambda: running_requests().count() == 0)

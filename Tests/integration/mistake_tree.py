@@ -3,6 +3,7 @@
 The files are texts as a person writes them, so that a mistake has a line. A request without ``model`` is routed to
 ``Chat``; the shared workflows ``Tools``, ``Files`` and ``Remember`` are chosen by name.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping

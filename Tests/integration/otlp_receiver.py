@@ -1,4 +1,5 @@
 """A collector of traces: takes what is sent by OTLP over HTTP, and shows it as trees."""
+
 from __future__ import annotations
 
 import threading
@@ -81,18 +82,22 @@ class OtlpReceiver:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.answers.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def spans(self) -> list[Received]:
-        return [_received(span, _values(resource.resource.attributes))
-                for body in list(self.bodies)
-                for resource in ExportTraceServiceRequest.FromString(body).resource_spans
-                for scope in resource.scope_spans for span in scope.spans]
+        return [
+            _received(span, _values(resource.resource.attributes))
+            for body in list(self.bodies)
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
 
     def trees(self) -> dict[str, Received]:
         """Return the root of each run by the run's id. Raises AssertionError for a span that hangs on nothing."""
@@ -109,10 +114,19 @@ class OtlpReceiver:
 
 
 def _received(span: Span, resource: dict[str, Any]) -> Received:
-    return Received(span.span_id.hex(), span.parent_span_id.hex(), span.trace_id.hex(), span.name,
-                    Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"), span.start_time_unix_nano,
-                    span.end_time_unix_nano, span.status.code == 2, span.status.message, _values(span.attributes),
-                    resource)
+    return Received(
+        span.span_id.hex(),
+        span.parent_span_id.hex(),
+        span.trace_id.hex(),
+        span.name,
+        Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
+        span.start_time_unix_nano,
+        span.end_time_unix_nano,
+        span.status.code == 2,
+        span.status.message,
+        _values(span.attributes),
+        resource,
+    )
 
 
 def _values(attributes: Any) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 """Permissions of files that count for root too, as tests often run as root."""
+
 from __future__ import annotations
 
 import ctypes

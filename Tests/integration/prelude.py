@@ -1,4 +1,5 @@
 """Launchers that start with something changed, such as the servers' patience or the number of open files."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -15,12 +16,15 @@ runpy.run_path({script!r}, run_name="__main__")
 def launcher_after(folder: Path, script: str, *lines: str) -> str:
     """The path of a script that runs ``lines`` of Python and then becomes ``script``, a launcher or another server."""
     file = folder / f"changed_{Path(script).name}"
-    file.write_text(TEXT.format(project=str(PROJECT), script=str(PROJECT / script), lines="\n".join(lines)),
-                    encoding="utf-8")
+    file.write_text(
+        TEXT.format(project=str(PROJECT), script=str(PROJECT / script), lines="\n".join(lines)), encoding="utf-8"
+    )
     return str(file)
 
 
 def patience(**seconds: float) -> list[str]:
     """Lines that set the servers' limits, named as in ``Middleware/cli/serving/limits.py``."""
-    return ["from Middleware.cli.serving import limits",
-            *(f"limits.{name} = {value!r}" for name, value in seconds.items())]
+    return [
+        "from Middleware.cli.serving import limits",
+        *(f"limits.{name} = {value!r}" for name, value in seconds.items()),
+    ]

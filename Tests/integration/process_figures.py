@@ -2,6 +2,7 @@
 
 Read from ``/proc`` on Linux, elsewhere with psutil if that is installed.
 """
+
 from __future__ import annotations
 
 import os
@@ -69,8 +70,13 @@ def _from_proc(folder: Path) -> Figures | None:
     try:
         sockets = [_is_socket(file) for file in (folder / "fd").iterdir()]
         memory = _kilobytes(folder / "smaps_rollup")
-        return Figures(memory.get("Rss", NOT_KNOWN), memory.get("Private_Clean", 0) + memory.get("Private_Dirty", 0),
-                       len(list((folder / "task").iterdir())), len(sockets), sum(sockets))
+        return Figures(
+            memory.get("Rss", NOT_KNOWN),
+            memory.get("Private_Clean", 0) + memory.get("Private_Dirty", 0),
+            len(list((folder / "task").iterdir())),
+            len(sockets),
+            sum(sockets),
+        )
     except OSError:
         return None
 

@@ -2,6 +2,7 @@
 
 A node names itself in its system prompt (``node:first``), a web page or service in its path (``/node/page/...``).
 """
+
 from __future__ import annotations
 
 import itertools
@@ -59,8 +60,9 @@ class Talk:
     def wait_call(self, node: str, timeout: float = 60.0, count: int = 1) -> RecordedRequest:
         """Call number ``count`` of a node. Raises AssertionError if there are fewer within ``timeout`` seconds."""
         with self._called:
+
             def found() -> list[RecordedRequest]:
-                return [request for name, request in self._calls if name == node][count - 1:]
+                return [request for name, request in self._calls if name == node][count - 1 :]
 
             if not self._called.wait_for(found, timeout):
                 raise AssertionError(f"node {node} did not call; called: {[name for name, _ in self._calls]}")
@@ -134,8 +136,10 @@ class Backend(StubBackend):
 
     def _talk_of(self, request: RecordedRequest) -> Talk:
         body = request.body
-        return next((talk for talk in reversed(self._talks)
-                     if talk.hello.encode() in body or talk.hello in request.path), self._main)
+        return next(
+            (talk for talk in reversed(self._talks) if talk.hello.encode() in body or talk.hello in request.path),
+            self._main,
+        )
 
 
 def _node_of(request: RecordedRequest) -> str:
@@ -163,8 +167,13 @@ def _mcp_reply(request: RecordedRequest) -> Reply | None:
         return None
     answer: dict[str, Any] = {"error": {"code": -32601, "message": "no such method"}}
     if message["method"] == "initialize":
-        answer = {"result": {"protocolVersion": message["params"]["protocolVersion"], "capabilities": {"tools": {}},
-                             "serverInfo": {"name": "scripted", "version": "1"}}}
+        answer = {
+            "result": {
+                "protocolVersion": message["params"]["protocolVersion"],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "scripted", "version": "1"},
+            }
+        }
     return json_reply({"jsonrpc": "2.0", "id": message["id"], **answer})
 
 

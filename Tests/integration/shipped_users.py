@@ -3,6 +3,7 @@
 Every endpoint's address names the endpoint in its path, so that the model knows who asks. Each answer is numbered:
 what a client reads tells which call it comes from.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,20 +21,50 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
 from Tests.workflows.engine_lab import until
 
 SHIPPED = PROJECT / "Public" / "Configs"
-USERS = sorted(path.relative_to(SHIPPED / "Users").with_suffix("").as_posix()
-               for path in (SHIPPED / "Users").rglob("*.json") if path.name != "_current-user.json")
-PATHS = {"/v1/chat/completions": "openAIChatCompletion", "/v1/completions": "openAIV1Completion",
-         "/api/chat": "ollamaApiChat", "/api/v1/generate": "koboldCppGenerate",
-         "/api/extra/generate/stream": "koboldCppGenerate", "/api/generate": "ollamaApiGenerate",
-         "/v1/messages": "claudeMessages"}
+USERS = sorted(
+    path.relative_to(SHIPPED / "Users").with_suffix("").as_posix()
+    for path in (SHIPPED / "Users").rglob("*.json")
+    if path.name != "_current-user.json"
+)
+PATHS = {
+    "/v1/chat/completions": "openAIChatCompletion",
+    "/v1/completions": "openAIV1Completion",
+    "/api/chat": "ollamaApiChat",
+    "/api/v1/generate": "koboldCppGenerate",
+    "/api/extra/generate/stream": "koboldCppGenerate",
+    "/api/generate": "ollamaApiGenerate",
+    "/v1/messages": "claudeMessages",
+}
 ARTICLES = [{"title": "Baltic Sea", "text": "The Baltic Sea is brackish; herring live in it."}]
-MEMORIES = [{"title": "The ledger", "summary": "Mara hid the ledger in the mill.", "entities": ["Mara"],
-             "key_phrases": ["hidden ledger"]}]
+MEMORIES = [
+    {
+        "title": "The ledger",
+        "summary": "Mara hid the ledger in the mill.",
+        "entities": ["Mara"],
+        "key_phrases": ["hidden ledger"],
+    }
+]
 TOOL, TOOL_SAYS = "get_current_time", "It is five past twelve."
-TOOLS = {"openapi": "3.1.0", "info": {"title": "time", "version": "1"}, "paths": {f"/{TOOL}": {"post": {
-    "operationId": TOOL, "summary": "The time", "requestBody": {"content": {"application/json": {
-        "schema": {"type": "object", "properties": {"timezone": {"type": "string"}}, "required": []}}}},
-    "responses": {"200": {"description": "The time"}}}}}}
+TOOLS = {
+    "openapi": "3.1.0",
+    "info": {"title": "time", "version": "1"},
+    "paths": {
+        f"/{TOOL}": {
+            "post": {
+                "operationId": TOOL,
+                "summary": "The time",
+                "requestBody": {
+                    "content": {
+                        "application/json": {
+                            "schema": {"type": "object", "properties": {"timezone": {"type": "string"}}, "required": []}
+                        }
+                    }
+                },
+                "responses": {"200": {"description": "The time"}},
+            }
+        }
+    },
+}
 _NUMBER = re.compile(r"Reply \d+ ")
 COMPLAINT = re.compile(r"^.*(?:WARNING|ERROR|CRITICAL|Traceback|to look at).*$", re.MULTILINE)
 

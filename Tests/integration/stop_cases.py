@@ -2,6 +2,7 @@
 
 A phase is what a workflow is busy with when the client goes: usually a call of one of its nodes that is not answered.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -29,8 +30,9 @@ def silence(talk: Talk) -> Answer:
 
 def some_tokens(talk: Talk) -> Answer:
     """Three tokens, or the beginning of a whole answer, and then nothing."""
-    return lambda request: stuck("Once ", "upon ", "a ") if _is_streamed(request) else Reply(
-        pieces=[b'{"choices": ['], hang=True)
+    return lambda request: (
+        stuck("Once ", "upon ", "a ") if _is_streamed(request) else Reply(pieces=[b'{"choices": ['], hang=True)
+    )
 
 
 def flowing_tokens(talk: Talk) -> Answer:
@@ -44,8 +46,11 @@ def thoughts(talk: Talk) -> Answer:
 
 
 def _flowing(tokens: list[str]) -> Answer:
-    return lambda request: chat_stream_reply(tokens, delay=0.01) if _is_streamed(request) else Reply(
-        pieces=[b" "] * len(tokens), delay=0.01)
+    return lambda request: (
+        chat_stream_reply(tokens, delay=0.01)
+        if _is_streamed(request)
+        else Reply(pieces=[b" "] * len(tokens), delay=0.01)
+    )
 
 
 def _is_streamed(request: RecordedRequest) -> bool:
@@ -78,11 +83,22 @@ def hello_again(talk: Talk) -> Answer:
 
 def facts(talk: Talk) -> Answer:
     """A searchable memory."""
-    return chat_reply(json.dumps([{"title": "Words", "summary": f"They said {talk.hello}.", "entities": ["Ann"],
-                                   "key_phrases": ["some words"]}]))
+    return chat_reply(
+        json.dumps(
+            [
+                {
+                    "title": "Words",
+                    "summary": f"They said {talk.hello}.",
+                    "entities": ["Ann"],
+                    "key_phrases": ["some words"],
+                }
+            ]
+        )
+    )
 
 
 # -- the phases --------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Phase:

@@ -1,4 +1,5 @@
 """Clients that stop their request in a phase, and what is seen of that at the back-end."""
+
 from __future__ import annotations
 
 import json
@@ -23,7 +24,8 @@ ROLES = ("user", "assistant") * (MESSAGES // 2)
 ENDINGS = {
     "OpenAI chat": re.compile(rb'"finish_reason": ?"stop".*data: \[DONE\]\s*(\r\n0)?\s*$', re.DOTALL),
     "Ollama chat": re.compile(rb'"done": ?true[^\n]*\}\s*(\r\n0)?\s*$'),
-    ANTHROPIC: re.compile(rb'event: message_stop\ndata: \{[^}]*\}\s*(\r\n0)?\s*$')}
+    ANTHROPIC: re.compile(rb"event: message_stop\ndata: \{[^}]*\}\s*(\r\n0)?\s*$"),
+}
 """What a stream ends with: a final chunk and the terminator."""
 _AS_MODEL = re.compile(r"Request ([0-9a-f-]{36}) runs as \S+:(\S+)")
 _WAITS = re.compile(r"request ([0-9a-f-]{36}) waits")
@@ -44,16 +46,20 @@ class Client:
 
     def body(self, model: str | None, talk: Talk) -> dict[str, Any]:
         turns = [f"{talk.hello} {number}: some words that were said in turn" for number in range(MESSAGES)]
-        messages = [{"role": "system", "content": f"[DiscussionId]{talk.hello}[/DiscussionId]Be kind."},
-                    *({"role": role, "content": text} for role, text in zip(ROLES, turns, strict=True)),
-                    {"role": "user", "content": talk.hello}]
+        messages = [
+            {"role": "system", "content": f"[DiscussionId]{talk.hello}[/DiscussionId]Be kind."},
+            *({"role": role, "content": text} for role, text in zip(ROLES, turns, strict=True)),
+            {"role": "user", "content": talk.hello},
+        ]
         return {"model": model or USER, "messages": messages, "stream": self.stream}
 
     def ask(self, server: Launcher, model: str | None, talk: Talk) -> socket.socket:
         """Send a request and leave the answer unread. The caller closes the socket."""
         body = json.dumps(self.body(model, talk)).encode()
-        head = (f"POST {PATHS[self.front]} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
-                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n")
+        head = (
+            f"POST {PATHS[self.front]} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
         sock.sendall(head.encode("ascii") + body)
         return sock
@@ -62,10 +68,10 @@ class Client:
 class Stop:
     """A client that stops its request in a phase.
 
-        with Stop(server, backend, phase, client) as stop:
-            stop.reach()
-            stop.leave()
-        seconds = stop.seconds()
+    with Stop(server, backend, phase, client) as stop:
+        stop.reach()
+        stop.leave()
+    seconds = stop.seconds()
     """
 
     def __init__(self, server: Launcher, backend: Backend, phase: Phase, client: Client | None = None) -> None:
@@ -88,8 +94,10 @@ class Stop:
         """Wait until the phase has come, and then ``pause`` seconds, those of the phase by default."""
         phase = self.phase
         if phase.node:
-            self._calls = [self.talk.wait_call(phase.node, count=phase.calls),
-                           *(self.talk.wait_call(name) for name in phase.beside)]
+            self._calls = [
+                self.talk.wait_call(phase.node, count=phase.calls),
+                *(self.talk.wait_call(name) for name in phase.beside),
+            ]
         if self.client.stream and (phase.seen or (self.client.deletes and phase is not QUEUED)):
             self.answer += read_until(self._sock, phase.seen or HEAD)
         if phase.shows != "call":
@@ -111,8 +119,11 @@ class Stop:
         phase = self.phase
         if phase.shows != "call":
             gone = phase is QUEUED and not self.client.deletes  # what was never begun has no line about its end
-            self.server.wait_output(f"client of request {self._id} has gone" if gone else f"Request {self._id}: route",
-                                    ENDED_SECONDS, self._since)
+            self.server.wait_output(
+                f"client of request {self._id} has gone" if gone else f"Request {self._id}: route",
+                ENDED_SECONDS,
+                self._since,
+            )
             return time.monotonic() - self._left
         for call in self._calls:
             assert call.wait_ended(ENDED_SECONDS), f"{phase.name}: a call went on for {ENDED_SECONDS} s"
@@ -154,8 +165,9 @@ class Stop:
         return found[1].decode()
 
 
-def leave(server: Launcher, backend: Backend, phase: Phase, client: Client | None = None,
-          pause: float | None = None) -> Stop:
+def leave(
+    server: Launcher, backend: Backend, phase: Phase, client: Client | None = None, pause: float | None = None
+) -> Stop:
     """A client that has stopped its request in the phase, and whose stop has arrived. Raises AssertionError."""
     with Stop(server, backend, phase, client) as stop:
         stop.reach(pause)

@@ -1,9 +1,10 @@
 """Runs clients that stop in every phase, several at a time, and says how long each stop took.
 
-    with StopLab(folder) as lab:
-        for cell in lab.measure("run_waitress.py"):
-            print(cell.phase.name, cell.client, cell.seconds, cell.problem)
+with StopLab(folder) as lab:
+    for cell in lab.measure("run_waitress.py"):
+        print(cell.phase.name, cell.client, cell.seconds, cell.problem)
 """
+
 from __future__ import annotations
 
 import random
@@ -27,8 +28,10 @@ END_SECONDS = 3.0
 OUT_OF_STEP = 0.06  # seconds by which clients wait longer at random: more than a round of the server's watcher
 # Of each way to frame a stream one dialect: every client more is in every phase.
 FRONTS = ("OpenAI chat", "Ollama chat")
-CLIENTS = (*(Client(front, stream) for front in FRONTS for stream in (False, True)),
-           *(Client(front, True, deletes=True) for front in FRONTS))
+CLIENTS = (
+    *(Client(front, stream) for front in FRONTS for stream in (False, True)),
+    *(Client(front, True, deletes=True) for front in FRONTS),
+)
 _ARRIVED = re.compile(r"Request ([0-9a-f-]{36}) arrived")
 _ENDED = re.compile(r"Request ([0-9a-f-]{36}): route")
 
@@ -76,13 +79,28 @@ class StopLab:
         """The launcher with that ``--concurrency`` (0: unlimited)."""
         key = script, concurrency
         if key not in self._running:
-            self._running[key] = self._stack.enter_context(Launcher(
-                script, "--PublicDirectory", self.tree.public, "--User", USER, "--concurrency", str(concurrency),
-                backend=self.backend))
+            self._running[key] = self._stack.enter_context(
+                Launcher(
+                    script,
+                    "--PublicDirectory",
+                    self.tree.public,
+                    "--User",
+                    USER,
+                    "--concurrency",
+                    str(concurrency),
+                    backend=self.backend,
+                )
+            )
         return self._running[key]
 
-    def measure(self, script: str, phases: Sequence[Phase] = PHASES, clients: Sequence[Client] = CLIENTS,
-                tries: int = 1, again: bool = False) -> list[Cell]:
+    def measure(
+        self,
+        script: str,
+        phases: Sequence[Phase] = PHASES,
+        clients: Sequence[Client] = CLIENTS,
+        tries: int = 1,
+        again: bool = False,
+    ) -> list[Cell]:
         """Every client in every phase: phases side by side, the clients of a phase one after another.
 
         Not what happens while Python loads a library: that is over after one client in each phase. ``again``: what
@@ -91,11 +109,20 @@ class StopLab:
         if script not in self._warm:
             self._warm.add(script)
             self._side_by_side(script, phases, clients[:1])
-        found = [made for deletes in (False, True) for made in self._side_by_side(
-            script, phases, [client for client in clients if client.deletes == deletes] * tries)]
+        found = [
+            made
+            for deletes in (False, True)
+            for made in self._side_by_side(
+                script, phases, [client for client in clients if client.deletes == deletes] * tries
+            )
+        ]
         if again:
-            found = [self._of_phase(script, cell.phase, [cell.client])[0] if (cell.seconds or 0) > LONG_SECONDS else
-                     (cell, stop) for cell, stop in found]
+            found = [
+                self._of_phase(script, cell.phase, [cell.client])[0]
+                if (cell.seconds or 0) > LONG_SECONDS
+                else (cell, stop)
+                for cell, stop in found
+            ]
         time.sleep(QUIET_SECONDS)
         return [cell if stop is None else replace(cell, problem=stop.complaint()) for cell, stop in found]
 

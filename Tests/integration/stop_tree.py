@@ -1,4 +1,5 @@
 """The workflows in whose nodes clients go away, and what those nodes work with."""
+
 from __future__ import annotations
 
 import json
@@ -85,9 +86,15 @@ def _write_user(tree: ConfigTree, port: int) -> None:
     path = tree.configs / "Users" / f"{USER}.json"
     user = json.loads(path.read_text(encoding="utf-8"))
     service = {"useOfflineWikiApi": True, "offlineWikiApiHost": "127.0.0.1", "offlineWikiApiPort": port}
-    tree.write(f"Users/{USER}.json", {
-        **user, **service, "discussionIdMemoryFileWorkflowSettings": "memory-settings",
-        "contextCompactorSettingsFile": "compactor"})
+    tree.write(
+        f"Users/{USER}.json",
+        {
+            **user,
+            **service,
+            "discussionIdMemoryFileWorkflowSettings": "memory-settings",
+            "contextCompactorSettingsFile": "compactor",
+        },
+    )
 
 
 def _write_endpoints(tree: ConfigTree, url: str, deaf_port: int) -> None:
@@ -96,46 +103,89 @@ def _write_endpoints(tree: ConfigTree, url: str, deaf_port: int) -> None:
     tree.write("Endpoints/Kobold.json", endpoint(url, apiTypeConfigFileName="Kobold"))
     tree.write("Endpoints/Embed.json", endpoint(url, apiTypeConfigFileName="Embed"))
     tree.write("Endpoints/Deaf.json", endpoint(f"http://127.0.0.1:{deaf_port}"))
-    tree.write("Endpoints/Thinker.json", endpoint(url, removeThinking=True, startThinkTag="<think>",
-                                                  endThinkTag="</think>"))
+    tree.write(
+        "Endpoints/Thinker.json", endpoint(url, removeThinking=True, startThinkTag="<think>", endThinkTag="</think>")
+    )
 
 
 def _write_memory_settings(tree: ConfigTree) -> None:
-    tree.write(f"Workflows/{USER}/memory-settings.json", {
-        "useVectorForQualityMemory": True, "endpointName": "Stub", "preset": "Plain", "lookbackStartTurn": 1,
-        "chunkEstimatedTokenSize": 60, "maxMessagesBetweenChunks": 4, "fileMemoryWorkflowName": "WriteMemory",
-        "vectorMemoryChunkEstimatedTokenSize": 60, "vectorMemoryMaxMessagesBetweenChunks": 4,
-        "vectorMemorySystemPrompt": "node:facts", "vectorMemoryPrompt": "[TextChunk]",
-        "embeddingEndpointName": "Embed"})
-    tree.write(f"Workflows/{USER}/compactor.json", {
-        "endpointName": "Stub", "preset": "Plain", "lookbackStartTurn": 1, "recentContextTokens": 60,
-        "oldContextTokens": 60, "oldSectionSystemPrompt": "node:old", "neutralSummarySystemPrompt": "node:neutral",
-        "oldestUpdateSystemPrompt": "node:oldest"})
+    tree.write(
+        f"Workflows/{USER}/memory-settings.json",
+        {
+            "useVectorForQualityMemory": True,
+            "endpointName": "Stub",
+            "preset": "Plain",
+            "lookbackStartTurn": 1,
+            "chunkEstimatedTokenSize": 60,
+            "maxMessagesBetweenChunks": 4,
+            "fileMemoryWorkflowName": "WriteMemory",
+            "vectorMemoryChunkEstimatedTokenSize": 60,
+            "vectorMemoryMaxMessagesBetweenChunks": 4,
+            "vectorMemorySystemPrompt": "node:facts",
+            "vectorMemoryPrompt": "[TextChunk]",
+            "embeddingEndpointName": "Embed",
+        },
+    )
+    tree.write(
+        f"Workflows/{USER}/compactor.json",
+        {
+            "endpointName": "Stub",
+            "preset": "Plain",
+            "lookbackStartTurn": 1,
+            "recentContextTokens": 60,
+            "oldContextTokens": 60,
+            "oldSectionSystemPrompt": "node:old",
+            "neutralSummarySystemPrompt": "node:neutral",
+            "oldestUpdateSystemPrompt": "node:oldest",
+        },
+    )
 
 
 def _write_llm_workflows(tree: ConfigTree) -> None:
     last = llm_node("last", returnToUser=True)
     tree.shared("Thinker", llm_node("thinker", endpointName="Thinker", returnToUser=True), llm_node("last"))
-    tree.shared("Kobold", llm_node("kobold", systemPrompt="node:kobold.", endpointName="Kobold", returnToUser=True),
-                llm_node("last"))
+    tree.shared(
+        "Kobold",
+        llm_node("kobold", systemPrompt="node:kobold.", endpointName="Kobold", returnToUser=True),
+        llm_node("last"),
+    )
     tree.shared("Busy", llm_node("busy"), last)
     tree.shared("Deaf", llm_node("deaf", endpointName="Deaf"), last)
     side_by_side = [llm_node("left"), llm_node("right")]
     tree.write("Workflows/_shared/SideBySide.json", {"parallelNodes": True, "nodes": [*side_by_side, last]})
-    tree.shared("Blocks", {"type": "ConversationChunkProcessor", "id": "blocks", "workflowName": "Block",
-                           "chunkSize": 2, "lookbackMessages": 1, "cursorDirectory": str(tree.public)}, last)
+    tree.shared(
+        "Blocks",
+        {
+            "type": "ConversationChunkProcessor",
+            "id": "blocks",
+            "workflowName": "Block",
+            "chunkSize": 2,
+            "lookbackMessages": 1,
+            "cursorDirectory": str(tree.public),
+        },
+        last,
+    )
     tree.private("Block", llm_node("block", prompt="{agent1Input}"))
-    rag = {"type": "SlowButQualityRAG", "ragType": "CurrentConversation", "preset": "Plain",
-           "ragTarget": f"{HELLO} one--ChunkBreak--{HELLO} two--ChunkBreak--{HELLO} three",
-           "systemPrompt": "node:rag", "prompt": "[TextChunk]"}
+    rag = {
+        "type": "SlowButQualityRAG",
+        "ragType": "CurrentConversation",
+        "preset": "Plain",
+        "ragTarget": f"{HELLO} one--ChunkBreak--{HELLO} two--ChunkBreak--{HELLO} three",
+        "systemPrompt": "node:rag",
+        "prompt": "[TextChunk]",
+    }
     tree.shared("Rag", {**rag, "endpointName": "Stub"}, last)
     tree.shared("RagTogether", {**rag, "multiModelList": [{"endpointName": "Stub"}] * 2}, last)
 
 
 def _write_memory_workflows(tree: ConfigTree) -> None:
     last = llm_node("last", returnToUser=True)
-    summary = {**llm_node("summary", prompt="[CHAT_SUMMARY] [LATEST_MEMORIES]"), "type": "chatSummarySummarizer",
-               "minMemoriesPerSummary": 1, "loopIfMemoriesExceed": 2}
+    summary = {
+        **llm_node("summary", prompt="[CHAT_SUMMARY] [LATEST_MEMORIES]"),
+        "type": "chatSummarySummarizer",
+        "minMemoriesPerSummary": 1,
+        "loopIfMemoriesExceed": 2,
+    }
     tree.private("WriteMemory", llm_node("memory", prompt="{agent1Input}"))
     tree.shared("FileMemory", {"type": "RecentMemory"}, last)
     tree.shared("VectorMemory", {"type": "QualityMemory"}, last)
@@ -150,19 +200,26 @@ def _write_tool_workflows(tree: ConfigTree, backend: Backend) -> None:
     tree.shared("Curl", {"type": "CurlCommand", "args": ["-sS", f"{backend.url}{NODE_PATH}curl/{HELLO}"]}, last)
     tree.shared("Wikipedia", {"type": "OfflineWikiApiFullArticle", "promptToSearch": HELLO}, last)
     tree.write("MCPServers/http.json", {"transport": "streamable_http", "url": f"{backend.url}/mcp"})
-    tree.write("MCPServers/stdio.json", python_file(
-        _STDIO_SERVER, args=["-S", "-c", _STDIO_SERVER, port, f"{NODE_PATH}stdio/"]))
+    tree.write(
+        "MCPServers/stdio.json",
+        python_file(_STDIO_SERVER, args=["-S", "-c", _STDIO_SERVER, port, f"{NODE_PATH}stdio/"]),
+    )
     for kind in ("http", "stdio"):
         call = {"type": "MCPToolCall", "server": kind, "tool": "wait", "arguments": {"text": HELLO}}
         tree.shared(f"Mcp-{kind}", call, last)
     child = _script(tree, "starts_a_child.py", _STARTS_A_CHILD.format(code=_WAITING_CHILD))
-    tree.shared("Child", {"type": "PythonModule", "module_path": child, "args": [port, f"{NODE_PATH}child/{HELLO}"]},
-                last)
+    tree.shared(
+        "Child", {"type": "PythonModule", "module_path": child, "args": [port, f"{NODE_PATH}child/{HELLO}"]}, last
+    )
     sleeper = _script(tree, "sleeps.py", _SLEEPS)
-    tree.shared("Sleep", llm_node("first"),
-                {"type": "PythonModule", "module_path": sleeper, "args": [str(SLEEP_SECONDS)]}, last)
-    tree.shared("Words", {"type": "StaticResponse", "content": " ".join(f"word{n}" for n in range(WORDS)),
-                          "returnToUser": True}, llm_node("last"))
+    tree.shared(
+        "Sleep", llm_node("first"), {"type": "PythonModule", "module_path": sleeper, "args": [str(SLEEP_SECONDS)]}, last
+    )
+    tree.shared(
+        "Words",
+        {"type": "StaticResponse", "content": " ".join(f"word{n}" for n in range(WORDS)), "returnToUser": True},
+        llm_node("last"),
+    )
 
 
 def _script(tree: ConfigTree, name: str, text: str) -> str:

@@ -1,4 +1,5 @@
 """A program on a terminal of its own: what it asks is read, and answers are typed. Where there are pseudo-terminals."""
+
 from __future__ import annotations
 
 import os
@@ -25,13 +26,21 @@ class Terminal:
     def __enter__(self) -> Terminal:
         self._screen, inside = pty.openpty()
         self.process = subprocess.Popen(
-            self._words, cwd=self._folder, stdin=inside, stdout=inside, stderr=inside, env=clean_environment(),
-            preexec_fn=lambda: os.login_tty(inside), pass_fds=[inside])
+            self._words,
+            cwd=self._folder,
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            env=clean_environment(),
+            preexec_fn=lambda: os.login_tty(inside),
+            pass_fds=[inside],
+        )
         os.close(inside)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(5)

@@ -1,4 +1,5 @@
 """Who gets in, over real launchers: keys, web pages, and answers that do not wait for a body."""
+
 from __future__ import annotations
 
 import http.client
@@ -31,8 +32,11 @@ from Tests.integration.launcher import (
 KEY = "the-key-of-everyone"
 BOB_KEY = "the-key-of-bob-alone"
 PAGE = "https://chat.example.com"
-SAFETY = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
-          "content-security-policy": "default-src 'none'; frame-ancestors 'none'"}
+SAFETY = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
 BIG = "10485760"
 
 
@@ -55,8 +59,9 @@ class ProtectedServer:
             connection.request(method, path, None if body is None else json.dumps(body), fields)
             response = connection.getresponse()
             assert response.msg.get_all("X-Request-Id", [""])[1:] == []
-            return Response(response.status, {name.lower(): value for name, value in response.getheaders()},
-                            response.read())
+            return Response(
+                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+            )
         finally:
             connection.close()
 
@@ -68,34 +73,73 @@ class ProtectedServer:
 
 
 @pytest.fixture(scope="module")
-def access(script: str, shared_backend: Backend,
-           tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProtectedServer]:
+def access(script: str, shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProtectedServer]:
     folder = tmp_path_factory.mktemp("access")
     tree = standard_tree(folder / "Public", shared_backend.url)
-    tree.write("Users/bob.json", {**json.loads((tree.configs / f"Users/{USER}.json").read_text("utf-8")),
-                                  "customWorkflowOverride": True, "customWorkflow": "Own"})
+    tree.write(
+        "Users/bob.json",
+        {
+            **json.loads((tree.configs / f"Users/{USER}.json").read_text("utf-8")),
+            "customWorkflowOverride": True,
+            "customWorkflow": "Own",
+        },
+    )
     tree.write("Workflows/bob/Own.json", {"nodes": [llm_node("own", returnToUser=True)]})
     keys = folder / "keys.txt"
     keys.write_text(f"# everyone\n{KEY}\n{BOB_KEY} user=bob\n", "utf-8")
     keys.chmod(0o600)
-    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--User", "bob",
-                  "--concurrency", "0", "--accepted-keys-file", str(keys), "--allow-origin", PAGE,
-                  backend=shared_backend) as server:
+    with Launcher(
+        script,
+        "--PublicDirectory",
+        tree.public,
+        "--User",
+        USER,
+        "--User",
+        "bob",
+        "--concurrency",
+        "0",
+        "--accepted-keys-file",
+        str(keys),
+        "--allow-origin",
+        PAGE,
+        backend=shared_backend,
+    ) as server:
         yield ProtectedServer(server, keys)
 
 
 def chat(backend: Backend, model: str = f"{USER}:Single", **fields: Any) -> dict[str, Any]:
-    return {"model": model, "messages": [{"role": "user", "content": backend.hello}], "prompt": backend.hello,
-            "stream": False, **fields}
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": backend.hello}],
+        "prompt": backend.hello,
+        "stream": False,
+        **fields,
+    }
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("method", "path"), [
-    ("GET", "/"), ("POST", "/health"), ("GET", "/v1/models"), ("GET", "/nowhere"), ("POST", CHAT), ("OPTIONS", CHAT),
-    ("GET", "/api/tags"), ("POST", "/api/chat"), ("DELETE", "/api/chat"), ("HEAD", "/v1/models"),
-    ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("POST", "/v1/responses"),
-    ("GET", "/v1/responses/resp_1"), ("POST", "/v1/embeddings")])
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/"),
+        ("POST", "/health"),
+        ("GET", "/v1/models"),
+        ("GET", "/nowhere"),
+        ("POST", CHAT),
+        ("OPTIONS", CHAT),
+        ("GET", "/api/tags"),
+        ("POST", "/api/chat"),
+        ("DELETE", "/api/chat"),
+        ("HEAD", "/v1/models"),
+        ("POST", "/v1/messages"),
+        ("POST", "/v1/messages/count_tokens"),
+        ("POST", "/v1/responses"),
+        ("GET", "/v1/responses/resp_1"),
+        ("POST", "/v1/embeddings"),
+    ],
+)
 def test_every_route_wants_a_key(access: ProtectedServer, method: str, path: str) -> None:
     for key in ("", "wrong"):
         answer = access.ask(method, path, {} if method in ("POST", "DELETE") else None, key)
@@ -117,15 +161,23 @@ def test_a_health_check_needs_no_key(access: ProtectedServer) -> None:
     assert b" 401 " in access.raw("GET /health HTTP/1.1", f"Content-Length: {BIG}")
 
 
-@pytest.mark.parametrize("framing", [f"Content-Length: {BIG}", "Transfer-Encoding: chunked",
-                                     f"Content-Length: {BIG}\r\nExpect: 100-continue"],
-                         ids=["length", "chunks", "expect"])
-@pytest.mark.parametrize(("fields", "status"), [
-    ("Authorization: Bearer wrong", b"401"), (f"Authorization: Bearer {KEY}\r\nOrigin: http://evil.example", b"403"),
-    (f"Authorization: Bearer {KEY}\r\nOrigin: {PAGE}\r\nContent-Type: text/plain", b"415")],
-    ids=["key", "origin", "content type"])
-def test_the_answer_does_not_wait_for_the_body(access: ProtectedServer, fields: str, status: bytes,
-                                               framing: str) -> None:
+@pytest.mark.parametrize(
+    "framing",
+    [f"Content-Length: {BIG}", "Transfer-Encoding: chunked", f"Content-Length: {BIG}\r\nExpect: 100-continue"],
+    ids=["length", "chunks", "expect"],
+)
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ("Authorization: Bearer wrong", b"401"),
+        (f"Authorization: Bearer {KEY}\r\nOrigin: http://evil.example", b"403"),
+        (f"Authorization: Bearer {KEY}\r\nOrigin: {PAGE}\r\nContent-Type: text/plain", b"415"),
+    ],
+    ids=["key", "origin", "content type"],
+)
+def test_the_answer_does_not_wait_for_the_body(
+    access: ProtectedServer, fields: str, status: bytes, framing: str
+) -> None:
     began = time.monotonic()
     answer = access.raw(f"POST {CHAT} HTTP/1.1", framing, fields)
     # Eventlet waits a minute for a body, the others two.
@@ -164,8 +216,10 @@ def test_the_official_clients(access: ProtectedServer, backend: Backend) -> None
     authorization = {"Authorization": f"Bearer {KEY}"}
     with ollama.Client(access.server.url, headers=authorization, trust_env=False) as with_key:
         assert with_key.chat(f"{USER}:Single", hello).message.content == "single says hello."
-    with (ollama.Client(access.server.url, trust_env=False) as without_key,
-          pytest.raises(ollama.ResponseError, match="API key") as caught):
+    with (
+        ollama.Client(access.server.url, trust_env=False) as without_key,
+        pytest.raises(ollama.ResponseError, match="API key") as caught,
+    ):
         without_key.chat(f"{USER}:Single", hello)
     assert caught.value.status_code == 401
 
@@ -216,8 +270,10 @@ def test_an_unknown_user_in_every_dialect(access: ProtectedServer, backend: Back
 
 def test_the_model_names_the_workflow_and_the_tag_is_taken_out(access: ProtectedServer, backend: Backend) -> None:
     told = f"[DiscussionId]access-{backend.hello.split()[-1]}[/DiscussionId]{backend.hello}"
-    for path, body in ((MESSAGES, {"max_tokens": 10, "messages": [{"role": "user", "content": told}]}),
-                       (RESPONSES, {"input": told})):
+    for path, body in (
+        (MESSAGES, {"max_tokens": 10, "messages": [{"role": "user", "content": told}]}),
+        (RESPONSES, {"input": told}),
+    ):
         answer = access.ask("POST", path, {**body, "model": f"{USER}:Single"}, KEY)
         assert (answer.status, answer.json["model"]) == (200, f"{USER}:Single")
         assert backend.calls("single")[-1].json["messages"][-1]["content"] == backend.hello
@@ -237,6 +293,7 @@ def test_the_list_of_keys_is_read_again(access: ProtectedServer) -> None:
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("origin", ["null", "http://evil.example", "http://127.0.0.1.evil.example"])
 def test_a_foreign_page(access: ProtectedServer, backend: Backend, origin: str) -> None:
@@ -258,8 +315,13 @@ def test_a_name_that_was_led_to_this_computer(access: ProtectedServer, backend: 
 
 @pytest.mark.parametrize("origin", [PAGE, "http://localhost:3000"])
 def test_a_known_page(access: ProtectedServer, backend: Backend, origin: str) -> None:
-    preflight = access.ask("OPTIONS", CHAT, Origin=origin, Access_Control_Request_Method="POST",
-                           Access_Control_Request_Headers="authorization,content-type")
+    preflight = access.ask(
+        "OPTIONS",
+        CHAT,
+        Origin=origin,
+        Access_Control_Request_Method="POST",
+        Access_Control_Request_Headers="authorization,content-type",
+    )
     assert preflight.status == 200 and preflight.body == b""
     assert preflight.headers["access-control-allow-headers"] == "authorization,content-type"
     assert "POST" in preflight.headers["access-control-allow-methods"]
@@ -282,25 +344,42 @@ def test_pages_must_send_json_and_programs_need_not(access: ProtectedServer, bac
 
 # -- what every answer carries -----------------------------------------------------------------------------------------
 
+
 def test_headers_of_every_answer(access: ProtectedServer, backend: Backend) -> None:
     version = {"anthropic_version": "2023-06-01"}
-    anthropic = [access.ask("POST", MESSAGES, chat(backend), KEY), access.ask("POST", MESSAGES, {}, KEY),
-                 access.ask("POST", MESSAGES, chat(backend, stream=True), KEY), access.ask("GET", MESSAGES, key=KEY),
-                 access.ask("GET", "/v1/models", key=KEY, **version),
-                 access.ask("GET", "/v1/messages/batches", key=KEY)]
+    anthropic = [
+        access.ask("POST", MESSAGES, chat(backend), KEY),
+        access.ask("POST", MESSAGES, {}, KEY),
+        access.ask("POST", MESSAGES, chat(backend, stream=True), KEY),
+        access.ask("GET", MESSAGES, key=KEY),
+        access.ask("GET", "/v1/models", key=KEY, **version),
+        access.ask("GET", "/v1/messages/batches", key=KEY),
+    ]
     assert [answer.status for answer in anthropic] == [200, 400, 200, 405, 200, 404]
     for answer in anthropic:
         assert answer.headers["request-id"] == "req_" + answer.headers["x-request-id"].replace("-", "")
-    answers = [access.ask("GET", "/v1/models", key=KEY), access.ask("GET", "/v1/models"),
-               access.ask("GET", "/no", key=KEY), access.ask("POST", CHAT, {}, KEY),
-               access.ask("POST", CHAT, chat(backend), KEY),
-               access.ask("POST", CHAT, chat(backend, stream=True), KEY), access.ask("POST", "/api/chat", {}, "wrong")]
+    answers = [
+        access.ask("GET", "/v1/models", key=KEY),
+        access.ask("GET", "/v1/models"),
+        access.ask("GET", "/no", key=KEY),
+        access.ask("POST", CHAT, {}, KEY),
+        access.ask("POST", CHAT, chat(backend), KEY),
+        access.ask("POST", CHAT, chat(backend, stream=True), KEY),
+        access.ask("POST", "/api/chat", {}, "wrong"),
+    ]
     assert [answer.status for answer in answers] == [200, 401, 404, 400, 200, 200, 401]
     assert len({answer.headers["x-request-id"] for answer in answers}) == len(answers)
     for answer in answers:
         assert {name: answer.headers.get(name) for name in SAFETY} == SAFETY and "request-id" not in answer.headers
     assert [answer.headers.get("cache-control") for answer in answers] == [
-        None, None, None, "no-store", "no-store", "no-cache", "no-store"]
+        None,
+        None,
+        None,
+        "no-store",
+        "no-store",
+        "no-cache",
+        "no-store",
+    ]
 
 
 @pytest.mark.contract
@@ -314,25 +393,34 @@ def test_what_the_server_itself_cannot_read(access: ProtectedServer) -> None:
 
 def test_users_are_not_told_to_what_a_proxy_passes_on(access: ProtectedServer, backend: Backend) -> None:
     assert f"{USER}, bob" in access.ask("POST", CHAT, chat(backend, "nobody"), KEY).error
-    for proxied in ({"X_Real_IP": "127.0.0.1"}, {"Host": "llm.example.com"}, {"Via": "1.1 proxy"},
-                    {"X_Forwarded_For": "192.0.2.7"}, {"Forwarded": "for=192.0.2.7"}):
+    for proxied in (
+        {"X_Real_IP": "127.0.0.1"},
+        {"Host": "llm.example.com"},
+        {"Via": "1.1 proxy"},
+        {"X_Forwarded_For": "192.0.2.7"},
+        {"Forwarded": "for=192.0.2.7"},
+    ):
         error = access.ask("POST", CHAT, chat(backend, "nobody"), KEY, **proxied).error
         assert "Multi-user" in error and "bob" not in error
 
 
 # -- start -------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("text", "problem"), [
-    (None, "no such file"), ("# nothing\n", "no key in it"), (f"{KEY}\nsha256:12\n", "line 2")],
-    ids=["missing", "empty", "bad hash"])
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [(None, "no such file"), ("# nothing\n", "no key in it"), (f"{KEY}\nsha256:12\n", "line 2")],
+    ids=["missing", "empty", "bad hash"],
+)
 def test_a_list_that_cannot_be_used_keeps_the_server_down(tmp_path: Path, text: str | None, problem: str) -> None:
     tree = ConfigTree(tmp_path / "Public")
     tree.write(f"Users/{USER}.json", {})
     keys = tmp_path / "keys.txt"
     if text is not None:
         keys.write_text(text, "utf-8")
-    done = run_launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0",
-                        "--accepted-keys-file", keys)
+    done = run_launcher(
+        "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0", "--accepted-keys-file", keys
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert problem in done.stderr and str(keys) in done.stderr and KEY not in done.stderr + done.stdout
 
@@ -342,8 +430,9 @@ def test_a_key_of_a_user_who_is_not_served(tmp_path: Path, backend: Backend) -> 
     tree = standard_tree(tmp_path / "Public", backend.url)
     keys = tmp_path / "keys.txt"
     keys.write_text(f"{KEY} user=annn\n", "utf-8")
-    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--accepted-keys-file",
-                  keys) as server:
+    with Launcher(
+        "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--accepted-keys-file", keys
+    ) as server:
         server.wait_output("so this key lets nobody in. Did you mean 'ann'?")
         for method, path in (("GET", "/v1/models"), ("GET", "/"), ("DELETE", "/v1/chat/completions/x")):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
@@ -354,8 +443,12 @@ def test_a_key_of_a_user_who_is_not_served(tmp_path: Path, backend: Backend) -> 
 
 # -- without keys ------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("flags", "status"), [
-    (["--listen"], 403), (["--listen", "--allow-public"], 200), ([], 200)], ids=["listen", "allow public", "loopback"])
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [(["--listen"], 403), (["--listen", "--allow-public"], 200), ([], 200)],
+    ids=["listen", "allow public", "loopback"],
+)
 def test_public_clients_of_a_proxy(script: str, tmp_path: Path, flags: list[str], status: int) -> None:
     tree = ConfigTree(tmp_path / "Public")
     tree.write(f"Users/{USER}.json", {})

@@ -1,4 +1,5 @@
 """Nodes behind the responder: the answer does not wait for them, and they do not need the client."""
+
 from __future__ import annotations
 
 import json
@@ -76,8 +77,9 @@ def test_client_that_closes_after_its_answer_stops_nothing(server: Launcher, bac
 @STREAM
 @pytest.mark.parametrize("late", [b"", b"\r\n"], ids=["silent", "late-bytes"])
 @pytest.mark.parametrize("reset", [False, True], ids=["stays", "resets"])
-def test_how_a_client_ends_does_not_matter_after_its_answer(server: Launcher, backend: Backend, stream: bool,
-                                                            late: bytes, reset: bool) -> None:
+def test_how_a_client_ends_does_not_matter_after_its_answer(
+    server: Launcher, backend: Backend, stream: bool, late: bytes, reset: bool
+) -> None:
     """It may send more than its request, keep the connection open, or cut it off."""
     backend.replies["answer"] = slow("answer", SLOW)
     with server.open("Background", stream) as sock:
@@ -181,6 +183,7 @@ def test_background_nodes_hold_no_slot(gated_server: Launcher, backend: Backend,
 @STREAM
 def test_later_nodes_of_a_nested_responder_run(server: Launcher, backend: Backend, stream: bool) -> None:
     """The child's own later node, then the parent's."""
+
     def delayed(request: RecordedRequest) -> Reply:
         return says(request, "speaker-next", header_delay=0.3)
 

@@ -1,4 +1,5 @@
 """Requests that are too large, over real launchers: what the client reads, and what becomes of the connection."""
+
 from __future__ import annotations
 
 import http.client
@@ -20,28 +21,30 @@ OPENAI = {"message": TOO_LARGE, "type": "invalid_request_error", "param": None, 
 
 
 @pytest.fixture(scope="module")
-def small(script: str, shared_backend: Backend,
-          tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+def small(script: str, shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """A launcher that takes one megabyte."""
     tree = standard_tree(tmp_path_factory.mktemp("small") / "Public", shared_backend.url)
-    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--max-request-mb", "1",
-                  backend=shared_backend) as server:
+    with Launcher(
+        script, "--PublicDirectory", tree.public, "--User", USER, "--max-request-mb", "1", backend=shared_backend
+    ) as server:
         yield server
 
 
 def body_of(size: int, text: str) -> bytes:
     """A chat completion of exactly ``size`` bytes."""
-    start = json.dumps({"model": "Single", "stream": False, "messages": [{"role": "user", "content": text}],
-                        "padding": ""}).encode()[:-2]
+    start = json.dumps(
+        {"model": "Single", "stream": False, "messages": [{"role": "user", "content": text}], "padding": ""}
+    ).encode()[:-2]
     return start + b"x" * (size - len(start) - 2) + b'"}'
 
 
-def send(server: Launcher, data: bytes, chunk: int = 0, path: str = CHAT,
-         **headers: str) -> tuple[int, dict[str, str], bytes]:
+def send(
+    server: Launcher, data: bytes, chunk: int = 0, path: str = CHAT, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
     """POST ``data``, in chunks of that size if one is given, and read the answer after the last byte was sent."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     try:
-        body: Any = (data[at:at + chunk] for at in range(0, len(data), chunk)) if chunk else data
+        body: Any = (data[at : at + chunk] for at in range(0, len(data), chunk)) if chunk else data
         connection.request("POST", path, body, headers, encode_chunked=bool(chunk))
         response = connection.getresponse()
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
@@ -61,8 +64,10 @@ def test_the_limit_is_exact(small: Launcher, backend: Backend, chunk: int) -> No
 
 
 @pytest.mark.parametrize("chunk", [0, 65536], ids=["length", "chunks"])
-@pytest.mark.parametrize(("path", "error"), [(CHAT, OPENAI), ("/v1/completions/", OPENAI), ("/api/chat", TOO_LARGE),
-                                             ("/api/generate", TOO_LARGE)])
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [(CHAT, OPENAI), ("/v1/completions/", OPENAI), ("/api/chat", TOO_LARGE), ("/api/generate", TOO_LARGE)],
+)
 def test_a_client_that_sends_all_of_it_first_reads_why(small: Launcher, path: str, error: Any, chunk: int) -> None:
     status, _, data = send(small, b"x" * 20 * MEGABYTE, chunk, path)
     assert (status, json.loads(data)) == (413, {"error": error})
@@ -77,11 +82,13 @@ def test_the_refusal_has_the_form_of_the_path(small: Launcher) -> None:
 
 def test_many_small_chunks_do_not_count_by_their_framing(small: Launcher, backend: Backend) -> None:
     body = body_of(200_000, backend.hello)
-    framed = b"".join(b"1\r\n" + body[at:at + 1] + b"\r\n" for at in range(len(body))) + b"0\r\n\r\n"
+    framed = b"".join(b"1\r\n" + body[at : at + 1] + b"\r\n" for at in range(len(body))) + b"0\r\n\r\n"
     assert len(framed) > MEGABYTE
     with socket.create_connection(("127.0.0.1", small.port), timeout=20) as sock:
-        sock.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-                     .encode() + framed)
+        sock.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode()
+            + framed
+        )
         assert b"single says hello." in read_until(sock, b"single says hello.")
 
 

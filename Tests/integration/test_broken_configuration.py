@@ -1,4 +1,5 @@
 """Mistakes in configuration files: one clear message each, the server stays up, and a repaired file counts at once."""
+
 from __future__ import annotations
 
 import re
@@ -59,34 +60,76 @@ def _node(name: str, **keys: object) -> dict[str, object]:
 
 
 MISTAKES = (
-    Mistake("missing-endpoint", _node("a", endpointName="Stubb"), ("Endpoints/", "Stubb", "'Stub'"),
-            lambda tree, url: tree.write("Endpoints/Stubb.json", endpoint(url))),
-    Mistake("missing-preset", _node("b", preset="Plane"), ("Presets/Chat/", "Plane", "'Plain'"),
-            _write("Presets/Chat/Plane.json", {})),
-    Mistake("missing-workflow", child_node("Plainn", returnToUser=True),
-            (f"Workflows/{USER}/Plainn.json", "'Plain'"),
-            lambda tree, url: tree.private("Plainn", _node("c"))),
-    Mistake("missing-api-type", _node("d", endpointName="NoType"), ("ApiTypes/", "Chatt", "'Chat'"),
-            _write("ApiTypes/Chatt.json", api_type()), {"Endpoints/NoType.json": {"apiTypeConfigFileName": "Chatt"}}),
-    Mistake("unknown-api-type", _node("e", endpointName="OddType"),
-            ("ApiTypes/Odd.json", "openAIChatCompletions", "'openAIChatCompletion'"),
-            _write("ApiTypes/Odd.json", api_type()),
-            {"Endpoints/OddType.json": {"apiTypeConfigFileName": "Odd"},
-             "ApiTypes/Odd.json": api_type(type="openAIChatCompletions")}),
-    Mistake("no-url", _node("f", endpointName="NoUrl"), ("NoUrl", "endpoint", "http://"),
-            lambda tree, url: tree.write("Endpoints/NoUrl.json", endpoint(url)),
-            {"Endpoints/NoUrl.json": {"apiTypeConfigFileName": "Chat"}}),
-    Mistake("syntax-in-workflow", {}, ("Workflows/_shared/syntax-in-workflow.json", "line 3", "JSON"),
-            lambda tree, url: tree.shared("syntax-in-workflow", _node("g")),
-            workflow='{\n  "nodes": [\n    {"title": "g" "type": "Standard"}\n  ]\n}\n'),
-    Mistake("syntax-in-endpoint", _node("h", endpointName="Torn"), ("Endpoints/Torn.json", "line 2", "JSON"),
-            lambda tree, url: tree.write("Endpoints/Torn.json", endpoint(url)),
-            {"Endpoints/Torn.json": '{"endpoint": "http://127.0.0.1:1",\n'}),
-    Mistake("syntax-in-preset", _node("i", preset="TornPreset"), ("Presets/Chat/TornPreset.json", "line 1", "JSON"),
-            _write("Presets/Chat/TornPreset.json", {}),
-            {"Presets/Chat/TornPreset.json": "temperature = 1"}),
-    Mistake("nodes-not-a-list", {}, ("Workflows/_shared/nodes-not-a-list.json", "nodes", "list"),
-            lambda tree, url: tree.shared("nodes-not-a-list", _node("j")), workflow='{"nodes": {"type": "Standard"}}'),
+    Mistake(
+        "missing-endpoint",
+        _node("a", endpointName="Stubb"),
+        ("Endpoints/", "Stubb", "'Stub'"),
+        lambda tree, url: tree.write("Endpoints/Stubb.json", endpoint(url)),
+    ),
+    Mistake(
+        "missing-preset",
+        _node("b", preset="Plane"),
+        ("Presets/Chat/", "Plane", "'Plain'"),
+        _write("Presets/Chat/Plane.json", {}),
+    ),
+    Mistake(
+        "missing-workflow",
+        child_node("Plainn", returnToUser=True),
+        (f"Workflows/{USER}/Plainn.json", "'Plain'"),
+        lambda tree, url: tree.private("Plainn", _node("c")),
+    ),
+    Mistake(
+        "missing-api-type",
+        _node("d", endpointName="NoType"),
+        ("ApiTypes/", "Chatt", "'Chat'"),
+        _write("ApiTypes/Chatt.json", api_type()),
+        {"Endpoints/NoType.json": {"apiTypeConfigFileName": "Chatt"}},
+    ),
+    Mistake(
+        "unknown-api-type",
+        _node("e", endpointName="OddType"),
+        ("ApiTypes/Odd.json", "openAIChatCompletions", "'openAIChatCompletion'"),
+        _write("ApiTypes/Odd.json", api_type()),
+        {
+            "Endpoints/OddType.json": {"apiTypeConfigFileName": "Odd"},
+            "ApiTypes/Odd.json": api_type(type="openAIChatCompletions"),
+        },
+    ),
+    Mistake(
+        "no-url",
+        _node("f", endpointName="NoUrl"),
+        ("NoUrl", "endpoint", "http://"),
+        lambda tree, url: tree.write("Endpoints/NoUrl.json", endpoint(url)),
+        {"Endpoints/NoUrl.json": {"apiTypeConfigFileName": "Chat"}},
+    ),
+    Mistake(
+        "syntax-in-workflow",
+        {},
+        ("Workflows/_shared/syntax-in-workflow.json", "line 3", "JSON"),
+        lambda tree, url: tree.shared("syntax-in-workflow", _node("g")),
+        workflow='{\n  "nodes": [\n    {"title": "g" "type": "Standard"}\n  ]\n}\n',
+    ),
+    Mistake(
+        "syntax-in-endpoint",
+        _node("h", endpointName="Torn"),
+        ("Endpoints/Torn.json", "line 2", "JSON"),
+        lambda tree, url: tree.write("Endpoints/Torn.json", endpoint(url)),
+        {"Endpoints/Torn.json": '{"endpoint": "http://127.0.0.1:1",\n'},
+    ),
+    Mistake(
+        "syntax-in-preset",
+        _node("i", preset="TornPreset"),
+        ("Presets/Chat/TornPreset.json", "line 1", "JSON"),
+        _write("Presets/Chat/TornPreset.json", {}),
+        {"Presets/Chat/TornPreset.json": "temperature = 1"},
+    ),
+    Mistake(
+        "nodes-not-a-list",
+        {},
+        ("Workflows/_shared/nodes-not-a-list.json", "nodes", "list"),
+        lambda tree, url: tree.shared("nodes-not-a-list", _node("j")),
+        workflow='{"nodes": {"type": "Standard"}}',
+    ),
 )
 
 
@@ -127,8 +170,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                     value = {**endpoint(backend.url), **value}
                 tree.write(path, value)
         tree.shared("unknown-node-type", _node("typo", type="Standart"))
-        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
-                      backend=backend) as server:
+        with Launcher(
+            "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", backend=backend
+        ) as server:
             broken = _ask_all(server)
             for mistake in MISTAKES:
                 mistake.fix(tree, backend.url)
@@ -170,8 +214,9 @@ def _without_id(message: str) -> str:
 def test_unknown_node_type_runs_as_standard(world: World) -> None:
     assert world.server.ask("unknown-node-type").text == "typo says hello."
     output = world.server.wait_output("Standart")
-    warning = next(line for line in output.splitlines()
-                   if "WARNING" in line and "Standart" in line and "node 1" in line)
+    warning = next(
+        line for line in output.splitlines() if "WARNING" in line and "Standart" in line and "node 1" in line
+    )
     assert "unknown-node-type" in warning
     assert "'Standard'" in warning or "Did you mean Standard" in warning, warning
 
@@ -189,6 +234,7 @@ def test_file_that_breaks_later_keeps_its_last_good_version(world: World) -> Non
 
 
 # -- the user ----------------------------------------------------------------------------------------------------------
+
 
 def test_missing_user_ends_the_start(script: str, tmp_path: Path) -> None:
     tree = standard_tree(tmp_path / "Public", "http://127.0.0.1:9")

@@ -1,4 +1,5 @@
 """Servers that run one call at a time: what waits in the program, in which order, and what gives way."""
+
 from __future__ import annotations
 
 import json
@@ -49,8 +50,16 @@ def tree_for(folder: Path, url: str, **user_keys: object) -> ConfigTree:
 def busy(shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """A launcher without a gate, whose LLM server runs one call at a time."""
     tree = tree_for(tmp_path_factory.mktemp("busy"), shared_backend.url)
-    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
-                  backend=shared_backend) as server:
+    with Launcher(
+        "run_waitress.py",
+        "--PublicDirectory",
+        tree.public,
+        "--User",
+        USER,
+        "--concurrency",
+        "0",
+        backend=shared_backend,
+    ) as server:
         yield server
 
 
@@ -166,12 +175,17 @@ def test_it_begins_a_moment_after_the_answer(busy: Launcher, backend: Backend) -
     assert second.received_at - call.received_at < 2.9
 
 
-TITLE = ('### Task:\nGenerate a title. {}\n### Output:\nJSON format: {{ "title": "x" }}\n### Chat History:\n'
-         '<chat_history>\nUSER: hi\n</chat_history>')
+TITLE = (
+    '### Task:\nGenerate a title. {}\n### Output:\nJSON format: {{ "title": "x" }}\n### Chat History:\n'
+    "<chat_history>\nUSER: hi\n</chat_history>"
+)
 
 
-@pytest.mark.parametrize("flags", [("--concurrency", "3"), ("--concurrency", "3", "--concurrency-level", "endpoint")],
-                         ids=["requests", "calls"])
+@pytest.mark.parametrize(
+    "flags",
+    [("--concurrency", "3"), ("--concurrency", "3", "--concurrency-level", "endpoint")],
+    ids=["requests", "calls"],
+)
 def test_a_title_gives_its_place_to_a_chat(backend: Backend, tmp_path: Path, flags: tuple[str, ...]) -> None:
     """The gate has slots for both, the LLM server has a place for one."""
     tree = tree_for(tmp_path, backend.url, backgroundTaskWorkflow="Task")
@@ -183,8 +197,9 @@ def test_a_title_gives_its_place_to_a_chat(backend: Backend, tmp_path: Path, fla
         return Reply(never=True) if len(calls) == 1 else says(request, "task")
 
     backend.replies["task"] = reply
-    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, *flags,
-                  backend=backend) as server:
+    with Launcher(
+        "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, *flags, backend=backend
+    ) as server:
         title = Ask(server, TITLE.format(backend.hello), model=USER)
         first = backend.wait_call("task", AT_ONCE)
         assert server.ask("Single").text == "single says hello."
@@ -194,8 +209,9 @@ def test_a_title_gives_its_place_to_a_chat(backend: Backend, tmp_path: Path, fla
 
 def test_a_stop_of_the_server_ends_what_waits(shared_backend: Backend, backend: Backend, tmp_path: Path) -> None:
     tree = tree_for(tmp_path, shared_backend.url)
-    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
-                  backend=backend) as server:
+    with Launcher(
+        "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", backend=backend
+    ) as server:
         backend.replies["memory"] = Reply(never=True)
         server.ask("Memory")
         backend.wait_call("memory", AT_ONCE)
@@ -211,11 +227,11 @@ def test_a_stop_of_the_server_ends_what_waits(shared_backend: Backend, backend: 
     assert all(b"waiting" not in call.body for call in backend.calls())
 
 
-def test_the_time_limit_does_not_run_while_they_wait(shared_backend: Backend, backend: Backend,
-                                                     tmp_path: Path) -> None:
+def test_the_time_limit_does_not_run_while_they_wait(shared_backend: Backend, backend: Backend, tmp_path: Path) -> None:
     tree = tree_for(tmp_path, shared_backend.url, backgroundNodesTimeoutInSeconds=2)
-    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
-                  backend=backend) as server:
+    with Launcher(
+        "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", backend=backend
+    ) as server:
         request_id = server.ask("Memory").headers["x-request-id"]
         with held(server, backend):
             time.sleep(4.0)

@@ -2,6 +2,7 @@
 
 The same conversation without encryption proves that the search finds what is there.
 """
+
 from __future__ import annotations
 
 import base64
@@ -50,17 +51,20 @@ CHATS = {FILES: "chat-of-files", VECTORS: "chat-of-vectors"}
 CHAT = CHATS[VECTORS]
 TOOLS = [{"type": "function", "function": {"name": "note", "description": SENTENCE, "parameters": {"type": "object"}}}]
 # A copy of a conversation under the name of another key.
-MOVE = ("""
+MOVE = (
+    """
 WITH copied AS (INSERT INTO wilmer.discussions (space, key_hash, discussion_id, memory_version)
     SELECT space, '{other}', '{stolen}', memory_version FROM wilmer.discussions
     WHERE key_hash = '{key}' AND discussion_id = '{chat}' RETURNING id)
 INSERT INTO wilmer.documents (discussion, name, content, version)
     SELECT copied.id, name, content, version FROM copied, wilmer.documents JOIN wilmer.discussions AS source
-    ON source.id = discussion WHERE source.key_hash = '{key}' AND source.discussion_id = '{chat}'""", """
+    ON source.id = discussion WHERE source.key_hash = '{key}' AND source.discussion_id = '{chat}'""",
+    """
 INSERT INTO wilmer.memories SELECT target.id, found.id, memory_text, date_added, metadata_json, with_topics
     FROM wilmer.discussions AS target, wilmer.memories AS found JOIN wilmer.discussions AS source
     ON source.id = found.discussion WHERE source.key_hash = '{key}' AND source.discussion_id = '{chat}'
-    AND target.discussion_id = '{stolen}'""")
+    AND target.discussion_id = '{stolen}'""",
+)
 FAILING = ("Echo", "Later", "Endpoint", "Preset", "Script", "NoScript", "Fetch", "Url", "Blocked", "Mcp", "Curl", "Rag")
 
 
@@ -76,8 +80,13 @@ class Run:
 
     @property
     def places(self) -> tuple[Path, ...]:
-        return (self.public / "DiscussionIds", self.public / "SqlLiteDBs", self.public / "logs",
-                self.public / "cursors", self.temporary)
+        return (
+            self.public / "DiscussionIds",
+            self.public / "SqlLiteDBs",
+            self.public / "logs",
+            self.public / "cursors",
+            self.temporary,
+        )
 
     def folder(self, chat: str, key: str = KEY) -> Path:
         return self.public / "DiscussionIds" / hash_api_key(key) / chat
@@ -88,8 +97,12 @@ def ask(server: Launcher, model: str, messages: list[dict[str, Any]], key: str =
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         done = server.output().count("done after")
-        connection.request("POST", "/v1/chat/completions", json.dumps({"model": model, "messages": messages, **fields}),
-                           {"Content-Type": "application/json", "Authorization": f"Bearer {key}"})
+        connection.request(
+            "POST",
+            "/v1/chat/completions",
+            json.dumps({"model": model, "messages": messages, **fields}),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
+        )
         response = connection.getresponse()
         answer = Response(response.status, dict(response.getheaders()), response.read())
         until(lambda: server.output().count("done after") > done, 10 if answer.status == 200 else 0.5)
@@ -101,8 +114,9 @@ def ask(server: Launcher, model: str, messages: list[dict[str, Any]], key: str =
 def talk(server: Launcher, user: str, turns: int, key: str = KEY) -> None:
     """A conversation that grows by two messages a turn, every second one streamed."""
     for turn in range(turns):
-        answer = ask(server, f"{user}:Talk", conversation(CHATS[user], 3 + 4 * turn), key, stream=bool(turn % 2),
-                     tools=TOOLS)
+        answer = ask(
+            server, f"{user}:Talk", conversation(CHATS[user], 3 + 4 * turn), key, stream=bool(turn % 2), tools=TOOLS
+        )
         assert answer.status == 200, answer.body
 
 
@@ -137,8 +151,19 @@ def started(public: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, *mor
     temporary.mkdir(exist_ok=True)
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv("SQLITE_TMPDIR", str(temporary))
-    return Launcher("run_waitress.py", "--PublicDirectory", public, "--User", FILES, "--User", VECTORS,
-                    "--file-logging", "--log-level", "DEBUG", *more)
+    return Launcher(
+        "run_waitress.py",
+        "--PublicDirectory",
+        public,
+        "--User",
+        FILES,
+        "--User",
+        VECTORS,
+        "--file-logging",
+        "--log-level",
+        "DEBUG",
+        *more,
+    )
 
 
 def whole_run(folder: Path, turns: int, *more: str, fails: bool = True, **tree: Any) -> Iterator[Run]:
@@ -147,8 +172,19 @@ def whole_run(folder: Path, turns: int, *more: str, fails: bool = True, **tree: 
         canary_tree(public, backend.url, **tree)
         with started(public, temporary, monkeypatch, *more) as server:
             backend.broken |= dict.fromkeys(("memory", "condense", "summary", "old", "neutral", "state"), ECHO)
-            backend.broken |= {"tools": tool_call_reply(), "facts": json_reply({"choices": [{"message": {
-                "role": "assistant", "content": f'[{{"title": {SENTENCE}'}, "finish_reason": "stop"}]})}
+            backend.broken |= {
+                "tools": tool_call_reply(),
+                "facts": json_reply(
+                    {
+                        "choices": [
+                            {
+                                "message": {"role": "assistant", "content": f'[{{"title": {SENTENCE}'},
+                                "finish_reason": "stop",
+                            }
+                        ]
+                    }
+                ),
+            }
             for user in (FILES, VECTORS):
                 talk(server, user, turns)
             yield Run(server, backend, public, temporary, fail(server, backend) if fails else {})
@@ -181,8 +217,12 @@ def console(server: Launcher, path: str, token: str = "", body: Any = None) -> A
     """What a call of the console's API answers."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
-        connection.request("POST" if body else "GET", f"/console/api/{path}", json.dumps(body) if body else None,
-                           {"Content-Type": "application/json", "Authorization": f"Bearer {token}"})
+        connection.request(
+            "POST" if body else "GET",
+            f"/console/api/{path}",
+            json.dumps(body) if body else None,
+            {"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+        )
         response = connection.getresponse()
         assert response.status == 200
         return json.loads(response.read())
@@ -195,8 +235,9 @@ def test_only_its_own_key_shows_what_was_said(encrypted: Run) -> None:
     link = run_launcher("run_waitress.py", "console", "--PublicDirectory", encrypted.public).stdout
     proofs = {"own": {"key": KEY}, "other": {"key": OTHER_KEY}, "operator": {"code": link.strip().split("signin=")[1]}}
     tokens = {name: console(encrypted.server, "session", body=proof)["token"] for name, proof in proofs.items()}
-    listed = {name: console(encrypted.server, "runs?limit=200&status=ok", token)["runs"]
-              for name, token in tokens.items()}
+    listed = {
+        name: console(encrypted.server, "runs?limit=200&status=ok", token)["runs"] for name, token in tokens.items()
+    }
     assert listed["own"] and all(SENTENCE in str(run["question"]) for run in listed["own"][-20:])
     seen = {run["id"] for run in listed["own"]}
     assert not seen & {run["id"] for run in listed["other"]}
@@ -205,8 +246,9 @@ def test_only_its_own_key_shows_what_was_said(encrypted: Run) -> None:
     for run in listed["operator"]:
         assert (run["question"], run["answer"], run["texts"]) == (None, None, "private")
     oldest = listed["own"][-1]["id"]
-    attempt = next(row[0] for row in console(encrypted.server, f"runs/{oldest}", tokens["own"])["spans"]
-                   if row[2] == "attempt")
+    attempt = next(
+        row[0] for row in console(encrypted.server, f"runs/{oldest}", tokens["own"])["spans"] if row[2] == "attempt"
+    )
     path = f"runs/{oldest}/texts/{attempt}"
     assert SENTENCE in json.dumps(console(encrypted.server, path, tokens["own"]), ensure_ascii=False)
     assert console(encrypted.server, path, tokens["operator"]) == {}
@@ -219,8 +261,15 @@ def test_nothing_that_was_said_is_printed(encrypted: Run, tmp_path: Path) -> Non
 
 def test_without_encryption_everything_is_found(clear: Run) -> None:
     found = "\n".join(hits(*clear.places))
-    for name in ("memories.json", "chat_summary.json", "context_compactor_old.json", "vector_memory.db",
-                 "state_document.md", "vision_responses.json", "wilmerai.log"):
+    for name in (
+        "memories.json",
+        "chat_summary.json",
+        "context_compactor_old.json",
+        "vector_memory.db",
+        "state_document.md",
+        "vision_responses.json",
+        "wilmerai.log",
+    ):
         assert f"{name}: " in found, f"{name} is not among\n{found}"
 
 
@@ -238,8 +287,15 @@ def test_what_is_remembered_comes_back(run: str, request: pytest.FixtureRequest)
 def test_what_lies_there_is_encrypted_and_private(encrypted: Run) -> None:
     folders = [encrypted.folder(chat) for chat in CHATS.values()]
     files = [file for folder in folders for file in folder.iterdir()]
-    assert {"memories.json", "chat_summary.json", "timestamps.json", "context_compactor_old.json",
-            "vision_responses.json", "state_document.md", "vector_memory.db"} <= {file.name for file in files}
+    assert {
+        "memories.json",
+        "chat_summary.json",
+        "timestamps.json",
+        "context_compactor_old.json",
+        "vision_responses.json",
+        "state_document.md",
+        "vector_memory.db",
+    } <= {file.name for file in files}
     for file in files:
         assert file.suffix not in (".json", ".md", ".bak") or file.read_bytes().startswith(b"gAAAA"), file.name
     if sys.platform != "win32":
@@ -312,6 +368,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 # -- state database ----------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def chatty_postgres() -> Iterator[Server]:
     """A server that logs each statement with its parameters."""
@@ -327,8 +384,9 @@ def written(postgres: Server, database: str, folder: Path) -> str:
     texts = {"dump": postgres.dump(database), "log": postgres.log.read_text("utf-8", "replace")}
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8")
-        (folder / f"{name}-bytes").write_bytes(b"\n".join(
-            bytes.fromhex(found) for found in re.findall(r"\\x((?:[0-9a-f]{2})+)", text)))
+        (folder / f"{name}-bytes").write_bytes(
+            b"\n".join(bytes.fromhex(found) for found in re.findall(r"\\x((?:[0-9a-f]{2})+)", text))
+        )
     return "".join(texts.values())
 
 
@@ -338,12 +396,18 @@ def test_nothing_that_was_said_is_in_the_database_or_its_log(tmp_path: Path, cha
         text = written(chatty_postgres, name_in(url), tmp_path / "before")
         assert hits(tmp_path / "before", run.public / "logs", run.temporary) == []
         # There was something to find.
-        for name in ("memories.json", "chat_summary.json", "state_document.md", "vision_responses.json", "gAAAA",
-                     "INSERT INTO wilmer.memories", "wilmer.workflow_locks"):
+        for name in (
+            "memories.json",
+            "chat_summary.json",
+            "state_document.md",
+            "vision_responses.json",
+            "gAAAA",
+            "INSERT INTO wilmer.memories",
+            "wilmer.workflow_locks",
+        ):
             assert name in text, name
         derived = derive_encryption_key(KEY, FILES)
-        for secret in (KEY, OTHER_KEY, derived.decode("ascii"), derived.hex(),
-                       base64.urlsafe_b64decode(derived).hex()):
+        for secret in (KEY, OTHER_KEY, derived.decode("ascii"), derived.hex(), base64.urlsafe_b64decode(derived).hex()):
             assert secret not in text
         assert not any(path.is_dir() for path in (run.public / "DiscussionIds").iterdir())
         for user, remembered in ((FILES, "memory says"), (VECTORS, "facts says")):
@@ -355,8 +419,12 @@ def test_nothing_that_was_said_is_in_the_database_or_its_log(tmp_path: Path, cha
             # Not even where an administrator has moved the rows.
             stolen = f"stolen-{user}"
             for statement in MOVE:
-                chatty_postgres.sql(statement.format(chat=CHATS[user], stolen=stolen, key=hash_api_key(KEY),
-                                                     other=hash_api_key(OTHER_KEY)), name_in(url))
+                chatty_postgres.sql(
+                    statement.format(
+                        chat=CHATS[user], stolen=stolen, key=hash_api_key(KEY), other=hash_api_key(OTHER_KEY)
+                    ),
+                    name_in(url),
+                )
             answer = ask(run.server, f"{user}:Talk", conversation(stolen, 9), OTHER_KEY)
             assert answer.status == 500 and "another API key or user" in answer.error
             assert "gAAAA" not in run.backend.seen("answer")
@@ -376,6 +444,7 @@ def test_without_encryption_the_database_and_its_log_have_it(tmp_path: Path, cha
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------
+
 
 def test_keys_are_told_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the clients' nor the endpoint's, also if a back-end repeats what it was sent."""
@@ -411,12 +480,14 @@ def _arguments(pid: int) -> str:
 
 # -- without any key ---------------------------------------------------------------------------------------------------
 
+
 def test_without_a_flag_only_debug_tells_what_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with CanaryBackend() as backend:
         tree = canary_tree(tmp_path / "Public", backend.url, encrypt=False)
         shutil.copyfile(tree.configs / "Workflows/_shared/Chat.json", tree.configs / "Workflows/_shared/Plain.json")
-        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", FILES, "--file-logging",
-                      "--record", "texts") as server:
+        with Launcher(
+            "run_waitress.py", "--PublicDirectory", tree.public, "--User", FILES, "--file-logging", "--record", "texts"
+        ) as server:
             for turn in range(3):
                 assert ask(server, "Plain", conversation(CHAT, 3 + 4 * turn)).status == 200
             assert until(lambda: bool(console_hits(tree.public / "Console")))

@@ -1,4 +1,5 @@
 """Responses that are cancelled by their ids, on a connection of its own, wherever they are."""
+
 from __future__ import annotations
 
 import json
@@ -21,8 +22,10 @@ def opened(server: Launcher, backend: Backend, model: str, **fields: Any) -> soc
     """Send a request and leave the answer unread."""
     body = json.dumps({"model": model, "input": backend.hello, **fields}).encode()
     sock = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-    sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
-                 % (PATH.encode(), len(body), body))
+    sock.sendall(
+        b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+        % (PATH.encode(), len(body), body)
+    )
     return sock
 
 

@@ -1,4 +1,5 @@
 """Whatever clients do, the server goes on, says in JSON what was wrong, and keeps answering ``/health`` at once."""
+
 from __future__ import annotations
 
 import json
@@ -86,6 +87,7 @@ def test_fault(watched: tuple[Launcher, HealthPoller], fault: Fault) -> None:
 @pytest.mark.contract
 def test_every_fault_is_answered_in_json(server: Launcher) -> None:
     """The same faults once more, without a look at the server's health."""
+
     def check(fault: Fault) -> None:
         with connect(server.port) as sock:
             send(sock, fault)
@@ -116,6 +118,7 @@ def test_resets_at_every_moment(watched: tuple[Launcher, HealthPoller], backend:
 
 # -- what follows a request on its connection --------------------------------------------------------------------------
 
+
 def chat_request(model: str, hello: str) -> bytes:
     data = json.dumps({"model": model, "messages": [{"role": "user", "content": hello}]}).encode()
     return b"".join(body(data)())
@@ -126,8 +129,9 @@ FOLLOWING = {"a line end": b"\r\n", "half a request": START, "garbage": b"\x00\x
 
 @pytest.mark.contract
 @pytest.mark.parametrize("late", [False, True], ids=["at-once", "late"])
-def test_bytes_behind_a_request_do_not_hide_that_its_client_leaves(server: Launcher, backend: Backend,
-                                                                   late: bool) -> None:
+def test_bytes_behind_a_request_do_not_hide_that_its_client_leaves(
+    server: Launcher, backend: Backend, late: bool
+) -> None:
     for name, extra in FOLLOWING.items():
         backend.reset()
         backend.replies["single"] = Reply(never=True)
@@ -196,6 +200,7 @@ def test_eventlet_takes_one_request_per_connection(servers: Servers, backend: Ba
 
 # -- slow readers ------------------------------------------------------------------------------------------------------
 
+
 def open_with_small_window(server: Launcher, backend: Backend) -> socket.socket:
     """Ask for a fast stream of many megabytes with a receive buffer of a few kilobytes."""
     backend.replies["single"] = chat_stream_reply([TOKEN] * TOKENS)
@@ -209,8 +214,9 @@ def open_with_small_window(server: Launcher, backend: Backend) -> socket.socket:
 
 
 @pytest.mark.contract
-def test_a_slow_reader_harms_nobody_and_its_leave_is_noticed(watched: tuple[Launcher, HealthPoller],
-                                                             backend: Backend) -> None:
+def test_a_slow_reader_harms_nobody_and_its_leave_is_noticed(
+    watched: tuple[Launcher, HealthPoller], backend: Backend
+) -> None:
     server, poller = watched
     with poller.watching() as seen, open_with_small_window(server, backend) as sock:
         read_until(sock, b"word")
@@ -218,8 +224,14 @@ def test_a_slow_reader_harms_nobody_and_its_leave_is_noticed(watched: tuple[Laun
         for _ in range(10):
             sock.recv(10)
             time.sleep(0.1)
-        assert server.request("POST", "/v1/chat/completions", {
-            "model": "Chain", "messages": [{"role": "user", "content": backend.hello}]}).status == 200
+        assert (
+            server.request(
+                "POST",
+                "/v1/chat/completions",
+                {"model": "Chain", "messages": [{"role": "user", "content": backend.hello}]},
+            ).status
+            == 200
+        )
         assert call.ended_at is None and call.answered_at is None, "it was all taken from the back-end"
     assert call.wait_ended(LEFT_SECONDS) and call.client_left
     assert not seen.failed

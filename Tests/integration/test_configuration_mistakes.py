@@ -3,6 +3,7 @@
 It does so in ``check``, when a server starts with it, and when it is made while a server runs. The server stays up and
 works again once the mistake is mended.
 """
+
 from __future__ import annotations
 
 import json
@@ -93,10 +94,11 @@ def assert_caret(printed: list[str], source: str, line: int, column: int) -> Non
     (number, shown), (_, mark) = (one.split(" | ") for one in printed[1:3])
     assert int(number) == line
     assert set(mark.strip()) == {"^"}
-    assert shown[mark.index("^"):][:5] == text[column - 1:].rstrip()[:5]
+    assert shown[mark.index("^") :][:5] == text[column - 1 :].rstrip()[:5]
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------
+
 
 def test_the_table_is_long_and_its_names_are_unique() -> None:
     names = [mistake.name for mistake in (*MISTAKES, *NEWCOMERS)]
@@ -185,8 +187,13 @@ def test_server_that_starts_with_it_names_it_once_and_works_when_it_is_mended(la
 
 # -- real processes ----------------------------------------------------------------------------------------------------
 
-TOGETHER = ("trailing-comma", "dangling-background-workflow", "unknown-placeholder", "missing-script",
-            "misspelt-setting")
+TOGETHER = (
+    "trailing-comma",
+    "dangling-background-workflow",
+    "unknown-placeholder",
+    "missing-script",
+    "misspelt-setting",
+)
 """Mistakes in different files, which can be made at the same time."""
 
 
@@ -205,7 +212,7 @@ def test_check_as_a_program(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         ended = list(pool.map(run, chosen))
     for mistake, process in zip(chosen, ended, strict=True):
-        found, = json.loads(process.stdout)["findings"]
+        (found,) = json.loads(process.stdout)["findings"]
         assert (found["file"], found["suggestion"]) == (mistake.file, mistake.nearest)
         assert process.returncode == (1 if found["severity"] == "error" else 0)
 

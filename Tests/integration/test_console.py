@@ -1,4 +1,5 @@
 """The run console of a real server: signing in by the link, live events, stop, playground, and what it leaves alone."""
+
 from __future__ import annotations
 
 import http.client
@@ -50,8 +51,12 @@ def test_the_start_names_the_console(console: Console) -> None:
 
 def test_a_request_is_listed_with_what_was_sent_and_answered(console: Console) -> None:
     answer = console.server.ask("Chain", text="What is " + console.backend.hello)
-    run = found_in_time(lambda: next((run for run in console.runs() if run["id"] == answer.headers["x-request-id"]
-                              and run["status"] == "ok"), None))
+    run = found_in_time(
+        lambda: next(
+            (run for run in console.runs() if run["id"] == answer.headers["x-request-id"] and run["status"] == "ok"),
+            None,
+        )
+    )
     assert run["workflow"] == "_shared/Chain" or "Chain" in str(run["workflow"])
     whole = console.call("GET", f"runs/{run['id']}")
     titles = [span[3] for span in whole["spans"] if span[2] == "node"]
@@ -69,13 +74,15 @@ def test_a_stream_tells_of_a_run_from_its_beginning_to_its_end(console: Console)
     console.backend.wait_call("single")
     one = Stream(console.send("GET", f"events?run={begun['id']}&after=0"))
     # While the model writes, and not only at the end.
-    reading = one.wait_for(lambda name, value: name == "span" and value["span"][2] == "llm"
-                           and value["span"][7].get("time_to_first_token"))
+    reading = one.wait_for(
+        lambda name, value: name == "span" and value["span"][2] == "llm" and value["span"][7].get("time_to_first_token")
+    )
     assert reading["run"] == begun["id"] and reading["span"][6] == "running"
     one.close()
     assert console.call("POST", f"runs/{begun['id']}/stop")["stopping"]
-    ended = stream.wait_for(lambda name, value: name == "run" and value["run"]["id"] == begun["id"]
-                         and value["run"]["ended"] is not None)["run"]
+    ended = stream.wait_for(
+        lambda name, value: name == "run" and value["run"]["id"] == begun["id"] and value["run"]["ended"] is not None
+    )["run"]
     assert ended["status"] == "cancelled"
     sock.close()
     stream.close()
@@ -86,10 +93,11 @@ def test_events_go_on_where_the_last_stream_ended(console: Console) -> None:
     answer = console.server.ask("Single")
     news = console.call("GET", f"events?wait=0&after={number}")
     assert [event["data"]["run"]["id"] for event in news["events"] if event["event"] == "run"] == [
-        answer.headers["x-request-id"]]
+        answer.headers["x-request-id"]
+    ]
     assert all(number < event["n"] <= news["next"] for event in news["events"] if event["event"] != "hello")
     # Of a server that was stopped, and of one whose clock was ahead.
-    for unknown in (number - 10 ** 12, number + 10 ** 12):
+    for unknown in (number - 10**12, number + 10**12):
         begun_again = console.call("GET", f"events?wait=0&after={unknown}")["events"][0]
         assert begun_again["event"] == "hello" and begun_again["data"]["reset"]
 
@@ -127,8 +135,9 @@ def test_the_playground_answers_as_a_client_is_answered(console: Console) -> Non
     answer = console.send("POST", "playground", {"model": "Single", "messages": [message]})
     assert answer.status == 200 and streamed_text(answer.read()) == "single says hello."
     run_id = answer.headers["X-Request-Id"]
-    run = found_in_time(lambda: next((run for run in console.runs("?kind=playground&status=ok")
-                                      if run["id"] == run_id), None))
+    run = found_in_time(
+        lambda: next((run for run in console.runs("?kind=playground&status=ok") if run["id"] == run_id), None)
+    )
     assert run["model"] == "Single"
     whole = console.call("POST", "playground", {"model": "Single", "messages": [message], "stream": False})
     assert whole["choices"][0]["message"]["content"] == "single says hello."
@@ -198,8 +207,12 @@ threading.Thread(target=watch, args=[QUESTION], daemon=True).start()
 import run_waitress
 sys.exit(run_waitress.main())
 """
-PACKAGES = ("Middleware.addons.console", "Middleware.addons.records", "Middleware.addons.console.workflow_catalog",
-            "Middleware.addons.console.editing")
+PACKAGES = (
+    "Middleware.addons.console",
+    "Middleware.addons.records",
+    "Middleware.addons.console.workflow_catalog",
+    "Middleware.addons.console.editing",
+)
 
 
 @pytest.mark.parametrize("mode", ["off", "on"])
@@ -208,11 +221,17 @@ def test_off_leaves_no_trace(tmp_path: Path, shared_backend: Backend, mode: str)
     script, question = tmp_path / "watched.py", tmp_path / "question"
     script.write_text(WATCHED.format(places=[str(PROJECT), str(question)]), "utf-8")
     before = set(tmp_path.rglob("*"))
-    with Launcher(str(script), "--PublicDirectory", tree.public, "--User", USER,
-                  "--console", mode, backend=shared_backend) as server:
+    with Launcher(
+        str(script), "--PublicDirectory", tree.public, "--User", USER, "--console", mode, backend=shared_backend
+    ) as server:
         assert server.ask("Single").status == 200
-        paths = ["/console/", "/console", "/console/static/app.js", "/metrics",
-                 *{f"{API}{one}" for one in ("session", "runs", "runs/1", "events", "settings", "config/files")}]
+        paths = [
+            "/console/",
+            "/console",
+            "/console/static/app.js",
+            "/metrics",
+            *{f"{API}{one}" for one in ("session", "runs", "runs/1", "events", "settings", "config/files")},
+        ]
         statuses = {path: server.request("GET", path).status for path in paths}
         unknown = server.request("GET", "/no-such-path").status
         if mode == "on":

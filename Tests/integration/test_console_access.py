@@ -1,4 +1,5 @@
 """Admission to the run console over real sockets: keys with and without the right, names, origins and frames."""
+
 from __future__ import annotations
 
 import http.client
@@ -24,8 +25,16 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     folder = tmp_path_factory.mktemp("console")
     write(folder, *LINES)
     with Backend() as backend:
-        console = Console(folder, backend, "run_waitress.py", "--accepted-keys-file", str(folder / "keys.txt"),
-                          "--file-logging", "--log-level", "DEBUG")
+        console = Console(
+            folder,
+            backend,
+            "run_waitress.py",
+            "--accepted-keys-file",
+            str(folder / "keys.txt"),
+            "--file-logging",
+            "--log-level",
+            "DEBUG",
+        )
         with console.server:
             yield console
 
@@ -34,12 +43,16 @@ def write(folder: Path, *keys: str) -> None:
     (folder / "keys.txt").write_text("".join(f"{LINES[key]}\n" for key in keys), encoding="utf-8")
 
 
-def call(console: Console, method: str, path: str, body: Any = None, key: str = "", peer: str = "127.0.0.1",
-         **more: str) -> tuple[int, Any, Any]:
+def call(
+    console: Console, method: str, path: str, body: Any = None, key: str = "", peer: str = "127.0.0.1", **more: str
+) -> tuple[int, Any, Any]:
     """Return status, headers and JSON of a request with these header fields."""
     connection = http.client.HTTPConnection("127.0.0.1", console.server.port, timeout=20, source_address=(peer, 0))
-    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {}),
-               **{name.replace("_", "-"): value for name, value in more.items()}}
+    headers = {
+        "Content-Type": "application/json",
+        **({"Authorization": f"Bearer {key}"} if key else {}),
+        **{name.replace("_", "-"): value for name, value in more.items()},
+    }
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
@@ -90,14 +103,20 @@ def test_pages_of_others_get_nothing(console: Console) -> None:
         status, _, body = call(console, "GET", path, key=token, Host=f"rebound.example.com:{port}")
         assert status == 403 and "--allow-origin" in str(body), path
     # A page of another port of the same computer, one of another site, and one that has no origin.
-    for more in ({"Origin": f"http://127.0.0.1:{port + 1}"}, {"Origin": "https://evil.example"}, {"Origin": "null"},
-                 {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"}):
+    for more in (
+        {"Origin": f"http://127.0.0.1:{port + 1}"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ):
         for method, body in (("GET", None), ("POST", {"key": ALL})):
             path = "runs" if method == "GET" else "session"
             status, headers, _ = call(console, method, API + path, body, token, Host=here, **more)
             assert status == 403 and not [name for name in headers if name.lower().startswith("access-control")]
-    status, headers, _ = call(console, "OPTIONS", f"{API}runs", Origin="https://evil.example",
-                              Access_Control_Request_Method="GET")
+    status, headers, _ = call(
+        console, "OPTIONS", f"{API}runs", Origin="https://evil.example", Access_Control_Request_Method="GET"
+    )
     assert status == 403 and not [name for name in headers if name.lower().startswith("access-control")]
     assert call(console, "POST", f"{API}session", {"key": ALL}, Content_Type="text/plain")[0] == 415
     # No page may put it into a frame.
@@ -116,6 +135,7 @@ def test_guessing_is_slowed_down_and_no_key_is_in_a_log(console: Console) -> Non
     assert sign_in(console, ALL, "127.0.0.2")[0] == 429 and sign_in(console, ALL)[0] == 200
     assert call(console, "GET", f"{API}session", key=token, peer="127.0.0.2")[0] == 200
     logs = console.server.output() + "".join(
-        path.read_text(encoding="utf-8") for path in (console.tree.public / "logs").rglob("*.log*"))
+        path.read_text(encoding="utf-8") for path in (console.tree.public / "logs").rglob("*.log*")
+    )
     for secret in (OWN, ALL, PLAIN, WRONG, token):
         assert secret not in logs

@@ -2,6 +2,7 @@
 
 ``python -m Tests.integration.test_console_crash 30`` kills so many and prints figures.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -133,5 +134,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         done = crash(Path(name), [chance.uniform(0.2, 7.0) for _ in range(count)])
     starts = [f"{seconds:.2f} s" for seconds in (done.starts[0], statistics.median(done.starts), done.starts[-1])]
-    print(f"{count} kills, {len(done.ended)} runs that clients saw end, {len(done.surely_written())} of them well "
-          f"before a kill: all there. Starts: first {starts[0]}, median {starts[1]}, last {starts[2]}.")
+    print(
+        f"{count} kills, {len(done.ended)} runs that clients saw end, {len(done.surely_written())} of them well "
+        f"before a kill: all there. Starts: first {starts[0]}, median {starts[1]}, last {starts[2]}."
+    )

@@ -1,4 +1,5 @@
 """Whatever becomes of the folder of the run console, requests are answered as before and the log says it once."""
+
 from __future__ import annotations
 
 import shutil

@@ -1,4 +1,5 @@
 """The Memory pages' calls on a real server: what is listed, where it came from, and that an edit is not undone."""
+
 from __future__ import annotations
 
 import http.client
@@ -29,8 +30,11 @@ class Talk:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
-        headers = {"Content-Type": "application/json", "Connection": "close",
-                   **({"Authorization": f"Bearer {self.token}"} if self.token else {})}
+        headers = {
+            "Content-Type": "application/json",
+            "Connection": "close",
+            **({"Authorization": f"Bearer {self.token}"} if self.token else {}),
+        }
         connection.request(method, f"/console/api/{path}", None if body is None else json.dumps(body), headers)
         with connection.getresponse() as response:
             data = response.read()

@@ -1,4 +1,5 @@
 """Every request is listed with its true status while it runs and afterwards, in both dialects, on both servers."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -17,8 +18,15 @@ GATE_SECONDS = 1.5
 @pytest.fixture(scope="module", params=["run_waitress.py", "run_eventlet.py"])
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     with Backend() as backend:
-        console = Console(tmp_path_factory.mktemp("runs"), backend, request.param,
-                          "--concurrency-timeout", str(GATE_SECONDS), "--record", "texts")
+        console = Console(
+            tmp_path_factory.mktemp("runs"),
+            backend,
+            request.param,
+            "--concurrency-timeout",
+            str(GATE_SECONDS),
+            "--record",
+            "texts",
+        )
         with console.server:
             console.sign_in()
             yield console
@@ -68,8 +76,11 @@ def test_every_end_of_a_request_has_its_status(console: Console, front: Front) -
         assert ends[-1]["queued"] is not None
         assert console.call("GET", f"runs/{at_work['id']}")["run"]["status"] == "running"
     # The client has gone.
-    ends.append(found_in_time(lambda: next((run for run in console.runs("?status=cancelled")
-                                            if run["id"] == at_work["id"]), None)))
+    ends.append(
+        found_in_time(
+            lambda: next((run for run in console.runs("?status=cancelled") if run["id"] == at_work["id"]), None)
+        )
+    )
     assert {run["client"] for run in ends} == {ends[0]["client"]}
     assert [run["stream"] for run in ends[:4]] == [False, False, True, True]
     # Afterwards, every one of them is where it was.
@@ -85,8 +96,9 @@ def test_a_run_is_watched_and_stopped(console: Console) -> None:
         one = Stream(console.send("GET", f"events?run={run['id']}&after=0"))
         assert one.wait_for(lambda name, value: name == "live" and value.get("text") == "Hello")["tokens"] == 2
         assert console.call("POST", f"runs/{run['id']}/stop")["stopping"]
-        assert stream.wait_for(lambda name, value: name == "run" and value["run"]["ended"])["run"]["status"] \
-            == "cancelled"
+        assert (
+            stream.wait_for(lambda name, value: name == "run" and value["run"]["ended"])["run"]["status"] == "cancelled"
+        )
     one.close()
     stream.close()
     message = {"role": "user", "content": console.backend.hello}

@@ -2,6 +2,7 @@
 
 The image itself is built and tried by ``.ci/container_image.sh`` where a container engine is installed.
 """
+
 from __future__ import annotations
 
 import json
@@ -47,8 +48,13 @@ class Container:
     def __enter__(self) -> Container:
         self._log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [*command("ENTRYPOINT"), "--listen=127.0.0.1", *self._words], cwd=self._folder, env=self.environment,
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT)
+            [*command("ENTRYPOINT"), "--listen=127.0.0.1", *self._words],
+            cwd=self._folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
         deadline = time.monotonic() + 30
         while self.health() != 0:
             assert self.process.poll() is None and time.monotonic() < deadline, self.output()
@@ -67,14 +73,16 @@ class Container:
 
     def health(self) -> int:
         """The exit status of the Dockerfile's health check."""
-        return subprocess.run(command("HEALTHCHECK"), cwd=self._folder, env=self.environment, timeout=20,
-                              stderr=subprocess.DEVNULL).returncode
+        return subprocess.run(
+            command("HEALTHCHECK"), cwd=self._folder, env=self.environment, timeout=20, stderr=subprocess.DEVNULL
+        ).returncode
 
     def request(self, path: str, body: Any = None) -> Any:
         """The JSON of an answer. Raises HTTPError."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data,
-                                         {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}
+        )
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20) as answer:
             return json.load(answer)
 
@@ -130,15 +138,24 @@ def public(app: Path) -> Iterator[Path]:
 def run_in(app: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """What ``docker compose run --rm wilmerai WORDS`` does."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-    return subprocess.run([*command("ENTRYPOINT"), *words], cwd=app, env={**environment(), "PATH": path}, timeout=60,
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return subprocess.run(
+        [*command("ENTRYPOINT"), *words],
+        cwd=app,
+        env={**environment(), "PATH": path},
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
 
 
 def one_model(request: RecordedRequest) -> Reply:
     """An LLM server with one model."""
     if request.method == "GET":
-        return json_reply({"object": "list", "data": [{"id": "stub", "object": "model", "owned_by": "vllm"}]},
-                          200 if request.path == "/v1/models" else 404)
+        return json_reply(
+            {"object": "list", "data": [{"id": "stub", "object": "model", "owned_by": "vllm"}]},
+            200 if request.path == "/v1/models" else 404,
+        )
     text = "Hello from the model."
     return chat_stream_reply([text]) if request.json.get("stream") else chat_reply(text)
 
@@ -154,8 +171,11 @@ def test_dockerfile_names_what_the_other_files_rely_on() -> None:
 
 
 def test_everything_that_is_copied_reaches_the_build() -> None:
-    kept = {line[1:] for line in (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-            if line.startswith("!")}
+    kept = {
+        line[1:]
+        for line in (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line.startswith("!")
+    }
     copied = {name for words in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE) for name in words.split()}
     assert copied == kept and all((PROJECT / name).exists() for name in copied)
 
@@ -235,5 +255,6 @@ def test_flags_in_the_compose_file_exist() -> None:
 def test_what_a_server_writes_does_not_reach_the_image() -> None:
     ignored = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     # The folders that a start names, the recorded runs, and the list of keys that "keys add" makes.
-    assert {f"Public/{name}" for name in ("Console", "DiscussionIds", "SqlLiteDBs", "logs",
-                                          "accepted-keys.txt")} <= set(ignored)
+    assert {
+        f"Public/{name}" for name in ("Console", "DiscussionIds", "SqlLiteDBs", "logs", "accepted-keys.txt")
+    } <= set(ignored)

@@ -1,4 +1,5 @@
 """Every client dialect with every back-end dialect: what is heard, what is sent, and the users' table."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -45,7 +46,6 @@ def test_what_arrives(observed: Observation, pair: Pair) -> None:
     got = {feature: observed.outcome(pair, feature) for feature in FEATURES}
     assert got == {feature: pair.expected(feature) for feature in FEATURES}
 
-
     assert {(heard.status, heard.error) for heard in observed.heard[pair].values()} == {(200, "")}
 
 
@@ -72,8 +72,11 @@ def check_chat(body: Any, headers: dict[str, str], front: Any) -> None:
     assert headers["authorization"] == f"Bearer {KEY}"
     if front.takes_tools:
         [call] = messages[2]["tool_calls"]
-        assert call == {"id": messages[3]["tool_call_id"], "type": "function", "function": {
-            "name": "look_up", "arguments": '{"word": "x", "n": 1}'}}
+        assert call == {
+            "id": messages[3]["tool_call_id"],
+            "type": "function",
+            "function": {"name": "look_up", "arguments": '{"word": "x", "n": 1}'},
+        }
         assert messages[3]["content"] == RESULT.text
         assert body["tools"] == TOOLS
 
@@ -82,7 +85,8 @@ def check_ollama_chat(body: Any, headers: dict[str, str], front: Any) -> None:
     messages = body["messages"]
     assert [message["role"] for message in messages] == roles(front.takes_tools)
     assert [message["content"] for message in messages if message["content"]] == [
-        turn.text for turn in HISTORY if turn.text and (front.takes_tools or turn.role != "tool")]
+        turn.text for turn in HISTORY if turn.text and (front.takes_tools or turn.role != "tool")
+    ]
     assert messages[-1].get("images") == ([PICTURE] if front.takes_images else None)
     check_ollama_options(body)
     if front.takes_tools:
@@ -116,8 +120,10 @@ def check_claude(body: Any, headers: dict[str, str], front: Any) -> None:
     assert headers["x-api-key"] == KEY and headers["anthropic-version"] and "authorization" not in headers
     text: Any = LAST.text
     if front.takes_images:
-        text = [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}},
-                {"type": "text", "text": LAST.text}]
+        text = [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}},
+            {"type": "text", "text": LAST.text},
+        ]
     assert messages[-1]["content"] == text
     if front.takes_tools:
         [use], [result] = messages[1]["content"], messages[2]["content"]
@@ -147,8 +153,13 @@ def roles(tools: bool) -> list[str]:
 
 
 CHECKS: dict[str, Callable[[Any, dict[str, str], Any], None]] = {
-    CHAT: check_chat, TEXT: check_completion, OLLAMA: check_ollama_chat, GENERATE: check_ollama_generate,
-    KOBOLD: check_kobold, CLAUDE: check_claude}
+    CHAT: check_chat,
+    TEXT: check_completion,
+    OLLAMA: check_ollama_chat,
+    GENERATE: check_ollama_generate,
+    KOBOLD: check_kobold,
+    CLAUDE: check_claude,
+}
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
@@ -178,8 +189,9 @@ def test_document_shows_what_was_observed(observed: Observation) -> None:
     assert dialect_table.document(Observation(changed)) != dialect_table.document(observed)
 
 
-def test_the_generator_compares_with_the_file(observed: Observation, monkeypatch: pytest.MonkeyPatch,
-                                              tmp_path: Any) -> None:
+def test_the_generator_compares_with_the_file(
+    observed: Observation, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.setattr(dialect_table, "observe", lambda: observed)
     monkeypatch.setattr(dialect_table, "DOCUMENT", tmp_path / "dialects.md")
     assert generated_files.write_or_check(dialect_table.files(), check=True) == 1

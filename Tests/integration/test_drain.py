@@ -1,4 +1,5 @@
 """The end of a launcher with ``--drain-seconds``: what is under way goes on, and nothing new is accepted."""
+
 from __future__ import annotations
 
 import http.client
@@ -42,8 +43,18 @@ def tree(tmp_path: Path, backend: Backend) -> ConfigTree:
 
 
 def launch(script: str, tree: ConfigTree, backend: Backend, seconds: float) -> Launcher:
-    return Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", "--drain-seconds",
-                    str(seconds), backend=backend)
+    return Launcher(
+        script,
+        "--PublicDirectory",
+        tree.public,
+        "--User",
+        USER,
+        "--concurrency",
+        "0",
+        "--drain-seconds",
+        str(seconds),
+        backend=backend,
+    )
 
 
 def stop(server: Launcher) -> None:
@@ -70,9 +81,11 @@ def released() -> Iterator[threading.Event]:
 
 
 @pytest.mark.contract
-def test_what_is_under_way_comes_to_its_end(script: str, tree: ConfigTree, backend: Backend,
-                                            released: threading.Event) -> None:
+def test_what_is_under_way_comes_to_its_end(
+    script: str, tree: ConfigTree, backend: Backend, released: threading.Event
+) -> None:
     """A stream, a whole answer and the nodes after an answer; the process ends when they have."""
+
     def later(request: RecordedRequest) -> Reply:
         return says(request, "late", held=released)
 

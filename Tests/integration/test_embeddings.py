@@ -1,4 +1,5 @@
 """Embeddings on real sockets, with every launcher."""
+
 from __future__ import annotations
 
 import json
@@ -11,8 +12,12 @@ from Tests.integration.launcher import Backend, Launcher, read_until, stuck
 from Tests.stub_backend import Reply, json_reply
 
 # Each with its field for the text.
-PATHS = {"/v1/embeddings": "input", "/api/embed": "input", "/api/embeddings": "prompt",
-         "/api/extra/embeddings": "input"}
+PATHS = {
+    "/v1/embeddings": "input",
+    "/api/embed": "input",
+    "/api/embeddings": "prompt",
+    "/api/extra/embeddings": "input",
+}
 
 
 @pytest.mark.contract
@@ -30,7 +35,8 @@ def test_a_client_that_leaves_ends_the_call(server: Launcher, backend: Backend) 
     backend.replies["embed"] = Reply(never=True)
     body = json.dumps({"model": "any", "input": backend.hello}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
-        sock.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
-                     % (len(body), body))
+        sock.sendall(
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
         call = backend.wait_call("embed")
     assert call.wait_ended(5) and call.client_left

@@ -2,6 +2,7 @@
 
 The table is run once, many requests at a time; the tests look at what came back.
 """
+
 from __future__ import annotations
 
 import re

@@ -2,6 +2,7 @@
 
 Waitress never closes a connection whose application let such an exception through.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,8 +12,13 @@ import pytest
 
 from Tests.integration.launcher import USER, Backend, Launcher, standard_tree
 
-RAISED = {"asyncio": "asyncio.CancelledError()", "exit": "SystemExit(3)", "interrupt": "KeyboardInterrupt()",
-          "odd": "Odd()", "closed": "GeneratorExit()"}
+RAISED = {
+    "asyncio": "asyncio.CancelledError()",
+    "exit": "SystemExit(3)",
+    "interrupt": "KeyboardInterrupt()",
+    "odd": "Odd()",
+    "closed": "GeneratorExit()",
+}
 TOLD = ("asyncio", "exit")  # like any other failure of a script
 SCRIPT = """
 import asyncio
@@ -36,8 +42,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
         for name, error in RAISED.items():
             for kind, body in (("Call", "pass"), ("Stream", "yield 'begun '")):
                 script = script_file(folder, f"{kind}{name}.py", SCRIPT.replace("BODY", body).replace("ERROR", error))
-                tree.shared(f"{kind}{name}", {"title": "script", "type": "PythonModule", "module_path": str(script),
-                                              "returnToUser": True})
+                tree.shared(
+                    f"{kind}{name}",
+                    {"title": "script", "type": "PythonModule", "module_path": str(script), "returnToUser": True},
+                )
         with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER) as launcher:
             yield launcher
 
@@ -53,8 +61,12 @@ def script_file(folder: Path, name: str, code: str) -> Path:
 @pytest.mark.parametrize("dialect", ["openai", "ollama"])
 def test_before_the_answer(server: Launcher, name: str, stream: bool, dialect: str) -> None:
     path = "/v1/chat/completions" if dialect == "openai" else "/api/chat"
-    answer = server.request("POST", path, {"model": f"Call{name}", "stream": stream, "messages": [
-        {"role": "user", "content": "Hello"}]}, timeout=PATIENCE)
+    answer = server.request(
+        "POST",
+        path,
+        {"model": f"Call{name}", "stream": stream, "messages": [{"role": "user", "content": "Hello"}]},
+        timeout=PATIENCE,
+    )
     if name in TOLD:
         assert answer.status == 200 and TEXT in answer.body.decode()
     else:
@@ -65,8 +77,12 @@ def test_before_the_answer(server: Launcher, name: str, stream: bool, dialect: s
 @pytest.mark.parametrize("name", RAISED)
 @pytest.mark.parametrize("stream", [False, True])
 def test_out_of_a_generator(server: Launcher, name: str, stream: bool) -> None:
-    answer = server.request("POST", "/v1/chat/completions", {"model": f"Stream{name}", "stream": stream, "messages": [
-        {"role": "user", "content": "Hello"}]}, timeout=PATIENCE)
+    answer = server.request(
+        "POST",
+        "/v1/chat/completions",
+        {"model": f"Stream{name}", "stream": stream, "messages": [{"role": "user", "content": "Hello"}]},
+        timeout=PATIENCE,
+    )
     body = answer.body.decode()
     if name in TOLD or stream:
         assert answer.status == 200 and "begun " in body

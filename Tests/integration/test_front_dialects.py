@@ -1,4 +1,5 @@
 """Text completions and the Ollama dialect on real sockets: framing, real clients, stopping, errors."""
+
 from __future__ import annotations
 
 import json
@@ -57,18 +58,22 @@ def http_chunks(body: bytes) -> list[bytes]:
 def burst(*texts: str) -> Reply:
     """All tokens in one piece, as a fast back-end delivers them."""
     pieces = [sse_event(chat_chunk({"content": text})) for text in texts]
-    return Reply(pieces=[b"".join([*pieces, sse_event(chat_chunk({}, "stop")), sse_event("[DONE]")])],
-                 headers={"Content-Type": "text/event-stream"})
+    return Reply(
+        pieces=[b"".join([*pieces, sse_event(chat_chunk({}, "stop")), sse_event("[DONE]")])],
+        headers={"Content-Type": "text/event-stream"},
+    )
 
 
 # -- framing -----------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("front", NDJSON, ids=str)
 @pytest.mark.parametrize("kind", ["burst", "slow", "silent", "error"])
 def test_one_line_per_http_chunk(server: Launcher, backend: Backend, front: Front, kind: str) -> None:
     tokens = [f"größe {number}\n" for number in range(30)]
     backend.replies["single"] = {
-        "burst": burst(*tokens), "slow": chat_stream_reply(tokens, delay=0.01),
+        "burst": burst(*tokens),
+        "slow": chat_stream_reply(tokens, delay=0.01),
         "silent": chat_stream_reply(tokens, header_delay=1.3),
         "error": sse_reply([*[chat_chunk({"content": token}) for token in tokens], {"error": {"message": "oom"}}]),
     }[kind]
@@ -106,8 +111,15 @@ def test_stream_ends_with_its_connection(server: Launcher, backend: Backend, fro
     assert front.finishes(data) == ["stop"]
 
 
-@pytest.mark.parametrize(("path", "text"), [("/", b"Ollama is running"), ("/health", b'{"status":"ok"}'),
-                                            ("/api/version", b'{"version":"0.9"}'), ("/v1/models", b'"list"')])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/", b"Ollama is running"),
+        ("/health", b'{"status":"ok"}'),
+        ("/api/version", b'{"version":"0.9"}'),
+        ("/v1/models", b'"list"'),
+    ],
+)
 def test_get_head_and_options(server: Launcher, path: str, text: bytes) -> None:
     answer = server.request("GET", path)
     assert answer.status == 200 and text in answer.body
@@ -118,11 +130,24 @@ def test_get_head_and_options(server: Launcher, path: str, text: bytes) -> None:
     assert options.status == 200 and "GET" in options.headers["allow"]
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [
-    ("GET", "/api/chat", 405), ("POST", "/api/tags", 405), ("DELETE", "/v1/completions", 405), ("POST", "/", 405),
-    ("GET", "/api/nowhere", 404), ("POST", "/v1/nowhere", 404), ("GET", "/static/x.js", 404),
-    ("POST", "/v1/messages/batches", 404), ("GET", "/v1/messages/batches/x", 404), ("GET", "/v1/messages", 405),
-    ("POST", "/v1/responses/compact", 405), ("GET", "/v1/responses", 405), ("PUT", "/v1/v1/messages", 405)])
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/chat", 405),
+        ("POST", "/api/tags", 405),
+        ("DELETE", "/v1/completions", 405),
+        ("POST", "/", 405),
+        ("GET", "/api/nowhere", 404),
+        ("POST", "/v1/nowhere", 404),
+        ("GET", "/static/x.js", 404),
+        ("POST", "/v1/messages/batches", 404),
+        ("GET", "/v1/messages/batches/x", 404),
+        ("GET", "/v1/messages", 405),
+        ("POST", "/v1/responses/compact", 405),
+        ("GET", "/v1/responses", 405),
+        ("PUT", "/v1/v1/messages", 405),
+    ],
+)
 def test_unknown_paths_and_methods(server: Launcher, method: str, path: str, status: int) -> None:
     answer = server.request(method, path)
     assert answer.status == status
@@ -133,6 +158,7 @@ def test_unknown_paths_and_methods(server: Launcher, method: str, path: str, sta
 
 # -- real clients ------------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def client(server: Launcher) -> Iterator[ollama.Client]:
     with ollama.Client(host=server.url, trust_env=False, timeout=20) as client:
@@ -141,8 +167,13 @@ def client(server: Launcher) -> Iterator[ollama.Client]:
 
 @pytest.fixture
 def openai_client(server: Launcher) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=20,
-                       http_client=openai.DefaultHttpxClient(trust_env=False)) as client:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1",
+        api_key="none",
+        max_retries=0,
+        timeout=20,
+        http_client=openai.DefaultHttpxClient(trust_env=False),
+    ) as client:
         yield client
 
 
@@ -198,8 +229,9 @@ def test_ollama_error(client: ollama.Client, backend: Backend, stream: bool) -> 
 
 
 def test_ollama_error_in_mid_stream(client: ollama.Client, backend: Backend) -> None:
-    backend.replies["single"] = sse_reply([chat_chunk({"content": "Once"}), {"error": {"message": "out of memory"}}],
-                                          delay=0.1)
+    backend.replies["single"] = sse_reply(
+        [chat_chunk({"content": "Once"}), {"error": {"message": "out of memory"}}], delay=0.1
+    )
     texts = []
     with pytest.raises(ollama.ResponseError, match="out of memory"):
         for chunk in client.generate("Single", backend.hello, stream=True):
@@ -211,8 +243,11 @@ def test_text_completions(openai_client: openai.OpenAI, backend: Backend) -> Non
     answer = openai_client.completions.create(model="Single", prompt=[backend.hello], stream=False)
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == (TEXT, "stop")
     assert answer.usage is not None and answer.usage.total_tokens == USAGE["total_tokens"]
-    chunks = list(openai_client.completions.create(
-        model="Single", prompt=backend.hello, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        openai_client.completions.create(
+            model="Single", prompt=backend.hello, stream=True, stream_options={"include_usage": True}
+        )
+    )
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == TEXT
     assert chunks[-1].choices == [] and chunks[-1].usage is not None
 

@@ -1,4 +1,5 @@
 """The concurrency gate over real launchers: its order, who need not wait, and who leaves it early."""
+
 from __future__ import annotations
 
 import re
@@ -56,9 +57,13 @@ def test_only_what_runs_a_workflow_waits(gated_server: Launcher, backend: Backen
     with held(gated_server, backend) as sock:
         ask, _ = wait_in_queue(gated_server, backend.hello)
         for method, path, body, status in (
-                ("GET", "/v1/models", None, 200), ("HEAD", "/api/tags", None, 200), ("OPTIONS", CHAT, None, 200),
-                ("DELETE", "/api/chat", {"request_id": "nobody"}, 200), ("POST", "/api/show", {"model": shown}, 200),
-                ("POST", "/nowhere", {}, 404)):
+            ("GET", "/v1/models", None, 200),
+            ("HEAD", "/api/tags", None, 200),
+            ("OPTIONS", CHAT, None, 200),
+            ("DELETE", "/api/chat", {"request_id": "nobody"}, 200),
+            ("POST", "/api/show", {"model": shown}, 200),
+            ("POST", "/nowhere", {}, 404),
+        ):
             response = gated_server.request(method, path, body)
             assert (response.status, response.seconds < AT_ONCE) == (status, True)
         assert ask.is_alive()
@@ -72,23 +77,25 @@ def test_the_line_of_a_request_tells_how_long_it_waited(gated_server: Launcher, 
         ask, request_id = wait_in_queue(gated_server, backend.hello)
         free(sock)
         assert ask.answer().status == 200
-    line = re.compile(rf"Request {request_id}: route shared Single \(model \S+\), endpoint \S+, "
-                      r"waited \d+\.\d\d s in the queue, answered after ")
+    line = re.compile(
+        rf"Request {request_id}: route shared Single \(model \S+\), endpoint \S+, "
+        r"waited \d+\.\d\d s in the queue, answered after "
+    )
     assert until(lambda: line.search(gated_server.output()) is not None), gated_server.output()
 
 
 def test_first_come_first_served(gated_server: Launcher, backend: Backend) -> None:
     with held(gated_server, backend) as sock:
-        asks = [wait_in_queue(gated_server, f"{number} {backend.hello}", stream=number % 2 == 0)[0]
-                for number in range(6)]
+        asks = [
+            wait_in_queue(gated_server, f"{number} {backend.hello}", stream=number % 2 == 0)[0] for number in range(6)
+        ]
         free(sock)
         assert all(ask.answer().status == 200 for ask in asks)
     assert texts(backend)[1:] == ["0", "1", "2", "3", "4", "5"]
 
 
 @pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
-def test_a_client_that_leaves_the_queue_is_noticed_at_once(gated_server: Launcher, backend: Backend,
-                                                           size: int) -> None:
+def test_a_client_that_leaves_the_queue_is_noticed_at_once(gated_server: Launcher, backend: Backend, size: int) -> None:
     """Also one whose request is larger than what a server reads with the headers."""
     with held(gated_server, backend) as sock:
         ask, request_id = wait_in_queue(gated_server, f"gone {backend.hello} {'x' * size}")
@@ -99,13 +106,18 @@ def test_a_client_that_leaves_the_queue_is_noticed_at_once(gated_server: Launche
     assert "gone" not in texts(backend)
 
 
-DIALECTS = {CHAT: ["choices", 0, "message", "content"], "/v1/completions": ["choices", 0, "text"],
-            "/api/chat": ["message", "content"], "/api/generate": ["response"]}
+DIALECTS = {
+    CHAT: ["choices", 0, "message", "content"],
+    "/v1/completions": ["choices", 0, "text"],
+    "/api/chat": ["message", "content"],
+    "/api/generate": ["response"],
+}
 
 
 @pytest.mark.parametrize("path", DIALECTS)
-def test_a_request_cancelled_in_the_queue_gets_an_empty_answer_at_once(gated_server: Launcher, backend: Backend,
-                                                                       path: str) -> None:
+def test_a_request_cancelled_in_the_queue_gets_an_empty_answer_at_once(
+    gated_server: Launcher, backend: Backend, path: str
+) -> None:
     with held(gated_server, backend):
         model = USER if path.startswith("/api/") else None  # either way: prompt routing, which would ask the LLM
         ask, request_id = wait_in_queue(gated_server, backend.hello, model=model, path=path)
@@ -133,11 +145,11 @@ def test_a_stream_cancelled_in_the_queue_ends_properly(gated_server: Launcher, b
 
 
 @pytest.fixture(scope="module")
-def impatient(script: str, shared_backend: Backend,
-              tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+def impatient(script: str, shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     tree = standard_tree(tmp_path_factory.mktemp("impatient") / "Public", shared_backend.url)
-    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency-timeout", "0.5",
-                  backend=shared_backend) as server:
+    with Launcher(
+        script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency-timeout", "0.5", backend=shared_backend
+    ) as server:
         yield server
 
 
@@ -160,8 +172,19 @@ def test_a_wait_too_long(impatient: Launcher, backend: Backend, path: str) -> No
 
 def test_calls_wait_in_line_at_the_level_of_endpoints(tmp_path: Path, backend: Backend) -> None:
     tree = standard_tree(tmp_path / "Public", backend.url)
-    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER,
-                  "--concurrency-level", "endpoint", backend=backend) as server, held(server, backend) as sock:
+    with (
+        Launcher(
+            "run_waitress.py",
+            "--PublicDirectory",
+            tree.public,
+            "--User",
+            USER,
+            "--concurrency-level",
+            "endpoint",
+            backend=backend,
+        ) as server,
+        held(server, backend) as sock,
+    ):
         asks = []
         for number in range(4):
             asks.append(Ask(server, f"{number} {backend.hello}"))

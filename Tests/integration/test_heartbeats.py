@@ -1,4 +1,5 @@
 """Signs of life while nothing else can be sent, and what a failure looks like at each stage of a stream."""
+
 from __future__ import annotations
 
 import json
@@ -115,10 +116,17 @@ def test_failure_after_a_heartbeat(silent: dict[str, Response]) -> None:
 
 # -- failures ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("stream, reply", [
-    (False, status_reply(400, "no such model")), (True, status_reply(400, "no such model")),
-    (True, status_reply(503, "loading")), (False, Reply(body=b"<html>"))],
-    ids=["whole", "stream", "stream 503", "not JSON"])
+
+@pytest.mark.parametrize(
+    "stream, reply",
+    [
+        (False, status_reply(400, "no such model")),
+        (True, status_reply(400, "no such model")),
+        (True, status_reply(503, "loading")),
+        (False, Reply(body=b"<html>")),
+    ],
+    ids=["whole", "stream", "stream 503", "not JSON"],
+)
 def test_early_failure_has_a_real_status(server: Launcher, backend: Backend, stream: bool, reply: Reply) -> None:
     backend.replies["single"] = reply
     response = server.ask("Single", stream)

@@ -3,6 +3,7 @@
 The requests are the same in every run. To see others, or more of them, set ``WILMER_FUZZ_SEED`` to a number and
 ``WILMER_FUZZ_FACTOR`` to how many times as many; the same seed gives the same requests again.
 """
+
 from __future__ import annotations
 
 import json
@@ -34,15 +35,25 @@ pytestmark = pytest.mark.deep
 
 SEED = os.environ.get("WILMER_FUZZ_SEED")
 FACTOR = int(os.environ.get("WILMER_FUZZ_FACTOR", "1"))
-QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example,
-         HealthCheck.function_scoped_fixture]
+QUIET = [
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.large_base_example,
+    HealthCheck.function_scoped_fixture,
+]
 TRACE = re.compile(r"Traceback \(most recent call last\)|\n  File \"")
 PAGE = re.compile(rb"<!doctype|<html|<title>", re.IGNORECASE)
 
 
 def fuzz(count: int) -> settings:
-    return settings(max_examples=count * FACTOR, derandomize=SEED is None, database=None, deadline=None,
-                    suppress_health_check=QUIET, phases=(Phase.explicit, Phase.generate, Phase.shrink))
+    return settings(
+        max_examples=count * FACTOR,
+        derandomize=SEED is None,
+        database=None,
+        deadline=None,
+        suppress_health_check=QUIET,
+        phases=(Phase.explicit, Phase.generate, Phase.shrink),
+    )
 
 
 def seeded(test: object) -> object:
@@ -59,15 +70,17 @@ class Target:
 
     def news(self) -> str:
         text = self.server.output()
-        new, self._read = text[self._read:], len(text)
+        new, self._read = text[self._read :], len(text)
         return new
 
     def resources(self) -> tuple[int, int]:
         """Threads and open files; zeros where the system does not tell."""
         assert self.server.process is not None
         folder = Path(f"/proc/{self.server.process.pid}")
-        return tuple(len(os.listdir(folder / name)) if folder.exists() else 0  # type: ignore[return-value]
-                     for name in ("task", "fd"))
+        return tuple(
+            len(os.listdir(folder / name)) if folder.exists() else 0  # type: ignore[return-value]
+            for name in ("task", "fd")
+        )
 
 
 @pytest.fixture(scope="module")
@@ -79,24 +92,40 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         tree = standard_tree(folder / "Public", backend.url)
         tree.write("Endpoints/Vectors.json", endpoint(vectors.url, apiTypeConfigFileName="Vectors"))
         user = json.loads((tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
-        tree.write(f"Users/{USER}.json", {
-            **user, "customWorkflowOverride": True, "customWorkflow": "Fuzz", "encryptUsingApiKey": True,
-            "allowedFileDirectories": [str(folder / "Public" / "notes")],
-            "livenessToolCall": {"toolName": "alive", "arguments": {}}})
+        tree.write(
+            f"Users/{USER}.json",
+            {
+                **user,
+                "customWorkflowOverride": True,
+                "customWorkflow": "Fuzz",
+                "encryptUsingApiKey": True,
+                "allowedFileDirectories": [str(folder / "Public" / "notes")],
+                "livenessToolCall": {"toolName": "alive", "arguments": {}},
+            },
+        )
         nodes = [
             {"type": "StaticResponse", "content": "{chat_user_prompt_last_five}|{chat_system_prompt}|{messages}"},
-            {"type": "StaticResponse", "jinja2": True,
-             "content": "{% for m in messages %}{{ m.role }}:{{ m.content }}{% endfor %}"},
+            {
+                "type": "StaticResponse",
+                "jinja2": True,
+                "content": "{% for m in messages %}{{ m.role }}:{{ m.content }}{% endfor %}",
+            },
             llm_node("vision", type="ImageProcessor", saveVisionResponsesToDiscussionId=True, addAsUserMessage=True),
-            {"type": "SaveCustomFile", "filepath": f"{folder}/Public/notes/{{Discussion_Id}}.md",
-             "content": "{agent1Output}", "mode": "append"},
+            {
+                "type": "SaveCustomFile",
+                "filepath": f"{folder}/Public/notes/{{Discussion_Id}}.md",
+                "content": "{agent1Output}",
+                "mode": "append",
+            },
             {"type": "GetCustomFile", "filepath": f"{folder}/Public/notes/{{Discussion_Id}}.md", "tailCount": 1},
             {"type": "Conditional", "condition": '"{chat_user_prompt_last_one}" == "x" AND "{agent1Output}" != ""'},
-            llm_node("fuzz", returnToUser=True, allowTools=True, addDiscussionIdTimestampsForLLM=True)]
+            llm_node("fuzz", returnToUser=True, allowTools=True, addDiscussionIdTimestampsForLLM=True),
+        ]
         tree.private("Fuzz", *nodes)
         tree.shared("fuzz", *nodes)
-        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
-                      backend=backend) as server:
+        with Launcher(
+            "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", backend=backend
+        ) as server:
             server.ask("fuzz")
             yield Target(server, folder)
 
@@ -169,8 +198,13 @@ def test_hostile_headers(target: Target, entry: dict[str, Any]) -> None:
     """One request with them: answered like any other, or refused; nothing of them comes back as a header."""
     body = b'{"model": "fuzz", "messages": [{"role": "user", "content": "hi"}]}'
     own = {name.lower() for name, _ in entry["input"]}
-    lines = ["POST /v1/chat/completions HTTP/1.1", *(f"{name}: {value}" for name, value in entry["input"]),
-             *([] if "host" in own else ["Host: 127.0.0.1"]), f"Content-Length: {len(body)}", "Connection: close"]
+    lines = [
+        "POST /v1/chat/completions HTTP/1.1",
+        *(f"{name}: {value}" for name, value in entry["input"]),
+        *([] if "host" in own else ["Host: 127.0.0.1"]),
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    ]
     answer = send(target.server.port, "\r\n".join([*lines, "", ""]).encode("latin-1") + body, timeout=3)
     check(target, answer, "POST", frozenset({501}) if "transfer-encoding" in own else frozenset())
     wanted = {"ok": (200,), "refused": range(400, 500), "any": (*range(400, 500), 501, 200, 0)}[entry["expected"]]
@@ -184,7 +218,13 @@ def test_it_still_serves_and_nothing_has_grown(target: Target) -> None:
     assert target.server.ask("fuzz").status == 200
     assert {path.name for path in target.outside.iterdir()} == {"Public"}
     assert {path.name for path in (target.outside / "Public").iterdir()} <= {
-        "Configs", "Console", "DiscussionIds", "SqlLiteDBs", "notes", "logs"}
+        "Configs",
+        "Console",
+        "DiscussionIds",
+        "SqlLiteDBs",
+        "notes",
+        "logs",
+    }
     if sys.platform == "linux":
         # Threads start when they are needed, and one client asks.
         assert threads < 64 and files < 80

@@ -1,4 +1,5 @@
 """A client's retry displaces its earlier attempt, wherever that is."""
+
 from __future__ import annotations
 
 import time
@@ -68,8 +69,11 @@ def test_a_retry_stops_nodes_after_the_answer(server: Launcher, backend: Backend
     assert backend.nodes() == ["answer", "slow", "single"]
 
 
-@pytest.mark.parametrize(("path", "headers"), [
-    ("/v1/chat/completions", {"Authorization": "Bearer other"}), ("/api/chat", {})], ids=["other client", "Ollama"])
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [("/v1/chat/completions", {"Authorization": "Bearer other"}), ("/api/chat", {})],
+    ids=["other client", "Ollama"],
+)
 def test_others_are_left_alone(server: Launcher, backend: Backend, path: str, headers: dict[str, str]) -> None:
     backend.replies["single"] = Reply(never=True)
     first = Ask(server, backend.hello, **key_of(backend))

@@ -1,4 +1,5 @@
 """From ``init`` to an answer: the real command, a real launcher with what it wrote, and a server that plays the LLM."""
+
 from __future__ import annotations
 
 import json
@@ -18,8 +19,10 @@ from Tests.workflows.engine_lab import until
 
 WINDOW = 4096
 SHIPPED = Path(__file__).resolve().parents[2] / "Public" / "Configs"
-TITLE = ('### Task:\nGenerate a concise title.\n### Output:\nJSON format: { "title": "your title" }\n'
-         "### Chat History:\n<chat_history>\nUSER: Hello\n</chat_history>")
+TITLE = (
+    '### Task:\nGenerate a concise title.\n### Output:\nJSON format: { "title": "your title" }\n'
+    "### Chat History:\n<chat_history>\nUSER: Hello\n</chat_history>"
+)
 
 
 class Model:
@@ -38,9 +41,14 @@ class Model:
             self.prompts.append((system, rest))
             self.roles.append("".join(message["role"][0] for message in body["messages"]))
         note = f"Odo owns a mill. He has {len(self.prompts)} cats."
-        for known, answer in (("sort messages for a dispatcher", self.category), ("keep notes", note),
-                              ("keep the summary", "Odo, a miller, lost his cat."), ("small tasks", "a title"),
-                              ("First make short notes", "use a loop"), ("First make a plan", "begin with rain")):
+        for known, answer in (
+            ("sort messages for a dispatcher", self.category),
+            ("keep notes", note),
+            ("keep the summary", "Odo, a miller, lost his cat."),
+            ("small tasks", "a title"),
+            ("First make short notes", "use a loop"),
+            ("First make a plan", "begin with rain"),
+        ):
             if known in (rest if known.startswith("First") else system):
                 return answer
         return "The answer."
@@ -87,16 +95,25 @@ def server(public: Path) -> Iterator[Launcher]:
         yield server
 
 
-def ask(server: Launcher, text: str, model_id: str | None, system: str = "", history: int = 0,
-        stream: bool = False, to_the_end: bool = False) -> str:
+def ask(
+    server: Launcher,
+    text: str,
+    model_id: str | None,
+    system: str = "",
+    history: int = 0,
+    stream: bool = False,
+    to_the_end: bool = False,
+) -> str:
     """The answer to ``text`` after ``history`` rounds of an earlier conversation.
 
     ``to_the_end``: once the nodes after it have had their say, too.
     """
     messages = [{"role": "system", "content": system}] if system else []
     for number in range(history):
-        messages += [{"role": "user", "content": f"Question {number}."},
-                     {"role": "assistant", "content": f"Answer {number}."}]
+        messages += [
+            {"role": "user", "content": f"Question {number}."},
+            {"role": "assistant", "content": f"Answer {number}."},
+        ]
     body = {"messages": [*messages, {"role": "user", "content": text}], "stream": stream}
     response = server.request("POST", "/v1/chat/completions", {**body, "model": model_id} if model_id else body)
     assert response.status == 200, response.body
@@ -136,19 +153,31 @@ def test_plain_chat_asks_once(server: Launcher, model: Model, stream: bool) -> N
 def test_a_greeting_of_the_client_reaches_the_model(server: Launcher, model: Model, model_id: str) -> None:
     """In the system prompt: many models accept no conversation that begins with their own words."""
     since = len(model.prompts)
-    body = {"model": model_id, "messages": [
-        {"role": "system", "content": "You are Odo."}, {"role": "assistant", "content": "Welcome to {my} mill!"},
-        {"role": "user", "content": "Who are you?"}]}
+    body = {
+        "model": model_id,
+        "messages": [
+            {"role": "system", "content": "You are Odo."},
+            {"role": "assistant", "content": "Welcome to {my} mill!"},
+            {"role": "user", "content": "Who are you?"},
+        ],
+    }
     assert server.request("POST", "/v1/chat/completions", body).text == "The answer."
-    assert model.prompts[since:] == [("You are Odo.\n\nThe conversation began with these words of yours:\n<opening>\n"
-                                      "Welcome to {my} mill!\n</opening>", "Who are you?")]
+    assert model.prompts[since:] == [
+        (
+            "You are Odo.\n\nThe conversation began with these words of yours:\n<opening>\n"
+            "Welcome to {my} mill!\n</opening>",
+            "Who are you?",
+        )
+    ]
 
 
 def conversation(roles: str) -> list[dict[str, Any]]:
     """One message for each letter: system, user, assistant, or an assistant that was stopped before its first word."""
     names = {"s": "system", "u": "user", "a": "assistant", "-": "assistant"}
-    return [{"role": names[role], "content": "" if role == "-" else f"{names[role]} {number}."}
-            for number, role in enumerate(roles)]
+    return [
+        {"role": names[role], "content": "" if role == "-" else f"{names[role]} {number}."}
+        for number, role in enumerate(roles)
+    ]
 
 
 @pytest.mark.parametrize("model_id", ["me:chat", "me:assistant", "me:memory"])
@@ -167,12 +196,20 @@ def test_strict_chat_templates_accept_every_conversation(server: Launcher, model
 
 
 @pytest.mark.parametrize("model_id", ["me:assistant", "me", "gpt-4", None])
-@pytest.mark.parametrize("category, step", [("CODING", "First make short notes"), ("Writing.", "First make a plan"),
-                                            ("CONVERSATION", ""), ("I cannot say", ""),
-                                            ("<think>Is it CODING? Or", ""),
-                                            ("<think>CODING?</think>WRITING", "First make a plan")])
+@pytest.mark.parametrize(
+    "category, step",
+    [
+        ("CODING", "First make short notes"),
+        ("Writing.", "First make a plan"),
+        ("CONVERSATION", ""),
+        ("I cannot say", ""),
+        ("<think>Is it CODING? Or", ""),
+        ("<think>CODING?</think>WRITING", "First make a plan"),
+    ],
+)
 def test_the_assistant_takes_the_route_that_the_model_chooses(
-        server: Launcher, model: Model, model_id: str | None, category: str, step: str) -> None:
+    server: Launcher, model: Model, model_id: str | None, category: str, step: str
+) -> None:
     since, model.category = len(model.prompts), category
     text = f"Please help me with {category} of {model_id}."
     assert ask(server, text, model_id) == "The answer."
@@ -254,6 +291,7 @@ def test_a_long_chat_is_cut_to_the_window_and_begins_with_the_user(server: Launc
 
 # -- without an answer -------------------------------------------------------------------------------------------------
 
+
 def test_where_no_server_is(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -298,13 +336,18 @@ def test_a_server_that_takes_one_text_gets_whole_turns(tmp_path: Path) -> None:
         run_launcher("server.py", "init", "--yes", "--backend", backend.url, "--PublicDirectory", public)
         for name in ("Main", "Worker"):
             path = public / f"Configs/Endpoints/me/{name}.json"
-            endpoint = {**json.loads(path.read_text(encoding="utf-8")), "apiTypeConfigFileName": "KoboldCpp",
-                        "promptTemplate": "gemma", "presetSamplers": {}}
+            endpoint = {
+                **json.loads(path.read_text(encoding="utf-8")),
+                "apiTypeConfigFileName": "KoboldCpp",
+                "promptTemplate": "gemma",
+                "presetSamplers": {},
+            }
             path.write_text(json.dumps(endpoint), encoding="utf-8")
         for kind, name in (("ApiTypes", "KoboldCpp"), ("PromptTemplates", "gemma")):
             source = SHIPPED / kind / f"{name}.json"
             (public / f"Configs/{kind}/{name}.json").write_bytes(source.read_bytes())
         with Launcher("run_waitress.py", "--PublicDirectory", public) as server:
+
             def sent(model_id: str, *messages: tuple[str, str]) -> list[str]:
                 prompts.clear()
                 body = {"model": model_id, "messages": [{"role": role, "content": text} for role, text in messages]}
@@ -315,14 +358,18 @@ def test_a_server_that_takes_one_text_gets_whole_turns(tmp_path: Path) -> None:
             system, first, question = ("system", "You are Odo."), ("user", "Why?"), ("user", "Really?")
             assert sent("me:chat", system, first) == [turns("You are Odo.\n\nWhy?")]
             assert sent("me:chat", system, first, ("assistant", "So."), question) == [
-                turns("You are Odo.\n\nWhy?", "So.", "Really?")]
+                turns("You are Odo.\n\nWhy?", "So.", "Really?")
+            ]
             assert sent("me:chat", system, first, ("assistant", ""), question) == [
-                turns("You are Odo.\n\nWhy?\n\nReally?")]
+                turns("You are Odo.\n\nWhy?\n\nReally?")
+            ]
             assert sent("me:chat", system, first, ("assistant", "So")) == [turns("You are Odo.\n\nWhy?", "So")]
             route, notes, answer = sent("me:assistant", system, first)
             assert route.startswith("<start_of_turn>user\nYou do small jobs for an assistant")
-            for prompt, beginning, end in ((notes, "Why?", "the finished code."),
-                                           (answer, "These are your notes", "try it.")):
+            for prompt, beginning, end in (
+                (notes, "Why?", "the finished code."),
+                (answer, "These are your notes", "try it."),
+            ):
                 assert prompt.startswith(f"<start_of_turn>user\nYou are Odo.\n\n{beginning}"), prompt
                 assert prompt.endswith(f"{end}<end_of_turn>\n<start_of_turn>model"), prompt
                 assert prompt.count("<start_of_turn>") == 2

@@ -1,4 +1,5 @@
 """``init`` and the offer of a first start, with a person at a terminal."""
+
 from __future__ import annotations
 
 import http.client
@@ -51,8 +52,11 @@ class Clone:
         return Terminal(["-c", START, script, str(self.usual), *words], self.folder)
 
     def files(self) -> dict[str, bytes]:
-        return {path.relative_to(self.configs).as_posix(): path.read_bytes()
-                for path in self.configs.rglob("*") if path.is_file()}
+        return {
+            path.relative_to(self.configs).as_posix(): path.read_bytes()
+            for path in self.configs.rglob("*")
+            if path.is_file()
+        }
 
     def written(self, path: str) -> Any:
         return json.loads((self.configs / path).read_text("utf-8"))
@@ -60,8 +64,9 @@ class Clone:
 
 @pytest.fixture
 def ollama() -> Iterator[StubBackend]:
-    with llm_servers.serving(llm_servers.ollama("llama3.2:3b", "qwen3:14b"), say=lambda body: "Good day.",
-                             dialect="OllamaApiChat") as backend:
+    with llm_servers.serving(
+        llm_servers.ollama("llama3.2:3b", "qwen3:14b"), say=lambda body: "Good day.", dialect="OllamaApiChat"
+    ) as backend:
         yield backend
 
 
@@ -88,6 +93,7 @@ def models_at(port: str) -> list[str]:
 
 # -- init --------------------------------------------------------------------------------------------------------------
 
+
 def test_a_person_chooses(clone: Clone) -> None:
     with clone.start("init", script="server.py") as terminal:
         terminal.wait("Which model?")
@@ -103,7 +109,8 @@ def test_a_person_chooses(clone: Clone) -> None:
 @pytest.mark.parametrize("typed, status", [("\x03", 130), ("\x04", 1)])
 @pytest.mark.parametrize("question, earlier", [("Which model?", ""), ("Name of the new user", "1\n")])
 def test_an_end_at_a_question_writes_nothing(
-        clone: Clone, question: str, earlier: str, typed: str, status: int) -> None:
+    clone: Clone, question: str, earlier: str, typed: str, status: int
+) -> None:
     before = clone.files()
     with clone.start("init", script="server.py") as terminal:
         terminal.wait("Which model?")
@@ -133,6 +140,7 @@ def test_bytes_that_are_no_text_are_a_wrong_answer(clone: Clone) -> None:
 
 
 # -- the first start ---------------------------------------------------------------------------------------------------
+
 
 def test_a_first_start_connects_a_model_and_goes_on(clone: Clone) -> None:
     with clone.start("--port", "0") as terminal:
@@ -195,8 +203,14 @@ def test_who_has_chosen_a_user_is_not_asked(clone: Clone) -> None:
 
 def test_without_a_terminal_nothing_is_asked(clone: Clone) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", START, "run_waitress.py", str(clone.usual), "--port", "0"], cwd=clone.folder,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=clean_environment())
+        [sys.executable, "-c", START, "run_waitress.py", str(clone.usual), "--port", "0"],
+        cwd=clone.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=clean_environment(),
+    )
     try:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")

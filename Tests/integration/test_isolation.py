@@ -2,6 +2,7 @@
 
 Nobody is turned away, and nobody hears, logs or stores what another has said.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -75,7 +76,7 @@ class BarrierBackend(StubBackend):
 def echo(request: RecordedRequest) -> Reply:
     text = f"{request.json['model']} heard {request.json['messages'][-1]['content']}"
     if request.json["stream"]:
-        return chat_stream_reply([text[i:i + 5] for i in range(0, len(text), 5)], header_delay=0.2, delay=0.01)
+        return chat_stream_reply([text[i : i + 5] for i in range(0, len(text), 5)], header_delay=0.2, delay=0.01)
     return chat_reply(text, header_delay=0.4)
 
 
@@ -88,8 +89,10 @@ def two_users(public: Path, url: str) -> ConfigTree:
     for user in USERS:
         tree.write(f"Users/{user}.json", {"endpointConfigsSubDirectory": user, "chatPromptTemplateName": "_chatonly"})
         tree.write(f"Endpoints/{user}/Stub.json", endpoint(url, modelNameToSendToAPI=f"model-of-{user}"))
-        tree.write(f"Workflows/{user}/_DefaultWorkflow.json", {"nodes": [
-            llm_node("first"), llm_node("answer", returnToUser=True), llm_node("later")]})
+        tree.write(
+            f"Workflows/{user}/_DefaultWorkflow.json",
+            {"nodes": [llm_node("first"), llm_node("answer", returnToUser=True), llm_node("later")]},
+        )
     return tree
 
 
@@ -114,8 +117,7 @@ def send(port: int, user: str, number: int, start: threading.Barrier) -> Exchang
     try:
         connection.request("POST", front.path, json.dumps(body))
         response = connection.getresponse()
-        return Exchange(user, marker, front, stream, response.status, response.headers["X-Request-Id"],
-                        response.read())
+        return Exchange(user, marker, front, stream, response.status, response.headers["X-Request-Id"], response.read())
     finally:
         connection.close()
 
@@ -126,13 +128,23 @@ def scene(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sce
     with BarrierBackend(TOGETHER) as backend:
         tree = two_users(root / "Public", backend.url)
         users = [argument for user in USERS for argument in ("--User", user)]
-        with Launcher(script, "--PublicDirectory", tree.public, *users, "--concurrency", "0",
-                      "--file-logging", "--LoggingDirectory", root / "logs") as server:
+        with Launcher(
+            script,
+            "--PublicDirectory",
+            tree.public,
+            *users,
+            "--concurrency",
+            "0",
+            "--file-logging",
+            "--LoggingDirectory",
+            root / "logs",
+        ) as server:
             raise_descriptor_limit()  # here, with clients and back-end; the launcher has already seen to its own
             start = threading.Barrier(TOGETHER)
             with ThreadPoolExecutor(TOGETHER) as pool:
-                jobs = [pool.submit(send, server.port, user, number, start)
-                        for number in range(PER_USER) for user in USERS]
+                jobs = [
+                    pool.submit(send, server.port, user, number, start) for number in range(PER_USER) for user in USERS
+                ]
             exchanges = [job.result() for job in jobs]
             backend.wait_requests(3 * TOGETHER, PATIENCE_SECONDS)
         yield Scene(tree.public, root / "logs", exchanges, backend)
@@ -159,7 +171,7 @@ def test_each_back_end_call_has_the_words_of_one_client(scene: Scene) -> None:
     owner = {exchange.marker: exchange.user for exchange in scene.exchanges}
     seen: list[str] = []
     for request in scene.backend.requests:
-        marker, = set(MARKER.findall(request.body.decode()))
+        (marker,) = set(MARKER.findall(request.body.decode()))
         assert request.json["model"] == f"model-of-{owner[marker]}"
         seen.append(marker)
     assert all(seen.count(exchange.marker) == 3 for exchange in scene.exchanges)
@@ -168,8 +180,9 @@ def test_each_back_end_call_has_the_words_of_one_client(scene: Scene) -> None:
 def test_the_requests_ran_side_by_side(scene: Scene) -> None:
     """Otherwise nothing could have been mixed up."""
     calls = [request for request in scene.backend.requests if request.answered_at is not None]
-    busiest = max(sum(other.received_at <= call.received_at < (other.answered_at or 0) for other in calls)
-                  for call in calls)
+    busiest = max(
+        sum(other.received_at <= call.received_at < (other.answered_at or 0) for other in calls) for call in calls
+    )
     assert scene.backend.complete
     assert busiest >= TOGETHER
 

@@ -1,4 +1,5 @@
 """KoboldCpp's API on real sockets, with every launcher: a stream with silence, asked about, and aborted."""
+
 from __future__ import annotations
 
 import json
@@ -16,15 +17,19 @@ SILENCE_SECONDS = 1.5
 
 @pytest.mark.contract
 def test_a_stream_with_silence_that_is_aborted(server: Launcher, backend: Backend) -> None:
-    backend.replies["plain"] = sse_reply([chat_chunk({"content": text}) for text in ("Once", " upon")],
-                                         delay=SILENCE_SECONDS, hang=True)
+    backend.replies["plain"] = sse_reply(
+        [chat_chunk({"content": text}) for text in ("Once", " upon")], delay=SILENCE_SECONDS, hang=True
+    )
     body = json.dumps({"prompt": backend.hello, "max_length": 300}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
-        sock.sendall(b"POST /api/extra/generate/stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-                     b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        sock.sendall(
+            b"POST /api/extra/generate/stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
         begun = read_until(sock, b"upon")
-        assert until(lambda: server.request("POST", "/api/extra/generate/check").json == {
-            "results": [{"text": "Once upon"}]})
+        assert until(
+            lambda: server.request("POST", "/api/extra/generate/check").json == {"results": [{"text": "Once upon"}]}
+        )
         assert server.request("POST", "/api/extra/abort").json == {"success": "true"}
         assert backend.wait_call("plain").wait_ended(5)
         blocks = dechunked(begun + read_to_end(sock)).decode().split("\n\n")

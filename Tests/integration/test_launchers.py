@@ -1,4 +1,5 @@
 """Launchers, started for real, with the official ``openai`` client in front of them."""
+
 from __future__ import annotations
 
 import http.client
@@ -45,8 +46,13 @@ def hello(backend: Backend) -> Hello:
 
 @pytest.fixture
 def client(server: Launcher) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=20,
-                       http_client=openai.DefaultHttpxClient(trust_env=False)) as client:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1",
+        api_key="none",
+        max_retries=0,
+        timeout=20,
+        http_client=openai.DefaultHttpxClient(trust_env=False),
+    ) as client:
         yield client
 
 
@@ -82,8 +88,11 @@ def test_streams_through_routing_and_nested_workflow(client: openai.OpenAI, back
 
 
 def test_stream_with_usage(client: openai.OpenAI, hello: Hello) -> None:
-    chunks = list(client.chat.completions.create(
-        model="Single", messages=hello, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        client.chat.completions.create(
+            model="Single", messages=hello, stream=True, stream_options={"include_usage": True}
+        )
+    )
     assert chunks[-1].choices == []
     assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == USAGE["completion_tokens"]
     assert all(chunk.usage is None for chunk in chunks[:-1])
@@ -112,12 +121,12 @@ def test_backend_error_is_a_status_error(client: openai.OpenAI, backend: Backend
 
 
 def test_error_in_mid_stream_is_an_api_error(client: openai.OpenAI, backend: Backend, hello: Hello) -> None:
-    backend.replies["single"] = sse_reply([chat_chunk({"content": "Once"}), {"error": {"message": "out of memory"}}],
-                                          delay=0.1)
+    backend.replies["single"] = sse_reply(
+        [chat_chunk({"content": "Once"}), {"error": {"message": "out of memory"}}], delay=0.1
+    )
     texts = []
     with pytest.raises(openai.APIError, match="out of memory"):
-        for chunk in client.chat.completions.create(
-                model="Single", messages=hello, stream=True):
+        for chunk in client.chat.completions.create(model="Single", messages=hello, stream=True):
             texts.append(chunk.choices[0].delta.content)
     assert texts == ["Once"]
 
@@ -162,6 +171,7 @@ def test_stream_ends_with_its_connection(server: Launcher) -> None:
 
 
 # -- start and end of the process --------------------------------------------------------------------------------------
+
 
 @posix_only
 @pytest.mark.contract

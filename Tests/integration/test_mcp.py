@@ -1,4 +1,5 @@
 """MCP servers behind each launcher."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,8 +17,10 @@ def test_a_server_that_writes_much_to_its_standard_error_stops_nobody(script: st
         tree.write("MCPServers/noisy.json", plain_file(env={"NOISE": "1024"}))
         tree.write("MCPServers/http.json", other.file())
         for name, tool, arguments in (("noisy", "noise", {"n": 1}), ("http", "echo", {"text": "here"})):
-            tree.shared(name.title(), {"type": "MCPToolCall", "server": name, "tool": tool, "arguments": arguments,
-                                       "timeout": 60})
+            tree.shared(
+                name.title(),
+                {"type": "MCPToolCall", "server": name, "tool": tool, "arguments": arguments, "timeout": 60},
+            )
         with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, backend=backend) as server:
             for _ in range(2):
                 assert server.ask("Noisy").text == "{'n': 1}"

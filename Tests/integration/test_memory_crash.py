@@ -1,4 +1,5 @@
 """A server that is killed while it writes memories loses none of them, makes none twice, and leaves readable files."""
+
 from __future__ import annotations
 
 import json
@@ -36,14 +37,30 @@ LOOKBACK = 2
 PLACEHOLDER = "PLACEHOLDER_TIMESTAMP_HASH_0000"
 LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.tmp")
 KNOWN_FILES = {
-    "memories.json", "memories.json.bak", "memory_anchors.json", "chat_summary.json", "chat_summary.json.bak",
-    "condensation_tracker.json", "timestamps.json", "context_compactor_old.json", "context_compactor_oldest.json",
+    "memories.json",
+    "memories.json.bak",
+    "memory_anchors.json",
+    "chat_summary.json",
+    "chat_summary.json.bak",
+    "condensation_tracker.json",
+    "timestamps.json",
+    "context_compactor_old.json",
+    "context_compactor_oldest.json",
     "context_compactor_folded.json",
-    "vector_memory.db", "vector_memory.db-wal", "vector_memory.db-shm", "vector_memory.db-journal", "state_document.md",
-    "state_document.md.bak", ".lock", ".memories.lock", ".compactor.lock"}
+    "vector_memory.db",
+    "vector_memory.db-wal",
+    "vector_memory.db-shm",
+    "vector_memory.db-journal",
+    "state_document.md",
+    "state_document.md.bak",
+    ".lock",
+    ".memories.lock",
+    ".compactor.lock",
+}
 AIMS = {  # nodes after whose call the server is killed; "": after any of the turn's first calls
     "crash-files": ("", "memory", "condense", "condense", "summary", "oldest"),
-    "crash-vectors": ("", "facts", "embed", "state")}
+    "crash-vectors": ("", "facts", "embed", "state"),
+}
 FIRST_CALLS = 7
 
 
@@ -113,8 +130,9 @@ def _read_database(path: Path, stored: Stored) -> None:
             stored.rows = [number for row in texts for number in markers(row[0])]
             log = database.execute("SELECT message_hash FROM vector_memory_hash_log ORDER BY id")
             stored.logged = [row[0] for row in log]
-            stored.vectors = database.execute("SELECT count(*) FROM memory_embeddings WHERE model = ?",
-                                              (EMBEDDING_MODEL,)).fetchone()[0]
+            stored.vectors = database.execute(
+                "SELECT count(*) FROM memory_embeddings WHERE model = ?", (EMBEDDING_MODEL,)
+            ).fetchone()[0]
 
 
 def check(folder: Path, scratch: Path, earlier: Stored, sent: int) -> Stored:
@@ -168,8 +186,11 @@ def _check_memories(now: Stored, earlier: Stored, sent: int) -> None:
 
 def _check_summaries(now: Stored, earlier: Stored) -> None:
     assert now.summary == set(range(len(now.summary))) >= earlier.summary, f"the summary lost something: {now.summary}"
-    told = [memory for memory, known in zip(now.memories, now.hashes, strict=True)
-            if now.summary_hash in now.hashes[now.hashes.index(known):]]
+    told = [
+        memory
+        for memory, known in zip(now.memories, now.hashes, strict=True)
+        if now.summary_hash in now.hashes[now.hashes.index(known) :]
+    ]
     assert {number for memory in told for number in memory} <= now.summary, "the summary points too far"
     assert not now.summary_hash or now.summary_hash in now.hashes, "the summary's pointer is lost"
     if now.boundary is not None:
@@ -182,7 +203,7 @@ def _check_summaries(now: Stored, earlier: Stored) -> None:
 def _check_rows(now: Stored, earlier: Stored, sent: int) -> None:
     """The rows are those of the logged chunks, exactly: one transaction writes both."""
     assert now.rows == list(range(len(now.rows))), f"lost or twice: {now.rows}"
-    assert now.rows[:len(earlier.rows)] == earlier.rows and now.logged[:len(earlier.logged)] == earlier.logged
+    assert now.rows[: len(earlier.rows)] == earlier.rows and now.logged[: len(earlier.logged)] == earlier.logged
     assert bool(now.rows) == bool(now.logged)
     if now.rows:
         assert now.logged[-1] == hash_of(now.rows[-1])
@@ -202,8 +223,14 @@ def backend() -> Iterator[MemoryBackend]:
         yield running
 
 
-def kill_while_it_remembers(server: Launcher, backend: MemoryBackend, exchange: Exchange, chance: random.Random,
-                            folder: Path, aims: Sequence[str]) -> Stored:
+def kill_while_it_remembers(
+    server: Launcher,
+    backend: MemoryBackend,
+    exchange: Exchange,
+    chance: random.Random,
+    folder: Path,
+    aims: Sequence[str],
+) -> Stored:
     """Kill the server shortly after the answer to one of the turn's calls; returns what was stored just before."""
     calls = backend.wait_calls(chance.choice(aims), chance.randint(1, FIRST_CALLS), 0.7)
     until(lambda: all(call.answered_at is not None for call in calls))

@@ -1,4 +1,5 @@
 """The examples in the user documentation of memory, copied as they stand, do what the pages say."""
+
 from __future__ import annotations
 
 import json
@@ -17,12 +18,25 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, 
 from Tests.workflows.engine_lab import until
 
 SETTINGS = f"Workflows/{USER}/_Memory-Settings.json"
-MEMORY = [{"title": "The ledger", "summary": "Mara hid the ledger in the mill.", "entities": ["Mara"],
-           "key_phrases": ["hidden ledger"]}]
-ANSWERS = {"You do small jobs": "NOTE", "You keep notes": "NOTE", "You keep the chronicle": "SUMMARY",
-           "You write search terms": "ledger; mill", "You keep the long-term memory": json.dumps(MEMORY),
-           "You keep a document": "STATE", "You condense": "OLD", "You write an even-handed": "NEUTRAL",
-           "You keep the running": "OLDEST"}
+MEMORY = [
+    {
+        "title": "The ledger",
+        "summary": "Mara hid the ledger in the mill.",
+        "entities": ["Mara"],
+        "key_phrases": ["hidden ledger"],
+    }
+]
+ANSWERS = {
+    "You do small jobs": "NOTE",
+    "You keep notes": "NOTE",
+    "You keep the chronicle": "SUMMARY",
+    "You write search terms": "ledger; mill",
+    "You keep the long-term memory": json.dumps(MEMORY),
+    "You keep a document": "STATE",
+    "You condense": "OLD",
+    "You write an even-handed": "NEUTRAL",
+    "You keep the running": "OLDEST",
+}
 
 
 def files(page: str) -> dict[str, Any]:
@@ -64,8 +78,10 @@ class Example:
     def talk(self, server: Launcher, model: str, count: int, done: Callable[[], bool] = lambda: True) -> str:
         """Send ever longer requests, up to ``count`` messages; returns the last prompt of the answering node."""
         for number in range(1, count + 1, 2):
-            messages = [{"role": ("user", "assistant")[index % 2], "content": f"Message {index} of the story."}
-                        for index in range(number)]
+            messages = [
+                {"role": ("user", "assistant")[index % 2], "content": f"Message {index} of the story."}
+                for index in range(number)
+            ]
             tag = {"role": "system", "content": "[DiscussionId]old-mill[/DiscussionId]Be kind."}
             finished = server.output().count("done after")
             answer = server.request("POST", "/v1/chat/completions", {"model": model, "messages": [tag, *messages]})
@@ -137,8 +153,12 @@ def test_searchable_memories_come_back_by_meaning_and_keep_a_document(example: E
     embeddings = f"Endpoints/{USER}/Embeddings.json"
     address = example.read(f"Endpoints/{USER}/Main.json")["endpoint"]
     example.write(embeddings, {**files(page)[embeddings], "endpoint": address})
-    example.change(SETTINGS, **lines(page, "useVectorForQualityMemory"), **lines(page, "embeddingEndpointName"),
-                   **lines(page, "useStateDocument"))
+    example.change(
+        SETTINGS,
+        **lines(page, "useVectorForQualityMemory"),
+        **lines(page, "embeddingEndpointName"),
+        **lines(page, "useStateDocument"),
+    )
     searching = f"Workflows/{USER}/searching/_DefaultWorkflow.json"
     nodes = example.read(searching)["nodes"]
     nodes[1] = {**nodes[1], **lines(page, "searchMode"), "input": "nothing with these words"}

@@ -1,4 +1,5 @@
 """Messages that are sent while memories are being written by a server that runs one call at a time."""
+
 from __future__ import annotations
 
 import json
@@ -30,8 +31,14 @@ def backend() -> Iterator[MemoryBackend]:
 
 @pytest.fixture(params=["vector", "files"])
 def tree(request: pytest.FixtureRequest, backend: MemoryBackend, tmp_path: Path) -> ConfigTree:
-    made = memory_tree(tmp_path / "Public", backend.url, vector=request.param == "vector", summary=False,
-                       condenseMemories=False, useStateDocument=False)
+    made = memory_tree(
+        tmp_path / "Public",
+        backend.url,
+        vector=request.param == "vector",
+        summary=False,
+        condenseMemories=False,
+        useStateDocument=False,
+    )
     user = json.loads((made.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
     made.write(f"Users/{USER}.json", {**user, "backgroundNodesYield": True})
     made.write("Endpoints/Stub.json", endpoint(backend.url, parallelCalls=1))
@@ -75,8 +82,9 @@ def begin(server: Launcher, backend: MemoryBackend, tree: ConfigTree) -> None:
     assert until(lambda: memory_calls(backend) == 1, LONG), "no memory was asked for"
 
 
-def test_a_message_is_answered_at_once_and_the_memory_is_written_after_it(tree: ConfigTree,
-                                                                          backend: MemoryBackend) -> None:
+def test_a_message_is_answered_at_once_and_the_memory_is_written_after_it(
+    tree: ConfigTree, backend: MemoryBackend
+) -> None:
     with launched(tree) as server:
         begin(server, backend, tree)
         # Before the message: after it the memory is asked for once more, maybe before the answer is seen here.
@@ -125,7 +133,7 @@ def test_a_killed_server_loses_nothing_and_writes_nothing_twice(tree: ConfigTree
         assert server.process is not None
         server.process.kill()
         server.process.wait(LONG)
-    assert remembered(tree)[:len(before)] == before
+    assert remembered(tree)[: len(before)] == before
     backend.delays = {}
     with launched(tree) as server:
         ask(server, FIRST + 12)

@@ -1,4 +1,5 @@
 """Memories are made after the answer, and nobody waits for them: neither this request's client nor the next one."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -30,9 +31,16 @@ def backend() -> Iterator[MemoryBackend]:
 
 @pytest.fixture(scope="module")
 def public(kind: str, backend: MemoryBackend, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return memory_tree(tmp_path_factory.mktemp(kind) / "Public", backend.url, vector=kind == "vector", summary=False,
-                       chunkEstimatedTokenSize=400, vectorMemoryChunkEstimatedTokenSize=400, condenseMemories=False,
-                       useStateDocument=False).public
+    return memory_tree(
+        tmp_path_factory.mktemp(kind) / "Public",
+        backend.url,
+        vector=kind == "vector",
+        summary=False,
+        chunkEstimatedTokenSize=400,
+        vectorMemoryChunkEstimatedTokenSize=400,
+        condenseMemories=False,
+        useStateDocument=False,
+    ).public
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +88,7 @@ def written(public: Path, name: str, count: int) -> bool:
 
 
 @STREAM
-def test_answers_do_not_wait_for_memories(server: Launcher, backend: MemoryBackend, public: Path,
-                                          stream: bool) -> None:
+def test_answers_do_not_wait_for_memories(server: Launcher, backend: MemoryBackend, public: Path, stream: bool) -> None:
     name = f"own-{stream}"
     begin(server, backend, public, name, stream)
     backend.release()

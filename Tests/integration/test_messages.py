@@ -1,4 +1,5 @@
 """Anthropic's Messages API over sockets: its packages with their tool runner, silence, failures, leaving clients."""
+
 from __future__ import annotations
 
 import json
@@ -30,10 +31,20 @@ SILENCE = 4.0
 USAGE = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107}
 
 
-def ask(server: Launcher, text: str = "Hi", model: str = "Single", stream: bool = True, path: str = PATH,
-        **fields: Any) -> Response:
-    return server.request("POST", path, {"model": model, "max_tokens": 1024, "stream": stream,
-                                         "messages": [{"role": "user", "content": text}], **fields})
+def ask(
+    server: Launcher, text: str = "Hi", model: str = "Single", stream: bool = True, path: str = PATH, **fields: Any
+) -> Response:
+    return server.request(
+        "POST",
+        path,
+        {
+            "model": model,
+            "max_tokens": 1024,
+            "stream": stream,
+            "messages": [{"role": "user", "content": text}],
+            **fields,
+        },
+    )
 
 
 def names(body: bytes) -> list[str]:
@@ -47,9 +58,11 @@ def names(body: bytes) -> list[str]:
 def silent(script: str, servers: Servers, shared_backend: Backend) -> dict[str, Response]:
     """Streams with long silences; made at the same time because they take long."""
     shared_backend.reset()
-    replies = {"first": chat_stream_reply(["Once", " upon"], header_delay=SILENCE),
-               "between": chat_stream_reply(["Once", " upon"], delays=[0, 0, SILENCE]),
-               "failure": status_reply(400, "too late", header_delay=1.6)}
+    replies = {
+        "first": chat_stream_reply(["Once", " upon"], header_delay=SILENCE),
+        "between": chat_stream_reply(["Once", " upon"], delays=[0, 0, SILENCE]),
+        "failure": status_reply(400, "too late", header_delay=1.6),
+    }
     shared_backend.replies["single"] = lambda request: replies[request.json["messages"][-1]["content"]]
     with ThreadPoolExecutor(3) as pool:
         jobs = {text: pool.submit(ask, servers.get(script), text) for text in replies}
@@ -64,8 +77,14 @@ def test_silence(silent: dict[str, Response]) -> None:
         assert events[:2] == ["message_start", "ping"]
         assert SILENCE - 1 <= events.count("ping") <= response.seconds + 1
         rest = [event for event in events if event != "ping"]
-        assert rest == ["message_start", "content_block_start", *["content_block_delta"] * 2, "content_block_stop",
-                        "message_delta", "message_stop"]
+        assert rest == [
+            "message_start",
+            "content_block_start",
+            *["content_block_delta"] * 2,
+            "content_block_stop",
+            "message_delta",
+            "message_stop",
+        ]
     begun = [names(silent["first"].body).index(name) for name in ("ping", "content_block_start")]
     assert begun[1] - begun[0] >= SILENCE - 2
 
@@ -79,8 +98,7 @@ def test_a_failure_after_the_beginning_ends_the_stream(silent: dict[str, Respons
 
 def test_a_failure_in_mid_stream(server: Launcher, backend: Backend) -> None:
     backend.replies["single"] = sse_reply([chat_chunk({"content": "Once"})], drop=AFTER_PIECES)
-    assert names(ask(server).body) == [
-        "message_start", "ping", "content_block_start", "content_block_delta", "error"]
+    assert names(ask(server).body) == ["message_start", "ping", "content_block_start", "content_block_delta", "error"]
 
 
 def test_heads(server: Launcher, backend: Backend) -> None:
@@ -128,26 +146,42 @@ def test_counting_and_leaving_while_the_gate_is_full(gated_server: Launcher, bac
 # -- Anthropic's packages ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def client(server: Launcher) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=server.url, auth_token="none", max_retries=2, timeout=30,
-                             http_client=anthropic.DefaultHttpxClient(trust_env=False)) as made:
+    with anthropic.Anthropic(
+        base_url=server.url,
+        auth_token="none",
+        max_retries=2,
+        timeout=30,
+        http_client=anthropic.DefaultHttpxClient(trust_env=False),
+    ) as made:
         yield made
 
 
 def call(request: RecordedRequest, *calls: tuple[str, str], text: str = "") -> Reply:
     """An answer with calls, whole or in fragments that alternate."""
-    whole = [{"index": number, "id": f"call_{number}", "type": "function",
-              "function": {"name": name, "arguments": arguments}} for number, (name, arguments) in enumerate(calls)]
+    whole = [
+        {
+            "index": number,
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        for number, (name, arguments) in enumerate(calls)
+    ]
     if not request.json.get("stream"):
         message = {"role": "assistant", "content": text, "tool_calls": whole}
-        return json_reply({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
-                           "usage": USAGE})
-    begun: Any = [{**entry, "function": {**entry["function"], "arguments": entry["function"]["arguments"][:4]}}
-                  for entry in whole]
-    rest: Any = [{"index": number, "function": {"arguments": arguments[4:]}}
-                 for number, (_, arguments) in enumerate(calls)]
+        return json_reply(
+            {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": USAGE}
+        )
+    begun: Any = [
+        {**entry, "function": {**entry["function"], "arguments": entry["function"]["arguments"][:4]}} for entry in whole
+    ]
+    rest: Any = [
+        {"index": number, "function": {"arguments": arguments[4:]}} for number, (_, arguments) in enumerate(calls)
+    ]
     deltas = [{"content": text}, *({"tool_calls": [entry]} for entry in (*begun, *rest))]
-    return sse_reply([*map(chat_chunk, deltas), chat_chunk({}, "tool_calls"), {"choices": [], "usage": USAGE},
-                      "[DONE]"])
+    return sse_reply(
+        [*map(chat_chunk, deltas), chat_chunk({}, "tool_calls"), {"choices": [], "usage": USAGE}, "[DONE]"]
+    )
 
 
 def test_lists_of_models(client: anthropic.Anthropic) -> None:
@@ -175,16 +209,33 @@ def test_tool_runner(client: anthropic.Anthropic, backend: Backend) -> None:
     def reply(request: RecordedRequest) -> Reply:
         messages = request.json["messages"]
         if messages[-1]["role"] == "tool":
-            return chat_stream_reply(["They ", "differ."]) if request.json.get("stream") else json_reply({"choices": [{
-                "index": 0, "message": {"role": "assistant", "content": "They differ."}, "finish_reason": "stop"}]})
+            return (
+                chat_stream_reply(["They ", "differ."])
+                if request.json.get("stream")
+                else json_reply(
+                    {
+                        "choices": [
+                            {
+                                "index": 0,
+                                "message": {"role": "assistant", "content": "They differ."},
+                                "finish_reason": "stop",
+                            }
+                        ]
+                    }
+                )
+            )
         return call(request, ("read_file", '{"path": "a"}'), ("read_file", '{"path": "b"}'), text="I look.")
 
     backend.replies["agent"] = reply
     for stream in (False, True):
         read.clear()
         runner: Any = client.beta.messages.tool_runner(
-            model="Agent", max_tokens=1024, tools=[read_file], stream=stream,
-            messages=[{"role": "user", "content": f"Compare them. {backend.hello}"}])
+            model="Agent",
+            max_tokens=1024,
+            tools=[read_file],
+            stream=stream,
+            messages=[{"role": "user", "content": f"Compare them. {backend.hello}"}],
+        )
         replies = [entry.get_final_message() if stream else entry for entry in runner]
         assert [block.type for block in replies[0].content] == ["text", "tool_use", "tool_use"]
         assert replies[0].stop_reason == "tool_use" and replies[-1].content[0].text == "They differ."
@@ -196,15 +247,20 @@ def test_tool_runner(client: anthropic.Anthropic, backend: Backend) -> None:
 
 def test_stream_helper(client: anthropic.Anthropic, backend: Backend) -> None:
     backend.replies["agent"] = lambda request: call(
-        request, ("a", '{"x": 1}'), ("b", '{"y": "größe 漢字 😀"}'), text="Both.")
+        request, ("a", '{"x": 1}'), ("b", '{"y": "größe 漢字 😀"}'), text="Both."
+    )
     tools: Any = [{"name": name, "input_schema": {"type": "object"}} for name in "ab"]
-    with client.messages.stream(model="Agent", max_tokens=1024, tools=tools,
-                                messages=[{"role": "user", "content": backend.hello}]) as stream:
+    with client.messages.stream(
+        model="Agent", max_tokens=1024, tools=tools, messages=[{"role": "user", "content": backend.hello}]
+    ) as stream:
         first = next(iter(stream))
         message = stream.get_final_message()
     assert first.type == "message_start" and first.message.usage.input_tokens > 0
     assert [block.model_dump(include={"text", "name", "input"}) for block in message.content] == [
-        {"text": "Both."}, {"name": "a", "input": {"x": 1}}, {"name": "b", "input": {"y": "größe 漢字 😀"}}]
+        {"text": "Both."},
+        {"name": "a", "input": {"x": 1}},
+        {"name": "b", "input": {"y": "größe 漢字 😀"}},
+    ]
     assert message.usage.input_tokens == 100 and message.usage.output_tokens == 7
 
 
@@ -227,8 +283,9 @@ def test_errors_have_their_class_and_are_not_repeated(client: anthropic.Anthropi
 
 def test_the_package_closes_its_stream(client: anthropic.Anthropic, backend: Backend) -> None:
     backend.replies["single"] = stuck("Once", " upon")
-    with client.messages.stream(model="Single", max_tokens=1024,
-                                messages=[{"role": "user", "content": backend.hello}]) as stream:
+    with client.messages.stream(
+        model="Single", max_tokens=1024, messages=[{"role": "user", "content": backend.hello}]
+    ) as stream:
         next(stream.text_stream)
     assert backend.wait_call("single").wait_ended(5)
 

@@ -1,4 +1,5 @@
 """``/metrics`` of a real server: what Prometheus' own parser reads there, and whether the store says the same."""
+
 from __future__ import annotations
 
 import http.client
@@ -40,24 +41,32 @@ class Measured:
         self.tree = standard_tree(public, backend.url)
         self.backend = backend
         respond = {"returnToUser": True}
-        self.tree.write("Endpoints/Broken.json", endpoint(backend.url, modelNameToSendToAPI="broken",
-                                                          backupEndpointName="Stub"))
+        self.tree.write(
+            "Endpoints/Broken.json", endpoint(backend.url, modelNameToSendToAPI="broken", backupEndpointName="Stub")
+        )
         self.tree.shared("Backed", llm_node("backed", endpointName="Broken", **respond))
         self.tree.shared("Outer", child_node("Steps"), llm_node("outer", **respond))
-        self.server = Launcher(script, "--PublicDirectory", public, "--User", USER, "--metrics", *words,
-                               backend=backend)
+        self.server = Launcher(
+            script, "--PublicDirectory", public, "--User", USER, "--metrics", *words, backend=backend
+        )
 
     def samples(self) -> dict[Sample, float]:
         """Return the value of each sample, by name and labels, as Prometheus' parser reads them."""
         answer = self.server.request("GET", "/metrics")
         assert answer.status == 200 and answer.headers["content-type"].startswith("text/plain; version=")
-        return {(one.name, tuple(sorted(one.labels.items()))): one.value
-                for family in text_string_to_metric_families(answer.body.decode()) for one in family.samples}
+        return {
+            (one.name, tuple(sorted(one.labels.items()))): one.value
+            for family in text_string_to_metric_families(answer.body.decode())
+            for one in family.samples
+        }
 
     def value(self, name: str, **labels: str) -> float:
         """Return the sum of the samples with these labels."""
-        return sum(value for (known, pairs), value in self.samples().items()
-                   if known == name and labels.items() <= dict(pairs).items())
+        return sum(
+            value
+            for (known, pairs), value in self.samples().items()
+            if known == name and labels.items() <= dict(pairs).items()
+        )
 
     def stored(self, columns: str) -> list[tuple[Any, ...]]:
         """Return these columns of all runs in the store."""
@@ -114,12 +123,17 @@ def _busy_once() -> Any:
 
 def test_it_agrees_with_the_store(after_some_runs: Measured) -> None:
     samples = after_some_runs.samples()
-    counted = {tuple(dict(pairs)[label] for label in ("user", "kind", "status")): value
-               for (name, pairs), value in samples.items() if name == "wilmer_requests_total"}
+    counted = {
+        tuple(dict(pairs)[label] for label in ("user", "kind", "status")): value
+        for (name, pairs), value in samples.items()
+        if name == "wilmer_requests_total"
+    }
     assert counted == Counter(after_some_runs.stored("user, kind, status"))
     assert {status for _, _, status in counted} >= {"ok", "failed", "cancelled"}
-    sums = {name: sum(row[0] or 0 for row in after_some_runs.stored(name))
-            for name in ("tokens_in", "tokens_out", "tokens_cached", "calls", "nodes")}
+    sums = {
+        name: sum(row[0] or 0 for row in after_some_runs.stored(name))
+        for name in ("tokens_in", "tokens_out", "tokens_cached", "calls", "nodes")
+    }
     measured = after_some_runs
     assert measured.value("wilmer_tokens_total", type="input") == sums["tokens_in"] > 0
     assert measured.value("wilmer_tokens_total", type="output") == sums["tokens_out"] > 0
@@ -179,8 +193,12 @@ def test_it_needs_a_key_where_all_routes_need_one(tmp_path: Path, shared_backend
         assert asked(server, "GET").status == asked(server, "GET", Authorization="Bearer wrong").status == 401
         answer = asked(server, "GET", Authorization="Bearer a-key-of-forty-characters-for-prometheus")
         assert answer.status == 200 and b"wilmer_build_info" in answer.body
-        foreign = asked(server, "GET", Authorization="Bearer a-key-of-forty-characters-for-prometheus",
-                        Origin="https://elsewhere.example.com")
+        foreign = asked(
+            server,
+            "GET",
+            Authorization="Bearer a-key-of-forty-characters-for-prometheus",
+            Origin="https://elsewhere.example.com",
+        )
         assert foreign.status == 403 and b"wilmer_build_info" not in foreign.body
         assert f"  Metrics:        {server.url}/metrics" in server.output()
 
@@ -206,7 +224,8 @@ def test_a_missing_package_is_told_at_the_start(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util\nfind = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *more: None if name == 'prometheus_client' else find(name, *more)\n",
-        "utf-8")
+        "utf-8",
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = run_launcher("run_waitress.py", "--metrics", timeout=60)
     assert done.returncode == 1

@@ -1,4 +1,5 @@
 """A client that goes away during the LLM call of a nested workflow ends child and parent."""
+
 from __future__ import annotations
 
 import pytest
@@ -17,8 +18,9 @@ def test_neither_child_nor_parent_goes_on(server: Launcher, backend: Backend, ph
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_same_workflow_runs_completely_for_a_client_that_stays(server: Launcher, backend: Backend,
-                                                               stream: bool) -> None:
+def test_same_workflow_runs_completely_for_a_client_that_stays(
+    server: Launcher, backend: Backend, stream: bool
+) -> None:
     """The stop of one run leaves nothing behind that ends the next."""
     leave(server, backend, NESTED[0])
     assert server.ask("Nested", stream).status == 200

@@ -3,6 +3,7 @@
 The client sends it as soon as the last byte that means something to it has arrived, as the packages of OpenAI and
 Anthropic do: they read a stream up to ``[DONE]`` or ``message_stop``, and not the end of its body.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -37,8 +38,10 @@ _ID = re.compile(rb"(?im)^x-request-id: *(\S+)")
 @pytest.fixture(scope="module")
 def tree(shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> ConfigTree:
     tree = standard_tree(tmp_path_factory.mktemp("ending") / "Public", shared_backend.url)
-    tree.write(f"Users/{USER}.json", {"allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly",
-                                      "encryptUsingApiKey": True})
+    tree.write(
+        f"Users/{USER}.json",
+        {"allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly", "encryptUsingApiKey": True},
+    )
     tree.private("_DefaultWorkflow", LOCK, ANSWER)
     return tree
 
@@ -59,8 +62,9 @@ def add_locks(path: Path) -> None:
         if database.execute("SELECT count(*) FROM WorkflowLocks").fetchone()[0] < OTHER_LOCKS:
             database.executemany(
                 "INSERT INTO WorkflowLocks (WilmerSessionId, WorkflowId, WorkflowLockId, ExpirationDate) "
-                "VALUES ('other', ?, ?, ?)", ((f"run-{number}", f"lock-{number}", expires)
-                                              for number in range(OTHER_LOCKS)))
+                "VALUES ('other', ?, ?, ?)",
+                ((f"run-{number}", f"lock-{number}", expires) for number in range(OTHER_LOCKS)),
+            )
 
 
 @dataclass
@@ -96,7 +100,8 @@ class Talker:
         connection.sendall(
             b"%b %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Idempotency-Key: k\r\n"
             b"Authorization: Bearer secret\r\nContent-Length: %d\r\n\r\n%b"
-            % (method.encode(), path.encode(), len(data), data))
+            % (method.encode(), path.encode(), len(data), data)
+        )
         answer = b""
         while not _is_complete(answer, end):
             piece = connection.recv(65536)
@@ -123,9 +128,14 @@ def _is_complete(answer: bytes, end: bytes) -> bool:
     return len(body) == int(length[1]) if length else bool(end) and end in body
 
 
-ROWS = [(api, stream, keeps) for api in APIS for stream in (False, True) for keeps in (False, True)
-        # What ends a stream on Waitress and Eventlet is the end of its connection.
-        if not (stream and keeps)]
+ROWS = [
+    (api, stream, keeps)
+    for api in APIS
+    for stream in (False, True)
+    for keeps in (False, True)
+    # What ends a stream on Waitress and Eventlet is the end of its connection.
+    if not (stream and keeps)
+]
 
 
 @pytest.mark.amounts
@@ -152,9 +162,22 @@ def test_the_next_request_finds_nothing_of_the_last(locked: Launcher, api: str, 
 def test_the_next_request_on_another_worker(tree: ConfigTree, database_url: str) -> None:
     """What workers hold together is in their database."""
     with contextlib.ExitStack() as running:
-        workers = [running.enter_context(Launcher(
-            "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--database", database_url,
-            "--concurrency", "1")) for _ in range(2)]
+        workers = [
+            running.enter_context(
+                Launcher(
+                    "run_waitress.py",
+                    "--PublicDirectory",
+                    tree.public,
+                    "--User",
+                    USER,
+                    "--database",
+                    database_url,
+                    "--concurrency",
+                    "1",
+                )
+            )
+            for _ in range(2)
+        ]
         clients = [running.enter_context(contextlib.closing(Talker(worker))) for worker in workers]
         for api, stream in itertools.product(APIS, (False, True)):
             for client in clients * PAIRS:

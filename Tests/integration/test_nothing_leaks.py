@@ -1,4 +1,5 @@
 """After thousands of requests that were given up, a server holds what it held before: no more, and of nothing."""
+
 from __future__ import annotations
 
 import gc
@@ -90,8 +91,7 @@ def resources(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for name in ("TMPDIR", "TEMP", "TMP"):
             patch.setenv(name, str(temporary))
         tree = leaving_tree(root / "Public", backend.url)
-        with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", str(SLOTS)) \
-                as server:
+        with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", str(SLOTS)) as server:
             leave_all(LeavingClients(server.port), WARM_UP)
             until(lambda: backend.open_connections == 0)
             before, files = held(server), files_in(tree.public)
@@ -102,9 +102,19 @@ def resources(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
                 sock.close()
             answer = server.ask("Quick").text
             until(lambda: backend.open_connections == 0)
-            yield HeldResources(clients.left, backend.called, before, held(server, before),
-                                (files, files_in(tree.public)), os.listdir(temporary), backend.open_connections,
-                                lock_rows(tree.public), len(slots), answer, server.output())
+            yield HeldResources(
+                clients.left,
+                backend.called,
+                before,
+                held(server, before),
+                (files, files_in(tree.public)),
+                os.listdir(temporary),
+                backend.open_connections,
+                lock_rows(tree.public),
+                len(slots),
+                answer,
+                server.output(),
+            )
 
 
 def held(server: Launcher, expected: dict[str, int] | None = None) -> dict[str, int]:
@@ -165,6 +175,7 @@ def test_the_log_has_no_trouble(resources: HeldResources) -> None:
 @pytest.mark.contract
 def test_descriptors_after_many_requests_at_the_same_time(server: Launcher, backend: Backend) -> None:
     """Connections to the back-end, which wait for the next call, do not wait for ever."""
+
     def ask() -> None:
         assert server.ask("Single").status == 200
 
@@ -183,8 +194,17 @@ def test_descriptors_after_many_requests_at_the_same_time(server: Launcher, back
 
 # -- a server in this process, from inside -----------------------------------------------------------------------------
 PER_REQUEST: tuple[type[Any], ...] = (
-    RequestContext, CancelScope, Listeners, RunRecord, ExecutionContext, LlmCallRecord, StreamingAnswer, WholeAnswer,
-    Connection, Waiter)
+    RequestContext,
+    CancelScope,
+    Listeners,
+    RunRecord,
+    ExecutionContext,
+    LlmCallRecord,
+    StreamingAnswer,
+    WholeAnswer,
+    Connection,
+    Waiter,
+)
 """Objects that stand for something under way. None of them may outlive it."""
 
 REGISTRIES: dict[str, Callable[[], int]] = {
@@ -256,11 +276,17 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
             under_way, alive_under_way = held_by_registries(), alive()
             for sock in held:
                 sock.close()
-            until(lambda: not held_by_registries() and not backend.open_connections and not server.connections,
-                  SETTLING_SECONDS)
+            until(
+                lambda: not held_by_registries() and not backend.open_connections and not server.connections,
+                SETTLING_SECONDS,
+            )
             until(lambda: threads() == running)
-            yield Inside((under_way, held_by_registries()), (objects, alive_under_way, alive()), (running, threads()),
-                         server.connections)
+            yield Inside(
+                (under_way, held_by_registries()),
+                (objects, alive_under_way, alive()),
+                (running, threads()),
+                server.connections,
+            )
 
 
 def test_the_registries_are_empty(inside: Inside) -> None:

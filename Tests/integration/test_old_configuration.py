@@ -1,4 +1,5 @@
 """A configuration written for the published original runs unchanged: every workflow is executed, in every mode."""
+
 from __future__ import annotations
 
 import os
@@ -24,8 +25,11 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Visit:
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Visit:
     """One user, named as start scripts of the time did it."""
-    names = (Case("general:latest", "The model answers."), Case("x:Quick:latest", "The quick one answers."),
-             Case("gpt-4", "The doorman answers."))
+    names = (
+        Case("general:latest", "The model answers."),
+        Case("x:Quick:latest", "The quick one answers."),
+        Case("gpt-4", "The doorman answers."),
+    )
     return visit(tmp_path_factory.mktemp("single"), (*SHARER, *names), "run_eventlet.py", "CONFIGS", "sharer")
 
 
@@ -43,10 +47,14 @@ def any_visit(request: pytest.FixtureRequest) -> Visit:
 
 # -- whatever the mode -------------------------------------------------------------------------------------------------
 
+
 def test_every_answer_is_right_in_every_dialect(any_visit: Visit) -> None:
-    wrong = [(str(exchange.case), MODES[exchange.mode], exchange.heard) for exchange in any_visit.exchanges
-             if (exchange.heard.status, exchange.heard.text, exchange.heard.finish, exchange.heard.error)
-             != (200, exchange.case.answer, "stop", "")]
+    wrong = [
+        (str(exchange.case), MODES[exchange.mode], exchange.heard)
+        for exchange in any_visit.exchanges
+        if (exchange.heard.status, exchange.heard.text, exchange.heard.finish, exchange.heard.error)
+        != (200, exchange.case.answer, "stop", "")
+    ]
     assert not wrong
 
 
@@ -66,6 +74,7 @@ def test_the_check_reports_no_error(any_visit: Visit) -> None:
 
 
 # -- that everything ran -----------------------------------------------------------------------------------------------
+
 
 def test_no_two_workflows_look_alike_in_the_log() -> None:
     files = workflow_files()
@@ -95,6 +104,7 @@ def test_every_workflow_of_the_current_user_ran(legacy: Visit) -> None:
 
 # -- what clients can choose -------------------------------------------------------------------------------------------
 
+
 def listed(found: Visit) -> list[str]:
     assert [model["name"] for model in found.tags["models"]] == [model["id"] for model in found.models["data"]]
     return [model["id"] for model in found.models["data"]]
@@ -116,16 +126,26 @@ def test_every_listed_model_was_asked_whole_and_streamed(several: Visit) -> None
 
 # -- what the back-ends are asked --------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("topic", "role", "body"), [
-    ("NOTHING", "companion", expected.COMPANION), ("CODING", "sorter", expected.SORTER),
-    ("CODING", "planner", expected.PLANNER), ("CODING", "coder", expected.CODER),
-    ("REASONING", "thinker", expected.THINKER), ("FACTUAL", "librarian", expected.LIBRARIAN),
-    ("CREATIVE WRITING", "novelist", expected.NOVELIST), ("CREATIVE WRITING", "critic", expected.CRITIC),
-    ("CREATIVE WRITING", "poet", expected.POET),
-    *(("MODELS", role, body) for role, body in expected.MODELS.items())])
+
+@pytest.mark.parametrize(
+    ("topic", "role", "body"),
+    [
+        ("NOTHING", "companion", expected.COMPANION),
+        ("CODING", "sorter", expected.SORTER),
+        ("CODING", "planner", expected.PLANNER),
+        ("CODING", "coder", expected.CODER),
+        ("REASONING", "thinker", expected.THINKER),
+        ("FACTUAL", "librarian", expected.LIBRARIAN),
+        ("CREATIVE WRITING", "novelist", expected.NOVELIST),
+        ("CREATIVE WRITING", "critic", expected.CRITIC),
+        ("CREATIVE WRITING", "poet", expected.POET),
+        *(("MODELS", role, body) for role, body in expected.MODELS.items()),
+    ],
+)
 @pytest.mark.parametrize("mode", ["several", "legacy"])
-def test_templates_samplers_and_injected_texts(request: pytest.FixtureRequest, mode: str, topic: str, role: str,
-                                               body: dict[str, Any]) -> None:
+def test_templates_samplers_and_injected_texts(
+    request: pytest.FixtureRequest, mode: str, topic: str, role: str, body: dict[str, Any]
+) -> None:
     assert request.getfixturevalue(mode).sent("Old-Timer", topic, role) == body
 
 
@@ -144,9 +164,12 @@ def test_an_unmatched_topic_is_asked_for_as_often_as_the_text_says(several: Visi
 def test_the_encyclopedia_is_asked_with_numbers_given_as_texts(several: Visit) -> None:
     asked = [request.path for request in several.of("Old-Timer", "FACTUAL").asked if request.method == "GET"]
     query = "?prompt=The+searcher+answers.&percentile="
-    assert asked == [f"/articles{query}0.5&num_results=1", f"/top_article{query}0.5&num_results=10",
-                     f"/top_n_articles{query}0.4&num_results=7&num_top_articles=2",
-                     f"/summaries{query}0.6&num_results=2"]
+    assert asked == [
+        f"/articles{query}0.5&num_results=1",
+        f"/top_article{query}0.5&num_results=10",
+        f"/top_n_articles{query}0.4&num_results=7&num_top_articles=2",
+        f"/summaries{query}0.6&num_results=2",
+    ]
 
 
 def test_keys_go_where_they_belong_and_nowhere_if_there_are_none(several: Visit) -> None:
@@ -155,12 +178,20 @@ def test_keys_go_where_they_belong_and_nowhere_if_there_are_none(several: Visit)
     assert [role for role in expected.MODELS if "authorization" in exchange.request(role).headers] == []
 
 
-@pytest.mark.parametrize(("model", "role", "endpoint", "temperature", "limit"), [
-    ("sharer:general", "model", "general-70b", 0.4, 1234), ("sharer:Quick", "quick one", "fast-8b", 0.2, 55),
-    ("sharer:self-contained", "neighbour", "fast-8b", 0.2, 400), ("sharer", "doorman", "fast-8b", 0.2, 99),
-    ("teamster:review", "reviewer", "general-70b", 0.4, 400), ("Minimal", "minimalist", "plain-model", 0.3, 400)])
-def test_shared_folders_hand_endpoint_preset_and_limit_on(several: Visit, model: str, role: str, endpoint: str,
-                                                          temperature: float, limit: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "role", "endpoint", "temperature", "limit"),
+    [
+        ("sharer:general", "model", "general-70b", 0.4, 1234),
+        ("sharer:Quick", "quick one", "fast-8b", 0.2, 55),
+        ("sharer:self-contained", "neighbour", "fast-8b", 0.2, 400),
+        ("sharer", "doorman", "fast-8b", 0.2, 99),
+        ("teamster:review", "reviewer", "general-70b", 0.4, 400),
+        ("Minimal", "minimalist", "plain-model", 0.3, 400),
+    ],
+)
+def test_shared_folders_hand_endpoint_preset_and_limit_on(
+    several: Visit, model: str, role: str, endpoint: str, temperature: float, limit: int
+) -> None:
     body = several.sent(model, "", role)
     assert (body["model"], body["temperature"], body["max_tokens"]) == (endpoint, temperature, limit)
 
@@ -168,25 +199,33 @@ def test_shared_folders_hand_endpoint_preset_and_limit_on(several: Visit, model:
 def test_prompts_of_shared_workflows(several: Visit) -> None:
     conversation = said(0), said(1), said(2)
     assert several.sent("sharer:general", "", "model")["messages"] == expected.chat(
-        "You are the model. Be kind.", *conversation)
+        "You are the model. Be kind.", *conversation
+    )
     assert several.sent("sharer", "", "doorman")["messages"] == expected.chat("You are the doorman.", *conversation)
     assert several.sent("sharer:Quick", "", "quick one")["messages"] == expected.chat(
-        "You are the quick one.", f"Q: {said(2)}")
+        "You are the quick one.", f"Q: {said(2)}"
+    )
     assert several.sent("sharer:self-contained", "", "teller")["messages"] == expected.chat(
-        "You are the teller. The neighbour answers.", said(2))
+        "You are the teller. The neighbour answers.", said(2)
+    )
 
 
 # -- memories ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("role", "bodies"), [
-    ("memory keeper", [expected.MEMORY_KEEPER]), ("summarizer", [expected.SUMMARIZER]), ("worker", expected.WORKERS)])
+
+@pytest.mark.parametrize(
+    ("role", "bodies"),
+    [("memory keeper", [expected.MEMORY_KEEPER]), ("summarizer", [expected.SUMMARIZER]), ("worker", expected.WORKERS)],
+)
 def test_memories_are_made_of_the_old_files(several: Visit, role: str, bodies: list[Any]) -> None:
     asked = [request.json for request in several.of("archivist").requests(role)]
     assert sorted(asked, key=str) == sorted(bodies, key=str)
 
 
-@pytest.mark.parametrize(("role", "messages"), [
-    ("clerk", expected.CLERKS), ("storyteller", [expected.STORYTELLER]), ("watchman", [expected.WATCHMAN])])
+@pytest.mark.parametrize(
+    ("role", "messages"),
+    [("clerk", expected.CLERKS), ("storyteller", [expected.STORYTELLER]), ("watchman", [expected.WATCHMAN])],
+)
 def test_memories_are_told_to_the_nodes_that_want_them(several: Visit, role: str, messages: list[Any]) -> None:
     assert [request.json["messages"] for request in several.of("archivist").requests(role)] == messages
 
@@ -195,7 +234,8 @@ def test_what_is_remembered_stays_in_the_old_flat_files(several: Visit) -> None:
     home = several.home
     assert [memory["text_block"] for memory in home.read("old-chat_memories.json")] == list(expected.ALL_MEMORIES)
     assert [entry["text_block"] for entry in home.read("old-chat_chat_summary.json")] == [
-        "Kept: The summarizer answers."]
+        "Kept: The summarizer answers."
+    ]
     assert not [name for name in ("memories", "chat_summary") if (home.discussions / f"old-chat/{name}.json").exists()]
     assert (home.discussions / "old-chat-1" / "memories.json").is_file()
 
@@ -213,6 +253,7 @@ def test_searchable_memories_and_the_state_document(several: Visit) -> None:
 
 # -- tools -------------------------------------------------------------------------------------------------------------
 
+
 def test_what_every_tool_gives(several: Visit) -> None:
     assert several.sent("tinkerer", "", "smith")["messages"] == expected.SMITH
 
@@ -221,13 +262,19 @@ def test_texts_around_the_tools(several: Visit) -> None:
     extractor, witness = (several.sent("tinkerer", "", role)["messages"] for role in ("extractor", "witness"))
     assert extractor == expected.chat("You are the extractor.", f"{said(3)}\n~\n{said(4)}")
     assert [message["content"] for message in witness] == [
-        "You are the witness. The describer answers.", "[Picture: The describer answers.]", said(4)]
+        "You are the witness. The describer answers.",
+        "[Picture: The describer answers.]",
+        said(4),
+    ]
 
 
 def test_the_picture_reaches_the_vision_model(several: Visit) -> None:
     assert several.sent("tinkerer", "", "describer") == {
-        **expected.EVERYONE_KOBOLD, "max_length": 77, "images": [PIXEL],
-        "prompt": expected.chatml("You are the describer.", "What is it?")}
+        **expected.EVERYONE_KOBOLD,
+        "max_length": 77,
+        "images": [PIXEL],
+        "prompt": expected.chatml("You are the describer.", "What is it?"),
+    }
 
 
 def test_files_are_written_where_the_workflow_says(several: Visit) -> None:
@@ -239,5 +286,7 @@ def test_files_are_written_where_the_workflow_says(several: Visit) -> None:
 
 def test_directories_are_those_of_the_user_files(several: Visit) -> None:
     assert {path.name for path in (several.home.root / "Locks").glob("*.sqlite")} == {
-        "WilmerDb.archivist.sqlite", "WilmerDb.tinkerer.sqlite"}
+        "WilmerDb.archivist.sqlite",
+        "WilmerDb.tinkerer.sqlite",
+    }
     assert os.name == "nt" or "D:\\Temp\\Wilmer" not in os.listdir(tempfile.gettempdir())

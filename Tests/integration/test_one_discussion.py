@@ -1,4 +1,5 @@
 """A discussion that goes on in another dialect: what is remembered over one is known over all."""
+
 from __future__ import annotations
 
 import http.client
@@ -55,8 +56,12 @@ def test_written_over_responses_and_read_over_all(talk: tuple[Launcher, MemoryBa
         ask(server, path, "Recall", headers)
         return markers(backend.requests[-1].json["messages"][0]["content"])
 
-    for name, path, headers in (("responses", "/v1/responses", bearer), ("chat", "/v1/chat/completions", bearer),
-                                ("bearer", "/v1/messages", bearer), ("x-api-key", "/v1/messages", {"x-api-key": KEY})):
+    for name, path, headers in (
+        ("responses", "/v1/responses", bearer),
+        ("chat", "/v1/chat/completions", bearer),
+        ("bearer", "/v1/messages", bearer),
+        ("x-api-key", "/v1/messages", {"x-api-key": KEY}),
+    ):
         remembered[name] = recall(name, path, headers)
     assert len(remembered["chat"]) > 10 and remembered == dict.fromkeys(remembered, remembered["chat"])
     assert recall("stranger", "/v1/messages", {"x-api-key": OTHER_KEY}) == []

@@ -1,4 +1,5 @@
 """Commands and servers whose output nobody reads: a pipe whose reader goes, a stream that is closed, a full disk."""
+
 from __future__ import annotations
 
 import contextlib
@@ -40,11 +41,23 @@ SCRIPTS = sorted(path.name for path in (PROJECT / "Scripts").glob("*.py") if pat
 
 # Each prints something on standard output. {...}: a place of the test.
 LINES = {
-    "help": "help", "init": "init --yes --backend {backend} --user new", "check": "check", "test": "test",
-    "try": "try Single Hello", "chat": "chat Single", "keys": "keys new", "console": "console --help",
-    "memory": "memory list --json", "rekey": "rekey --help", "state": "state --help",
-    "access_key.py": "", "memory_tool.py": "list {place}", "rekey_encrypted_files.py": "--help",
-    "backfill_embeddings.py": "--help", "config_schemas.py": "--vscode {public}"}
+    "help": "help",
+    "init": "init --yes --backend {backend} --user new",
+    "check": "check",
+    "test": "test",
+    "try": "try Single Hello",
+    "chat": "chat Single",
+    "keys": "keys new",
+    "console": "console --help",
+    "memory": "memory list --json",
+    "rekey": "rekey --help",
+    "state": "state --help",
+    "access_key.py": "",
+    "memory_tool.py": "list {place}",
+    "rekey_encrypted_files.py": "--help",
+    "backfill_embeddings.py": "--help",
+    "config_schemas.py": "--vscode {public}",
+}
 # A server, which nothing but its end ends.
 SERVERS = ("demo_backend.py",)
 
@@ -58,24 +71,46 @@ def backend() -> Iterator[Backend]:
 @pytest.fixture
 def tree(backend: Backend, tmp_path: Path) -> ConfigTree:
     tree = standard_tree(tmp_path / "Public", backend.url)
-    tree.write("Workflows/_shared/Single.test.json", {"tests": [{
-        "name": "one", "messages": [{"role": "user", "content": "Hello"}], "replies": {"Hello": "Hi"},
-        "expect": {"answer": "Hi"}}]})
+    tree.write(
+        "Workflows/_shared/Single.test.json",
+        {
+            "tests": [
+                {
+                    "name": "one",
+                    "messages": [{"role": "user", "content": "Hello"}],
+                    "replies": {"Hello": "Hi"},
+                    "expect": {"answer": "Hi"},
+                }
+            ]
+        },
+    )
     return tree
 
 
 def command_line(name: str, words: str, tree: ConfigTree, backend: Backend) -> list[str]:
     place = ["--PublicDirectory", str(tree.public)]
-    filled = [piece for word in shlex.split(words) for piece in (
-        place if word == "{place}" else [word.format(backend=backend.url, public=tree.public)])]
+    filled = [
+        piece
+        for word in shlex.split(words)
+        for piece in (place if word == "{place}" else [word.format(backend=backend.url, public=tree.public)])
+    ]
     program = ["-m", f"Scripts.{Path(name).stem}"] if name in SCRIPTS else [str(PROJECT / "run_waitress.py")]
     return [sys.executable, *program, *filled, *(place if name in COMMANDS and name != "help" else [])]
 
 
 def run(command: list[str], stdout: int, **options: object) -> tuple[int, str]:
     """Run to the end, and return its status and its standard error."""
-    ended = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, input="Hello\n", encoding="utf-8",
-                           cwd=PROJECT, env=clean_environment(), timeout=120, **options)  # type: ignore[call-overload]
+    ended = subprocess.run(
+        command,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        input="Hello\n",
+        encoding="utf-8",
+        cwd=PROJECT,
+        env=clean_environment(),
+        timeout=120,
+        **options,
+    )  # type: ignore[call-overload]
     return ended.returncode, ended.stderr
 
 
@@ -102,7 +137,8 @@ def test_it_ends_without_a_word_when_its_reader_has_gone(name: str, tree: Config
 @posix
 @table("name", LINES)
 def test_a_stream_that_is_closed_from_the_beginning_is_none_of_its_business(
-        name: str, tree: ConfigTree, backend: Backend) -> None:
+    name: str, tree: ConfigTree, backend: Backend
+) -> None:
     command = command_line(name, LINES[name], tree, backend)
     status, errors = run(["sh", "-c", 'exec "$@" >&-', "sh", *command], subprocess.DEVNULL)
     # What the command has found may be a mistake.
@@ -129,9 +165,16 @@ def test_the_reader_of_an_answer_goes_in_the_middle(where: str, tree: ConfigTree
         command = command_line("try", f"try Single '{backend.hello}'", tree, backend)
         if where == "engine under Eventlet":
             command[1] = str(PROJECT / "run_eventlet.py")
-        process = stack.enter_context(subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            cwd=tempfile.gettempdir(), env=clean_environment()))
+        process = stack.enter_context(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=tempfile.gettempdir(),
+                env=clean_environment(),
+            )
+        )
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.read(30).startswith(b"many words")
         process.stdout.close()
@@ -148,10 +191,24 @@ def test_a_server_goes_on_without_a_reader(script: str, tree: ConfigTree, backen
     """The reader of its banner goes (``bash run_linux.sh | head -1``)."""
     port, (reader, writer) = free_port(), os.pipe()
     os.close(reader)
-    command = [sys.executable, str(PROJECT / script), "--port", str(port), "--User", USER, "--PublicDirectory",
-               str(tree.public)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE,
-                          cwd=tempfile.gettempdir(), env=clean_environment()) as process:
+    command = [
+        sys.executable,
+        str(PROJECT / script),
+        "--port",
+        str(port),
+        "--User",
+        USER,
+        "--PublicDirectory",
+        str(tree.public),
+    ]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        cwd=tempfile.gettempdir(),
+        env=clean_environment(),
+    ) as process:
         os.close(writer)
         try:
             answer = answer_of(port, process)
@@ -172,8 +229,9 @@ def free_port() -> int:
 def answer_of(port: int, process: subprocess.Popen[bytes]) -> bytes:
     """The answer of a server to a chat, as soon as it listens. Raises AssertionError if it ends before."""
     body = {"model": "Single", "messages": [{"role": "user", "content": "Hello"}]}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:

@@ -1,4 +1,5 @@
 """Servers behind a real PgBouncer: in session mode all works as without it, in the other modes no server starts."""
+
 from __future__ import annotations
 
 import os
@@ -34,9 +35,15 @@ logfile = {folder}/pgbouncer.log
 pidfile = {folder}/pgbouncer.pid
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.deep,
-              pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed (on Debian: apt-get install "
-                                                           "pgbouncer): servers behind a pooler are left out")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.deep,
+    pytest.mark.skipif(
+        PGBOUNCER is None,
+        reason="pgbouncer is not installed (on Debian: apt-get install "
+        "pgbouncer): servers behind a pooler are left out",
+    ),
+]
 
 
 class Pooler:
@@ -50,9 +57,12 @@ class Pooler:
 
     def __enter__(self) -> Pooler:
         (self._folder / "users.txt").write_text(f'"{ROLE}" "{PASSWORD}"\n', "utf-8")
-        (self._folder / "pgbouncer.ini").write_text(SETTINGS.format(
-            server=self.server.port, port=self.port, folder=self._folder, mode=self.mode,
-            size=self.size), "utf-8")
+        (self._folder / "pgbouncer.ini").write_text(
+            SETTINGS.format(
+                server=self.server.port, port=self.port, folder=self._folder, mode=self.mode, size=self.size
+            ),
+            "utf-8",
+        )
         for path in (self._folder, *self._folder.iterdir()):
             self.server.own(path)
         self.start()
@@ -85,10 +95,13 @@ def test_other_modes_are_refused_and_leave_nothing(site: Site, postgres: Server,
         for _ in range(2):
             assert failure(site, pooler.url(site.url)).stderr.endswith(
                 "notifications do not arrive: a pooler in transaction mode does not work here; connect to PostgreSQL "
-                "itself or to a pooler in session mode")
+                "itself or to a pooler in session mode"
+            )
         # The connections that the pooler keeps hold no lock, by which a worker would seem to be alive.
-        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = " \
-               f"(SELECT oid FROM pg_database WHERE datname = '{name_in(site.url)}')"
+        held = (
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = "
+            f"(SELECT oid FROM pg_database WHERE datname = '{name_in(site.url)}')"
+        )
         assert postgres.sql(held) == "0"
         with site.server() as server:
             assert ", this is worker 1" in server.output()
@@ -97,8 +110,10 @@ def test_other_modes_are_refused_and_leave_nothing(site: Site, postgres: Server,
 def test_a_pool_that_is_too_small_is_named(site: Site, postgres: Server) -> None:
     with Pooler(postgres, "session", size=2) as pooler:
         line = failure(site, pooler.url(site.url)).stderr
-        assert line.endswith("a statement was not answered within 4 s. If this is a pooler, it needs 10 connections to "
-                             "PostgreSQL for each server (PgBouncer: default_pool_size)")
+        assert line.endswith(
+            "a statement was not answered within 4 s. If this is a pooler, it needs 10 connections to "
+            "PostgreSQL for each server (PgBouncer: default_pool_size)"
+        )
 
 
 def test_session_mode_works_wholly(site: Site, postgres: Server) -> None:

@@ -1,4 +1,5 @@
 """The recipe in ``deploy/several-workers``: three workers, one database, and the proxies that stand before them."""
+
 from __future__ import annotations
 
 import http.client
@@ -32,8 +33,11 @@ STREAMS = 9
 PATH = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"
 PIECES = 30
 
-pytestmark = [pytest.mark.slow, pytest.mark.deep,
-              pytest.mark.skipif(sys.platform == "win32", reason="the proxies are those of Debian")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.deep,
+    pytest.mark.skipif(sys.platform == "win32", reason="the proxies are those of Debian"),
+]
 
 
 def free_port() -> int:
@@ -56,19 +60,30 @@ def proxy(kind: str, folder: Path, workers: list[int]) -> Iterator[int]:
     port = free_port()
     text, file = written(folder, PROXIES[kind], port, workers), folder / PROXIES[kind]
     if kind == "nginx":
-        places = "".join(f"{name}_temp_path {folder}/{name};\n"
-                         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-        text = (f"daemon off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\n"
-                f"http {{\naccess_log off;\n{places}{text}\n}}\n")
+        places = "".join(
+            f"{name}_temp_path {folder}/{name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        text = (
+            f"daemon off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\n"
+            f"http {{\naccess_log off;\n{places}{text}\n}}\n"
+        )
     if kind == "caddy":
         # Two of them on one machine would have the same place for it.
         text = f"{{\n\tadmin off\n}}\n{text}"
     file.write_text(text, encoding="utf-8")
-    command = {"nginx": ["nginx", "-p", str(folder), "-c", str(file)], "haproxy": ["haproxy", "-f", str(file)],
-               "caddy": ["caddy", "run", "--adapter", "caddyfile", "--config", str(file)]}[kind]
+    command = {
+        "nginx": ["nginx", "-p", str(folder), "-c", str(file)],
+        "haproxy": ["haproxy", "-f", str(file)],
+        "caddy": ["caddy", "run", "--adapter", "caddyfile", "--config", str(file)],
+    }[kind]
     with (folder / "proxy.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                   env={**os.environ, "PATH": PATH, "HOME": str(folder)})
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PATH": PATH, "HOME": str(folder)},
+        )
         try:
             assert until(lambda: process.poll() is not None or accepts(port), 60)
             assert process.poll() is None, (folder / "proxy.log").read_text("utf-8")
@@ -101,8 +116,9 @@ class Client(threading.Thread):
         while not self.ends.is_set():
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
             try:
-                connection.request("POST", "/v1/chat/completions", json.dumps(body),
-                                   {"Content-Type": "application/json"})
+                connection.request(
+                    "POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"}
+                )
                 answer = connection.getresponse()
                 data = answer.read()
                 is_whole = data.endswith(b"data: [DONE]\n\n") or not self.streamed
@@ -139,10 +155,26 @@ class Site:
         self.port = stack.enter_context(proxy(kind, folder, self.ports))
 
     def _started(self, port: int) -> Launcher:
-        return self._stack.enter_context(Launcher(
-            "run_waitress.py", "--PublicDirectory", self._tree.public, "--User", USER, "--console", "off",
-            "--concurrency", "50", "--drain-seconds", "60", "--port", str(port), "--database", self._url,
-            backend=self._backend))
+        return self._stack.enter_context(
+            Launcher(
+                "run_waitress.py",
+                "--PublicDirectory",
+                self._tree.public,
+                "--User",
+                USER,
+                "--console",
+                "off",
+                "--concurrency",
+                "50",
+                "--drain-seconds",
+                "60",
+                "--port",
+                str(port),
+                "--database",
+                self._url,
+                backend=self._backend,
+            )
+        )
 
     def stop(self, number: int) -> None:
         process = self.workers[number].process
@@ -155,8 +187,9 @@ class Site:
 
     def check(self, workers: int) -> None:
         """The recipe's own check: what the page says to type."""
-        done = run_launcher("run_waitress.py", "state", "status", "--PublicDirectory", self._tree.public, "--database",
-                            self._url)
+        done = run_launcher(
+            "run_waitress.py", "state", "status", "--PublicDirectory", self._tree.public, "--database", self._url
+        )
         assert done.returncode == 0 and f"\n{workers} workers:\n" in done.stdout, done.stdout + done.stderr
 
     def log(self) -> str:
@@ -164,8 +197,9 @@ class Site:
 
 
 @pytest.mark.parametrize("kind", RESTARTED)
-def test_workers_restart_one_after_the_other_without_a_cut_answer(kind: str, tmp_path: Path, backend: Backend,
-                                                                  database_url: str) -> None:
+def test_workers_restart_one_after_the_other_without_a_cut_answer(
+    kind: str, tmp_path: Path, backend: Backend, database_url: str
+) -> None:
     with ExitStack() as stack:
         site = Site(kind, tmp_path, backend, database_url, stack)
         site.check(WORKERS)
@@ -191,8 +225,12 @@ def asked(port: int) -> str:
     """Ask for a short answer and return the number of the worker that gave it."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
-        connection.request("POST", "/v1/chat/completions", json.dumps({
-            "model": "Single", "messages": [{"role": "user", "content": "hi"}]}), {"Content-Type": "application/json"})
+        connection.request(
+            "POST",
+            "/v1/chat/completions",
+            json.dumps({"model": "Single", "messages": [{"role": "user", "content": "hi"}]}),
+            {"Content-Type": "application/json"},
+        )
         answer = connection.getresponse()
         assert answer.status == 200 and answer.read().count(b"word") == PIECES
         return answer.headers["X-Wilmer-Worker"]
@@ -200,8 +238,9 @@ def asked(port: int) -> str:
         connection.close()
 
 
-def test_caddy_passes_streams_on_and_asks_no_worker_that_is_stopped(tmp_path: Path, backend: Backend,
-                                                                    database_url: str) -> None:
+def test_caddy_passes_streams_on_and_asks_no_worker_that_is_stopped(
+    tmp_path: Path, backend: Backend, database_url: str
+) -> None:
     with ExitStack() as stack:
         site = Site("caddy", tmp_path, backend, database_url, stack)
         site.check(WORKERS)
@@ -219,8 +258,12 @@ def test_caddy_passes_streams_on_and_asks_no_worker_that_is_stopped(tmp_path: Pa
         assert until(lambda: asked(site.port) == "2", 120)
         # Every two seconds it looks who is there.
         site.stop(1)
-        assert until(lambda: any("health_checker" in line and f"127.0.0.1:{site.ports[1]}" in line
-                                 for line in site.log().splitlines()), 60), site.log()
+        assert until(
+            lambda: any(
+                "health_checker" in line and f"127.0.0.1:{site.ports[1]}" in line for line in site.log().splitlines()
+            ),
+            60,
+        ), site.log()
         site.check(WORKERS - 1)
         assert "2" not in {asked(site.port) for _ in range(10)}
         site.start(1)

@@ -1,4 +1,5 @@
 """Replay, try again, compare and make a test, through the API of the console."""
+
 from __future__ import annotations
 
 import json
@@ -53,8 +54,13 @@ class ConsoleLab(EngineLab):
         with self.client.open(API + path, method="POST", headers=self.headers, json=body) as response:
             assert response.status_code == 200, response.data
             blocks = [block.split("\n") for block in response.data.decode().split("\n\n") if block.strip(": \n")]
-        return [(next(line[7:] for line in block if line.startswith("event: ")),
-                 json.loads(next(line[6:] for line in block if line.startswith("data: ")))) for block in blocks]
+        return [
+            (
+                next(line[7:] for line in block if line.startswith("event: ")),
+                json.loads(next(line[6:] for line in block if line.startswith("data: "))),
+            )
+            for block in blocks
+        ]
 
     def chat(self, *messages: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
         """Ask as a client does; return the run when all of its nodes are done."""
@@ -91,19 +97,28 @@ def acting(lab: ConsoleLab, tmp_path: Path) -> tuple[Path, Path]:
     """A workflow with memory, file, script and web nodes; returns the files that it writes."""
     kept, marked = tmp_path / "kept.txt", tmp_path / "marked.txt"
     (tmp_path / "script.py").write_text(SCRIPT.format(marked), encoding="utf-8")
-    lab.workflow("_DefaultWorkflow", [
-        llm("analyse {chat_user_prompt_last_one}", title="Analyse"),
-        {"title": "Search", "type": "VectorMemorySearch", "input": "owl"},
-        {"title": "Fetch", "type": "WebFetch", "url": f"{lab.backend.url}/page", "blockPrivateAddresses": False},
-        {"title": "Script", "type": "PythonModule", "module_path": str(tmp_path / "script.py")},
-        {"title": "Summary", "type": "GetCurrentSummaryFromFile"},
-        {"title": "Inner", "type": "CustomWorkflow", "workflowName": "Inner"},
-        llm("answer {agent3Output} {agent4Output} {agent6Output}", title="Answer", returnToUser=True),
-        {"title": "Remember", "type": "QualityMemory"},
-        llm("after the answer", title="Later")])
-    lab.workflow("Inner", [
-        {"title": "Keep", "type": "SaveCustomFile", "filepath": str(kept), "content": "kept"},
-        llm("inner", title="Think"), static("{agent2Output}", title="Say")])
+    lab.workflow(
+        "_DefaultWorkflow",
+        [
+            llm("analyse {chat_user_prompt_last_one}", title="Analyse"),
+            {"title": "Search", "type": "VectorMemorySearch", "input": "owl"},
+            {"title": "Fetch", "type": "WebFetch", "url": f"{lab.backend.url}/page", "blockPrivateAddresses": False},
+            {"title": "Script", "type": "PythonModule", "module_path": str(tmp_path / "script.py")},
+            {"title": "Summary", "type": "GetCurrentSummaryFromFile"},
+            {"title": "Inner", "type": "CustomWorkflow", "workflowName": "Inner"},
+            llm("answer {agent3Output} {agent4Output} {agent6Output}", title="Answer", returnToUser=True),
+            {"title": "Remember", "type": "QualityMemory"},
+            llm("after the answer", title="Later"),
+        ],
+    )
+    lab.workflow(
+        "Inner",
+        [
+            {"title": "Keep", "type": "SaveCustomFile", "filepath": str(kept), "content": "kept"},
+            llm("inner", title="Think"),
+            static("{agent2Output}", title="Say"),
+        ],
+    )
 
     def reply(request: RecordedRequest) -> Reply:
         if request.path == "/page":
@@ -116,12 +131,15 @@ def acting(lab: ConsoleLab, tmp_path: Path) -> tuple[Path, Path]:
 
 def asked(lab: ConsoleLab) -> list[str]:
     """What reached the back-end, by the first word of a prompt, or the path."""
-    return [request.path if request.path == "/page" else request.json["messages"][-1]["content"].split()[0]
-            for request in lab.backend.requests]
+    return [
+        request.path if request.path == "/page" else request.json["messages"][-1]["content"].split()[0]
+        for request in lab.backend.requests
+    ]
 
 
 def test_a_replay_writes_nothing_and_calls_the_llm_only_from_its_start_on(
-        lab: ConsoleLab, tmp_path: Path, acting: tuple[Path, Path]) -> None:
+    lab: ConsoleLab, tmp_path: Path, acting: tuple[Path, Path]
+) -> None:
     recorded = lab.chat(said(f"{DISCUSSION}hello"), stream=True)
     run_id = recorded["run"]["id"]
     assert asked(lab) == ["analyse", "/page", "inner", "answer", "after"] and all(path.exists() for path in acting)
@@ -131,18 +149,32 @@ def test_a_replay_writes_nothing_and_calls_the_llm_only_from_its_start_on(
 
     nodes = lab.call("GET", f"runs/{run_id}/replay")["nodes"]
     assert [(node["title"], node["stands_in"]) for node in nodes] == [
-        ("Analyse", False), ("Search", True), ("Fetch", True), ("Script", True), ("Summary", True), ("Inner", False),
-        ("Keep", True), ("Think", False), ("Say", False), ("Answer", False), ("Remember", True), ("Later", False)]
+        ("Analyse", False),
+        ("Search", True),
+        ("Fetch", True),
+        ("Script", True),
+        ("Summary", True),
+        ("Inner", False),
+        ("Keep", True),
+        ("Think", False),
+        ("Say", False),
+        ("Answer", False),
+        ("Remember", True),
+        ("Later", False),
+    ]
     calls = {"Analyse": "analyse", "Think": "inner", "Answer": "answer", "Later": "after"}
     for index, node in enumerate([None, *nodes]):
         lab.backend.requests.clear()
         start = None if node is None else {name: node[name] for name in ("workflow", "node", "occurrence")}
         replay = lab.run_of(lab.call("POST", f"runs/{run_id}/replay", {"from": start})["id"])
-        left = nodes[max(index - 1, 0):]
+        left = nodes[max(index - 1, 0) :]
         assert asked(lab) == [calls[one["title"]] for one in left if one["title"] in calls], node
         facts = replay["run"]
         assert (facts["kind"], facts["status"], facts["origin"]) == (
-            "replay", "ok", {"run": run_id, "span": None if node is None else node["span"]})
+            "replay",
+            "ok",
+            {"run": run_id, "span": None if node is None else node["span"]},
+        )
         assert facts["answer"] == recorded["run"]["answer"]
         stood_in = {row[3] for row in replay["spans"] if row[6] == "stand-in"}
         assert stood_in >= {"Search", "Fetch", "Script", "Summary", "Remember"} & {one["title"] for one in left}
@@ -151,21 +183,30 @@ def test_a_replay_writes_nothing_and_calls_the_llm_only_from_its_start_on(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_chosen_node_acts_and_one_without_output_stops_the_replay(lab: ConsoleLab, acting: tuple[Path, Path],
-                                                                    stream: bool) -> None:
+def test_a_chosen_node_acts_and_one_without_output_stops_the_replay(
+    lab: ConsoleLab, acting: tuple[Path, Path], stream: bool
+) -> None:
     run_id = lab.chat(said("hello"), stream=stream)["run"]["id"]
     acting[0].unlink()
     lab.run_of(lab.call("POST", f"runs/{run_id}/replay", {"also": ["Inner/Keep"]})["id"])
     assert acting[0].exists()
-    nodes = [llm("analyse", title="Analyse"), {"title": "New", "type": "GetCustomFile", "filepath": "/none"},
-             llm("answer", title="Answer")]
+    nodes = [
+        llm("analyse", title="Analyse"),
+        {"title": "New", "type": "GetCustomFile", "filepath": "/none"},
+        llm("answer", title="Answer"),
+    ]
     lab.workflow("_DefaultWorkflow", nodes)
     stopped = lab.run_of(lab.call("POST", f"runs/{run_id}/replay", {})["id"])
     assert stopped["run"]["status"] == "failed" and "stops at node '_DefaultWorkflow/New'" in stopped["run"]["error"]
 
 
 def test_a_replay_knows_the_times_of_the_messages_and_changes_none(lab: ConsoleLab) -> None:
-    lab.workflow("_DefaultWorkflow", [llm("", title="Answer", addDiscussionIdTimestampsForLLM=True),])
+    lab.workflow(
+        "_DefaultWorkflow",
+        [
+            llm("", title="Answer", addDiscussionIdTimestampsForLLM=True),
+        ],
+    )
     recorded = lab.chat(said(f"{DISCUSSION}hello"))
     (times,) = (lab.root / "discussions").rglob("timestamps.json")
     before = times.read_bytes()
@@ -177,9 +218,16 @@ def test_a_replay_knows_the_times_of_the_messages_and_changes_none(lab: ConsoleL
     assert times.read_bytes() == before.replace(b"20", b"19")
 
 
-@pytest.mark.parametrize(("body", "status", "where"), [
-    ({"from": {"workflow": "tester/Nowhere", "node": 1}}, 404, "from"), ({"from": 3}, 400, "from"),
-    ({"also": ["Inner/Nothing"]}, 404, "also"), ({"also": "Keep"}, 400, "also"), ({"form": None}, 400, "form")])
+@pytest.mark.parametrize(
+    ("body", "status", "where"),
+    [
+        ({"from": {"workflow": "tester/Nowhere", "node": 1}}, 404, "from"),
+        ({"from": 3}, 400, "from"),
+        ({"also": ["Inner/Nothing"]}, 404, "also"),
+        ({"also": "Keep"}, 400, "also"),
+        ({"form": None}, 400, "form"),
+    ],
+)
 def test_what_a_replay_cannot_be(lab: ConsoleLab, body: Any, status: int, where: str) -> None:
     lab.workflow("_DefaultWorkflow", [llm("x", title="Answer")])
     run_id = lab.chat(said("hello"))["run"]["id"]
@@ -188,12 +236,18 @@ def test_what_a_replay_cannot_be(lab: ConsoleLab, body: Any, status: int, where:
 
 # -- again -------------------------------------------------------------------------------------------------------------
 
+
 def test_again_sends_exactly_the_edited_messages_and_streams(lab: ConsoleLab) -> None:
-    lab.workflow("_DefaultWorkflow", [llm("", title="Answer", systemPrompt="Be brief.", endpointName="Main",
-                                          maxResponseSizeInTokens=77)])
+    lab.workflow(
+        "_DefaultWorkflow",
+        [llm("", title="Answer", systemPrompt="Be brief.", endpointName="Main", maxResponseSizeInTokens=77)],
+    )
     lab.endpoint("Main", {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "[added]"}, lab.backend.url)
-    lab.endpoint("Other", {"modelNameToSendToAPI": "other-model", "addTextToStartOfPrompt": True,
-                           "textToAddToStartOfPrompt": "[other]"}, lab.backend.url)
+    lab.endpoint(
+        "Other",
+        {"modelNameToSendToAPI": "other-model", "addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "[other]"},
+        lab.backend.url,
+    )
     lab.preset("OpenAiCompatibleApis", "Hot", {"temperature": 1.5})
     recorded = lab.chat(said("hello"))
     call = next(row[0] for row in recorded["spans"] if row[2] == "llm")
@@ -202,8 +256,10 @@ def test_again_sends_exactly_the_edited_messages_and_streams(lab: ConsoleLab) ->
     messages = [*payload["messages"][:-1], said("edited {x}")]
     lab.backend.requests.clear()
 
-    events = lab.events(f"runs/{recorded['run']['id']}/again/{call}", {
-        "messages": messages, "endpoint": "Other", "preset": "Hot", "times": 2})
+    events = lab.events(
+        f"runs/{recorded['run']['id']}/again/{call}",
+        {"messages": messages, "endpoint": "Other", "preset": "Hot", "times": 2},
+    )
 
     for request in lab.backend.requests:
         assert request.json["messages"] == messages and request.json["model"] == "other-model"
@@ -214,17 +270,27 @@ def test_again_sends_exactly_the_edited_messages_and_streams(lab: ConsoleLab) ->
     assert "".join(value["text"] for name, value in events if value.get("n") == 2) == "<edited {x}>"
     again = lab.run_of(first["run"])["run"]
     assert (again["kind"], again["status"], again["origin"], again["calls"], again["endpoints"]) == (
-        "again", "ok", {"run": recorded["run"]["id"], "span": call}, 2, ["Other"])
+        "again",
+        "ok",
+        {"run": recorded["run"]["id"], "span": call},
+        2,
+        ["Other"],
+    )
     choices = lab.call("GET", f"again/choices?run={recorded['run']['id']}")
     assert choices["endpoints"] == ["Main", "Other"] and choices["presets_of"]["Other"] == ["Hot"]
 
 
-@pytest.mark.parametrize(("api_type", "name", "keys"), [
-    ("LlamaCppServer", "grammar", {"answerChoices": ["CODING", 'A "B" | C']}),
-    ("LlamaCppServer", "response_format", {"structuredOutputFile": "Shape"}),
-    ("Open-AI-API", "response_format", {"answerChoices": ["CODING", "CHAT"]})])
-def test_again_holds_the_answer_to_the_same_shape(lab: ConsoleLab, api_type: str, name: str,
-                                                  keys: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("api_type", "name", "keys"),
+    [
+        ("LlamaCppServer", "grammar", {"answerChoices": ["CODING", 'A "B" | C']}),
+        ("LlamaCppServer", "response_format", {"structuredOutputFile": "Shape"}),
+        ("Open-AI-API", "response_format", {"answerChoices": ["CODING", "CHAT"]}),
+    ],
+)
+def test_again_holds_the_answer_to_the_same_shape(
+    lab: ConsoleLab, api_type: str, name: str, keys: dict[str, Any]
+) -> None:
     shipped = Path(__file__).parents[2] / "Public" / "Configs" / "ApiTypes" / f"{api_type}.json"
     lab.write(f"ApiTypes/{api_type}", json.loads(shipped.read_text(encoding="utf-8")))
     lab.endpoint("Main", {"apiTypeConfigFileName": api_type}, lab.backend.url)
@@ -245,8 +311,11 @@ def test_an_again_that_fails_says_why(lab: ConsoleLab) -> None:
     path = f"runs/{recorded['run']['id']}/again/{call}"
     unknown = lab.call("POST", path, {"messages": [said("x")], "endpoint": "Nowhere"}, 500)
     assert "'Nowhere'" in unknown["error"]["message"]
-    for body, where in (({"messages": [], "endpoint": "Main"}, "messages"), ({"messages": [said("x")]}, "endpoint"),
-                        ({"messages": [said("x")], "endpoint": "Main", "times": 6}, "times")):
+    for body, where in (
+        ({"messages": [], "endpoint": "Main"}, "messages"),
+        ({"messages": [said("x")]}, "endpoint"),
+        ({"messages": [said("x")], "endpoint": "Main", "times": 6}, "times"),
+    ):
         assert lab.call("POST", path, body, 400)["error"]["where"] == where
     lab.backend.responder = lambda request: Reply(status=400, body=b"no such thing")
     events = lab.events(path, {"messages": [said("x")], "endpoint": "Main"})
@@ -255,8 +324,9 @@ def test_an_again_that_fails_says_why(lab: ConsoleLab) -> None:
 
 
 @pytest.mark.parametrize(("reply", "status"), [(None, "ok"), (Reply(status=400, body=b"no such thing"), "failed")])
-def test_an_again_has_ended_when_its_last_event_goes_out(lab: ConsoleLab, reply: Reply | None, status: str,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_again_has_ended_when_its_last_event_goes_out(
+    lab: ConsoleLab, reply: Reply | None, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.workflow("_DefaultWorkflow", [llm("x", title="Answer")])
     recorded = lab.chat(said("hello"))
     call = next(row[0] for row in recorded["spans"] if row[2] == "llm")
@@ -270,16 +340,25 @@ def test_an_again_has_ended_when_its_last_event_goes_out(lab: ConsoleLab, reply:
         end(self, request)
 
     monkeypatch.setattr(RunningRequests, "end", slow_end)
-    with lab.client.open(f"{API}runs/{recorded['run']['id']}/again/{call}", method="POST", headers=lab.headers,
-                         json={"messages": [said("x")], "endpoint": "Main"}) as response:
+    with lab.client.open(
+        f"{API}runs/{recorded['run']['id']}/again/{call}",
+        method="POST",
+        headers=lab.headers,
+        json={"messages": [said("x")], "endpoint": "Main"},
+    ) as response:
         for piece in response.iter_encoded():
             if b"event: run" in piece or b"event: error" in piece:
-                found.append((running_requests().count(),
-                              lab.call("GET", f"runs/{response.headers['X-Request-Id']}")["run"]["status"]))
+                found.append(
+                    (
+                        running_requests().count(),
+                        lab.call("GET", f"runs/{response.headers['X-Request-Id']}")["run"]["status"],
+                    )
+                )
     assert found == [(0, status)]
 
 
 # -- compare -----------------------------------------------------------------------------------------------------------
+
 
 def test_compare_aligns_a_workflow_that_gained_a_node_and_shows_what_changed(lab: ConsoleLab) -> None:
     nodes = [llm("analyse", title="Analyse"), llm("answer {agent1Output}", title="Answer")]
@@ -291,13 +370,17 @@ def test_compare_aligns_a_workflow_that_gained_a_node_and_shows_what_changed(lab
     b = lab.chat(said("hello"))["run"]["id"]
     found = lab.call("GET", f"compare/{a}/{b}")
     assert [(step["title"], bool(step["a"]), bool(step["b"]), step["text"]) for step in found["steps"]] == [
-        ("Analyse", True, True, "same"), ("Check", False, True, None), ("Answer", True, True, "same")]
+        ("Analyse", True, True, "same"),
+        ("Check", False, True, None),
+        ("Answer", True, True, "same"),
+    ]
     (change,) = found["configuration"]
     assert change["path"] == "Workflows/tester/_DefaultWorkflow.json"
     assert "Check" not in change["before"] and "Check" in change["after"]
 
 
 # -- make a test -------------------------------------------------------------------------------------------------------
+
 
 def test_a_made_test_passes_in_a_process_of_its_own(lab: ConsoleLab, acting: tuple[Path, Path]) -> None:
     run_id = lab.chat(said("hello"))["run"]["id"]
@@ -316,13 +399,20 @@ def test_expectations_that_cannot_hold_are_unticked_with_the_reason(lab: Console
     run_id = lab.chat(said("hello"))["run"]["id"]
     made = lab.call("POST", f"runs/{run_id}/test", {"name": "it answers"})
     assert "prompts" not in made["test"]["expect"]
-    assert {"expectation": "expect.prompts['Answer']", "reason": "the node uses {current_time_24h}, whose value is "
-            "another one at another time"} in made["unticked"]
+    assert {
+        "expectation": "expect.prompts['Answer']",
+        "reason": "the node uses {current_time_24h}, whose value is another one at another time",
+    } in made["unticked"]
 
 
 def test_a_date_in_the_system_prompt_leaves_the_messages_expected(lab: ConsoleLab) -> None:
-    lab.workflow("_DefaultWorkflow", [llm("Notes.", title="Think"),
-                                      llm("<{agent1Output}>", title="Answer", systemPrompt="On {todays_date_pretty}.")])
+    lab.workflow(
+        "_DefaultWorkflow",
+        [
+            llm("Notes.", title="Think"),
+            llm("<{agent1Output}>", title="Answer", systemPrompt="On {todays_date_pretty}."),
+        ],
+    )
     run_id = lab.chat(said("hello"))["run"]["id"]
     wish = {"name": "it answers", "expect": ["prompts"]}
     made = lab.call("POST", f"runs/{run_id}/test", wish)

@@ -1,4 +1,5 @@
 """The Responses API over sockets: long streams, silence, clients that leave, and counting beside a full gate."""
+
 from __future__ import annotations
 
 import json
@@ -25,8 +26,10 @@ def send(server: Launcher, body: dict[str, Any]) -> socket.socket:
     """Send a request and leave the answer unread."""
     data = json.dumps(body).encode()
     sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
-                 % (PATH.encode(), len(data), data))
+    sock.sendall(
+        b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+        % (PATH.encode(), len(data), data)
+    )
     return sock
 
 

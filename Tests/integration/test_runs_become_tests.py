@@ -1,4 +1,5 @@
 """A recorded run of every shipped user, model and route becomes a workflow test that passes at once, without an LLM."""
+
 from __future__ import annotations
 
 import contextvars
@@ -33,8 +34,10 @@ from Tests.stub_backend import RecordedRequest, Reply, status_reply
 from Tests.workflows.engine_lab import until
 
 CHAT = "/v1/chat/completions"
-QUESTION = [{"role": "system", "content": "You are kind."},
-            {"role": "user", "content": "Which {fish} live in the Baltic Sea?"}]
+QUESTION = [
+    {"role": "system", "content": "You are kind."},
+    {"role": "user", "content": "Which {fish} live in the Baltic Sea?"},
+]
 
 
 class Server:
@@ -65,7 +68,6 @@ class Server:
         assert until(lambda: running_requests().count() == 0, 20.0)
         return normalised(self.records.ring.documents()[0])
 
-
     def exported(self, document: RunDocument) -> ExportedTest:
         with request_scope(RequestContext(user=document.facts["user"])):
             return exported(document, "it goes on so", EXPECTATIONS, needs_stub, (), without_user_options)
@@ -77,8 +79,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         public = copy_of_shipped(tmp_path_factory.mktemp("shipped") / "Public", model)
         patch.setattr("Middleware.models.process._process", Process())
         patch.setattr(instance, "PUBLIC_DIRECTORY", str(public))
-        for name in ("CONFIG_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS",
-                     "CONSOLE_DIRECTORY"):
+        for name in (
+            "CONFIG_DIRECTORY",
+            "DISCUSSION_DIRECTORY",
+            "USER_LEVEL_SQLITE_DIRECTORY",
+            "USERS",
+            "CONSOLE_DIRECTORY",
+        ):
             patch.setattr(instance, name, None)
         records = build_records("on")
         yield Server(public, model, records)
@@ -102,7 +109,8 @@ def result_of(test: ExportedTest, tmp_path: Path) -> Result:
 
 @pytest.mark.parametrize("user", USERS)
 def test_every_route_and_model_becomes_a_test_that_passes_until_something_breaks(
-        server: Server, tmp_path: Path, user: str) -> None:
+    server: Server, tmp_path: Path, user: str
+) -> None:
     server.serve(user)
     seen = set[str]()
     for category in server.categories(user):
@@ -111,21 +119,26 @@ def test_every_route_and_model_becomes_a_test_that_passes_until_something_breaks
             document = server.run({"model": name, "messages": QUESTION, "stream": bool(number % 2)})
             test = server.exported(document)
             result = result_of(test, tmp_path)
-            assert result.passed, (name, [(failure.json_path, failure.lines) for failure in result.failures],
-                                   json.dumps(test.test, indent=1))
+            assert result.passed, (
+                name,
+                [(failure.json_path, failure.lines) for failure in result.failures],
+                json.dumps(test.test, indent=1),
+            )
             assert {"answer", "route", "order", "prompts", "endpoints"} <= set(test.test["expect"])  # type: ignore[call-overload]
             if test.path not in seen:
                 seen.add(test.path)
                 _notices_what_is_broken(server, test, document, category, tmp_path)
 
 
-def _notices_what_is_broken(server: Server, test: ExportedTest, document: RunDocument, category: str,
-                            tmp_path: Path) -> None:
+def _notices_what_is_broken(
+    server: Server, test: ExportedTest, document: RunDocument, category: str, tmp_path: Path
+) -> None:
     """Break a title, a variable and the route, one after the other: the test must fail each time."""
     configs = server.public / "Configs"
     # The titles of a workflow that only runs another one are not in the test.
-    workflows = [configs / version["path"] for version in document.facts["config"]
-                 if version["path"].startswith("Workflows/")]
+    workflows = [
+        configs / version["path"] for version in document.facts["config"] if version["path"].startswith("Workflows/")
+    ]
     told = json.dumps({name: test.test.get(name) for name in ("replies", "stubs")}, ensure_ascii=False)
     prompts: Any = test.test["expect"]["prompts"]  # type: ignore[index,call-overload]
     changes = list[tuple[Path, str]]()
@@ -185,25 +198,45 @@ def passes(test: ExportedTest, tmp_path: Path) -> bool:
 
 # -- unusual runs ------------------------------------------------------------------------------------------------------
 
+
 def node(title: str, prompt: str, **more: Any) -> dict[str, Any]:
     return {"title": title, "type": "Standard", "endpointName": "Demo-LLM", "prompt": prompt, **more}
 
 
-def test_a_run_with_a_backup_equal_titles_and_nodes_side_by_side(server: Server, tmp_path: Path,
-                                                                 coding: ExportedTest) -> None:
+def test_a_run_with_a_backup_equal_titles_and_nodes_side_by_side(
+    server: Server, tmp_path: Path, coding: ExportedTest
+) -> None:
     configs = server.public / "Configs"
     endpoint = configs / "Endpoints" / "demo" / "Demo-LLM.json"
     working = json.loads(endpoint.read_text(encoding="utf-8"))
     _write(endpoint.with_name("Spare.json"), working)
-    _write(endpoint.with_name("Broken.json"), {**working, "endpoint": working["endpoint"].replace("Demo-LLM", "Broken"),
-                                               "backupEndpointName": "Spare"})
+    _write(
+        endpoint.with_name("Broken.json"),
+        {**working, "endpoint": working["endpoint"].replace("Demo-LLM", "Broken"), "backupEndpointName": "Spare"},
+    )
     inner = configs / "Workflows" / "demo" / "Inner.json"
     _write(inner, {"nodes": [node("Analyse", "part {agent1Input}"), node("Say", "say {agent1Output}")]})
-    _write(configs / CODING, {"parallelNodes": True, "nodes": [
-        node("Analyse", "whole"),
-        *({"title": f"Run {name}", "type": "CustomWorkflow", "workflowName": "Inner", "scoped_variables": [name]}
-          for name in ("alpha", "beta")),
-        node("Answer", "{agent1Output} {agent2Output} {agent3Output}", endpointName="Broken", returnToUser=True)]})
+    _write(
+        configs / CODING,
+        {
+            "parallelNodes": True,
+            "nodes": [
+                node("Analyse", "whole"),
+                *(
+                    {
+                        "title": f"Run {name}",
+                        "type": "CustomWorkflow",
+                        "workflowName": "Inner",
+                        "scoped_variables": [name],
+                    }
+                    for name in ("alpha", "beta")
+                ),
+                node(
+                    "Answer", "{agent1Output} {agent2Output} {agent3Output}", endpointName="Broken", returnToUser=True
+                ),
+            ],
+        },
+    )
     config_utils.reset_config_store()
     respond = server.model.responder
 
@@ -220,7 +253,9 @@ def test_a_run_with_a_backup_equal_titles_and_nodes_side_by_side(server: Server,
     rules = test.test["replies"]
     assert isinstance(rules, list)
     assert [(rule["endpoint"], rule.get("fail") is not None) for rule in rules if rule["node"] == "Answer"] == [
-        ("Broken", True), ("Spare", False)]
+        ("Broken", True),
+        ("Spare", False),
+    ]
     assert {rule["node"] for rule in rules} >= {"Coding/Analyse", "Inner/Analyse", "Say"}
     result = result_of(test, tmp_path)
     assert result.passed, [(failure.json_path, failure.lines) for failure in result.failures]
@@ -250,13 +285,17 @@ def coding(server: Server) -> Iterator[ExportedTest]:
     config_utils.reset_config_store()
 
 
-@pytest.mark.parametrize(("file", "old", "new", "expectation"), [
-    (CODING, "{{ agent1Output | trim }}", "{{ agent2Output | trim }}", "expect.prompts['Answer with code'].prompt"),
-    (CODING, '"Analyse the task"', '"Look at the task"', "replies"),
-    ("Routing/demo.json", '"workflow": "Coding"', '"workflow": "Coding2"', ""),
-])
-def test_a_made_test_fails_when_the_workflow_is_broken(server: Server, tmp_path: Path, coding: ExportedTest, file: str,
-                                                       old: str, new: str, expectation: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expectation"),
+    [
+        (CODING, "{{ agent1Output | trim }}", "{{ agent2Output | trim }}", "expect.prompts['Answer with code'].prompt"),
+        (CODING, '"Analyse the task"', '"Look at the task"', "replies"),
+        ("Routing/demo.json", '"workflow": "Coding"', '"workflow": "Coding2"', ""),
+    ],
+)
+def test_a_made_test_fails_when_the_workflow_is_broken(
+    server: Server, tmp_path: Path, coding: ExportedTest, file: str, old: str, new: str, expectation: str
+) -> None:
     assert coding.path == "Workflows/demo/Coding.test.json" and not coding.user
     assert result_of(coding, tmp_path).passed
     path = server.public / "Configs" / file

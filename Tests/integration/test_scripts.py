@@ -1,4 +1,5 @@
 """Python scripts in workflows, over sockets: they hold nobody up, and nobody's slot."""
+
 from __future__ import annotations
 
 import time
@@ -27,16 +28,16 @@ def Invoke():
 
 
 @pytest.fixture(scope="module")
-def gated(script: str, shared_backend: Backend,
-          tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+def gated(script: str, shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """Each launcher in turn, serving two requests at a time."""
     tree = standard_tree(tmp_path_factory.mktemp("scripts") / "Public", shared_backend.url)
     for name, code in (("Sleep", SLEEPS), ("Words", WORDS)):
         path = tree.public / f"{name}.py"
         path.write_text(code, encoding="utf-8")
         tree.shared(name, {"type": "PythonModule", "module_path": str(path), "returnToUser": True})
-    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "2",
-                  backend=shared_backend) as server:
+    with Launcher(
+        script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "2", backend=shared_backend
+    ) as server:
         yield server
 
 

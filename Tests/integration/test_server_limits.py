@@ -1,4 +1,5 @@
 """The servers' patience with clients and with the system, made small so that its end can be seen."""
+
 from __future__ import annotations
 
 import os
@@ -27,14 +28,17 @@ ADDRESS_SPACE = 1_000_000_000  # some hundred stacks of threads
 
 
 @pytest.fixture(scope="module")
-def impatient(script: str, shared_backend: Backend,
-              tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+def impatient(script: str, shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     folder = tmp_path_factory.mktemp("impatient")
     tree = standard_tree(folder / "Public", shared_backend.url)
-    script = launcher_after(folder, script, *patience(
-        IDLE_SECONDS=SECONDS, STALLED_SECONDS=SECONDS, EVENTLET_SECONDS=SECONDS, SWEEP_SECONDS=0.2))
-    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
-                  backend=shared_backend) as server:
+    script = launcher_after(
+        folder,
+        script,
+        *patience(IDLE_SECONDS=SECONDS, STALLED_SECONDS=SECONDS, EVENTLET_SECONDS=SECONDS, SWEEP_SECONDS=0.2),
+    )
+    with Launcher(
+        script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", backend=shared_backend
+    ) as server:
         yield server
 
 
@@ -65,7 +69,7 @@ def test_a_slow_and_steady_upload_is_served(impatient: Launcher, backend: Backen
     data = b"".join(body(b'{"model": "Single", "messages": [{"role": "user", "content": "x"}]}')())
     with connect(impatient.port) as sock:
         for at in range(0, len(data), 24):
-            sock.sendall(data[at:at + 24])
+            sock.sendall(data[at : at + 24])
             time.sleep(0.3)
         assert listen(sock).status == 200
 
@@ -112,6 +116,7 @@ def size_of_rest(sock: socket.socket) -> int:
 
 # -- descriptors -------------------------------------------------------------------------------------------------------
 
+
 def cpu_seconds(pid: int) -> float:
     if sys.platform == "win32":
         raise NotImplementedError
@@ -123,8 +128,9 @@ def cpu_seconds(pid: int) -> float:
 @pytest.mark.contract
 def test_running_out_of_descriptors(script: str, tmp_path: Path, backend: Backend) -> None:
     tree = standard_tree(tmp_path / "Public", backend.url)
-    changed = launcher_after(tmp_path, script, "import resource",
-                             f"resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))")
+    changed = launcher_after(
+        tmp_path, script, "import resource", f"resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))"
+    )
     with Launcher(changed, "--PublicDirectory", tree.public, "--User", USER, backend=backend) as server:
         assert server.process is not None
         with ExitStack() as stack:
@@ -146,8 +152,12 @@ def test_running_out_of_descriptors(script: str, tmp_path: Path, backend: Backen
 @pytest.mark.parametrize("waitress", ["run_waitress.py", "server.py"])
 def test_a_start_with_too_little_memory_says_so(waitress: str, tmp_path: Path, backend: Backend) -> None:
     tree = standard_tree(tmp_path / "Public", backend.url)
-    changed = launcher_after(tmp_path, waitress, "import resource",
-                             f"resource.setrlimit(resource.RLIMIT_AS, ({ADDRESS_SPACE}, {ADDRESS_SPACE}))")
+    changed = launcher_after(
+        tmp_path,
+        waitress,
+        "import resource",
+        f"resource.setrlimit(resource.RLIMIT_AS, ({ADDRESS_SPACE}, {ADDRESS_SPACE}))",
+    )
     done = run_launcher(changed, "--PublicDirectory", tree.public, "--User", USER)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert "ERROR: The server needs 512 threads, and the system allows this process only" in done.stderr

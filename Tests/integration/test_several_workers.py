@@ -1,4 +1,5 @@
 """Two or three servers on one state database, as processes: stops, retries, limits and aborts are those of all."""
+
 from __future__ import annotations
 
 import contextlib
@@ -52,10 +53,24 @@ def tree(tmp_path: Path, backend: Backend) -> ConfigTree:
 def start(tree: ConfigTree, backend: Backend, database_url: str) -> Iterator[Start]:
     """Starts so many servers on one database."""
     with contextlib.ExitStack() as running:
+
         def start(count: int, *arguments: str) -> list[Launcher]:
-            return [running.enter_context(Launcher(
-                "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--database", database_url,
-                *arguments, backend=backend)) for _ in range(count)]
+            return [
+                running.enter_context(
+                    Launcher(
+                        "run_waitress.py",
+                        "--PublicDirectory",
+                        tree.public,
+                        "--User",
+                        USER,
+                        "--database",
+                        database_url,
+                        *arguments,
+                        backend=backend,
+                    )
+                )
+                for _ in range(count)
+            ]
 
         yield start
 
@@ -70,6 +85,7 @@ def id_in(head: bytes) -> str:
 
 
 # -- stops -------------------------------------------------------------------------------------------------------------
+
 
 def test_a_stop_on_another_worker(start: Start, backend: Backend) -> None:
     """How soon the back-end is free is measured elsewhere; here, that it is, and that the answer ends as it should."""
@@ -97,8 +113,12 @@ def test_a_retry_on_another_worker_stops_the_first_attempt(start: Start, backend
     def attempt(server: Launcher, key: str, api_key: str = "k") -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
         body = {"model": "Single", "messages": [{"role": "user", "content": backend.hello}], "stream": False}
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {
-            "Content-Type": "application/json", "X-Idempotency-Key": key, "Authorization": f"Bearer {api_key}"})
+        connection.request(
+            "POST",
+            "/v1/chat/completions",
+            json.dumps(body),
+            {"Content-Type": "application/json", "X-Idempotency-Key": key, "Authorization": f"Bearer {api_key}"},
+        )
         return connection
 
     with contextlib.ExitStack() as open_:
@@ -118,15 +138,28 @@ def test_a_retry_on_another_worker_stops_the_first_attempt(start: Start, backend
 
 # -- the gate ----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("level", ["wilmer", "endpoint"])
 def test_the_limit_is_that_of_all_workers(start: Start, backend: Backend, level: str) -> None:
     workers = start(3, "--concurrency", "2", "--concurrency-level", level)
     events, numbers = [threading.Event() for _ in range(12)], itertools.count()
     backend.replies.update(single=lambda request: says(request, "single", held=events[next(numbers)]))
     statuses: list[int] = []
-    threads = [threading.Thread(target=lambda number=number: statuses.append(workers[number % 3].request(
-        "POST", "/v1/chat/completions", {"model": "Single", "messages": [{"role": "user", "content": backend.hello}]},
-        PATIENCE).status)) for number in range(12)]
+    threads = [
+        threading.Thread(
+            target=lambda number=number: statuses.append(
+                workers[number % 3]
+                .request(
+                    "POST",
+                    "/v1/chat/completions",
+                    {"model": "Single", "messages": [{"role": "user", "content": backend.hello}]},
+                    PATIENCE,
+                )
+                .status
+            )
+        )
+        for number in range(12)
+    ]
     for thread in threads:
         thread.start()
     for count in range(2, 13):
@@ -175,6 +208,7 @@ def test_a_request_that_waits_too_long_for_another_worker(start: Start, backend:
 
 # -- workflow locks ----------------------------------------------------------------------------------------------------
 
+
 def test_a_workflow_lock_holds_on_all_workers(start: Start, backend: Backend) -> None:
     one, two = start(2, "--concurrency", "0")
     held = threading.Event()
@@ -191,6 +225,7 @@ def test_a_workflow_lock_holds_on_all_workers(start: Start, backend: Backend) ->
 
 
 # -- KoboldCpp ---------------------------------------------------------------------------------------------------------
+
 
 def test_an_abort_spares_the_call_of_another_worker(start: Start, backend: Backend) -> None:
     one, two = start(2, "--concurrency", "0")

@@ -1,4 +1,5 @@
 """Two users of one server whose clients send the same API key, and data that belongs to another key."""
+
 from __future__ import annotations
 
 import http.client
@@ -28,14 +29,23 @@ class Server:
     launcher: Launcher
     discussions: Path
 
-    def ask(self, user: str, model: str, name: str, length: int, stream: bool = False,
-            path: str = "/v1/chat/completions", **key: str) -> tuple[int, Any]:
+    def ask(
+        self,
+        user: str,
+        model: str,
+        name: str,
+        length: int,
+        stream: bool = False,
+        path: str = "/v1/chat/completions",
+        **key: str,
+    ) -> tuple[int, Any]:
         """Status and body of an answer; the body is text if it was streamed. ``key``: its header, ``_`` for ``-``."""
         connection = http.client.HTTPConnection("127.0.0.1", self.launcher.port, timeout=20)
         body = json.dumps({"model": f"{user}:{model}", "messages": conversation(name, length), "stream": stream})
         try:
             headers = {name.replace("_", "-"): value for name, value in key.items()} or {
-                "Authorization": f"Bearer {KEY}"}
+                "Authorization": f"Bearer {KEY}"
+            }
             connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
             response = connection.getresponse()
             data = response.read()

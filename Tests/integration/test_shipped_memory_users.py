@@ -1,4 +1,5 @@
 """Long conversations with the shipped users that remember: what is stored, what models read, what the log says."""
+
 from __future__ import annotations
 
 import json
@@ -19,12 +20,16 @@ GAME, ASSISTANT = "_example_game_bot_with_file_memory", "_example_assistant_with
 SHIPPED_ADDRESS = "http://127.0.0.1:5001"
 ID = "old-mill"
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
-TITLE = ('### Task:\nGenerate a concise title.\n### Output:\nJSON format: { "title": "your title" }\n'
-         "### Chat History:\n<chat_history>\nUSER: Hello\n</chat_history>")
+TITLE = (
+    '### Task:\nGenerate a concise title.\n### Output:\nJSON format: { "title": "your title" }\n'
+    "### Chat History:\n<chat_history>\nUSER: Hello\n</chat_history>"
+)
 
 PLAN = "<think>Hm, {so}.</think><outcome>\nDoor {n} opens.\n</outcome>\n<status>\nMill; dusk\n</status>"
-FACT = ('[{"title": "Ledger", "summary": "Mara hid ledger {n} in the mill.", "entities": ["Mara"], '
-        '"key_phrases": ["hidden ledger"]}]')
+FACT = (
+    '[{"title": "Ledger", "summary": "Mara hid ledger {n} in the mill.", "entities": ["Mara"], '
+    '"key_phrases": ["hidden ledger"]}]'
+)
 ANSWERS = {  # how a system prompt begins -> what the model says; {n} is the number of the call
     "You keep the chronicle of a text adventure short": "JOINED {n}",
     "You keep the chronicle": "ENTRY {n}",
@@ -45,7 +50,8 @@ LEFT_OVER = (  # what no prompt may hold: markers, template code, stand-ins for 
     r"\[(TextChunk|Memory_file|CHAT_SUMMARY|LATEST_MEMORIES|\w*Memories\w*|[A-Z_]{6,})\]",
     r"did not exist|No additional information|No state document|No relevant memories|Cannot perform",
     r"memories to grab|been generated yet",
-    r"(?<!If it is empty, there is none yet:\n)<(\w+)>\s*</\1>|\bNone\b|\n{4}|\b(User: User|Assistant: Assistant):")
+    r"(?<!If it is empty, there is none yet:\n)<(\w+)>\s*</\1>|\bNone\b|\n{4}|\b(User: User|Assistant: Assistant):",
+)
 
 
 class Server:
@@ -90,8 +96,11 @@ class Server:
 
     def prompts(self, beginning: str = "") -> list[str]:
         """System prompt and messages of all calls whose system prompt begins like that, as one text each."""
-        texts = ["\n".join(str(message["content"]) for message in request.json["messages"])
-                 for request in self._backend.requests if "messages" in request.json]
+        texts = [
+            "\n".join(str(message["content"]) for message in request.json["messages"])
+            for request in self._backend.requests
+            if "messages" in request.json
+        ]
         return [text for text in texts if text.startswith(beginning)]
 
     def stored(self, name: str) -> str:
@@ -109,8 +118,10 @@ class Server:
             return json_reply({"results": [{"text": "A brass key."}]})
         system = body["messages"][0]["content"]
         step = next((text for task, text in STEPS.items() if task in body["messages"][-1]["content"]), None)
-        text = step or next((text for start, text in ANSWERS.items() if system.startswith(start)),
-                            "Assistant: The floor creaks, {n} times.")
+        text = step or next(
+            (text for start, text in ANSWERS.items() if system.startswith(start)),
+            "Assistant: The floor creaks, {n} times.",
+        )
         text = text.replace("{n}", str(len(self._backend.requests)))
         return chat_stream_reply([text[:4], text[4:]]) if body["stream"] else chat_reply(text)
 
@@ -183,8 +194,10 @@ def test_the_compacted_chat_tells_of_what_is_no_longer_sent(start: Callable[[str
 def test_the_assistant_describes_an_image_once(start: Callable[[str], Server]) -> None:
     server = start(ASSISTANT)
     tag = {"role": "system", "content": f"[DiscussionId]{ID}[/DiscussionId]"}
-    image = {"role": "user", "content": [{"type": "text", "text": "What is it?"},
-                                         {"type": "image_url", "image_url": {"url": IMAGE}}]}
+    image = {
+        "role": "user",
+        "content": [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": IMAGE}}],
+    }
     server.send(tag, image)
     server.send(tag, image, {"role": "assistant", "content": "A key."}, {"role": "user", "content": "Whose?"})
     assert "A brass key." in server.prompts("You are Wren")[-1]

@@ -1,4 +1,5 @@
 """The shipped users that ask services beside the LLM: tools behind MCPO, and an offline encyclopedia that is away."""
+
 from __future__ import annotations
 
 import json
@@ -20,8 +21,23 @@ WIKIPEDIA_USERS = ("_wikipedia_multi_step_workflow", "_wikipedia_quick_workflow"
 COMPLAINT = re.compile(r"^.*(?:WARNING|ERROR|CRITICAL|Traceback).*$", re.MULTILINE)
 CHOOSES, ANSWERS = "You decide whether a tool", "You are a helpful, knowledgeable companion"
 NOON = {"datetime": "2026-11-22T12:00:00+01:00"}
-TOOLS = {"info": {}, "paths": {"/get_current_time": {"post": {"summary": "The time", "requestBody": {"content": {
-    "application/json": {"schema": {"properties": {"timezone": {"type": "string"}}, "required": ["timezone"]}}}}}}}}
+TOOLS = {
+    "info": {},
+    "paths": {
+        "/get_current_time": {
+            "post": {
+                "summary": "The time",
+                "requestBody": {
+                    "content": {
+                        "application/json": {
+                            "schema": {"properties": {"timezone": {"type": "string"}}, "required": ["timezone"]}
+                        }
+                    }
+                },
+            }
+        }
+    },
+}
 
 
 def wants(timezone: str) -> str:
@@ -92,8 +108,9 @@ def public(tmp_path_factory: pytest.TempPathFactory, world: World) -> Path:
     public = copy_of_shipped(tmp_path_factory.mktemp("services") / "Public", world)
     for user in WIKIPEDIA_USERS:
         file = public / "Configs" / "Users" / f"{user}.json"
-        file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "offlineWikiApiPort": 1}),
-                        encoding="utf-8")
+        file.write_text(
+            json.dumps({**json.loads(file.read_text(encoding="utf-8")), "offlineWikiApiPort": 1}), encoding="utf-8"
+        )
     return public
 
 
@@ -112,8 +129,10 @@ def ask(server: Launcher, text: str) -> tuple[str, list[str]]:
 
 
 def test_the_model_uses_tools_until_it_wants_none(tools: Launcher, world: World) -> None:
-    world.replies = {CHOOSES: [wants("Paris"), f"So:\n```json\n{wants('Europe/Paris')}\n```", "NO TOOL"],
-                     ANSWERS: ["Noon."]}
+    world.replies = {
+        CHOOSES: [wants("Paris"), f"So:\n```json\n{wants('Europe/Paris')}\n```", "NO TOOL"],
+        ANSWERS: ["Noon."],
+    }
     assert ask(tools, "What time is it in Paris?") == ("Noon.", [])
     assert [call.json["timezone"] for call in world.tool_calls()] == ["Paris", "Europe/Paris"]
     choices = [system for system in world.systems() if system.startswith(CHOOSES)]
@@ -144,10 +163,12 @@ def test_stop_ends_the_call_of_the_tool(tools: Launcher, world: World) -> None:
 
 
 @pytest.mark.parametrize("user", WIKIPEDIA_USERS)
-def test_without_the_encyclopedia_there_is_one_line_and_an_honest_answer(
-        public: Path, world: World, user: str) -> None:
-    world.replies = {"You prepare research": ["Which fish live in the Baltic Sea?"],
-                     "You choose what to look up": ["Baltic Sea"], ANSWERS: ["I could not look it up."]}
+def test_without_the_encyclopedia_there_is_one_line_and_an_honest_answer(public: Path, world: World, user: str) -> None:
+    world.replies = {
+        "You prepare research": ["Which fish live in the Baltic Sea?"],
+        "You choose what to look up": ["Baltic Sea"],
+        ANSWERS: ["I could not look it up."],
+    }
     with Launcher("run_waitress.py", "--PublicDirectory", public, "--User", user) as server:
         text, complaints = ask(server, "Which fish live in the Baltic Sea?")
     assert text == "I could not look it up." and len(world.systems()) == 3
@@ -156,9 +177,17 @@ def test_without_the_encyclopedia_there_is_one_line_and_an_honest_answer(
 
 
 def test_no_llm_answers_open_webuis_own_request_to_choose_tools(tools: Launcher, world: World) -> None:
-    text = ("Available Tools: []\n\nYour task is to choose and return the correct tool(s) from the list of available "
-            "tools based on the query.")
-    body: dict[str, Any] = {"model": "gpt-4o", "stream": False, "messages": [
-        {"role": "system", "content": text}, {"role": "user", "content": "Query: History:\nUSER: hi\nQuery: hi"}]}
+    text = (
+        "Available Tools: []\n\nYour task is to choose and return the correct tool(s) from the list of available "
+        "tools based on the query."
+    )
+    body: dict[str, Any] = {
+        "model": "gpt-4o",
+        "stream": False,
+        "messages": [
+            {"role": "system", "content": text},
+            {"role": "user", "content": "Query: History:\nUSER: hi\nQuery: hi"},
+        ],
+    }
     response = tools.request("POST", "/v1/chat/completions", body)
     assert response.status == 200 and world.systems() == []

@@ -1,4 +1,5 @@
 """Every shipped user starts and answers, whatever the client: each model, any model name, streamed and whole."""
+
 from __future__ import annotations
 
 import json
@@ -15,16 +16,32 @@ OPENAI, OLLAMA = "/v1/chat/completions", "/api/chat"
 UNKNOWN_MODEL = "gpt-4o"
 FOLDERS = ("general", "task")  # of chat-ui and its like
 QUESTION = [{"role": "user", "content": "Which fish live in the Baltic Sea?"}]
-TITLE = [{"role": "user", "content": (
-    "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.\n### Guidelines:\n"
-    '- Be brief.\n### Output:\nJSON format: { "title": "your title here" }\n### Chat History:\n<chat_history>\n'
-    "USER: Which fish live in the Baltic Sea?\nASSISTANT: Herring.\n</chat_history>")}]
-PIXEL = ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
-PICTURE = [{"role": "user", "content": [
-    {"type": "text", "text": "What does this show?"},
-    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]}]
+TITLE = [
+    {
+        "role": "user",
+        "content": (
+            "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.\n### "
+            "Guidelines:\n"
+            '- Be brief.\n### Output:\nJSON format: { "title": "your title here" }\n### Chat History:\n<chat_history>\n'
+            "USER: Which fish live in the Baltic Sea?\nASSISTANT: Herring.\n</chat_history>"
+        ),
+    }
+]
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PICTURE = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "What does this show?"},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
+        ],
+    }
+]
 FOLLOWED: list[dict[str, Any]] = [
-    *PICTURE, {"role": "assistant", "content": "A square."}, {"role": "user", "content": "In which colour?"}]
+    *PICTURE,
+    {"role": "assistant", "content": "A square."},
+    {"role": "user", "content": "In which colour?"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +82,13 @@ def body(messages: list[dict[str, Any]], model: str = UNKNOWN_MODEL, stream: boo
 
 def long_conversation(name: str, count: int) -> list[dict[str, Any]]:
     """A conversation with a discussion id, long enough to be remembered."""
-    turns = [{"role": ("user", "assistant")[index % 2],
-              "content": f"Turn {index}: Mara walks on to the old mill and looks for the ledger. " * 8}
-             for index in range(count)]
+    turns = [
+        {
+            "role": ("user", "assistant")[index % 2],
+            "content": f"Turn {index}: Mara walks on to the old mill and looks for the ledger. " * 8,
+        }
+        for index in range(count)
+    ]
     return [{"role": "system", "content": f"[DiscussionId]{name}[/DiscussionId]You are kind."}, *turns]
 
 

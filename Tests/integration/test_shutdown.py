@@ -1,4 +1,5 @@
 """The end of each launcher on a signal, while requests are in every state."""
+
 from __future__ import annotations
 
 import contextlib
@@ -87,8 +88,13 @@ def tree(tmp_path: Path, backend: Backend) -> ConfigTree:
     made.write("MCPServers/plain.json", plain_file())
     made.shared("Hang", {"type": "PythonModule", "module_path": str(script), "args": [str(tmp_path)]})
     made.shared("Tool", {"type": "MCPToolCall", "server": "plain", "tool": "pid"})
-    made.shared("Locked", llm_node("answer", returnToUser=True),
-                {"type": "WorkflowLock", "workflowLockId": "memories"}, llm_node("slow"), llm_node("late"))
+    made.shared(
+        "Locked",
+        llm_node("answer", returnToUser=True),
+        {"type": "WorkflowLock", "workflowLockId": "memories"},
+        llm_node("slow"),
+        llm_node("late"),
+    )
     return made
 
 
@@ -131,12 +137,18 @@ def assert_refused(answer: bytes) -> None:
 @pytest.mark.contract(SERVER)
 def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend, tmp_path: Path) -> None:
     """A stream, a whole answer and a script are cut short; the nodes after an answer come to their end."""
-    backend.replies.update(single=stuck("Once ", "upon ", "a "), first=Reply(never=True),
-                           slow=lambda request: says(request, "slow", header_delay=BACKGROUND))
+    backend.replies.update(
+        single=stuck("Once ", "upon ", "a "),
+        first=Reply(never=True),
+        slow=lambda request: says(request, "slow", header_delay=BACKGROUND),
+    )
     with launch(script, tree, backend) as server:
         tool = int(server.ask("Tool").text)
-        with (server.open("Single", stream=True) as streamed, server.open("Chain", stream=False) as whole,
-              server.open("Hang", stream=False) as hanging):
+        with (
+            server.open("Single", stream=True) as streamed,
+            server.open("Chain", stream=False) as whole,
+            server.open("Hang", stream=False) as hanging,
+        ):
             begun = read_until(streamed, b"upon")
             backend.wait_call("first")
             assert until((tmp_path / "child").exists, 10)
@@ -155,8 +167,9 @@ def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend
         assert not runs(tool) and not runs(child)
         assert BACKGROUND / 2 < seconds < IN_TIME
         output = server.output()
-    assert ("stopping: requests cancelled: 3, finishing their background nodes (up to 10 s): 1; "
-            "Ctrl-C again ends at once") in output
+    assert (
+        "stopping: requests cancelled: 3, finishing their background nodes (up to 10 s): 1; Ctrl-C again ends at once"
+    ) in output
     assert output.rstrip().endswith("stopped")
     assert re.search(r"hangs\.py of request \S+ does not end", output)
     assert "Traceback" not in output and "ERROR" not in output
@@ -167,6 +180,7 @@ def test_no_answer_that_was_cut_looks_complete(script: str, tree: ConfigTree, ba
     """In every dialect: a stream with text, one of which only heartbeats came, and a whole answer."""
     backend.replies.update(single=stuck("Once ", "upon ", "a "), first=Reply(never=True))
     with launch(script, tree, backend) as server, contextlib.ExitStack() as open_:
+
         def started(model: str, stream: bool) -> list[tuple[Front, socket.socket]]:
             return [(front, open_.enter_context(server.open_front(front, model, stream))) for front in FRONTS]
 
@@ -228,9 +242,24 @@ def test_a_second_signal_leaves_no_mcp_server(tree: ConfigTree, backend: Backend
 def test_a_signal_during_the_start(module: str, script: str, number: signal.Signals, tree: ConfigTree) -> None:
     """It comes while ``module`` is looked for."""
     program = PROJECT / script
-    ended = subprocess.run([sys.executable, "-c", SIGNALLED, str(program), module, str(int(number)), "--port", "0",
-                            "--PublicDirectory", str(tree.public)], capture_output=True, timeout=30,
-                           cwd=PROJECT, env=clean_environment())
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            SIGNALLED,
+            str(program),
+            module,
+            str(int(number)),
+            "--port",
+            "0",
+            "--PublicDirectory",
+            str(tree.public),
+        ],
+        capture_output=True,
+        timeout=30,
+        cwd=PROJECT,
+        env=clean_environment(),
+    )
     assert (ended.returncode, ended.stderr.count(b"Traceback")) == (0, 0), ended.stderr.decode()
     assert b"Listening" not in ended.stdout
 
@@ -272,10 +301,13 @@ def test_a_request_on_a_kept_connection_is_refused_while_the_server_stops(tree: 
         backend.wait_call("slow")
         server.process.send_signal(signal.SIGTERM)
         server.wait_output("stopping: requests cancelled: 0, finishing")
-        for path, message in (("/v1/chat/completions", {"message": "The server is stopping."}),
-                              ("/api/chat", "The server is stopping.")):
-            connection.request("POST", path, json.dumps({"model": "Single", "messages": []}),
-                               {"Content-Type": "application/json"})
+        for path, message in (
+            ("/v1/chat/completions", {"message": "The server is stopping."}),
+            ("/api/chat", "The server is stopping."),
+        ):
+            connection.request(
+                "POST", path, json.dumps({"model": "Single", "messages": []}), {"Content-Type": "application/json"}
+            )
             response = connection.getresponse()
             error = json.loads(response.read())["error"]
             assert response.status == 503 and response.headers["Retry-After"] == "5"

@@ -1,4 +1,5 @@
 """Servers that share a state database, as processes: what they share, and what a database that fails does to chats."""
+
 from __future__ import annotations
 
 import contextlib
@@ -34,8 +35,18 @@ class Site:
         self.stored, self.sent, self.name = Stored(), 0, "shared"
 
     def server(self, *arguments: str) -> Launcher:
-        return Launcher("run_waitress.py", "--PublicDirectory", self.tree.public, "--User", USER, "--concurrency", "0",
-                        "--database", self.url, *arguments)
+        return Launcher(
+            "run_waitress.py",
+            "--PublicDirectory",
+            self.tree.public,
+            "--User",
+            USER,
+            "--concurrency",
+            "0",
+            "--database",
+            self.url,
+            *arguments,
+        )
 
     def turn(self, server: Launcher, wait: bool = True) -> Exchange:
         """A turn more of the conversation."""
@@ -46,8 +57,18 @@ class Site:
     def export(self) -> Stored:
         """What a server in file mode would have, which must hold nothing twice and nothing less than before."""
         target = self.folder / "export"
-        done = run_launcher("run_waitress.py", "state", "export", "--to", target, "--replace", "--PublicDirectory",
-                            self.tree.public, "--database", self.url)
+        done = run_launcher(
+            "run_waitress.py",
+            "state",
+            "export",
+            "--to",
+            target,
+            "--replace",
+            "--PublicDirectory",
+            self.tree.public,
+            "--database",
+            self.url,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         folder = target / self.name
         if folder.is_dir():
@@ -101,8 +122,9 @@ def test_the_start_and_what_two_servers_share(site: Site) -> None:
             assert f"Database:       {name} at 127.0.0.1:" in output and f", this is worker {number}" in output
             assert "Conversations:" not in output and "Lock databases:" not in output and PASSWORD not in output
             assert health(server) == "ok"
-        answer: Response = two.request("POST", "/v1/chat/completions", {
-            "model": "Chat", "messages": conversation("other", 1)})
+        answer: Response = two.request(
+            "POST", "/v1/chat/completions", {"model": "Chat", "messages": conversation("other", 1)}
+        )
         assert answer.status == 200 and answer.headers["x-wilmer-worker"] == "2"
         site.catches_up(one, two)
         # What one has stored the other one shows.
@@ -121,8 +143,9 @@ def test_the_start_and_what_two_servers_share(site: Site) -> None:
 
 # At most 20 with memories in documents, for which the specification has a budget.
 @pytest.mark.parametrize(("vector", "most"), [(False, 8), (True, 10)])
-def test_statements_of_a_turn(tmp_path: Path, postgres: Server, backend: MemoryBackend, vector: bool,
-                              most: int) -> None:
+def test_statements_of_a_turn(
+    tmp_path: Path, postgres: Server, backend: MemoryBackend, vector: bool, most: int
+) -> None:
     """A turn that stores times, shows memories and summary, and finds no work to do; the gate has two more."""
     site = Site(tmp_path, postgres, backend, vector)
     log = StatementLog(postgres, site.url)
@@ -148,8 +171,9 @@ def test_statements_of_a_turn(tmp_path: Path, postgres: Server, backend: MemoryB
 
 
 @pytest.mark.parametrize("vector", [False, True])
-def test_memories_survive_kills_of_workers(tmp_path: Path, postgres: Server, backend: MemoryBackend,
-                                           vector: bool) -> None:
+def test_memories_survive_kills_of_workers(
+    tmp_path: Path, postgres: Server, backend: MemoryBackend, vector: bool
+) -> None:
     """Kill -9 in the middle of a pass, and the next turn goes to the other worker at once."""
     site, chance = Site(tmp_path, postgres, backend, vector), random.Random(f"kill {vector}")
     with contextlib.ExitStack() as stack:
@@ -169,15 +193,17 @@ def test_memories_survive_kills_of_workers(tmp_path: Path, postgres: Server, bac
 
 
 @pytest.mark.parametrize("vector", [False, True])
-def test_six_turns_at_once_on_three_servers(tmp_path: Path, postgres: Server, backend: MemoryBackend,
-                                            vector: bool) -> None:
+def test_six_turns_at_once_on_three_servers(
+    tmp_path: Path, postgres: Server, backend: MemoryBackend, vector: bool
+) -> None:
     """Clients repeat requests and people write in two windows: nothing is remembered twice, and nothing is lost."""
     site = Site(tmp_path, postgres, backend, vector)
     with site.server() as one, site.server() as two, site.server() as three:
         for _ in range(ROUNDS):
             site.sent += 2 * TURN
-            exchanges = [Exchange(server.port, "Chat", conversation(site.name, site.sent))
-                         for server in (one, two, three) * 2]
+            exchanges = [
+                Exchange(server.port, "Chat", conversation(site.name, site.sent)) for server in (one, two, three) * 2
+            ]
             assert all(exchange.wait(PATIENCE).answered for exchange in exchanges)
             while backend.wait_calls("", 1, 0.4):
                 pass
@@ -186,8 +212,9 @@ def test_six_turns_at_once_on_three_servers(tmp_path: Path, postgres: Server, ba
 
 
 @pytest.mark.parametrize("vector", [False, True])
-def test_the_same_turn_elsewhere_when_all_connections_end_in_a_pass(tmp_path: Path, postgres: Server,
-                                                                    backend: MemoryBackend, vector: bool) -> None:
+def test_the_same_turn_elsewhere_when_all_connections_end_in_a_pass(
+    tmp_path: Path, postgres: Server, backend: MemoryBackend, vector: bool
+) -> None:
     site = Site(tmp_path, postgres, backend, vector)
     node = "facts" if vector else "memory"
     with site.server() as one, site.server() as two:
@@ -198,8 +225,11 @@ def test_the_same_turn_elsewhere_when_all_connections_end_in_a_pass(tmp_path: Pa
         known = backend.count(node)
         first = Exchange(one.port, "Chat", messages)
         assert until(lambda: backend.count(node) >= known + 1, PATIENCE)
-        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
-                     "AND pid <> pg_backend_pid()", name_in(site.url))
+        postgres.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid()",
+            name_in(site.url),
+        )
         second = Exchange(two.port, "Chat", messages)
         assert until(lambda: backend.count(node) >= known + 2, PATIENCE)
         backend.release()
@@ -209,10 +239,15 @@ def test_the_same_turn_elsewhere_when_all_connections_end_in_a_pass(tmp_path: Pa
         site.export()
         # The one that was slower says so in one line, which is no error.
         assert until(lambda: "Something of this turn" in one.output() + two.output(), PATIENCE)
-        told = [line for server in (one, two) for line in server.output().splitlines()
-                if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))]
-        assert all("Something of this turn is not stored, as another worker has changed " in line
-                            for line in told), told
+        told = [
+            line
+            for server in (one, two)
+            for line in server.output().splitlines()
+            if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))
+        ]
+        assert all("Something of this turn is not stored, as another worker has changed " in line for line in told), (
+            told
+        )
         assert len(told) <= 2
         site.catches_up(one, two)
 
@@ -280,8 +315,9 @@ def test_conversations_in_files_are_named_until_they_are_in_the_database(site: S
     warning = "The folders hold conversations that are not in the state database (1)"
     with site.server() as server:
         assert server.output().count(warning) == 1
-    done = run_launcher("run_waitress.py", "state", "import", "--PublicDirectory", site.tree.public, "--database",
-                        site.url)
+    done = run_launcher(
+        "run_waitress.py", "state", "import", "--PublicDirectory", site.tree.public, "--database", site.url
+    )
     assert done.returncode == 0 and "1 discussions imported" in done.stdout
     with site.server() as server:
         assert "The folders hold" not in server.output()
@@ -295,6 +331,7 @@ def test_conversations_in_files_are_named_until_they_are_in_the_database(site: S
 
 
 # -- starts that fail --------------------------------------------------------------------------------------------------
+
 
 def failure(site: Site, url: str, script: str = "run_waitress.py") -> subprocess.CompletedProcess[str]:
     done = run_launcher(script, "--PublicDirectory", site.tree.public, "--User", USER, "--port", "0", "--database", url)

@@ -2,6 +2,7 @@
 
 The table is measured once, many stops at a time, and then looked at phase by phase.
 """
+
 from __future__ import annotations
 
 import json
@@ -86,10 +87,15 @@ def test_server_works_on_after_a_stop(server: Launcher, backend: Backend) -> Non
 
 def test_official_client_closes_its_stream(server: Launcher, backend: Backend) -> None:
     backend.replies["second"] = stuck("Once ", "upon ", "a ")
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0,
-                       http_client=openai.DefaultHttpxClient(trust_env=False)) as client:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1",
+        api_key="none",
+        max_retries=0,
+        http_client=openai.DefaultHttpxClient(trust_env=False),
+    ) as client:
         stream = client.chat.completions.create(
-            model="Chain", messages=[{"role": "user", "content": backend.hello}], stream=True)
+            model="Chain", messages=[{"role": "user", "content": backend.hello}], stream=True
+        )
         next(iter(stream))
         stream.close()
     assert backend.wait_call("second").wait_ended(LONGEST_SECONDS)
@@ -120,6 +126,7 @@ def test_one_client_leaves_and_the_others_stay(server: Launcher, backend: Backen
 
 
 # -- at the gate, one request at a time --------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.contract

@@ -1,4 +1,5 @@
 """Two models of which one is in memory: the order of calls, and what the loaded one does in place of the other."""
+
 from __future__ import annotations
 
 import json
@@ -27,19 +28,48 @@ AT_ONCE = 10.0
 
 def tree_for(folder: Path, url: str, **worker: object) -> ConfigTree:
     tree = standard_tree(folder / "Public", url)
-    tree.write("Endpoints/A.json", endpoint(url, modelNameToSendToAPI="model-a", swapGroup="card", parallelCalls=1,
-                                            removeThinking=True, startThinkTag="<think>", endThinkTag="</think>"))
-    tree.write("Endpoints/B.json", endpoint(url, modelNameToSendToAPI="model-b", swapGroup="card", parallelCalls=1,
-                                            presetSamplers={"temperature": 0.25},
-                                            **{"maxContextTokenSize": 2048, **worker}))
-    tree.write("ApiTypes/Chat.json", {
-        "nameForDisplayOnly": "Chat", "type": "openAIChatCompletion", "presetType": "Chat",
-        "maxNewTokensPropertyName": "max_tokens", "streamPropertyName": "stream",
-        "truncateLengthPropertyName": "window", "samplerFieldMap": {"temperature": "temperature"}})
+    tree.write(
+        "Endpoints/A.json",
+        endpoint(
+            url,
+            modelNameToSendToAPI="model-a",
+            swapGroup="card",
+            parallelCalls=1,
+            removeThinking=True,
+            startThinkTag="<think>",
+            endThinkTag="</think>",
+        ),
+    )
+    tree.write(
+        "Endpoints/B.json",
+        endpoint(
+            url,
+            modelNameToSendToAPI="model-b",
+            swapGroup="card",
+            parallelCalls=1,
+            presetSamplers={"temperature": 0.25},
+            **{"maxContextTokenSize": 2048, **worker},
+        ),
+    )
+    tree.write(
+        "ApiTypes/Chat.json",
+        {
+            "nameForDisplayOnly": "Chat",
+            "type": "openAIChatCompletion",
+            "presetType": "Chat",
+            "maxNewTokensPropertyName": "max_tokens",
+            "streamPropertyName": "stream",
+            "truncateLengthPropertyName": "window",
+            "samplerFieldMap": {"temperature": "temperature"},
+        },
+    )
     tree.shared("A", llm_node("a", endpointName="A", returnToUser=True))
     tree.shared("B", llm_node("b", endpointName="B", preset="", returnToUser=True))
-    tree.shared("Routed", llm_node("route", endpointName="B", preset=""),
-                llm_node("answer", endpointName="A", systemPrompt="node:answer <{agent1Output}>", returnToUser=True))
+    tree.shared(
+        "Routed",
+        llm_node("route", endpointName="B", preset=""),
+        llm_node("answer", endpointName="A", systemPrompt="node:answer <{agent1Output}>", returnToUser=True),
+    )
     return tree
 
 
@@ -87,8 +117,9 @@ def test_the_loaded_model_does_the_small_jobs(backend: Backend, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_waits_is_taken_by_the_model_that_is_loaded_meanwhile(backend: Backend, tmp_path: Path,
-                                                                          stream: bool) -> None:
+def test_a_call_that_waits_is_taken_by_the_model_that_is_loaded_meanwhile(
+    backend: Backend, tmp_path: Path, stream: bool
+) -> None:
     """With its own address, cleaning and name, and the samplers of the endpoint that the node names."""
     tree = tree_for(tmp_path, backend.url, swapStandIn="A", maxContextTokenSize=8192)
     tree.write("Endpoints/C.json", endpoint(backend.url, modelNameToSendToAPI="model-c", swapGroup="card"))
@@ -123,16 +154,19 @@ def test_a_backup_waits_only_when_the_failed_call_has_left(backend: Backend, tmp
     tree = tree_for(tmp_path, backend.url, backupEndpointName="A")
     backend.replies["b"] = status_reply(400)
     with launcher(tree, backend, "--concurrency", "0") as server:
-        backend.replies["b"] = lambda request: status_reply(400) if request.json["model"] == "model-b" else chat_reply(
-            "from A")
+        backend.replies["b"] = lambda request: (
+            status_reply(400) if request.json["model"] == "model-b" else chat_reply("from A")
+        )
         assert server.ask("B").text == "from A"
     assert models(backend) == ["model-b", "model-a"]
 
 
-@pytest.mark.parametrize("flags, warned", [((), True), (("--concurrency", "4"), False),
-                                           (("--concurrency-level", "endpoint"), False)])
-def test_the_start_says_that_one_request_at_a_time_is_bad_for_it(backend: Backend, tmp_path: Path,
-                                                                 flags: tuple[str, ...], warned: bool) -> None:
+@pytest.mark.parametrize(
+    "flags, warned", [((), True), (("--concurrency", "4"), False), (("--concurrency-level", "endpoint"), False)]
+)
+def test_the_start_says_that_one_request_at_a_time_is_bad_for_it(
+    backend: Backend, tmp_path: Path, flags: tuple[str, ...], warned: bool
+) -> None:
     with launcher(tree_for(tmp_path, backend.url), backend, *flags) as server:
         text = "Endpoints/A.json, Endpoints/B.json: swapGroup does little with --concurrency 1"
         if warned:

@@ -1,4 +1,5 @@
 """``try`` and ``chat``, through a running server and with the engine in their process; stopped, they leave no call."""
+
 from __future__ import annotations
 
 import json
@@ -73,15 +74,34 @@ def test_trace(backend: Backend, tree: ConfigTree) -> None:
     tree.shared("Long", llm_node("first", systemPrompt="node:first\n" + "one\n" * 20), llm_node("last"))
     shown = run_launcher(*command(tree, "try", "Long", backend.hello, "--trace")).stderr
     lines = [line.strip() for line in shown.splitlines()]
-    order = ["route shared Long", "workflow _shared/Long", "> node 1 Standard 'first'", "calls Stub, model stub",
-             "system: node:first", "one", "... (18 more lines)", f"user: {backend.hello}",
-             "output of node 1: first says hello.", "> node 2 Standard 'last'", "output of node 2: last says hello."]
+    order = [
+        "route shared Long",
+        "workflow _shared/Long",
+        "> node 1 Standard 'first'",
+        "calls Stub, model stub",
+        "system: node:first",
+        "one",
+        "... (18 more lines)",
+        f"user: {backend.hello}",
+        "output of node 1: first says hello.",
+        "> node 2 Standard 'last'",
+        "output of node 2: last says hello.",
+    ]
     assert [line for line in lines if line in order] == [
-        *order[:6], "one", *order[6:10], "calls Stub, model stub", f"user: {backend.hello}", order[10]], shown
+        *order[:6],
+        "one",
+        *order[6:10],
+        "calls Stub, model stub",
+        f"user: {backend.hello}",
+        order[10],
+    ], shown
     assert any(line.startswith("Stub answered after") and "11 prompt tokens, 7 tokens" in line for line in lines)
-    backend.replies["last"] = lambda request: json_reply({
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}],
-        "timings": {"cache_n": 5, "prompt_n": 6, "predicted_n": 7}})
+    backend.replies["last"] = lambda request: json_reply(
+        {
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}],
+            "timings": {"cache_n": 5, "prompt_n": 6, "predicted_n": 7},
+        }
+    )
     counted = run_launcher(*command(tree, "try", "Long", backend.hello, "--trace")).stderr
     assert "11 prompt tokens, 5 of them cached, 7 tokens" in counted
     assert any(line.startswith("< node 1 after") for line in lines)
@@ -92,30 +112,54 @@ def test_trace(backend: Backend, tree: ConfigTree) -> None:
 def test_trace_shows_what_tools_are_asked(backend: Backend, tree: ConfigTree, tmp_path: Path) -> None:
     script = tmp_path / "roll.py"
     script.write_text("def Invoke(*args, **kwargs):\n    return 'rolled'\n", encoding="utf-8")
-    tree.shared("Tools", {"type": "StaticResponse", "title": "say", "content": "rock & roll"},
-                {"type": "WebFetch", "title": "fetch", "method": "POST", "body": '{{"about": "{agent1Output}"}}',
-                 "url": f"{backend.url.replace('//', '//ann:pw@')}/node/page?q={{agent1Output}}&token=abc"},
-                {"type": "CurlCommand", "title": "curl", "onError": "return", "maxResponseBytes": 0,
-                 "args": ["-sS", "-u", "ann:pw", f"{backend.url}/node/page/{{agent1Output}}"]},
-                {"type": "PythonModule", "title": "roll", "module_path": str(script), "args": ["{agent1Output}"],
-                 "kwargs": {"sides": "6"}},
-                {"type": "StaticResponse", "title": "end", "content": "end", "returnToUser": True})
+    tree.shared(
+        "Tools",
+        {"type": "StaticResponse", "title": "say", "content": "rock & roll"},
+        {
+            "type": "WebFetch",
+            "title": "fetch",
+            "method": "POST",
+            "body": '{{"about": "{agent1Output}"}}',
+            "url": f"{backend.url.replace('//', '//ann:pw@')}/node/page?q={{agent1Output}}&token=abc",
+        },
+        {
+            "type": "CurlCommand",
+            "title": "curl",
+            "onError": "return",
+            "maxResponseBytes": 0,
+            "args": ["-sS", "-u", "ann:pw", f"{backend.url}/node/page/{{agent1Output}}"],
+        },
+        {
+            "type": "PythonModule",
+            "title": "roll",
+            "module_path": str(script),
+            "args": ["{agent1Output}"],
+            "kwargs": {"sides": "6"},
+        },
+        {"type": "StaticResponse", "title": "end", "content": "end", "returnToUser": True},
+    )
     backend.replies["page"] = json_reply({"a": 1})
     shown = run_launcher(*command(tree, "try", "Tools", backend.hello, "--trace", "--full")).stderr
     lines = [line.strip() for line in shown.splitlines()]
     asked = lines.index(f"calls WebFetch: POST {backend.url}/node/page?q=rock%20%26%20roll&token=***REDACTED***")
     assert lines[asked - 1].startswith("> node 2 WebFetch") and lines[asked + 1] == '{"about": "rock & roll"}'
-    assert any(line.startswith("calls curl: -sS -u ") and "/node/page/rock%20%26%20roll" in line
-               for line in lines)
+    assert any(line.startswith("calls curl: -sS -u ") and "/node/page/rock%20%26%20roll" in line for line in lines)
     assert f'calls {script}: {{"args": ["rock & roll"], "kwargs": {{"sides": "6"}}}}' in lines
     assert "ann:pw" not in shown
 
 
 @pytest.mark.parametrize(("text", "key", "workflow"), [("CODE", "CODE", "Single"), ("else", "Default", "Chain")])
 def test_trace_names_the_branch(backend: Backend, tree: ConfigTree, text: str, key: str, workflow: str) -> None:
-    tree.shared("Fork", {"type": "ConditionalCustomWorkflow", "title": "fork",
-                         "conditionalKey": "{chat_user_prompt_last_one}", "workflowUserFolderOverride": "_shared",
-                         "conditionalWorkflows": {"CODE": "Single", "Default": "Chain"}})
+    tree.shared(
+        "Fork",
+        {
+            "type": "ConditionalCustomWorkflow",
+            "title": "fork",
+            "conditionalKey": "{chat_user_prompt_last_one}",
+            "workflowUserFolderOverride": "_shared",
+            "conditionalWorkflows": {"CODE": "Single", "Default": "Chain"},
+        },
+    )
     shown = run_launcher(*command(tree, "try", "Fork", text, "--trace")).stderr
     lines = [line.strip() for line in shown.splitlines()]
     start = lines.index(f"takes {key} -> {workflow}")
@@ -125,10 +169,11 @@ def test_trace_names_the_branch(backend: Backend, tree: ConfigTree, text: str, k
 
 def test_what_goes_wrong(backend: Backend, tree: ConfigTree) -> None:
     for words, message in (
-            (("try", "Singel", "x"), "There is no model 'Singel'. The models: ann:"),
-            (("chat", "Singel"), "Did you mean 'Single'?"),
-            (("try", "Single", " "), "TEXT is blank"),
-            (("try", "Single"), "the following arguments are required: TEXT")):
+        (("try", "Singel", "x"), "There is no model 'Singel'. The models: ann:"),
+        (("chat", "Singel"), "Did you mean 'Single'?"),
+        (("try", "Single", " "), "TEXT is blank"),
+        (("try", "Single"), "the following arguments are required: TEXT"),
+    ):
         ended = run_launcher(*command(tree, *words))
         assert ended.returncode in (1, 2) and ended.stdout == "" and message in ended.stderr, ended.stderr
     backend.replies["single"] = status_reply(500)
@@ -142,9 +187,24 @@ def test_a_server_that_wants_a_key(backend: Backend, tree: ConfigTree, tmp_path:
     (tmp_path / "keys").write_text("a-key-of-some-length", encoding="utf-8")
     words = command(tree, "try", "Single", backend.hello)
     server = subprocess.Popen(
-        [sys.executable, str(PROJECT / "server.py"), "--port", "0", "--PublicDirectory", str(tree.public), "--User",
-         USER, "--accepted-keys-file", str(tmp_path / "keys")], cwd=tempfile.gettempdir(), env=clean_environment(),
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        [
+            sys.executable,
+            str(PROJECT / "server.py"),
+            "--port",
+            "0",
+            "--PublicDirectory",
+            str(tree.public),
+            "--User",
+            USER,
+            "--accepted-keys-file",
+            str(tmp_path / "keys"),
+        ],
+        cwd=tempfile.gettempdir(),
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         deadline = time.monotonic() + 30
         while not _listens(tree):
@@ -174,9 +234,14 @@ def test_ctrl_c_leaves_no_call_running(backend: Backend, tree: ConfigTree, where
 
     def stop() -> None:
         words = command(tree, "try", "Single", backend.hello)
-        with subprocess.Popen([sys.executable, str(PROJECT / words[0]), *words[1:]], cwd=tempfile.gettempdir(),
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              env=clean_environment()) as process:
+        with subprocess.Popen(
+            [sys.executable, str(PROJECT / words[0]), *words[1:]],
+            cwd=tempfile.gettempdir(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=clean_environment(),
+        ) as process:
             assert process.stdout is not None and process.stderr is not None
             assert process.stdout.read(4) == b"One "
             process.send_signal(signal.SIGINT)
@@ -194,6 +259,7 @@ def test_ctrl_c_leaves_no_call_running(backend: Backend, tree: ConfigTree, where
 @posix
 def test_chat(backend: Backend, tree: ConfigTree) -> None:
     from Tests.integration.terminal import Terminal
+
     words = command(tree, "chat", "Single")
     with Terminal([PROJECT / words[0], *words[1:]], tree.public) as terminal:
         terminal.wait("/quit or Ctrl-D ends the chat.")
@@ -213,4 +279,9 @@ def test_chat(backend: Backend, tree: ConfigTree) -> None:
         assert terminal.wait_end() == 0
     conversation = backend.calls("single")[-1].json["messages"][1:]
     assert [message["content"].strip() for message in conversation] == [
-        backend.hello, "single says hello.", "second message", "Never ending", "third message"]
+        backend.hello,
+        "single says hello.",
+        "second message",
+        "Never ending",
+        "third message",
+    ]

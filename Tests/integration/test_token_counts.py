@@ -1,4 +1,5 @@
 """The token counts that clients and the log get: those of the back-end, in streams and whole answers alike."""
+
 from __future__ import annotations
 
 import http.client
@@ -41,6 +42,7 @@ ESTIMATE = -1
 
 def openai(whole: Mapping[str, Any], stream: Mapping[str, Any], own_event: bool = False) -> Any:
     """A server of OpenAI's dialect that adds ``whole`` to an answer, and ``stream`` to a stream's last event."""
+
     def reply(request: RecordedRequest) -> Reply:
         if not request.json.get("stream"):
             message = {"role": "assistant", "content": "".join(SAID)}
@@ -49,6 +51,7 @@ def openai(whole: Mapping[str, Any], stream: Mapping[str, Any], own_event: bool 
         asked = request.json.get("stream_options") == {"include_usage": True}
         after = [{"choices": [], **stream}] if own_event and asked else []
         return sse_reply([*tokens, chat_chunk({}, "stop", **({} if own_event else stream)), *after, "[DONE]"])
+
     return reply
 
 
@@ -84,6 +87,7 @@ def ollama(kind: str, **counts: int) -> Any:
         else:
             reply.pieces = [*reply.pieces[:-1], json.dumps({**json.loads(reply.pieces[-1]), **counts}).encode()]
         return reply
+
     return reply
 
 
@@ -109,31 +113,54 @@ class Server:
 SLOTS, LOADED = {"id_slot": 0, "cache_prompt": True, "n_cache_reuse": 256}, {"keep_alive": "30m"}
 FULL, UNCACHED, NOTHING = (82, 20, 69), (82, 20, None), (ESTIMATE, ESTIMATE, None)
 SERVERS = {
-    "llama.cpp": Server("LlamaCppServer", openai({"usage": COUNTS, "timings": TIMINGS}, {"timings": TIMINGS}),
-                        FULL, FULL, SLOTS),
-    "llama.cpp-2026": Server("LlamaCppServer", openai({"usage": CACHED, "timings": TIMINGS}, {"timings": TIMINGS}),
-                             FULL, FULL),
+    "llama.cpp": Server(
+        "LlamaCppServer", openai({"usage": COUNTS, "timings": TIMINGS}, {"timings": TIMINGS}), FULL, FULL, SLOTS
+    ),
+    "llama.cpp-2026": Server(
+        "LlamaCppServer", openai({"usage": CACHED, "timings": TIMINGS}, {"timings": TIMINGS}), FULL, FULL
+    ),
     "llama.cpp-text": Server("OpenAI-Compatible-Completions", llama_cpp_text, FULL, FULL),
     # Before September 2025: what was cached is missing from the prompt's count.
-    "llama.cpp-2024": Server("LlamaCppServer",
-                             openai({"usage": COUNTS}, {"timings": {"prompt_n": 13, "predicted_n": 20}}),
-                             UNCACHED, (ESTIMATE, 20, None)),
+    "llama.cpp-2024": Server(
+        "LlamaCppServer",
+        openai({"usage": COUNTS}, {"timings": {"prompt_n": 13, "predicted_n": 20}}),
+        UNCACHED,
+        (ESTIMATE, 20, None),
+    ),
     "vllm": Server("Open-AI-API", openai({"usage": CACHED}, {"usage": CACHED}, own_event=True), FULL, FULL),
-    "vllm-plain": Server("Open-AI-API", openai({"usage": {**COUNTS, "prompt_tokens_details": None}},
-                                               {"usage": {**COUNTS, "prompt_tokens_details": None}}, own_event=True),
-                         UNCACHED, UNCACHED),
+    "vllm-plain": Server(
+        "Open-AI-API",
+        openai(
+            {"usage": {**COUNTS, "prompt_tokens_details": None}},
+            {"usage": {**COUNTS, "prompt_tokens_details": None}},
+            own_event=True,
+        ),
+        UNCACHED,
+        UNCACHED,
+    ),
     # An API type that does not ask for the counts of streams.
     "not-asked": Server("mlx-lm", openai({"usage": CACHED}, {"usage": CACHED}, own_event=True), FULL, NOTHING),
     "silent": Server("Open-AI-API", openai({}, {}), NOTHING, NOTHING),
-    "cold": Server("LlamaCppServer", openai({}, {"timings": {"cache_n": 0, "prompt_n": 82, "predicted_n": 20}}),
-                   NOTHING, (82, 20, 0)),
+    "cold": Server(
+        "LlamaCppServer",
+        openai({}, {"timings": {"cache_n": 0, "prompt_n": 82, "predicted_n": 20}}),
+        NOTHING,
+        (82, 20, 0),
+    ),
     "claude": Server("Claude", claude, FULL, FULL),
-    "ollama": Server("OllamaApiChat", ollama("ollamaApiChat", prompt_eval_count=82, eval_count=20), UNCACHED, UNCACHED,
-                     LOADED),
-    "ollama-text": Server("OllamaApiGenerate", ollama("ollamaApiGenerate", prompt_eval_count=82, eval_count=20),
-                          UNCACHED, UNCACHED, LOADED),
-    "ollama-old": Server("OllamaApiChat", ollama("ollamaApiChat", eval_count=20), (ESTIMATE, 20, None),
-                         (ESTIMATE, 20, None)),
+    "ollama": Server(
+        "OllamaApiChat", ollama("ollamaApiChat", prompt_eval_count=82, eval_count=20), UNCACHED, UNCACHED, LOADED
+    ),
+    "ollama-text": Server(
+        "OllamaApiGenerate",
+        ollama("ollamaApiGenerate", prompt_eval_count=82, eval_count=20),
+        UNCACHED,
+        UNCACHED,
+        LOADED,
+    ),
+    "ollama-old": Server(
+        "OllamaApiChat", ollama("ollamaApiChat", eval_count=20), (ESTIMATE, 20, None), (ESTIMATE, 20, None)
+    ),
     "koboldcpp": Server("KoboldCpp", kobold, UNCACHED, NOTHING),
 }
 
@@ -149,23 +176,36 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Backend
             shipped: Path = PROJECT / "Public/Configs/ApiTypes" / f"{server.api_type}.json"
             tree.write(f"ApiTypes/{server.api_type}.json", shipped.read_text(encoding="utf-8"))
             # Each has an address of its own, by which the back-end knows what it is to be.
-            tree.write(f"Endpoints/{name}.json", endpoint(
-                f"{backend.url}/{name}", apiTypeConfigFileName=server.api_type, promptTemplate="_chatonly",
-                presetSamplers={"temperature": 0.5, **server.samplers}))
+            tree.write(
+                f"Endpoints/{name}.json",
+                endpoint(
+                    f"{backend.url}/{name}",
+                    apiTypeConfigFileName=server.api_type,
+                    promptTemplate="_chatonly",
+                    presetSamplers={"temperature": 0.5, **server.samplers},
+                ),
+            )
             tree.shared(f"To-{name}", llm_node(name, endpointName=name, preset="", returnToUser=True))
         backend.responder = lambda request: SERVERS[request.path.split("/")[1]].reply(request)
-        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--log-level",
-                      "DEBUG") as launcher:
+        with Launcher(
+            "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--log-level", "DEBUG"
+        ) as launcher:
             yield backend, launcher, tree.public
 
 
 def ask(port: int, path: str, name: str, stream: bool) -> dict[str, Any]:
     """The object with the counts: of a whole answer, or the last one of a stream."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    body = {"model": f"To-{name}", "stream": stream, "stream_options": {"include_usage": True},
-            "messages": [{"role": "user", "content": SECRET}], "prompt": SECRET}
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json",
-                                                        "Authorization": f"Bearer {KEY}"})
+    body = {
+        "model": f"To-{name}",
+        "stream": stream,
+        "stream_options": {"include_usage": True},
+        "messages": [{"role": "user", "content": SECRET}],
+        "prompt": SECRET,
+    }
+    connection.request(
+        "POST", path, json.dumps(body), {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    )
     response = connection.getresponse()
     answer = response.read()
     connection.close()
@@ -192,14 +232,26 @@ def check_answer(body: Mapping[str, Any], path: str, counts: tuple[int, int, int
 
 def check_log(log: str, counts: tuple[int, int, int | None], name: str) -> None:
     prompt, completion, cached = (None if number == ESTIMATE else number for number in counts)
-    words = ", ".join([*([f"{prompt} tokens in"] if prompt is not None else []),
-                       *([f"{cached} cached"] if cached is not None else []),
-                       *([f"{completion} out" if prompt is not None else f"{completion} tokens out"]
-                         if completion is not None else [])])
+    words = ", ".join(
+        [
+            *([f"{prompt} tokens in"] if prompt is not None else []),
+            *([f"{cached} cached"] if cached is not None else []),
+            *(
+                [f"{completion} out" if prompt is not None else f"{completion} tokens out"]
+                if completion is not None
+                else []
+            ),
+        ]
+    )
     [node] = [line for line in log.splitlines() if line.startswith("Node 1: Standard")]
     assert node.endswith(f" || {words}" if words else "seconds") or (not words and node.endswith("second")), node
-    ends = "" if prompt is None else f", 1 call, {prompt} prompt tokens" if cached is None else (
-        f", 1 call, {prompt - cached} of {prompt} prompt tokens processed")
+    ends = (
+        ""
+        if prompt is None
+        else f", 1 call, {prompt} prompt tokens"
+        if cached is None
+        else (f", 1 call, {prompt - cached} of {prompt} prompt tokens processed")
+    )
     [line] = re.findall(r"Request \S+: route .*", log)
     assert re.search(rf"done after \d+\.\d\d s{ends}$", line.strip()) and f"endpoint {name}," in line, line
 
@@ -212,12 +264,20 @@ def test_every_kind_of_back_end(counting: tuple[Backend, Launcher, Path]) -> Non
         counts = SERVERS[name].stream if stream else SERVERS[name].whole
         logged = launcher.output_size()
         check_answer(ask(launcher.port, path, name, stream), path, counts)
-        assert until(lambda: "=== End of Summary" in launcher.output(logged)
-                     and "done after" in launcher.output(logged)), launcher.output(logged)
+        assert until(
+            lambda: "=== End of Summary" in launcher.output(logged) and "done after" in launcher.output(logged)
+        ), launcher.output(logged)
         check_log(launcher.output(logged), counts, name)
 
-    check_all([(name, path, stream) for name in SERVERS for stream in (False, True)
-               for path in ("/v1/chat/completions", "/v1/completions", "/api/chat", "/api/generate")], check)
+    check_all(
+        [
+            (name, path, stream)
+            for name in SERVERS
+            for stream in (False, True)
+            for path in ("/v1/chat/completions", "/v1/completions", "/api/chat", "/api/generate")
+        ],
+        check,
+    )
     sent = {request.path.split("/")[1]: request.json for request in backend.requests}
     asks = {name for name, payload in sent.items() if "stream_options" in payload}
     assert asks == {name for name, server in SERVERS.items() if server.api_type == "Open-AI-API"}

@@ -1,4 +1,5 @@
 """Traces of a real server: what a collector receives of each run, and what servers are told."""
+
 from __future__ import annotations
 
 import http.client
@@ -45,12 +46,22 @@ class Traced:
         self.collector = self._stack.enter_context(OtlpReceiver())
         self.tree = standard_tree(public, self.backend.url)
         respond = {"returnToUser": True}
-        self.tree.write("Endpoints/Broken.json", endpoint(self.backend.url, modelNameToSendToAPI="broken",
-                                                          backupEndpointName="Stub"))
+        self.tree.write(
+            "Endpoints/Broken.json",
+            endpoint(self.backend.url, modelNameToSendToAPI="broken", backupEndpointName="Stub"),
+        )
         self.tree.shared("Backed", llm_node("backed", endpointName="Broken", **respond))
         self.tree.shared("Outer", child_node("Steps"), llm_node("outer", **respond), llm_node("after"))
-        self.tree.shared("Fetch", {"title": "Look", "type": "WebFetch", "url": f"{self.backend.url}/node/page",
-                                   "blockPrivateAddresses": False}, llm_node("outer", **respond))
+        self.tree.shared(
+            "Fetch",
+            {
+                "title": "Look",
+                "type": "WebFetch",
+                "url": f"{self.backend.url}/node/page",
+                "blockPrivateAddresses": False,
+            },
+            llm_node("outer", **respond),
+        )
         if redacted:
             path = self.tree.configs / "Users" / f"{USER}.json"
             self.tree.write(f"Users/{USER}.json", {**json.loads(path.read_text("utf-8")), "redactLogOutput": True})
@@ -62,8 +73,18 @@ class Traced:
             patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
             for name, value in variables.items():
                 patch.setenv(name, value)
-            self.server = self._stack.enter_context(Launcher(
-                "run_waitress.py", "--PublicDirectory", public, "--User", USER, "--otel", *words, backend=self.backend))
+            self.server = self._stack.enter_context(
+                Launcher(
+                    "run_waitress.py",
+                    "--PublicDirectory",
+                    public,
+                    "--User",
+                    USER,
+                    "--otel",
+                    *words,
+                    backend=self.backend,
+                )
+            )
 
     def close(self) -> None:
         self._stack.close()
@@ -98,26 +119,61 @@ def traced(running: Traced) -> Traced:
 def test_a_run_is_one_tree_with_the_names_of_the_convention(traced: Traced) -> None:
     root = traced.ask("Outer")
     assert root.lines() == [
-        "invoke_workflow Outer", "  invoke_workflow Outer", "    node Steps", "      invoke_workflow Steps",
-        "        node inner", "          chat stub", "        node inner-next", "          chat stub",
-        "    node outer", "      chat stub", "    node after", "      chat stub"]
+        "invoke_workflow Outer",
+        "  invoke_workflow Outer",
+        "    node Steps",
+        "      invoke_workflow Steps",
+        "        node inner",
+        "          chat stub",
+        "        node inner-next",
+        "          chat stub",
+        "    node outer",
+        "      chat stub",
+        "    node after",
+        "      chat stub",
+    ]
     assert root.parent == "" and {span.trace for span in root.all()} == {root.trace}
     workflow, node, chat = root.children[0], root.children[0].children[0], root.children[0].children[1].children[0]
     assert (root.kind, workflow.kind, node.kind, chat.kind) == ("SERVER", "INTERNAL", "INTERNAL", "CLIENT")
-    assert root.attributes.items() >= {
-        "gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": "Outer", "wilmer.run.status": "ok",
-        "wilmer.run.user": USER, "wilmer.run.kind": "chat"}.items()
+    assert (
+        root.attributes.items()
+        >= {
+            "gen_ai.operation.name": "invoke_workflow",
+            "gen_ai.workflow.name": "Outer",
+            "wilmer.run.status": "ok",
+            "wilmer.run.user": USER,
+            "wilmer.run.kind": "chat",
+        }.items()
+    )
     assert workflow.attributes["gen_ai.workflow.name"] == "Outer"
     # A hash, the same for all turns of a conversation.
     assert re.fullmatch("[0-9a-f]{16}", root.attributes["gen_ai.conversation.id"])
     assert workflow.attributes["gen_ai.conversation.id"] == root.attributes["gen_ai.conversation.id"]
-    assert node.attributes.items() >= {"wilmer.node.index": 1, "wilmer.node.type": "CustomWorkflow",
-                                       "wilmer.node.title": "Steps", "wilmer.node.after_answer": False}.items()
-    assert chat.attributes.items() >= {
-        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", "gen_ai.request.model": "stub",
-        "gen_ai.request.temperature": 0.5, "gen_ai.request.max_tokens": 100, "gen_ai.usage.input_tokens": 11,
-        "gen_ai.usage.output_tokens": 7, "gen_ai.response.finish_reasons": ["stop"], "server.address": "127.0.0.1",
-        "http.response.status_code": 200, "wilmer.endpoint": "Stub"}.items()
+    assert (
+        node.attributes.items()
+        >= {
+            "wilmer.node.index": 1,
+            "wilmer.node.type": "CustomWorkflow",
+            "wilmer.node.title": "Steps",
+            "wilmer.node.after_answer": False,
+        }.items()
+    )
+    assert (
+        chat.attributes.items()
+        >= {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "openai",
+            "gen_ai.request.model": "stub",
+            "gen_ai.request.temperature": 0.5,
+            "gen_ai.request.max_tokens": 100,
+            "gen_ai.usage.input_tokens": 11,
+            "gen_ai.usage.output_tokens": 7,
+            "gen_ai.response.finish_reasons": ["stop"],
+            "server.address": "127.0.0.1",
+            "http.response.status_code": 200,
+            "wilmer.endpoint": "Stub",
+        }.items()
+    )
     assert root.resource["service.name"] == "wilmerai" and root.resource["service.version"] == VERSION
     assert traced.collector.paths == {"/v1/traces"}
     for span in root.all():
@@ -174,9 +230,16 @@ def test_a_tool(traced: Traced) -> None:
     root = traced.ask("Fetch")
     assert root.lines()[2:4] == ["    node Look", "      execute_tool WebFetch"]
     tool = root.children[0].children[0].children[0]
-    assert tool.kind == "INTERNAL" and tool.attributes.items() >= {
-        "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "WebFetch", "gen_ai.tool.type": "web",
-        "http.response.status_code": 200}.items()
+    assert (
+        tool.kind == "INTERNAL"
+        and tool.attributes.items()
+        >= {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "WebFetch",
+            "gen_ai.tool.type": "web",
+            "http.response.status_code": 200,
+        }.items()
+    )
 
 
 def test_a_trace_goes_from_the_client_to_the_servers(traced: Traced) -> None:
@@ -187,8 +250,17 @@ def test_a_trace_goes_from_the_client_to_the_servers(traced: Traced) -> None:
     assert sent and sent.groups() == (CLIENT_TRACE, root.all()[-1].id)
 
 
-@pytest.mark.parametrize("header", ["", "00-nonsense", f"00-{'0' * 32}-{CLIENT_SPAN}-01",
-                                    f"ff-{CLIENT_TRACE}-{CLIENT_SPAN}-01", CLIENT_TRACE * 50, "\xe9"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "00-nonsense",
+        f"00-{'0' * 32}-{CLIENT_SPAN}-01",
+        f"ff-{CLIENT_TRACE}-{CLIENT_SPAN}-01",
+        CLIENT_TRACE * 50,
+        "\xe9",
+    ],
+)
 def test_a_client_that_sends_nonsense_gets_a_trace_of_its_own(traced: Traced, header: str) -> None:
     root = traced.ask("Single", traced.backend.hello, traceparent=header)
     assert root.parent == "" and root.trace != CLIENT_TRACE
@@ -199,8 +271,12 @@ def test_a_client_that_sends_nonsense_gets_a_trace_of_its_own(traced: Traced, he
 def test_a_trace_that_the_client_does_not_keep_is_not_sent(traced: Traced) -> None:
     body = json.dumps({"model": "Single", "messages": [{"role": "user", "content": traced.backend.hello}]})
     with closing(http.client.HTTPConnection("127.0.0.1", traced.server.port, timeout=30)) as connection:
-        connection.request("POST", "/v1/chat/completions", body, {
-            "Content-Type": "application/json", "traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-00"})
+        connection.request(
+            "POST",
+            "/v1/chat/completions",
+            body,
+            {"Content-Type": "application/json", "traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-00"},
+        )
         answer = connection.getresponse()
         answer.read()
     sent = _headers(traced.backend.calls("single")[-1])["traceparent"]
@@ -223,10 +299,11 @@ def test_texts_if_they_are_wanted(tmp_path: Path) -> None:
         root = traced.ask("Single", SECRET)
         assert _messages(root, "input") == [
             {"role": "system", "parts": [{"type": "text", "content": "node:single"}]},
-            {"role": "user", "parts": [{"type": "text", "content": SECRET}]}]
+            {"role": "user", "parts": [{"type": "text", "content": SECRET}]},
+        ]
         assert _messages(root, "output") == [
-            {"role": "assistant", "parts": [{"type": "text", "content": "single says hello."}],
-             "finish_reason": "stop"}]
+            {"role": "assistant", "parts": [{"type": "text", "content": "single says hello."}], "finish_reason": "stop"}
+        ]
         traced.backend.replies["single"] = status_reply(400, "no such model")
         assert "no such model" in traced.ask("Single").all()[-1].message
 
@@ -294,16 +371,19 @@ def test_eventlet_refuses_the_flag() -> None:
     assert done.stderr == "ERROR: --otel needs native threads: start run_waitress.py instead, without Eventlet.\n"
 
 
-def test_a_batch_that_is_larger_than_the_queue_is_refused_at_the_start(tmp_path: Path, shared_backend: Backend,
-                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_larger_than_the_queue_is_refused_at_the_start(
+    tmp_path: Path, shared_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree = standard_tree(tmp_path / "Public", shared_backend.url)
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "100")
-    done = run_launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0", "--otel",
-                        timeout=60)
+    done = run_launcher(
+        "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0", "--otel", timeout=60
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.rstrip().endswith(
         "ERROR: --otel: max_export_batch_size must be less than or equal to max_queue_size. Environment variables "
-        "whose names begin with OTEL_BSP_ set that.")
+        "whose names begin with OTEL_BSP_ set that."
+    )
 
 
 def test_nothing_is_sent_if_opentelemetry_is_switched_off(tmp_path: Path) -> None:
@@ -318,7 +398,9 @@ def test_missing_packages_are_told_at_the_start(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util\nfind = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *more: "
-        "None if name == 'opentelemetry.exporter.otlp.proto.http' else find(name, *more)\n", "utf-8")
+        "None if name == 'opentelemetry.exporter.otlp.proto.http' else find(name, *more)\n",
+        "utf-8",
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = run_launcher("run_waitress.py", "--otel", timeout=60)
     assert done.returncode == 1

@@ -1,4 +1,5 @@
 """Requests that wait: streams that are not silent meanwhile, and front-ends' own requests that let chats go first."""
+
 from __future__ import annotations
 
 import contextlib
@@ -32,13 +33,14 @@ pytestmark = pytest.mark.slow
 
 BUSY = "Server busy, concurrency limit reached"
 TIMEOUT = 14.0  # seconds; more than the time after which a stream gets its headers
-TITLE = ('### Task:\nGenerate a title. {}\n### Output:\nJSON format: {{ "title": "x" }}\n### Chat History:\n'
-         '<chat_history>\nUSER: hi\n</chat_history>')
+TITLE = (
+    '### Task:\nGenerate a title. {}\n### Output:\nJSON format: {{ "title": "x" }}\n### Chat History:\n'
+    "<chat_history>\nUSER: hi\n</chat_history>"
+)
 
 
 @pytest.fixture(scope="module")
-def servers_of(shared_backend: Backend,
-               tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Launcher]]:
+def servers_of(shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Launcher]]:
     """Launchers that run one request, or one call, at a time."""
     with contextlib.ExitStack() as running:
         made: dict[tuple[str, str], Launcher] = {}
@@ -50,9 +52,22 @@ def servers_of(shared_backend: Backend,
                 user = json.loads((tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
                 tree.write(f"Users/{USER}.json", {**user, "backgroundTaskWorkflow": "Task"})
                 tree.write(f"Workflows/{USER}/Task.json", {"nodes": [llm_node("task", returnToUser=True)]})
-                made[script, level] = running.enter_context(Launcher(
-                    script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "1",
-                    "--concurrency-level", level, "--concurrency-timeout", str(TIMEOUT), backend=shared_backend))
+                made[script, level] = running.enter_context(
+                    Launcher(
+                        script,
+                        "--PublicDirectory",
+                        tree.public,
+                        "--User",
+                        USER,
+                        "--concurrency",
+                        "1",
+                        "--concurrency-level",
+                        level,
+                        "--concurrency-timeout",
+                        str(TIMEOUT),
+                        backend=shared_backend,
+                    )
+                )
             return made[script, level]
 
         yield get
@@ -93,8 +108,9 @@ def test_a_stream_that_waits_is_not_silent(script: str, servers_of: Callable[...
 
 
 @pytest.mark.contract
-def test_a_stream_that_has_its_headers_gets_the_slot(script: str, servers_of: Callable[..., Launcher],
-                                                     backend: Backend) -> None:
+def test_a_stream_that_has_its_headers_gets_the_slot(
+    script: str, servers_of: Callable[..., Launcher], backend: Backend
+) -> None:
     server = servers_of(script)
     with contextlib.ExitStack() as open_:
         with held(server, backend):
@@ -105,8 +121,9 @@ def test_a_stream_that_has_its_headers_gets_the_slot(script: str, servers_of: Ca
     assert server.ask("Single").status == 200
 
 
-def test_a_client_that_leaves_with_its_headers_gives_its_place_up(servers_of: Callable[..., Launcher],
-                                                                  backend: Backend) -> None:
+def test_a_client_that_leaves_with_its_headers_gives_its_place_up(
+    servers_of: Callable[..., Launcher], backend: Backend
+) -> None:
     server = servers_of("run_waitress.py")
     with held(server, backend):
         with server.open_front(FRONTS[0], "Single", True) as sock:
@@ -120,6 +137,7 @@ def test_a_client_that_leaves_with_its_headers_gives_its_place_up(servers_of: Ca
 
 
 # -- front-ends' own requests ------------------------------------------------------------------------------------------
+
 
 def first_hangs(then: Any) -> Callable[[RecordedRequest], Reply]:
     """No answer to the first call, and then answers of ``then``."""
@@ -140,8 +158,9 @@ def title(server: Launcher, backend: Backend, **options: Any) -> Ask:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
 @pytest.mark.parametrize("level", ["wilmer", "endpoint"])
 @pytest.mark.contract
-def test_a_title_gives_way_to_a_chat(script: str, servers_of: Callable[..., Launcher], backend: Backend, level: str,
-                                     path: str) -> None:
+def test_a_title_gives_way_to_a_chat(
+    script: str, servers_of: Callable[..., Launcher], backend: Backend, level: str, path: str
+) -> None:
     server = servers_of(script, level)
     backend.replies["task"] = first_hangs(lambda request: says(request, "task"))
     asked_first = title(server, backend, path=path)

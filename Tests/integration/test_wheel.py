@@ -2,6 +2,7 @@
 
 The wheel is built of a repository with this project's tracked files, in which a user has added some.
 """
+
 from __future__ import annotations
 
 import json
@@ -28,10 +29,19 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None or not (PROJECT / ".
 NAME = f"wilmerai-{VERSION}"
 SHIPPED = "Middleware/shipped/Public"
 # What a user, an editor and an earlier build leave in a clone.
-ADDED = ["Public/Configs/Users/me.json", "Public/Configs/Endpoints/me/Main.json", "Public/accepted-keys.txt",
-         "Public/DiscussionIds/mill/memories.json", "Public/Scripts/me/tool.py", "Docs/notes.md", "Middleware/notes.py",
-         "Middleware/addons/console/static/app.js.orig", "Middleware/addons/init/templates/Users/MINE.json",
-         "build/lib/Middleware/removed.py", "build/lib/Middleware/shipped/Public/Configs/Users/removed.json"]
+ADDED = [
+    "Public/Configs/Users/me.json",
+    "Public/Configs/Endpoints/me/Main.json",
+    "Public/accepted-keys.txt",
+    "Public/DiscussionIds/mill/memories.json",
+    "Public/Scripts/me/tool.py",
+    "Docs/notes.md",
+    "Middleware/notes.py",
+    "Middleware/addons/console/static/app.js.orig",
+    "Middleware/addons/init/templates/Users/MINE.json",
+    "build/lib/Middleware/removed.py",
+    "build/lib/Middleware/shipped/Public/Configs/Users/removed.json",
+]
 # A shipped file that the user edits, and one that only an update brings.
 EDITED, NEW = "Configs/Endpoints/demo/Demo-LLM.json", "Configs/Presets/New.json"
 
@@ -54,9 +64,16 @@ def expected(names: list[str]) -> set[str]:
     """The paths in the wheel of a project's files."""
     moved = {"Public/": SHIPPED + "/", "Docs/": "Middleware/shipped/Docs/"}
     taken = {name for name in names if name.startswith("Middleware/")} | {
-        "run_waitress.py", "run_eventlet.py", "server.py"}
-    return taken | {place + name.removeprefix(folder) for folder, place in moved.items() for name in names
-                    if name.startswith(folder) and (folder == "Public/" or name.endswith(".md"))}
+        "run_waitress.py",
+        "run_eventlet.py",
+        "server.py",
+    }
+    return taken | {
+        place + name.removeprefix(folder)
+        for folder, place in moved.items()
+        for name in names
+        if name.startswith(folder) and (folder == "Public/" or name.endswith(".md"))
+    }
 
 
 def test_the_wheel_has_what_git_tracks_and_nothing_else(wheel: Path) -> None:
@@ -94,13 +111,15 @@ def test_a_clone_that_git_cannot_read_makes_no_wheel(clone: Path, tmp_path: Path
     """Otherwise the owner's files could be in it, or none of the program's."""
     shutil.copytree(clone, tmp_path / "clone", ignore=shutil.ignore_patterns(".git", "Public", "Docs"))
     (tmp_path / "clone" / ".git").mkdir()
-    done = subprocess.run([sys.executable, "setup.py", "--version"], cwd=tmp_path / "clone", capture_output=True,
-                          encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--version"], cwd=tmp_path / "clone", capture_output=True, encoding="utf-8"
+    )
     assert done.returncode == 1
     assert "ERROR: To build a clone, git must tell which files are the project's: " in done.stderr
 
 
 # -- installed ---------------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
@@ -136,12 +155,21 @@ def files_in(public: Path) -> dict[str, bytes]:
     return {path.relative_to(public).as_posix(): path.read_bytes() for path in public.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(("words", "status"), [
-    (["check", "--json"], 0), (["test", "demo"], 0), (["memory", "list"], 0), (["keys", "list"], 1), (["console"], 1),
-    (["try", "demo", "Hello", "--trace"], 0),
-    (["rekey", "--user", "demo", "--api-key", "old", "--new-api-key", "new"], 1)])
-def test_each_command_finds_the_configuration_on_a_new_computer(installed: Installation, wheel: Path, words: list[str],
-                                                                status: int) -> None:
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["check", "--json"], 0),
+        (["test", "demo"], 0),
+        (["memory", "list"], 0),
+        (["keys", "list"], 1),
+        (["console"], 1),
+        (["try", "demo", "Hello", "--trace"], 0),
+        (["rekey", "--user", "demo", "--api-key", "old", "--new-api-key", "new"], 1),
+    ],
+)
+def test_each_command_finds_the_configuration_on_a_new_computer(
+    installed: Installation, wheel: Path, words: list[str], status: int
+) -> None:
     done = installed.run(*words)
     assert done.returncode == status, done.stderr
     assert done.stderr.startswith(f"The configuration that comes with WilmerAI has been copied to {installed.public}\n")
@@ -151,15 +179,19 @@ def test_each_command_finds_the_configuration_on_a_new_computer(installed: Insta
 
 def test_help_and_version_write_nothing(installed: Installation) -> None:
     for words, begins in (
-            (["--version"], f"WilmerAI {VERSION}"), (["--help"], "usage: wilmerai ["),
-            (["help", "check"], "usage: wilmerai check ["), (["keys", "--help"], "usage: wilmerai keys [")):
+        (["--version"], f"WilmerAI {VERSION}"),
+        (["--help"], "usage: wilmerai ["),
+        (["help", "check"], "usage: wilmerai check ["),
+        (["keys", "--help"], "usage: wilmerai keys ["),
+    ):
         done = installed.run(*words)
         assert done.returncode == 0 and done.stderr == "" and done.stdout.startswith(begins), words
         assert not installed.public.exists()
 
 
 def test_a_user_is_written_and_answers_and_an_update_leaves_what_was_edited(
-        wheel: Path, clone: Path, backend: StubBackend, tmp_path: Path) -> None:
+    wheel: Path, clone: Path, backend: StubBackend, tmp_path: Path
+) -> None:
     installation = Installation(tmp_path / "installed", wheel)
     with installation.read_only():
         done = installation.run("init", "--yes", "--backend", backend.url)
@@ -204,8 +236,11 @@ def assert_answers(installation: Installation) -> str:
 @pytest.mark.parametrize("way", ["flag", "variable"])
 def test_the_folder_may_be_named(installed: Installation, tmp_path: Path, way: str) -> None:
     folder = tmp_path / "named"
-    done = installed.run("check", "--PublicDirectory", folder) if way == "flag" else \
-        installed.run("check", WILMER_PUBLIC_DIRECTORY=str(folder))
+    done = (
+        installed.run("check", "--PublicDirectory", folder)
+        if way == "flag"
+        else installed.run("check", WILMER_PUBLIC_DIRECTORY=str(folder))
+    )
     assert done.returncode == 0 and f"has been copied to {folder}\n" in done.stderr
     assert (folder / "Configs" / "Users").is_dir() and not installed.public.exists()
 
@@ -230,10 +265,13 @@ def test_scripts_below_public_are_found_and_import_each_other(installed: Install
     folder = installed.public / "Scripts" / "mine"
     folder.mkdir()
     (folder / "helper.py").write_text("WORD = 'helped'", encoding="utf-8")
-    (folder / "script.py").write_text("from Public.Scripts.mine.helper import WORD\ndef Invoke(): return WORD",
-                                      encoding="utf-8")
-    code = ("from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module\n"
-            "print(run_dynamic_module('Public/Scripts/mine/script.py'))")
+    (folder / "script.py").write_text(
+        "from Public.Scripts.mine.helper import WORD\ndef Invoke(): return WORD", encoding="utf-8"
+    )
+    code = (
+        "from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module\n"
+        "print(run_dynamic_module('Public/Scripts/mine/script.py'))"
+    )
     done = installed.run_python("-c", code)
     assert done.stdout == "helped\n", done.stderr
 

@@ -1,4 +1,5 @@
 """Several real servers on one socket: requests spread over them, and they are replaced without a cut answer."""
+
 from __future__ import annotations
 
 import contextlib
@@ -38,9 +39,25 @@ LONG = 600
 @pytest.fixture
 def server(tmp_path: Path, backend: Backend, database_url: str) -> Iterator[Launcher]:
     tree = standard_tree(tmp_path / "Public", backend.url)
-    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
-                  "--drain-seconds", str(LONG), "--file-logging", "--LoggingDirectory", tmp_path / "logs",
-                  "--database", database_url, "--workers", str(COUNT), backend=backend) as server:
+    with Launcher(
+        "run_waitress.py",
+        "--PublicDirectory",
+        tree.public,
+        "--User",
+        USER,
+        "--concurrency",
+        "0",
+        "--drain-seconds",
+        str(LONG),
+        "--file-logging",
+        "--LoggingDirectory",
+        tmp_path / "logs",
+        "--database",
+        database_url,
+        "--workers",
+        str(COUNT),
+        backend=backend,
+    ) as server:
         assert server.process is not None
         children = []
         try:
@@ -68,8 +85,9 @@ def test_three_processes_serve_and_a_signal_leaves_none(server: Launcher, backen
     output = server.output()
     assert output.count(f"WilmerAI {VERSION}\n") == output.count("Listening on:") == output.count("Console:") == 1
     assert f", {COUNT} workers on this address\n" in output
-    assert sorted(int(number) for number in re.findall(r"^Worker (\d+) \(process \d+\) serves$", output, re.M)) \
-        == list(range(1, COUNT + 1))
+    assert sorted(int(number) for number in re.findall(r"^Worker (\d+) \(process \d+\) serves$", output, re.M)) == list(
+        range(1, COUNT + 1)
+    )
     for _ in range(20):
         assert server.ask("Single").status == 200
     logs = {file.name: file.read_text("utf-8") for file in (tmp_path / "logs").iterdir()}
@@ -122,8 +140,9 @@ def test_a_browser_is_signed_in_with_all_of_them(tmp_path: Path, backend: Backen
             assert until(lambda: server.output().count("was replaced") == COUNT, 120)
             for token in tokens:
                 console.token = token
-                assert {console.call("GET", "session")["role"] for _ in range(20)} == {"own" if token == tokens[0]
-                                                                                       else "operator"}
+                assert {console.call("GET", "session")["role"] for _ in range(20)} == {
+                    "own" if token == tokens[0] else "operator"
+                }
             assert len(console.runs()) == 1
             console.token = tokens[0]
             console.call("DELETE", "session")
@@ -148,6 +167,18 @@ def test_several_processes_need_a_database() -> None:
 
 def test_a_database_that_cannot_be_used_ends_all(tmp_path: Path, backend: Backend) -> None:
     tree = standard_tree(tmp_path / "Public", backend.url)
-    done = run_launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0",
-                        "--workers", "2", "--database", "mysql://localhost/none", timeout=120)
+    done = run_launcher(
+        "run_waitress.py",
+        "--PublicDirectory",
+        tree.public,
+        "--User",
+        USER,
+        "--port",
+        "0",
+        "--workers",
+        "2",
+        "--database",
+        "mysql://localhost/none",
+        timeout=120,
+    )
     assert done.returncode == 1 and "--database" in done.stderr and "Traceback" not in done.stderr

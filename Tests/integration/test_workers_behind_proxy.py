@@ -1,4 +1,5 @@
 """``Tests.workers_behind_proxy``: whether the conformance suite meets two servers that share a database, and files."""
+
 from __future__ import annotations
 
 import contextlib
@@ -32,8 +33,11 @@ from Tests.integration.launcher import (
 from Tests.postgres_lab import Server
 from Tests.workflows.engine_lab import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.deep,
-              pytest.mark.skipif(sys.platform == "win32", reason="PostgreSQL is that of Debian")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.deep,
+    pytest.mark.skipif(sys.platform == "win32", reason="PostgreSQL is that of Debian"),
+]
 PATIENCE = 60.0
 NAME = "shared"
 
@@ -46,13 +50,29 @@ class Command:
         with self.log.open("ab") as log:
             self.begins = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "Tests.workers_behind_proxy", "2", "--admin", postgres.admin, "--database",
-                 postgres.url("{name}"), "--", "run_waitress.py", *words],
-                cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean_environment())
+                [
+                    sys.executable,
+                    "-m",
+                    "Tests.workers_behind_proxy",
+                    "2",
+                    "--admin",
+                    postgres.admin,
+                    "--database",
+                    postgres.url("{name}"),
+                    "--",
+                    "run_waitress.py",
+                    *words,
+                ],
+                cwd=PROJECT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=clean_environment(),
+            )
         self.port = 0
 
     def output(self) -> str:
-        return self.log.read_bytes()[self.begins:].decode("utf-8")
+        return self.log.read_bytes()[self.begins :].decode("utf-8")
 
     def __enter__(self) -> Command:
         assert until(lambda: self.process.poll() is not None or "servers behind" in self.output(), PATIENCE)
@@ -77,28 +97,50 @@ def tree(tmp_path: Path, backend: Backend) -> ConfigTree:
 @pytest.fixture
 def start(tree: ConfigTree, tmp_path: Path, postgres: Server) -> Callable[..., Command]:
     def start(*words: str) -> Command:
-        return Command(tmp_path, postgres, "--ConfigDirectory", str(tree.configs), "--PublicDirectory",
-                       str(tree.public), "--concurrency", "0", "--port", "0", *words)
+        return Command(
+            tmp_path,
+            postgres,
+            "--ConfigDirectory",
+            str(tree.configs),
+            "--PublicDirectory",
+            str(tree.public),
+            "--concurrency",
+            "0",
+            "--port",
+            "0",
+            *words,
+        )
 
     return start
 
 
 def body(model: str, stream: bool = False, text: str = "hello") -> bytes:
-    return json.dumps({"model": model, "stream": stream, "messages": [
-        {"role": "system", "content": f"[DiscussionId]{NAME}[/DiscussionId]"}, {"role": "user", "content": "first"},
-        {"role": "assistant", "content": "yes"}, {"role": "user", "content": text}]}).encode()
+    return json.dumps(
+        {
+            "model": model,
+            "stream": stream,
+            "messages": [
+                {"role": "system", "content": f"[DiscussionId]{NAME}[/DiscussionId]"},
+                {"role": "user", "content": "first"},
+                {"role": "assistant", "content": "yes"},
+                {"role": "user", "content": text},
+            ],
+        }
+    ).encode()
 
 
 def test_requests_go_to_two_servers_by_turns_and_conversations_are_files(
-        start: Callable[..., Command], tree: ConfigTree) -> None:
+    start: Callable[..., Command], tree: ConfigTree
+) -> None:
     stored = tree.public / "DiscussionIds" / NAME / "timestamps.json"
     stored.parent.mkdir(parents=True)
 
     def turns(port: int, *texts: str) -> Iterator[str | None]:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
             for text in texts:
-                connection.request("POST", "/v1/chat/completions", body("Stamped", text=text),
-                                   {"Content-Type": "application/json"})
+                connection.request(
+                    "POST", "/v1/chat/completions", body("Stamped", text=text), {"Content-Type": "application/json"}
+                )
                 answer = connection.getresponse()
                 assert answer.status == 200 and answer.read()
                 yield answer.getheader("X-Wilmer-Worker")
@@ -129,8 +171,10 @@ def test_a_client_that_leaves_and_a_stream(start: Callable[..., Command], backen
     def opened(port: int) -> socket.socket:
         data = body("Single", stream=True, text=backend.hello)
         client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
-        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n"
-                       b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+        client.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
+        )
         return client
 
     with start("--User", USER) as command:
@@ -147,8 +191,9 @@ def test_a_client_that_leaves_and_a_stream(start: Callable[..., Command], backen
     assert command.process.returncode == 0, command.output()
 
 
-def test_nodes_after_an_answer_show_in_the_folder(start: Callable[..., Command], tree: ConfigTree,
-                                                  backend: Backend) -> None:
+def test_nodes_after_an_answer_show_in_the_folder(
+    start: Callable[..., Command], tree: ConfigTree, backend: Backend
+) -> None:
     ends, working = threading.Event(), tree.public / "DiscussionIds" / "working"
     backend.replies.update(slow=lambda request: says(request, "slow", held=ends))
 
@@ -160,8 +205,9 @@ def test_nodes_after_an_answer_show_in_the_folder(start: Callable[..., Command],
         finally_.callback(ends.set)
         connection = http.client.HTTPConnection("127.0.0.1", command.port, timeout=PATIENCE)
         finally_.callback(connection.close)
-        connection.request("POST", "/v1/chat/completions", body("Background", text=backend.hello),
-                           {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/v1/chat/completions", body("Background", text=backend.hello), {"Content-Type": "application/json"}
+        )
         assert connection.getresponse().status == 200
         assert until(working.exists, PATIENCE) and changes() and changes()
         ends.set()

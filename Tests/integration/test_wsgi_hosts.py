@@ -1,4 +1,5 @@
 """WSGI hosts that load ``server:application`` with a state database, over real sockets."""
+
 from __future__ import annotations
 
 import contextlib
@@ -25,14 +26,19 @@ from Middleware.common import instance_global_variables as instance
 instance.PUBLIC_DIRECTORY, instance.USERS = sys.argv[1], [sys.argv[2]]
 from server import application
 """
-WAITRESS = LOAD + """
+WAITRESS = (
+    LOAD
+    + """
 import waitress
 server = waitress.create_server(application, listen="127.0.0.1:0")
 print(f"port {server.effective_port}", flush=True)
 server.run()
 """
+)
 # As gunicorn --preload does, and uWSGI without lazy-apps.
-FORKS = LOAD + """
+FORKS = (
+    LOAD
+    + """
 from wsgiref.simple_server import make_server
 server = make_server("127.0.0.1", 0, application)
 print(f"port {server.server_port}", flush=True)
@@ -42,6 +48,7 @@ if not child:
 print(f"child {child}", flush=True)
 os.waitpid(child, 0)
 """
+)
 
 
 class Host(Launcher):
@@ -54,9 +61,13 @@ class Host(Launcher):
     def __enter__(self) -> Host:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", self._program, self._public, USER], cwd=PROJECT,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**clean_environment(), "WILMER_DATABASE_URL": self._url})
+                [sys.executable, "-c", self._program, self._public, USER],
+                cwd=PROJECT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**clean_environment(), "WILMER_DATABASE_URL": self._url},
+            )
         try:
             assert until(self._answers, 120), self.output()
         except BaseException:
@@ -102,8 +113,14 @@ def test_a_process_that_was_forked_after_the_start_says_so(public: Path, backend
 
 
 def test_a_database_that_cannot_be_used_ends_the_host(public: Path, backend: Backend) -> None:
-    done = subprocess.run([sys.executable, "-c", WAITRESS, public, USER], cwd=PROJECT, timeout=120,
-                          stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                          env={**clean_environment(), "WILMER_DATABASE_URL": "postgresql://ann:geheim@127.0.0.1:1/x%zz"})
+    done = subprocess.run(
+        [sys.executable, "-c", WAITRESS, public, USER],
+        cwd=PROJECT,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        env={**clean_environment(), "WILMER_DATABASE_URL": "postgresql://ann:geheim@127.0.0.1:1/x%zz"},
+    )
     assert done.returncode != 0 and "--database: the address cannot be read" in done.stderr
     assert "geheim" not in done.stdout + done.stderr

@@ -1,4 +1,5 @@
 """The app behind a real Waitress server within the process of the tests, which can look at its objects."""
+
 from __future__ import annotations
 
 import threading
@@ -23,8 +24,12 @@ from Tests.integration.launcher import USER, ConfigTree
 def use_tree(tree: ConfigTree, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this process serve ``USER`` from ``tree``, ``slots`` requests at a time, as a launcher's arguments would."""
     for name, value in {
-            "PUBLIC_DIRECTORY": str(tree.public), "CONFIG_DIRECTORY": None, "DISCUSSION_DIRECTORY": None,
-            "USER_LEVEL_SQLITE_DIRECTORY": None, "USERS": [USER]}.items():
+        "PUBLIC_DIRECTORY": str(tree.public),
+        "CONFIG_DIRECTORY": None,
+        "DISCUSSION_DIRECTORY": None,
+        "USER_LEVEL_SQLITE_DIRECTORY": None,
+        "USERS": [USER],
+    }.items():
         monkeypatch.setattr(instance, name, value)
     monkeypatch.setattr(process().one(instance.Gate), "semaphore", FairSemaphore(slots))
     config_utils.config_store().clear()
@@ -45,8 +50,9 @@ class WaitressThread:
         self._loop.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stopping.set()
         self._server.pull_trigger()
         self._loop.join(5)

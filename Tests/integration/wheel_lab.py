@@ -2,6 +2,7 @@
 
 What the wheel needs is that of the tests: their packages are visible from the environment.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -45,8 +46,13 @@ def repository(folder: Path) -> Path:
 
 def build(source: Path, target: Path, **environment: str) -> Path:
     """Build the wheel of a folder as pip does; returns its file."""
-    done = subprocess.run([*BUILD, "--wheel-dir", str(target), str(source)], encoding="utf-8", timeout=300,
-                          capture_output=True, env={**clean_environment(), **environment})
+    done = subprocess.run(
+        [*BUILD, "--wheel-dir", str(target), str(source)],
+        encoding="utf-8",
+        timeout=300,
+        capture_output=True,
+        env={**clean_environment(), **environment},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     [wheel] = target.glob("*.whl")
     return wheel
@@ -76,17 +82,35 @@ class Installation:
     def public(self) -> Path:
         """The folder for data that it uses if nothing else is said."""
         return {"win32": self.home / "AppData/Local", "darwin": self.home / "Library/Application Support"}.get(
-            sys.platform, self.home / ".local/share") / "wilmerai"
+            sys.platform, self.home / ".local/share"
+        ) / "wilmerai"
 
     @property
     def environment(self) -> dict[str, str]:
         """The variables of a user who has entered the environment."""
-        return {**clean_environment(), **home_environment(self.home),
-                "PATH": f"{self.program.parent}{os.pathsep}{os.environ['PATH']}"}
+        return {
+            **clean_environment(),
+            **home_environment(self.home),
+            "PATH": f"{self.program.parent}{os.pathsep}{os.environ['PATH']}",
+        }
 
     def install(self, wheel: Path) -> None:
-        done = subprocess.run([sys.executable, "-m", "pip", "--python", str(self.python), "install", "--no-deps",
-                               "--no-index", "--force-reinstall", str(wheel)], capture_output=True, encoding="utf-8")
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "--python",
+                str(self.python),
+                "install",
+                "--no-deps",
+                "--no-index",
+                "--force-reinstall",
+                str(wheel),
+            ],
+            capture_output=True,
+            encoding="utf-8",
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def run(self, *words: str | os.PathLike[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -94,9 +118,15 @@ class Installation:
         return self.run_python(str(self.program), *words, **environment)
 
     def run_python(self, *words: str | os.PathLike[str], **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([str(self.python), *map(os.fspath, words)], cwd=self.elsewhere, timeout=120,
-                              stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                              env={**self.environment, **environment})
+        return subprocess.run(
+            [str(self.python), *map(os.fspath, words)],
+            cwd=self.elsewhere,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            env={**self.environment, **environment},
+        )
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
@@ -115,8 +145,11 @@ class Installation:
         assert self._content() == before
 
     def _content(self) -> dict[str, str]:
-        return {path.relative_to(self.root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-                for path in self.root.rglob("*") if path.is_file()}
+        return {
+            path.relative_to(self.root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in self.root.rglob("*")
+            if path.is_file()
+        }
 
 
 class InstalledServer(Launcher):

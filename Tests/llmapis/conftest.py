@@ -1,4 +1,5 @@
 """What tests of this layer share: a scripted server and a transport of their own."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
 """A config tree for tests of the LLM layer: one user, one API type, one endpoint, one preset, all changeable."""
+
 from __future__ import annotations
 
 import json
@@ -11,31 +12,43 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 
 LLAMA_CPP: dict[str, Any] = {
-    "type": "openAIChatCompletion", "presetType": "LlamaCppServer", "truncateLengthPropertyName": "truncation_length",
-    "maxNewTokensPropertyName": "n_predict", "streamPropertyName": "stream",
+    "type": "openAIChatCompletion",
+    "presetType": "LlamaCppServer",
+    "truncateLengthPropertyName": "truncation_length",
+    "maxNewTokensPropertyName": "n_predict",
+    "streamPropertyName": "stream",
     "samplerFieldMap": {"temperature": "temperature", "min_p": "min_p", "stop": "stop", "top_k": "top_k"},
     "supportsChatTemplateKwargs": True,
     "thinking": {"mode": "bool", "location": "chat_template_kwargs", "field": "enable_thinking"},
     "structuredOutput": {"field": "response_format", "style": "openaiJsonSchema"},
 }
 OPEN_AI: dict[str, Any] = {
-    "type": "openAIChatCompletion", "presetType": "OpenAiCompatibleApis", "truncateLengthPropertyName": "",
-    "maxNewTokensPropertyName": "max_tokens", "streamPropertyName": "stream",
+    "type": "openAIChatCompletion",
+    "presetType": "OpenAiCompatibleApis",
+    "truncateLengthPropertyName": "",
+    "maxNewTokensPropertyName": "max_tokens",
+    "streamPropertyName": "stream",
     "samplerFieldMap": {"temperature": "temperature", "top_p": "top_p", "stop": "stop"},
     "thinking": {"mode": "effort", "location": "top", "field": "reasoning_effort"},
 }
 OLLAMA: dict[str, Any] = {
-    "type": "ollamaApiChat", "presetType": "OllamaApiChat", "samplerFieldMap": {"temperature": "temperature"},
+    "type": "ollamaApiChat",
+    "presetType": "OllamaApiChat",
+    "samplerFieldMap": {"temperature": "temperature"},
     "thinking": {"mode": "bool", "location": "top", "field": "think"},
 }
 CLAUDE: dict[str, Any] = {
-    "type": "claudeMessages", "presetType": "ClaudeMessages",
+    "type": "claudeMessages",
+    "presetType": "ClaudeMessages",
     "samplerFieldMap": {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "stop": "stop_sequences"},
 }
 CHATML: dict[str, str] = {
-    "promptTemplateSystemPrefix": "<|im_start|>system\n", "promptTemplateSystemSuffix": "<|im_end|>\n",
-    "promptTemplateUserPrefix": "<|im_start|>user\n", "promptTemplateUserSuffix": "<|im_end|>\n",
-    "promptTemplateAssistantPrefix": "<|im_start|>assistant\n", "promptTemplateAssistantSuffix": "",
+    "promptTemplateSystemPrefix": "<|im_start|>system\n",
+    "promptTemplateSystemSuffix": "<|im_end|>\n",
+    "promptTemplateUserPrefix": "<|im_start|>user\n",
+    "promptTemplateUserSuffix": "<|im_end|>\n",
+    "promptTemplateAssistantPrefix": "<|im_start|>assistant\n",
+    "promptTemplateAssistantSuffix": "",
     "promptTemplateEndToken": "",
 }
 
@@ -73,12 +86,15 @@ class Lab:
         config_utils.reset_config_store()
 
     def user(self, **settings: Any) -> None:
-        self.write("Users/tester", {
-            "endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml", **settings})
+        self.write(
+            "Users/tester", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml", **settings}
+        )
 
     def endpoint(self, name: str, changes: dict[str, Any], url: str = "http://127.0.0.1:1") -> None:
-        self.write(f"Endpoints/lab/{name}", {
-            "endpoint": url, "apiTypeConfigFileName": "OpenAI", "modelNameToSendToAPI": "model-x", **changes})
+        self.write(
+            f"Endpoints/lab/{name}",
+            {"endpoint": url, "apiTypeConfigFileName": "OpenAI", "modelNameToSendToAPI": "model-x", **changes},
+        )
 
     def preset(self, preset_type: str, name: str, fields: dict[str, Any], folder: str = "tester") -> None:
         self.write("/".join(part for part in ("Presets", preset_type, folder, name) if part), fields)

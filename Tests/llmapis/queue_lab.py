@@ -1,4 +1,5 @@
 """Turns of the queue of calls, for tests."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

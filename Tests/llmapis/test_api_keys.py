@@ -1,4 +1,5 @@
 """The key of an endpoint, given directly or by reference."""
+
 from __future__ import annotations
 
 import logging
@@ -48,9 +49,20 @@ def problem_of(value: Any) -> str:
     return message
 
 
-@pytest.mark.parametrize(("value", "key"), [
-    (None, ""), ("", ""), (SECRET, SECRET), (123, "123"), ("environment", "environment"), ("ENV:X", "ENV:X"),
-    ("files:x", "files:x"), ("sk env:X", "sk env:X"), (" padded\n", "padded")])
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        (None, ""),
+        ("", ""),
+        (SECRET, SECRET),
+        (123, "123"),
+        ("environment", "environment"),
+        ("ENV:X", "ENV:X"),
+        ("files:x", "files:x"),
+        ("sk env:X", "sk env:X"),
+        (" padded\n", "padded"),
+    ],
+)
 def test_anything_else_is_the_key_itself(value: Any, key: str) -> None:
     assert resolve(value) == key
 
@@ -62,6 +74,7 @@ def test_a_key_that_is_not_a_string_is_refused(value: Any) -> None:
 
 # -- environment --------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("reference", ["env:WILMER_TEST_KEY", " env: WILMER_TEST_KEY "])
 @pytest.mark.parametrize("content", [SECRET, f"  {SECRET}\r\n"])
 def test_environment_variable(monkeypatch: pytest.MonkeyPatch, reference: str, content: str) -> None:
@@ -69,11 +82,15 @@ def test_environment_variable(monkeypatch: pytest.MonkeyPatch, reference: str, c
     assert resolve(reference) == SECRET
 
 
-@pytest.mark.parametrize(("content", "text"), [
-    (None, "the environment variable 'WILMER_TEST_KEY' is not set"),
-    (" ", "the environment variable 'WILMER_TEST_KEY' is empty"),
-    (f"{SECRET}\n{SECRET}", "the environment variable 'WILMER_TEST_KEY' holds more than one line"),
-    (f"{SECRET}\x07x", "the environment variable 'WILMER_TEST_KEY' holds control characters")])
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "the environment variable 'WILMER_TEST_KEY' is not set"),
+        (" ", "the environment variable 'WILMER_TEST_KEY' is empty"),
+        (f"{SECRET}\n{SECRET}", "the environment variable 'WILMER_TEST_KEY' holds more than one line"),
+        (f"{SECRET}\x07x", "the environment variable 'WILMER_TEST_KEY' holds control characters"),
+    ],
+)
 def test_unusable_environment_variables(monkeypatch: pytest.MonkeyPatch, content: str | None, text: str) -> None:
     monkeypatch.delenv("WILMER_TEST_KEY", raising=False)
     if content is not None:
@@ -81,24 +98,33 @@ def test_unusable_environment_variables(monkeypatch: pytest.MonkeyPatch, content
     assert text in problem_of("env:WILMER_TEST_KEY")
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    ("env:", "names no environment variable"), ("env: ", "names no environment variable"),
-    ("env:\ud800", "is not set"), ("file:", "names no file"), ("file:a\0b", "has an invalid name")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("env:", "names no environment variable"),
+        ("env: ", "names no environment variable"),
+        ("env:\ud800", "is not set"),
+        ("file:", "names no file"),
+        ("file:a\0b", "has an invalid name"),
+    ],
+)
 def test_references_to_nothing(lab: Lab, value: str, text: str) -> None:
     assert text in problem_of(value)
 
 
 # -- files --------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("content", [
-    SECRET.encode(), f"{SECRET}\n".encode(), f"\r\n  {SECRET} \r\n\r\n".encode(), b"\xef\xbb\xbf" + SECRET.encode()])
+
+@pytest.mark.parametrize(
+    "content",
+    [SECRET.encode(), f"{SECRET}\n".encode(), f"\r\n  {SECRET} \r\n\r\n".encode(), b"\xef\xbb\xbf" + SECRET.encode()],
+)
 def test_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key.txt").write_bytes(content)
     assert resolve(f"file:{tmp_path / 'key.txt'}") == SECRET
 
 
-def test_a_relative_path_counts_from_the_config_root(
-        lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_counts_from_the_config_root(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "keys").mkdir(parents=True)
     (elsewhere / "keys" / "k").write_text("wrong", encoding="utf-8")
@@ -123,10 +149,17 @@ def test_a_changed_file_counts_at_once(tmp_path: Path) -> None:
         assert resolve(f"file:{tmp_path / 'k'}") == key
 
 
-@pytest.mark.parametrize(("content", "text"), [
-    (b"", "is empty"), (b" \n", "is empty"), (f"{SECRET}\nsecond".encode(), "holds more than one line"),
-    (SECRET.encode("utf-16"), "is not a UTF-8 text"), (SECRET.encode("utf-16-le"), "holds control characters"),
-    (b"x" * (MAX_FILE_BYTES + 1), "is too large to hold a key")])
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (f"{SECRET}\nsecond".encode(), "holds more than one line"),
+        (SECRET.encode("utf-16"), "is not a UTF-8 text"),
+        (SECRET.encode("utf-16-le"), "holds control characters"),
+        (b"x" * (MAX_FILE_BYTES + 1), "is too large to hold a key"),
+    ],
+)
 def test_unusable_files(lab: Lab, content: bytes, text: str) -> None:
     (lab.root / "k").write_bytes(content)
     message = problem_of("file:k")
@@ -165,6 +198,7 @@ def test_a_file_that_cannot_be_opened(lab: Lab, monkeypatch: pytest.MonkeyPatch)
 
 
 # -- in use -------------------------------------------------------------------------------------------------------
+
 
 def test_the_key_is_sent(lab: Lab, backend: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WILMER_TEST_KEY", SECRET)
@@ -208,8 +242,9 @@ def test_secrets_are_known_as_they_go_over_the_wire(header: str, value: str) -> 
     assert SECRET in secrets_of({header: value.format(SECRET)}, parse_target("http://h/"))
 
 
-def test_an_echoed_key_is_masked_in_the_debug_log(lab: Lab, backend: StubBackend,
-                                                  caplog: pytest.LogCaptureFixture) -> None:
+def test_an_echoed_key_is_masked_in_the_debug_log(
+    lab: Lab, backend: StubBackend, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     lab.endpoint("Main", {"apiKey": SECRET}, backend.url)
     padding = "x" * (4096 - len('{"error": {"message": "') - 5)  # the key lies across the end of what is logged

@@ -1,4 +1,5 @@
 """The gate around single LLM calls, which the queue of calls keeps."""
+
 from __future__ import annotations
 
 import threading
@@ -81,8 +82,9 @@ def test_at_the_level_of_requests_calls_are_free(monkeypatch: pytest.MonkeyPatch
     assert turn_for("Main", {}, None) is None
 
 
-def test_calls_are_served_in_order_and_the_log_tells_how_many_wait(caplog: pytest.LogCaptureFixture, queue: CallQueue,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_served_in_order_and_the_log_tells_how_many_wait(
+    caplog: pytest.LogCaptureFixture, queue: CallQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 60)
     served: list[int] = []
@@ -93,8 +95,11 @@ def test_calls_are_served_in_order_and_the_log_tells_how_many_wait(caplog: pytes
         one.end()
 
     def told() -> list[str]:
-        return [record.getMessage() for record in caplog.records
-                if record.name == call_queue.__name__ and "slots are taken" in record.getMessage()]
+        return [
+            record.getMessage()
+            for record in caplog.records
+            if record.name == call_queue.__name__ and "slots are taken" in record.getMessage()
+        ]
 
     held = taken()
     threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in range(5)]

@@ -1,4 +1,5 @@
 """Which waiting call is next: places of servers, models of swap groups, and who gives way to whom."""
+
 from __future__ import annotations
 
 import contextlib
@@ -38,16 +39,33 @@ class QueueLab:
         self.queue = CallQueue(lambda: self.now)
         self.turns: dict[str, Turn] = {}
 
-    def enter(self, name: str, model: str = "", rank: Rank = Rank.ANSWER, places: int = 0, patience: float = 30,
-              stops: list[str] | None = None, request: RequestContext | None = None, yields: bool = False) -> Turn:
+    def enter(
+        self,
+        name: str,
+        model: str = "",
+        rank: Rank = Rank.ANSWER,
+        places: int = 0,
+        patience: float = 30,
+        stops: list[str] | None = None,
+        request: RequestContext | None = None,
+        yields: bool = False,
+    ) -> Turn:
         """Enter a call; ``stops`` gets its name when it has to make room, which ends it."""
-        turn = Turn(self.queue, Needs("E", 0, "host:1", places, "card" if model else "", model, patience), rank, None,
-                    request, yields)
+        turn = Turn(
+            self.queue,
+            Needs("E", 0, "host:1", places, "card" if model else "", model, patience),
+            rank,
+            None,
+            request,
+            yields,
+        )
         self.turns[name] = turn
         if stops is not None:
+
             def stop() -> None:
                 stops.append(name)
                 self.end(name)
+
             turn.stop = stop
         self.queue.enter(turn)
         return turn
@@ -80,6 +98,7 @@ def lab() -> QueueLab:
 
 # -- servers -----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("places", [0, 1, 3])
 def test_a_server_gets_as_many_calls_as_it_runs_side_by_side(lab: QueueLab, places: int) -> None:
     for number in range(5):
@@ -90,8 +109,13 @@ def test_a_server_gets_as_many_calls_as_it_runs_side_by_side(lab: QueueLab, plac
 
 def test_answers_first_then_what_follows_them_then_tasks(lab: QueueLab) -> None:
     lab.enter("first", places=1)
-    for name, rank in (("title", Rank.TASK), ("memory", Rank.BEHIND), ("a", Rank.ANSWER), ("summary", Rank.BEHIND),
-                       ("b", Rank.ANSWER)):
+    for name, rank in (
+        ("title", Rank.TASK),
+        ("memory", Rank.BEHIND),
+        ("a", Rank.ANSWER),
+        ("summary", Rank.BEHIND),
+        ("b", Rank.ANSWER),
+    ):
         lab.enter(name, rank=rank, places=1)
     assert lab.order() == ["first", "a", "b", "memory", "summary", "title"]
 
@@ -112,6 +136,7 @@ def test_what_waited_very_long_goes_first(lab: QueueLab) -> None:
 
 
 # -- giving way --------------------------------------------------------------------------------------------------------
+
 
 def test_an_answer_stops_only_as_many_calls_as_it_needs_places(lab: QueueLab) -> None:
     stopped: list[str] = []
@@ -257,6 +282,7 @@ def test_the_cancellation_of_the_request_is_no_giving_way() -> None:
 
 # -- models that share memory -----------------------------------------------------------------------------------------
 
+
 def test_the_loaded_model_goes_first(lab: QueueLab) -> None:
     """A-B-A-A-B becomes A-A-A-B-B."""
     for name in ("A1", "B1", "A2", "A3", "B2"):
@@ -329,6 +355,7 @@ def test_where_nobody_rests_it_joins_the_loaded_model(lab: QueueLab) -> None:
 
 def test_a_call_that_waits_goes_to_the_endpoint_that_stands_in(lab: QueueLab) -> None:
     """As soon as that one's model is loaded; the call is then made there."""
+
     def enter(name: str) -> Turn:
         needs = Needs("Small", 0, "host:1", 0, "card", "B", 30)
         turn = Turn(lab.queue, needs, Rank.ANSWER, None, stand_in=Needs("Big", 0, "host:1", 1, "card", "A", 30))
@@ -448,6 +475,7 @@ def test_no_answer_waits_longer_than_its_patience_and_the_calls_of_one_model(lab
 
 # -- under load --------------------------------------------------------------------------------------------------------
 
+
 def test_nothing_is_lost_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never too many calls on a server, one model at a time, and whoever waits leaves or runs."""
     # Work behind answers changes the model here without the rest that people leave it.
@@ -485,8 +513,11 @@ def test_nothing_is_lost_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
                 threading.Timer(mine.random() * 0.02, scope.cancel).start()
             with contextlib.suppress(EarlyTerminationException):
                 # A stopped call gives nothing, like a real one.
-                turn.run(lambda given, server=server, model=model, places=places: (  # type: ignore[misc]
-                    "" if given is not None and given.cancelled else call(server, model, places)))
+                turn.run(
+                    lambda given, server=server, model=model, places=places: (  # type: ignore[misc]
+                        "" if given is not None and given.cancelled else call(server, model, places)
+                    )
+                )
             request.answered_at = 1.0
         done.append(seed)
 

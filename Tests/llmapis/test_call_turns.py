@@ -1,4 +1,5 @@
 """Calls that take turns, over real sockets: places of servers, embeddings, backups, and what gives way."""
+
 from __future__ import annotations
 
 import threading
@@ -78,7 +79,8 @@ def test_endpoints_without_the_keys_have_no_turns(lab: Lab) -> None:
 
 
 def test_a_wait_that_begins_with_the_pause_is_logged_from_its_reason_on(
-        lab: Lab, backend: StubBackend, queue: CallQueue, caplog: pytest.LogCaptureFixture) -> None:
+    lab: Lab, backend: StubBackend, queue: CallQueue, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing is logged about the pause itself, and nothing goes on that was not said to wait."""
     held = turn_for("Main", config_utils.load_endpoint("Main"), None)
     assert held is not None
@@ -101,8 +103,9 @@ def test_a_wait_that_begins_with_the_pause_is_logged_from_its_reason_on(
 
 def test_embeddings_take_a_place_on_their_server(lab: Lab, backend: StubBackend, queue: CallQueue) -> None:
     """By their own address and places, and without a model that anything else would have to be unloaded for."""
-    lab.endpoint("Embed", {"apiTypeConfigFileName": "Embed", "parallelCalls": 1, "swapGroup": "card"},
-                 f"{backend.url}/v1")
+    lab.endpoint(
+        "Embed", {"apiTypeConfigFileName": "Embed", "parallelCalls": 1, "swapGroup": "card"}, f"{backend.url}/v1"
+    )
     backend.script(Reply(never=True), json_reply({"data": [{"index": 0, "embedding": [1.0]}]}))
     scope = CancelScope()
     calling, _ = at_work(RequestContext(), lambda: LlmApiService("Main", scope=scope).get_response_from_llm(HI))
@@ -132,8 +135,9 @@ def test_a_cancelled_wait_for_embeddings_sends_nothing(lab: Lab, backend: StubBa
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_backup_on_the_same_server_gets_the_place_of_the_failed_call(lab: Lab, backend: StubBackend,
-                                                                       stream: bool) -> None:
+def test_a_backup_on_the_same_server_gets_the_place_of_the_failed_call(
+    lab: Lab, backend: StubBackend, stream: bool
+) -> None:
     lab.endpoint("Main", {"parallelCalls": 1, "backupEndpointName": "Spare"}, backend.url)
     lab.endpoint("Spare", {"parallelCalls": 1}, f"{backend.url}/v1")
     backend.script(status_reply(400), chat_reply("from Spare"))
@@ -156,8 +160,9 @@ class Ear:
             self.records.append(arguments[0])
 
 
-def test_a_wait_is_in_the_record_of_the_call_and_in_the_counts_of_the_node(lab: Lab, backend: StubBackend,
-                                                                           queue: CallQueue) -> None:
+def test_a_wait_is_in_the_record_of_the_call_and_in_the_counts_of_the_node(
+    lab: Lab, backend: StubBackend, queue: CallQueue
+) -> None:
     held = turn_for("Main", config_utils.load_endpoint("Main"), None)
     assert held is not None
     list(held.waiting())
@@ -178,14 +183,15 @@ def test_a_wait_is_in_the_record_of_the_call_and_in_the_counts_of_the_node(lab: 
     time.sleep(0.3)
     held.end()
     thread.join(SOON)
-    record, = ear.records
+    (record,) = ear.records
     assert 0.25 < record.waited <= record.seconds and counts.waited == record.waited
     assert abs(context.waited - record.waited) < 0.1 and context.counts.waited == record.waited
     assert counts.in_words == f"waited {record.waited:.2f} s for its turn"
 
 
 def test_a_server_that_works_on_for_a_client_that_left_is_stopped_before_the_next_call(
-        lab: Lab, backend: StubBackend) -> None:
+    lab: Lab, backend: StubBackend
+) -> None:
     """KoboldCpp's abort stops everything on the server, so it has to arrive before the call of the message."""
     lab.endpoint("Main", {"apiTypeConfigFileName": "Kobold", "parallelCalls": 1}, backend.url)
     paths: list[str] = []

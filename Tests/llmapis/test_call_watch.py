@@ -1,4 +1,5 @@
 """What listeners are told about LLM calls, over real sockets."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,8 +26,11 @@ from Tests.stub_backend import (
     status_reply,
 )
 
-HI = [{"role": "system", "content": "abc"}, {"role": "user", "content": [{"type": "text", "text": "de"}]},
-      {"role": "assistant", "content": None}]
+HI = [
+    {"role": "system", "content": "abc"},
+    {"role": "user", "content": [{"type": "text", "text": "de"}]},
+    {"role": "assistant", "content": None},
+]
 CALL = {"id": "c", "type": "function", "function": {"name": "Find", "arguments": "{}"}}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}
 
@@ -58,7 +62,8 @@ class Ear:
         if event == "llm_call_started":
             self.calls.append(arguments[0])
             self.at_start.append(
-                {one.name: getattr(arguments[0], one.name) for one in dataclasses.fields(arguments[0])})
+                {one.name: getattr(arguments[0], one.name) for one in dataclasses.fields(arguments[0])}
+            )
         else:
             assert arguments[0] is self.calls[-1]
         self.errors += arguments[1:]
@@ -71,8 +76,14 @@ class Ear:
 
 class Deaf(Ear):
     def listens_to(self, *events: str) -> bool:
-        assert set(events) == {"llm_call_started", "llm_prompt", "llm_call_finished", "llm_call_failed",
-                               "attempt_started", "attempt_finished"}
+        assert set(events) == {
+            "llm_call_started",
+            "llm_prompt",
+            "llm_call_finished",
+            "llm_call_failed",
+            "attempt_started",
+            "attempt_finished",
+        }
         return False
 
 
@@ -125,11 +136,18 @@ def test_the_record_of_a_call(ear: Ear, backend: StubBackend, stream: bool, usag
 
 
 @both_modes
-@pytest.mark.parametrize(("details", "cached", "processed"), [
-    ({"cached_tokens": 5}, 5, 2), ({"cached_tokens": 0}, 0, 7), ({"cached_tokens": None}, None, None),
-    (None, None, None)])
+@pytest.mark.parametrize(
+    ("details", "cached", "processed"),
+    [
+        ({"cached_tokens": 5}, 5, 2),
+        ({"cached_tokens": 0}, 0, 7),
+        ({"cached_tokens": None}, None, None),
+        (None, None, None),
+    ],
+)
 def test_cached_tokens_are_recorded_if_the_back_end_reports_them(
-        ear: Ear, backend: StubBackend, stream: bool, details: Any, cached: int | None, processed: int | None) -> None:
+    ear: Ear, backend: StubBackend, stream: bool, details: Any, cached: int | None, processed: int | None
+) -> None:
     backend.script(reply("Hello", stream, usage={**USAGE, "prompt_tokens_details": details}))
     ask(LlmApiService("Main", stream=stream))
     assert (ear.call.prompt_tokens, ear.call.cached_tokens, ear.call.processed_tokens) == (7, cached, processed)
@@ -160,8 +178,9 @@ def test_two_texts(ear: Ear, backend: StubBackend) -> None:
     assert ear.call.messages == 0 and (ear.prompts[0].system_prompt, ear.prompts[0].prompt) == ("Be", "brief")
 
 
-@pytest.mark.parametrize("delta", [{"reasoning_content": "hm"}, {"tool_calls": [{"index": 0, **CALL}]}],
-                         ids=["reasoning", "tool-call"])
+@pytest.mark.parametrize(
+    "delta", [{"reasoning_content": "hm"}, {"tool_calls": [{"index": 0, **CALL}]}], ids=["reasoning", "tool-call"]
+)
 def test_reasoning_and_tool_calls_are_first_tokens(ear: Ear, backend: StubBackend, delta: dict[str, Any]) -> None:
     backend.script(sse_reply([chat_chunk({"role": "assistant"}), chat_chunk(delta), chat_chunk({}, "stop"), "[DONE]"]))
     ask(LlmApiService("Main", stream=True))
@@ -170,8 +189,9 @@ def test_reasoning_and_tool_calls_are_first_tokens(ear: Ear, backend: StubBacken
 
 def test_a_tool_call_answer_without_text(ear: Ear, backend: StubBackend) -> None:
     calls = [CALL]
-    backend.script(Reply(body={"choices": [{"message": {"content": None, "tool_calls": calls},
-                                            "finish_reason": "tool_calls"}]}))
+    backend.script(
+        Reply(body={"choices": [{"message": {"content": None, "tool_calls": calls}, "finish_reason": "tool_calls"}]})
+    )
     assert ask(LlmApiService("Main"))["tool_calls"] == calls
     assert ear.events == ENDED and (ear.call.answer.characters, ear.call.finish_reason) == (0, "tool_calls")
 
@@ -238,7 +258,10 @@ def test_a_backup_is_part_of_the_same_call(ear: Ear, lab: Lab, backend: StubBack
     assert ask(LlmApiService("First", stream=stream)) == "Hello"
     assert ear.events == ENDED and ear.at_start[0]["endpoint"] == "First"
     assert (ear.call.endpoint, ear.call.failed_endpoints, ear.call.finish_reason) == (
-        "Main", ("First", "Second"), "stop")
+        "Main",
+        ("First", "Second"),
+        "stop",
+    )
 
 
 @both_modes
@@ -260,7 +283,11 @@ def test_the_node_counts_more_than_the_request(ear: Ear, backend: StubBackend) -
     list(stream)
     assert ear.events == [] and inner.events == ENDED
     assert (inner.call.request_id, inner.call.workflow_name, inner.call.node_index, inner.call.node_name) == (
-        "r-7", "Child", 3, "Ask")
+        "r-7",
+        "Child",
+        3,
+        "Ask",
+    )
 
 
 @both_modes
@@ -286,6 +313,7 @@ def test_a_node_that_an_earlier_request_left_is_not_blamed(ear: Ear) -> None:
 
 # -- the requests of a call -------------------------------------------------------------------------------------------
 
+
 @both_modes
 def test_each_request_of_a_call_is_an_attempt(ear: Ear, lab: Lab, backend: StubBackend, stream: bool) -> None:
     lab.endpoint("First", {"backupEndpointName": "Main"}, "http://127.0.0.1:9")
@@ -294,7 +322,9 @@ def test_each_request_of_a_call_is_an_attempt(ear: Ear, lab: Lab, backend: StubB
     first, second = ear.attempts
     assert ear.under_way == ear.attempts and first.call is second.call is ear.call
     assert [(one.endpoint, one.stands_in_for, one.status, one.stopped) for one in ear.attempts] == [
-        ("First", "", None, False), ("Main", "First", 200, False)]
+        ("First", "", None, False),
+        ("Main", "First", 200, False),
+    ]
     assert isinstance(first.error, BackendError) and second.error is None
     assert second.payload == backend.requests[0].json and second.operation == "chat"
     assert second.outcome.usage == USAGE and second.outcome.model == "stub"
@@ -304,7 +334,9 @@ def test_a_repeated_request_is_an_attempt_of_its_own(ear: Ear, backend: StubBack
     backend.script(status_reply(503, headers={"Retry-After": "0"}), chat_reply("Hello"))
     assert ask(LlmApiService("Main")) == "Hello"
     assert [(one.status, one.error is None, one.stands_in_for) for one in ear.attempts] == [
-        (503, False, ""), (200, True, "")]
+        (503, False, ""),
+        (200, True, ""),
+    ]
 
 
 def test_an_abandoned_stream_stops_its_attempt(ear: Ear, backend: StubBackend) -> None:
@@ -317,10 +349,18 @@ def test_an_abandoned_stream_stops_its_attempt(ear: Ear, backend: StubBackend) -
 
 
 def test_the_answer_is_kept_as_it_came(ear: Ear, backend: StubBackend) -> None:
-    fragments = [{"index": 0, "id": "c", "type": "function", "function": {"name": "Find", "arguments": "{"}},
-                 {"index": 0, "function": {"arguments": "}"}}]
-    deltas = [{"role": "assistant"}, {"reasoning_content": "hm"}, {"content": "a"}, {"content": ""}, {"content": "b"},
-              *({"tool_calls": [fragment]} for fragment in fragments)]
+    fragments = [
+        {"index": 0, "id": "c", "type": "function", "function": {"name": "Find", "arguments": "{"}},
+        {"index": 0, "function": {"arguments": "}"}},
+    ]
+    deltas = [
+        {"role": "assistant"},
+        {"reasoning_content": "hm"},
+        {"content": "a"},
+        {"content": ""},
+        {"content": "b"},
+        *({"tool_calls": [fragment]} for fragment in fragments),
+    ]
     backend.script(sse_reply([*map(chat_chunk, deltas), chat_chunk({}, "tool_calls"), "[DONE]"]))
     ask(LlmApiService("Main", stream=True))
     answer = ear.call.answer

@@ -1,4 +1,5 @@
 """The service that makes embeddings: configuration in, vectors out, over real sockets."""
+
 from __future__ import annotations
 
 import threading
@@ -47,9 +48,13 @@ def test_complete_call(lab: Lab, backend: StubBackend) -> None:
     assert request.headers["authorization"] == "Bearer sk-x"
 
 
-@pytest.mark.parametrize(("name", "path", "body"), [
-    ("OpenAI-Embeddings", "/v1/embeddings", {"data": [{"embedding": [1]}]}),
-    ("Ollama-Embeddings", "/api/embed", {"embeddings": [[1]]})])
+@pytest.mark.parametrize(
+    ("name", "path", "body"),
+    [
+        ("OpenAI-Embeddings", "/v1/embeddings", {"data": [{"embedding": [1]}]}),
+        ("Ollama-Embeddings", "/api/embed", {"embeddings": [[1]]}),
+    ],
+)
 def test_shipped_api_types(lab: Lab, backend: StubBackend, name: str, path: str, body: Any) -> None:
     (lab.root / "ApiTypes" / f"{name}.json").write_bytes((SHIPPED / f"{name}.json").read_bytes())
     config_utils.reset_config_store()
@@ -72,6 +77,7 @@ def test_no_texts_need_no_request(backend: StubBackend) -> None:
 
 
 # -- stopping -----------------------------------------------------------------------------------------------------
+
 
 def test_cancelled_before_the_call(backend: StubBackend) -> None:
     scope = CancelScope()
@@ -114,6 +120,7 @@ def test_calls_pass_the_gate_of_llm_calls(backend: StubBackend, monkeypatch: pyt
 
 
 # -- errors -------------------------------------------------------------------------------------------------------
+
 
 def test_an_unreachable_server_is_named(lab: Lab) -> None:
     lab.endpoint("Main", {"apiTypeConfigFileName": "Embed"}, "http://127.0.0.1:1")

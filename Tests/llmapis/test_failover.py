@@ -1,4 +1,5 @@
 """An endpoint that fails and the one that stands in for it, over real sockets; the rules on their own below."""
+
 from __future__ import annotations
 
 import logging
@@ -99,11 +100,22 @@ both_modes = pytest.mark.parametrize("stream", [False, True])
 
 # -- when the backup stands in -------------------------------------------------------------------------------------
 
+
 @both_modes
-@pytest.mark.parametrize("failing", [
-    status_reply(500), status_reply(429), status_reply(401), status_reply(404), Reply(drop=BEFORE_STATUS),
-    Reply(raw=b"no HTTP at all\r\n\r\n"), Reply(body=ERROR_EVENT), Reply(body=b"<html>")],
-    ids=["500", "429", "401", "404", "dropped", "no-http", "error-object", "html"])
+@pytest.mark.parametrize(
+    "failing",
+    [
+        status_reply(500),
+        status_reply(429),
+        status_reply(401),
+        status_reply(404),
+        Reply(drop=BEFORE_STATUS),
+        Reply(raw=b"no HTTP at all\r\n\r\n"),
+        Reply(body=ERROR_EVENT),
+        Reply(body=b"<html>"),
+    ],
+    ids=["500", "429", "401", "404", "dropped", "no-http", "error-object", "html"],
+)
 def test_the_backup_answers_after_one_attempt(hosts: FailoverLab, failing: Reply, stream: bool) -> None:
     hosts["A"].default, hosts["B"].default = failing, reply("from B", stream)
     service = LlmApiService("A", stream=stream)
@@ -114,8 +126,9 @@ def test_the_backup_answers_after_one_attempt(hosts: FailoverLab, failing: Reply
 
 
 @both_modes
-def test_a_refused_connection_is_not_tried_again(hosts: FailoverLab, stream: bool,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_connection_is_not_tried_again(
+    hosts: FailoverLab, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connect, "REFUSED_WAITS", (30.0,))
     hosts.endpoint("A", "http://127.0.0.1:1", backupEndpointName="B")
     hosts["B"].default = reply("from B", stream)
@@ -124,8 +137,9 @@ def test_a_refused_connection_is_not_tried_again(hosts: FailoverLab, stream: boo
     assert time.monotonic() - started < SOON
 
 
-def test_an_error_in_reading_an_answer_is_a_failure_too(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch,
-                                                        caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_reading_an_answer_is_a_failure_too(
+    hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     hosts["A"].default, hosts["B"].default = chat_reply("from A"), chat_reply("from B")
     service = LlmApiService("A")
     monkeypatch.setattr(service._handler, "read_response", lambda body: {}[f"secret {body}"])
@@ -133,13 +147,18 @@ def test_an_error_in_reading_an_answer_is_a_failure_too(hosts: FailoverLab, monk
     assert "KeyError" in caplog.text and "secret" not in caplog.text
 
 
-@pytest.mark.parametrize("failing", [
-    sse_reply([ERROR_EVENT]), sse_reply([chat_chunk({"role": "assistant", "content": ""}), ERROR_EVENT]),
-    sse_reply([chat_chunk({"role": "assistant", "content": None})], drop=AFTER_PIECES),
-    sse_reply([{"choices": [], "usage": {"total_tokens": 99}, "system_fingerprint": "of-A"}], drop=AFTER_PIECES),
-    Reply(pieces=[b": ping\n\n"], headers={"Content-Type": "text/event-stream"}, drop=AFTER_PIECES),
-    sse_reply([], drop=AFTER_HEADERS)],
-    ids=["error-event", "role-then-error", "role-then-drop", "usage-then-drop", "comment-then-drop", "headers-only"])
+@pytest.mark.parametrize(
+    "failing",
+    [
+        sse_reply([ERROR_EVENT]),
+        sse_reply([chat_chunk({"role": "assistant", "content": ""}), ERROR_EVENT]),
+        sse_reply([chat_chunk({"role": "assistant", "content": None})], drop=AFTER_PIECES),
+        sse_reply([{"choices": [], "usage": {"total_tokens": 99}, "system_fingerprint": "of-A"}], drop=AFTER_PIECES),
+        Reply(pieces=[b": ping\n\n"], headers={"Content-Type": "text/event-stream"}, drop=AFTER_PIECES),
+        sse_reply([], drop=AFTER_HEADERS),
+    ],
+    ids=["error-event", "role-then-error", "role-then-drop", "usage-then-drop", "comment-then-drop", "headers-only"],
+)
 def test_what_shows_nothing_does_not_begin_an_answer(hosts: FailoverLab, failing: Reply) -> None:
     hosts["A"].default, hosts["B"].default = failing, chat_stream_reply(["from ", "B"])
     service = LlmApiService("A", stream=True)
@@ -157,11 +176,17 @@ def test_signs_of_life_of_a_silent_endpoint_do_not_begin_an_answer(hosts: Failov
     assert "".join(chunk["token"] for chunk in stream) == "from B"
 
 
-@pytest.mark.parametrize("delta", [
-    {"content": "from A"}, {"reasoning_content": "hm"},
-    {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}]}])
-def test_an_answer_that_has_begun_fails_with_its_own_error(hosts: FailoverLab, delta: dict[str, Any],
-                                                           caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": "from A"},
+        {"reasoning_content": "hm"},
+        {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+    ],
+)
+def test_an_answer_that_has_begun_fails_with_its_own_error(
+    hosts: FailoverLab, delta: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     hosts["A"].default = sse_reply([chat_chunk({"role": "assistant"}), chat_chunk(delta)], drop=AFTER_PIECES)
     stream: Any = LlmApiService("A", stream=True).get_response_from_llm(HI)
     seen = []
@@ -174,8 +199,10 @@ def test_an_answer_that_has_begun_fails_with_its_own_error(hosts: FailoverLab, d
 
 
 def test_an_error_behind_tokens_of_the_same_block_comes_too_late(hosts: FailoverLab) -> None:
-    hosts["A"].default = Reply(pieces=[b"".join(sse_reply([chat_chunk({"content": "x"}), ERROR_EVENT]).pieces or ())],
-                               headers={"Content-Type": "text/event-stream"})
+    hosts["A"].default = Reply(
+        pieces=[b"".join(sse_reply([chat_chunk({"content": "x"}), ERROR_EVENT]).pieces or ())],
+        headers={"Content-Type": "text/event-stream"},
+    )
     with pytest.raises(BackendResponseError, match="out of memory"):
         ask(LlmApiService("A", stream=True))
     assert hosts.asked()["B"] == 0
@@ -198,6 +225,7 @@ def test_token_counts_before_the_first_token_are_kept_when_the_answer_comes(host
 
 # -- chains --------------------------------------------------------------------------------------------------------
 
+
 @both_modes
 def test_chain_and_its_log(hosts: FailoverLab, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     hosts.endpoint("A", backupEndpointName="B", apiKey="sk-secret-a")
@@ -208,8 +236,10 @@ def test_chain_and_its_log(hosts: FailoverLab, stream: bool, caplog: pytest.LogC
     assert ask(service) == "from C" and service.outcome.endpoint_name == "C"
     assert hosts.asked() == {"A": 1, "B": 1, "C": 1}
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert [("'A'" in text and "'B'" in text and "401" in text, "'B'" in text and "'C'" in text and "loading" in text)
-            for text in warnings] == [(True, False), (False, True)]
+    assert [
+        ("'A'" in text and "'B'" in text and "401" in text, "'B'" in text and "'C'" in text and "loading" in text)
+        for text in warnings
+    ] == [(True, False), (False, True)]
     assert "sk-secret" not in caplog.text
 
 
@@ -271,6 +301,7 @@ def test_a_second_call_asks_the_first_endpoint_again(hosts: FailoverLab) -> None
 
 # -- backups that cannot stand in ----------------------------------------------------------------------------------
 
+
 def no_endpoint(hosts: FailoverLab) -> str:
     hosts.endpoint("A", backupEndpointName="Bb")
     return r"'Bb'.*Did you mean 'B'"
@@ -323,7 +354,8 @@ def test_both_errors_are_told(hosts: FailoverLab, spoil: Callable[[FailoverLab],
 
 
 def test_a_missing_backup_is_reported_early_and_once_while_the_endpoint_serves(
-        hosts: FailoverLab, caplog: pytest.LogCaptureFixture) -> None:
+    hosts: FailoverLab, caplog: pytest.LogCaptureFixture
+) -> None:
     no_endpoint(hosts)
     hosts["A"].default = chat_reply("from A")
     assert [ask(LlmApiService("A")) for _ in range(3)] == ["from A"] * 3
@@ -341,6 +373,7 @@ def test_no_backup(hosts: FailoverLab, none: Any) -> None:
 
 # -- where conversations may go --------------------------------------------------------------------------------------
 
+
 class SpyTransport(Transport):
     """Keeps the requests; sends those to loopback and answers the others itself."""
 
@@ -355,13 +388,27 @@ class SpyTransport(Transport):
         return chat_reply("from afar").body
 
 
-@pytest.mark.parametrize(("url", "allowed", "local_only", "warned"), [
-    ("http://192.168.1.5:1", None, True, ""), ("http://localhost:1", False, True, ""),
-    ("http://backup.lan:1", "false", True, ""), ("http://8.8.8.8", True, False, "off-machine"),
-    ("https://cloud.example", "true", False, "off-machine"), ("http://lost.example", None, True, "is unknown"),
-    ("http://lost.example", True, False, "is unknown")])
-def test_remote_rule(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, url: str,
-                     allowed: Any, local_only: bool, warned: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "allowed", "local_only", "warned"),
+    [
+        ("http://192.168.1.5:1", None, True, ""),
+        ("http://localhost:1", False, True, ""),
+        ("http://backup.lan:1", "false", True, ""),
+        ("http://8.8.8.8", True, False, "off-machine"),
+        ("https://cloud.example", "true", False, "off-machine"),
+        ("http://lost.example", None, True, "is unknown"),
+        ("http://lost.example", True, False, "is unknown"),
+    ],
+)
+def test_remote_rule(
+    hosts: FailoverLab,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    url: str,
+    allowed: Any,
+    local_only: bool,
+    warned: str,
+) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", names({"backup.lan": ["192.168.7.7"], "cloud.example": ["1.2.3.4"]}))
     hosts.endpoint("B", url, allowRemoteBackup=allowed)
     hosts["A"].default = status_reply(500)
@@ -391,24 +438,62 @@ def names(table: dict[str, list[str]]) -> Callable[..., list[tuple[Any, ...]]]:
     return resolve
 
 
-@table(("url", "place"), [
-    ("http://localhost:5001", "local"), ("http://LOCALHOST.:5001/v1", "local"), ("https://a.localhost", "local"),
-    ("http://127.8.9.1", "local"), ("http://[::1]:80", "local"), ("http://10.1.2.3", "local"),
-    ("http://172.31.0.1", "local"), ("http://172.32.0.1", "remote"), ("http://192.168.1.5", "local"),
-    ("http://169.254.7.7", "local"), ("http://[fe80::1]", "local"), ("http://[fe80::1%25eth0]:1", "local"),
-    ("http://[fd00::7]", "local"), ("http://[::ffff:192.168.1.5]", "local"), ("http://[::ffff:8.8.8.8]", "remote"),
-    ("http://8.8.8.8", "remote"), ("http://[2001:4860:4860::8888]", "remote"), ("http://0.0.0.0:5001", "remote"),
-    ("http://[::]:5001", "remote"), ("http://100.64.0.1", "remote"), ("http://203.0.113.5", "remote"),
-    ("192.168.1.5:5001", "local"), ("8.8.8.8:80/v1", "remote"), ("localhost:5001", "local"),
-    ("localhost", "local"), ("http://localhost@8.8.8.8/", "remote"), ("http://8.8.8.8\\@localhost", "remote"),
-    ("http://local.test", "local"), ("http://both.test", "remote"), ("http://far.test", "remote"),
-    ("http://localhost.far.test", "remote"), ("http://notlocalhost", "remote"), ("two.test:5001", "local"),
-    ("http://lost.test", "unknown"), ("http://none.test", "unknown"), ("http://odd.test", "unknown"), ("", "unknown"),
-    ("  ", "unknown"), ("http://", "unknown"), ("http://[::1", "unknown"), ("http://:80", "unknown")])
+@table(
+    ("url", "place"),
+    [
+        ("http://localhost:5001", "local"),
+        ("http://LOCALHOST.:5001/v1", "local"),
+        ("https://a.localhost", "local"),
+        ("http://127.8.9.1", "local"),
+        ("http://[::1]:80", "local"),
+        ("http://10.1.2.3", "local"),
+        ("http://172.31.0.1", "local"),
+        ("http://172.32.0.1", "remote"),
+        ("http://192.168.1.5", "local"),
+        ("http://169.254.7.7", "local"),
+        ("http://[fe80::1]", "local"),
+        ("http://[fe80::1%25eth0]:1", "local"),
+        ("http://[fd00::7]", "local"),
+        ("http://[::ffff:192.168.1.5]", "local"),
+        ("http://[::ffff:8.8.8.8]", "remote"),
+        ("http://8.8.8.8", "remote"),
+        ("http://[2001:4860:4860::8888]", "remote"),
+        ("http://0.0.0.0:5001", "remote"),
+        ("http://[::]:5001", "remote"),
+        ("http://100.64.0.1", "remote"),
+        ("http://203.0.113.5", "remote"),
+        ("192.168.1.5:5001", "local"),
+        ("8.8.8.8:80/v1", "remote"),
+        ("localhost:5001", "local"),
+        ("localhost", "local"),
+        ("http://localhost@8.8.8.8/", "remote"),
+        ("http://8.8.8.8\\@localhost", "remote"),
+        ("http://local.test", "local"),
+        ("http://both.test", "remote"),
+        ("http://far.test", "remote"),
+        ("http://localhost.far.test", "remote"),
+        ("http://notlocalhost", "remote"),
+        ("two.test:5001", "local"),
+        ("http://lost.test", "unknown"),
+        ("http://none.test", "unknown"),
+        ("http://odd.test", "unknown"),
+        ("", "unknown"),
+        ("  ", "unknown"),
+        ("http://", "unknown"),
+        ("http://[::1", "unknown"),
+        ("http://:80", "unknown"),
+    ],
+)
 def test_classify_host(url: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = {"local.test": ["127.0.0.1", "::1"], "two.test": ["192.168.0.9", "fe80::2%eth0", "::ffff:10.0.0.1"],
-             "both.test": ["10.0.0.1", "1.1.1.1"], "far.test": ["1.1.1.1"], "localhost.far.test": ["1.1.1.1"],
-             "notlocalhost": ["1.1.1.1"], "none.test": []}
+    table = {
+        "local.test": ["127.0.0.1", "::1"],
+        "two.test": ["192.168.0.9", "fe80::2%eth0", "::ffff:10.0.0.1"],
+        "both.test": ["10.0.0.1", "1.1.1.1"],
+        "far.test": ["1.1.1.1"],
+        "localhost.far.test": ["1.1.1.1"],
+        "notlocalhost": ["1.1.1.1"],
+        "none.test": [],
+    }
 
     def resolve(host: str, port: None) -> list[tuple[Any, ...]]:
         if host == "odd.test":
@@ -430,8 +515,9 @@ def test_slow_name_resolution_is_left_alone(hosts: FailoverLab, monkeypatch: pyt
 
 
 @both_modes
-def test_cancellation_during_name_resolution(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch, stream: bool,
-                                             caplog: pytest.LogCaptureFixture) -> None:
+def test_cancellation_during_name_resolution(
+    hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     asked, freed, scope, known = threading.Event(), threading.Event(), CancelScope(), names({})
 
     def slow(host: Any, *more: Any, **options: Any) -> list[tuple[Any, ...]]:
@@ -455,21 +541,30 @@ def test_cancellation_during_name_resolution(hosts: FailoverLab, monkeypatch: py
 
 # -- presets ---------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("preset", "a", "b", "expected"), [
-    ("P", {}, {}, {"temperature": .1}),
-    ("P", {"backupPresetName": "Q"}, {}, {"temperature": .2}),
-    ("P", {"backupPresetName": " "}, {}, {"temperature": .1}),
-    (None, {"backupPresetName": "Q"}, {"presetSamplers": {"top_k": 7}}, {"temperature": .2}),
-    (None, {"presetSamplers": {"temperature": .3, "stop": ["x"]}}, {"presetSamplers": {"top_k": 7}},
-     {"temperature": .3, "stop_sequences": ["x"]}),
-    ("A", {"presetSamplers": {"temperature": .3}}, {}, {"temperature": .3}),
-    (" ", {}, {"presetSamplers": {"top_k": 7}}, {"top_k": 7}),
-    (None, {}, {}, {}),
-])
-def test_preset_of_the_backup(hosts: FailoverLab, preset: str | None, a: dict[str, Any], b: dict[str, Any],
-                              expected: dict[str, Any]) -> None:
+
+@pytest.mark.parametrize(
+    ("preset", "a", "b", "expected"),
+    [
+        ("P", {}, {}, {"temperature": 0.1}),
+        ("P", {"backupPresetName": "Q"}, {}, {"temperature": 0.2}),
+        ("P", {"backupPresetName": " "}, {}, {"temperature": 0.1}),
+        (None, {"backupPresetName": "Q"}, {"presetSamplers": {"top_k": 7}}, {"temperature": 0.2}),
+        (
+            None,
+            {"presetSamplers": {"temperature": 0.3, "stop": ["x"]}},
+            {"presetSamplers": {"top_k": 7}},
+            {"temperature": 0.3, "stop_sequences": ["x"]},
+        ),
+        ("A", {"presetSamplers": {"temperature": 0.3}}, {}, {"temperature": 0.3}),
+        (" ", {}, {"presetSamplers": {"top_k": 7}}, {"top_k": 7}),
+        (None, {}, {}, {}),
+    ],
+)
+def test_preset_of_the_backup(
+    hosts: FailoverLab, preset: str | None, a: dict[str, Any], b: dict[str, Any], expected: dict[str, Any]
+) -> None:
     """Names mean what they mean for the backup's own API type."""
-    for kind, values in (("OpenAiCompatibleApis", (.8, .9)), ("ClaudeMessages", (.1, .2))):
+    for kind, values in (("OpenAiCompatibleApis", (0.8, 0.9)), ("ClaudeMessages", (0.1, 0.2))):
         for name, value in zip("PQ", values, strict=True):
             hosts.lab.preset(kind, name, {"temperature": value})
     hosts.lab.write("ApiTypes/Odd", {**CLAUDE, "type": "openAIChatCompletion", "maxNewTokensPropertyName": "limit"})
@@ -482,23 +577,24 @@ def test_preset_of_the_backup(hosts: FailoverLab, preset: str | None, a: dict[st
 
 def test_an_endpoint_in_a_folder_lends_no_name(hosts: FailoverLab) -> None:
     """Only a plain name can mean an endpoint's samplers, so the backup finds its own."""
-    hosts.lab.endpoint("sub/A", {"backupEndpointName": "B", "presetSamplers": {"temperature": .3}}, hosts["A"].url)
+    hosts.lab.endpoint("sub/A", {"backupEndpointName": "B", "presetSamplers": {"temperature": 0.3}}, hosts["A"].url)
     hosts["A"].default, hosts["B"].default = status_reply(500), chat_reply("from B")
     assert ask(LlmApiService("sub/A")) == "from B"
     assert "temperature" not in hosts["B"].requests[0].json
 
 
 def test_the_preset_goes_along_a_chain(hosts: FailoverLab) -> None:
-    hosts.endpoint("A", backupEndpointName="B", presetSamplers={"temperature": .3})
+    hosts.endpoint("A", backupEndpointName="B", presetSamplers={"temperature": 0.3})
     hosts.endpoint("B", backupEndpointName="C")
     for name in "AB":
         hosts[name].default = status_reply(500)
     hosts["C"].default = chat_reply("x")
     ask(LlmApiService("A"))
-    assert hosts["C"].requests[0].json["temperature"] == .3
+    assert hosts["C"].requests[0].json["temperature"] == 0.3
 
 
 # -- what is sent ----------------------------------------------------------------------------------------------------
+
 
 @both_modes
 def test_the_same_arguments_are_sent_in_the_backups_own_words(hosts: FailoverLab, stream: bool) -> None:
@@ -508,8 +604,14 @@ def test_the_same_arguments_are_sent_in_the_backups_own_words(hosts: FailoverLab
     hosts.endpoint("A", backupEndpointName="B", addTextToStartOfSystem=True, textToAddToStartOfSystem="only A")
     hosts.endpoint("B", apiTypeConfigFileName="Llama", modelNameToSendToAPI="model-b")
     hosts["A"].default, hosts["B"].default = status_reply(500), reply("x", stream)
-    ask(LlmApiService("A", None, 300, stream), conversation, llm_takes_images=True, tools=tools, tool_choice="auto",
-        structured_output_schema={"type": "object"})
+    ask(
+        LlmApiService("A", None, 300, stream),
+        conversation,
+        llm_takes_images=True,
+        tools=tools,
+        tool_choice="auto",
+        structured_output_schema={"type": "object"},
+    )
     first, second = hosts["A"].requests[0].json, hosts["B"].requests[0].json
     assert [message["role"] for message in first["messages"]] == ["system", "user"] and "response_format" not in first
     assert [message["role"] for message in second["messages"]] == ["user"]
@@ -520,30 +622,52 @@ def test_the_same_arguments_are_sent_in_the_backups_own_words(hosts: FailoverLab
     assert conversation == [{"role": "user", "content": "hi", "images": ["https://h/x.png"]}]
 
 
-TALK = [{"role": "system", "content": "Sys"}, {"role": "user", "content": "A"}, {"role": "assistant", "content": "B"},
-        {"role": "user", "content": [{"type": "text", "text": "C"}]}]
+TALK = [
+    {"role": "system", "content": "Sys"},
+    {"role": "user", "content": "A"},
+    {"role": "assistant", "content": "B"},
+    {"role": "user", "content": [{"type": "text", "text": "C"}]},
+]
 TALK_TEXT = "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB<|im_start|>user\nC<|im_end|>\n"
 
 
-@pytest.mark.parametrize(("endpoint", "talk", "system", "prompt"), [
-    ({}, TALK, "<|im_start|>system\nSys<|im_end|>\n", TALK_TEXT),
-    ({"addGenerationPrompt": "true"}, TALK, "<|im_start|>system\nSys<|im_end|>\n",
-     TALK_TEXT + "<|im_start|>assistant\n"),
-    ({"addGenerationPrompt": True}, TALK[1:3], "",
-     "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB"),  # an answer to be continued
-    ({"promptTemplate": "plain", "addGenerationPrompt": True}, TALK[1:2], "", "U:A|M:"),
-    ({"promptTemplate": "plain", "alternateRoles": True, "addGenerationPrompt": True},
-     [*TALK, TALK[1], TALK[0], TALK[3]], "", "U:Sys\n\nA|M:BU:C\n\nA\n\nSys\n\nC|M:"),
-    ({"alternateRoles": True}, [TALK[0], *TALK], "<|im_start|>system\nSys\n\nSys<|im_end|>\n", TALK_TEXT),
-    ({"alternateRoles": True}, TALK[2:], "", "<|im_start|>user\nC<|im_end|>\n"),
-    ({}, [{"role": "user", "content": None}], "", "<|im_start|>user\n<|im_end|>\n"),
-    ({}, [], "", ""),
-])
-def test_messages_become_a_text_by_the_backups_template(hosts: FailoverLab, endpoint: dict[str, Any], talk: Any,
-                                                        system: str, prompt: str) -> None:
+@pytest.mark.parametrize(
+    ("endpoint", "talk", "system", "prompt"),
+    [
+        ({}, TALK, "<|im_start|>system\nSys<|im_end|>\n", TALK_TEXT),
+        (
+            {"addGenerationPrompt": "true"},
+            TALK,
+            "<|im_start|>system\nSys<|im_end|>\n",
+            TALK_TEXT + "<|im_start|>assistant\n",
+        ),
+        (
+            {"addGenerationPrompt": True},
+            TALK[1:3],
+            "",
+            "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB",
+        ),  # an answer to be continued
+        ({"promptTemplate": "plain", "addGenerationPrompt": True}, TALK[1:2], "", "U:A|M:"),
+        (
+            {"promptTemplate": "plain", "alternateRoles": True, "addGenerationPrompt": True},
+            [*TALK, TALK[1], TALK[0], TALK[3]],
+            "",
+            "U:Sys\n\nA|M:BU:C\n\nA\n\nSys\n\nC|M:",
+        ),
+        ({"alternateRoles": True}, [TALK[0], *TALK], "<|im_start|>system\nSys\n\nSys<|im_end|>\n", TALK_TEXT),
+        ({"alternateRoles": True}, TALK[2:], "", "<|im_start|>user\nC<|im_end|>\n"),
+        ({}, [{"role": "user", "content": None}], "", "<|im_start|>user\n<|im_end|>\n"),
+        ({}, [], "", ""),
+    ],
+)
+def test_messages_become_a_text_by_the_backups_template(
+    hosts: FailoverLab, endpoint: dict[str, Any], talk: Any, system: str, prompt: str
+) -> None:
     hosts.lab.write("ApiTypes/Completion", COMPLETION)
-    hosts.lab.write("PromptTemplates/plain", {"promptTemplateUserPrefix": "U:", "promptTemplateUserSuffix": "|",
-                                              "promptTemplateAssistantPrefix": "M:"})
+    hosts.lab.write(
+        "PromptTemplates/plain",
+        {"promptTemplateUserPrefix": "U:", "promptTemplateUserSuffix": "|", "promptTemplateAssistantPrefix": "M:"},
+    )
     hosts.endpoint("B", apiTypeConfigFileName="Completion", **endpoint)
     call = Prompt(talk, tools=[{"a": 1}], schema={"b": 2})
     sent = failover.prompt_for_backup(call, EndpointFile.load("B"), False)
@@ -552,8 +676,9 @@ def test_messages_become_a_text_by_the_backups_template(hosts: FailoverLab, endp
 
 
 @both_modes
-def test_from_chat_to_completion_and_on_to_chat(hosts: FailoverLab, stream: bool,
-                                                caplog: pytest.LogCaptureFixture) -> None:
+def test_from_chat_to_completion_and_on_to_chat(
+    hosts: FailoverLab, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each backup makes its prompt out of the original messages."""
     hosts.lab.write("ApiTypes/Completion", COMPLETION)
     hosts.endpoint("B", apiTypeConfigFileName="Completion", addGenerationPrompt=True, backupEndpointName="C")
@@ -591,8 +716,9 @@ def test_texts_with_an_image_go_along_a_chain_unchanged(hosts: FailoverLab, capl
 
 
 @pytest.mark.parametrize("images", [[], ["https://h/x.png"]])
-def test_texts_are_sent_to_a_chat_backup_as_they_are(hosts: FailoverLab, images: list[str],
-                                                     caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_are_sent_to_a_chat_backup_as_they_are(
+    hosts: FailoverLab, images: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     hosts.lab.write("ApiTypes/Completion", COMPLETION)
     hosts.endpoint("A", backupEndpointName="B", apiTypeConfigFileName="Completion")
     hosts["A"].default, hosts["B"].default = status_reply(500), chat_reply("from B")
@@ -602,8 +728,10 @@ def test_texts_are_sent_to_a_chat_backup_as_they_are(hosts: FailoverLab, images:
     content: Any = "<u>Hi"
     if images:
         content = [{"type": "text", "text": content}, {"type": "image_url", "image_url": {"url": images[0]}}]
-    assert hosts["B"].requests[0].json["messages"] == [{"role": "system", "content": "<s>Sys"},
-                                                       {"role": "user", "content": content}]
+    assert hosts["B"].requests[0].json["messages"] == [
+        {"role": "system", "content": "<s>Sys"},
+        {"role": "user", "content": content},
+    ]
     assert len([text for text in caplog.messages if "template" in text]) == 1 and "<u>Hi" not in caplog.text
 
 
@@ -624,13 +752,17 @@ def test_any_type_stands_in_for_any_other(hosts: FailoverLab, first: str, second
     hosts["A"].default = status_reply(503)
     hosts["B"].default = DIALECTS[second].reply(Answer(tokens=("from ", "B")), stream)
     service = LlmApiService("A", stream=stream)
-    arguments: dict[str, Any] = {"conversation": HI} if service.takes_message_collection else {
-        "conversation": None, "system_prompt": "", "prompt": "hi"}
+    arguments: dict[str, Any] = (
+        {"conversation": HI}
+        if service.takes_message_collection
+        else {"conversation": None, "system_prompt": "", "prompt": "hi"}
+    )
     assert ask(service, **arguments) == "from B"
     assert service.outcome.endpoint_name == "B" and "hi" in hosts["B"].requests[0].body.decode()
 
 
 # -- slots, cancellation, ends ---------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def one_slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -648,8 +780,9 @@ def test_the_slot_is_free_before_the_backup_wants_one(hosts: FailoverLab, one_sl
 
 
 @both_modes
-def test_no_slot_is_no_reason_for_a_backup(hosts: FailoverLab, one_slot: None, stream: bool,
-                                           caplog: pytest.LogCaptureFixture) -> None:
+def test_no_slot_is_no_reason_for_a_backup(
+    hosts: FailoverLab, one_slot: None, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     held = taken()
     with pytest.raises(GateTimeoutError):
         ask(LlmApiService("A", stream=stream))
@@ -658,8 +791,9 @@ def test_no_slot_is_no_reason_for_a_backup(hosts: FailoverLab, one_slot: None, s
 
 
 @both_modes
-def test_no_slot_for_the_backup(hosts: FailoverLab, one_slot: None, stream: bool, monkeypatch: pytest.MonkeyPatch,
-                                caplog: pytest.LogCaptureFixture) -> None:
+def test_no_slot_for_the_backup(
+    hosts: FailoverLab, one_slot: None, stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Someone else takes the slot between the two: that is told as such, and nothing more is tried."""
     held = turn()
 
@@ -696,8 +830,9 @@ def test_cancellation_ends_the_call_and_asks_nobody_else(hosts: FailoverLab, whe
 
 
 @both_modes
-def test_an_error_of_a_cancelled_call_is_no_reason_for_a_backup(hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch,
-                                                                stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_a_cancelled_call_is_no_reason_for_a_backup(
+    hosts: FailoverLab, monkeypatch: pytest.MonkeyPatch, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     scope = CancelScope()
     service = LlmApiService("A", stream=stream, scope=scope)
 
@@ -729,9 +864,11 @@ def test_the_error_is_a_backend_error_and_a_runtime_error() -> None:
 
 # -- redaction --------------------------------------------------------------------------------------------------------
 
+
 @both_modes
-def test_a_redacted_request_leaves_no_word_of_a_back_end_in_the_log(hosts: FailoverLab, stream: bool,
-                                                                    caplog: pytest.LogCaptureFixture) -> None:
+def test_a_redacted_request_leaves_no_word_of_a_back_end_in_the_log(
+    hosts: FailoverLab, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     hosts["A"].default = status_reply(500, "cannot parse: dear diary")
     with request_scope(RequestContext(redact=True)):
@@ -740,8 +877,9 @@ def test_a_redacted_request_leaves_no_word_of_a_back_end_in_the_log(hosts: Failo
     assert "Endpoint 'A' failed; its backup 'B' is used." in caplog.text and "500" in caplog.text
 
 
-def test_a_redacted_retry_is_logged_without_the_answer(hosts: FailoverLab, short_retry_waits: None,
-                                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_a_redacted_retry_is_logged_without_the_answer(
+    hosts: FailoverLab, short_retry_waits: None, caplog: pytest.LogCaptureFixture
+) -> None:
     hosts.endpoint("A", backupEndpointName="")
     hosts["A"].script(status_reply(500, "cannot parse: dear diary"))
     with request_scope(RequestContext(redact=True)):

@@ -1,4 +1,5 @@
 """The service that makes one LLM call: configuration in, request out, over real sockets."""
+
 from __future__ import annotations
 
 import contextlib
@@ -36,12 +37,17 @@ def backend(lab: Lab) -> Iterator[StubBackend]:
 
 
 def test_complete_call(lab: Lab, backend: StubBackend) -> None:
-    lab.preset("OpenAiCompatibleApis", "P", {"temperature": .4, "max_tokens": 9000, "x": None})
+    lab.preset("OpenAiCompatibleApis", "P", {"temperature": 0.4, "max_tokens": 9000, "x": None})
     backend.script(chat_reply("Hello"))
     service = LlmApiService("Main", "P", 300)
     assert service.get_response_from_llm(HI) == "Hello"
-    assert backend.requests[0].json == {"model": "model-x", "messages": HI, "temperature": .4, "max_tokens": 300,
-                                        "stream": False}
+    assert backend.requests[0].json == {
+        "model": "model-x",
+        "messages": HI,
+        "temperature": 0.4,
+        "max_tokens": 300,
+        "stream": False,
+    }
     assert service.outcome.finish_reason == "stop"
     assert service.outcome.endpoint_config["modelNameToSendToAPI"] == "model-x"
     assert not service.is_busy()
@@ -115,8 +121,10 @@ def test_images_are_removed_for_a_blind_node_and_the_caller_keeps_them(backend: 
     service = LlmApiService("Main")
     service.get_response_from_llm(conversation)
     service.get_response_from_llm(conversation, llm_takes_images=True)
-    assert [request.json["messages"][0]["content"] for request in backend.requests] == ["hi", [
-        {"type": "text", "text": "hi"}, {"type": "image_url", "image_url": {"url": "https://h/x.png"}}]]
+    assert [request.json["messages"][0]["content"] for request in backend.requests] == [
+        "hi",
+        [{"type": "text", "text": "hi"}, {"type": "image_url", "image_url": {"url": "https://h/x.png"}}],
+    ]
     assert conversation == before
 
 
@@ -149,6 +157,7 @@ def test_backend_errors_reach_the_caller(lab: Lab, backend: StubBackend) -> None
 
 # -- mistakes in the configuration --------------------------------------------------------------------------------
 
+
 def test_missing_files_are_named(lab: Lab) -> None:
     with pytest.raises(ConfigNotFoundError, match="Endpoints/lab/Mian.json") as caught:
         LlmApiService("Mian")
@@ -158,9 +167,15 @@ def test_missing_files_are_named(lab: Lab) -> None:
         LlmApiService("Main")
 
 
-@pytest.mark.parametrize(("changes", "text"), [
-    ({"apiTypeConfigFileName": None}, "names no API type"), ({"endpoint": ""}, "no usable URL"),
-    ({"endpoint": "127.0.0.1:5001"}, "no usable URL"), ({"apiTypeConfigFileName": "Odd"}, "unsupported type 'odd'")])
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"apiTypeConfigFileName": None}, "names no API type"),
+        ({"endpoint": ""}, "no usable URL"),
+        ({"endpoint": "127.0.0.1:5001"}, "no usable URL"),
+        ({"apiTypeConfigFileName": "Odd"}, "unsupported type 'odd'"),
+    ],
+)
 def test_mistakes_are_explained(lab: Lab, changes: dict[str, Any], text: str) -> None:
     lab.write("ApiTypes/Odd", {"type": "odd"})
     lab.endpoint("Main", changes)
@@ -181,22 +196,43 @@ def test_keys_do_not_show_in_representations(lab: Lab) -> None:
     assert "sk-secret" not in f"{handle!r} {handle.llm.outcome!r} {handle.llm.settings!r}"
 
 
-ADDED_TEXTS = {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "[sys]", "addTextToStartOfPrompt": True,
-               "textToAddToStartOfPrompt": "[user]", "addTextToStartOfCompletion": True,
-               "textToAddToStartOfCompletion": "[end]", "alternateRoles": True}
+ADDED_TEXTS = {
+    "addTextToStartOfSystem": True,
+    "textToAddToStartOfSystem": "[sys]",
+    "addTextToStartOfPrompt": True,
+    "textToAddToStartOfPrompt": "[user]",
+    "addTextToStartOfCompletion": True,
+    "textToAddToStartOfCompletion": "[end]",
+    "alternateRoles": True,
+}
 
 
-@pytest.mark.parametrize("api_type", ["openAIChatCompletion", "claudeMessages", "ollamaApiChat", "openAIV1Completion",
-                                      "ollamaApiGenerate", "koboldCppGenerate"])
+@pytest.mark.parametrize(
+    "api_type",
+    [
+        "openAIChatCompletion",
+        "claudeMessages",
+        "ollamaApiChat",
+        "openAIV1Completion",
+        "ollamaApiGenerate",
+        "koboldCppGenerate",
+    ],
+)
 def test_a_payload_that_is_sent_verbatim_gets_no_texts_again(lab: Lab, backend: StubBackend, api_type: str) -> None:
     lab.write("ApiTypes/OpenAI", {"type": api_type, "presetType": "Any"})
     lab.endpoint("Main", {"apiTypeConfigFileName": "OpenAI", **ADDED_TEXTS}, backend.url)
     service = LlmApiService("Main", None, 300, True)
     with contextlib.suppress(BackendError):
         if service.takes_message_collection:
-            list(service.get_response_from_llm(
-                [{"role": "system", "content": "s"}, {"role": "user", "content": "a"},
-                 {"role": "user", "content": "b {x}"}]))
+            list(
+                service.get_response_from_llm(
+                    [
+                        {"role": "system", "content": "s"},
+                        {"role": "user", "content": "a"},
+                        {"role": "user", "content": "b {x}"},
+                    ]
+                )
+            )
         else:
             list(service.get_response_from_llm(system_prompt="s", prompt="b {x}"))
     first = backend.requests[0].json

@@ -1,4 +1,5 @@
 """How far the prompt of a node is the same as at its last call."""
+
 from __future__ import annotations
 
 import logging
@@ -26,27 +27,44 @@ def talk(*messages: tuple[str, Any]) -> Prompt:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage().partition(": ")[2] for record in caplog.records
-            if record.name.endswith("prompt_beginnings")]
+    return [
+        record.getMessage().partition(": ")[2] for record in caplog.records if record.name.endswith("prompt_beginnings")
+    ]
 
 
 BEFORE = talk(("system", LONG), ("user", "one"), ("assistant", "two"))
 
 
-@pytest.mark.parametrize(("before", "after", "words"), [
-    (BEFORE, BEFORE, "606 of 606 characters"),
-    (BEFORE, talk(("system", LONG), ("user", "one"), ("assistant", "two"), ("user", "three")),
-     "606 of 611 characters, then differs in message 4 (user)"),
-    (BEFORE, talk(("system", LONG), ("user", "one")), "603 of 603 characters"),
-    (BEFORE, talk(("system", LONG[:300] + "X" + LONG[301:]), ("user", "one")),
-     "256 of 603 characters, then differs in the system prompt"),
-    (BEFORE, talk(("system", LONG), ("user", "other")), "600 of 605 characters, then differs in message 2 (user)"),
-    (BEFORE, talk(("system", LONG), ("assistant", "one")),
-     "600 of 603 characters, then differs in message 2 (assistant)"),
-    (talk(("user", [{"type": "text", "text": "a"}])), talk(("user", [{"type": "text", "text": "b"}])),
-     "0 of 1 characters, then differs in message 1 (user)"),
-    (Prompt(None, "S", "p"), Prompt(None, "S", "q"), "1 of 2 characters, then differs in the prompt"),
-    (talk(("user", "")), talk(("user", "")), "0 of 0 characters")])
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (BEFORE, BEFORE, "606 of 606 characters"),
+        (
+            BEFORE,
+            talk(("system", LONG), ("user", "one"), ("assistant", "two"), ("user", "three")),
+            "606 of 611 characters, then differs in message 4 (user)",
+        ),
+        (BEFORE, talk(("system", LONG), ("user", "one")), "603 of 603 characters"),
+        (
+            BEFORE,
+            talk(("system", LONG[:300] + "X" + LONG[301:]), ("user", "one")),
+            "256 of 603 characters, then differs in the system prompt",
+        ),
+        (BEFORE, talk(("system", LONG), ("user", "other")), "600 of 605 characters, then differs in message 2 (user)"),
+        (
+            BEFORE,
+            talk(("system", LONG), ("assistant", "one")),
+            "600 of 603 characters, then differs in message 2 (assistant)",
+        ),
+        (
+            talk(("user", [{"type": "text", "text": "a"}])),
+            talk(("user", [{"type": "text", "text": "b"}])),
+            "0 of 1 characters, then differs in message 1 (user)",
+        ),
+        (Prompt(None, "S", "p"), Prompt(None, "S", "q"), "1 of 2 characters, then differs in the prompt"),
+        (talk(("user", "")), talk(("user", "")), "0 of 0 characters"),
+    ],
+)
 def test_where_it_differs(caplog: pytest.LogCaptureFixture, before: Prompt, after: Prompt, words: str) -> None:
     caplog.set_level(logging.DEBUG)
     beginnings = PromptBeginnings()
@@ -69,8 +87,9 @@ def test_other_nodes_and_discussions_are_not_compared(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
-def test_two_turns_of_a_redacted_conversation(tmp_path: Any, monkeypatch: pytest.MonkeyPatch,
-                                              caplog: pytest.LogCaptureFixture, level: int) -> None:
+def test_two_turns_of_a_redacted_conversation(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: int
+) -> None:
     turns = [user("my secret")], [user("my secret"), assistant("<my secret>"), user("more")]
     with StubBackend() as backend, caplog.at_level(level):
         lab = EngineLab(tmp_path, monkeypatch, backend)
@@ -78,6 +97,9 @@ def test_two_turns_of_a_redacted_conversation(tmp_path: Any, monkeypatch: pytest
         for messages in turns:
             with request_scope(RequestContext(request_id=lab.request.request_id, redact=True)):
                 list(start(lab, "Main", *messages, discussion_id="mill"))
-    assert lines(caplog) == (["beginning unchanged for 17 of 32 characters, then differs in message 3 (assistant)"]
-                             if level == logging.DEBUG else [])
+    assert lines(caplog) == (
+        ["beginning unchanged for 17 of 32 characters, then differs in message 3 (assistant)"]
+        if level == logging.DEBUG
+        else []
+    )
     assert "secret" not in caplog.text

@@ -1,4 +1,5 @@
 """Preset resolution, translation, structural fields, normalisation."""
+
 from __future__ import annotations
 
 import logging
@@ -35,9 +36,12 @@ def resolve(endpoint: str, preset: str | None, resolver: SamplerResolver | None 
 
 # -- translation --------------------------------------------------------------------------------------------------
 
+
 def test_donor_block_for_claude() -> None:
-    assert translate({"temperature": .6, "min_p": .05, "stop": ["x"]}, CLAUDE) == {
-        "temperature": .6, "stop_sequences": ["x"]}
+    assert translate({"temperature": 0.6, "min_p": 0.05, "stop": ["x"]}, CLAUDE) == {
+        "temperature": 0.6,
+        "stop_sequences": ["x"],
+    }
 
 
 def test_unsupported_and_unknown_samplers_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
@@ -66,9 +70,18 @@ def test_own_template_arguments_beat_the_thinking_mode() -> None:
     assert translate(block, LLAMA_CPP) == {"chat_template_kwargs": {"enable_thinking": True}}
 
 
-@pytest.mark.parametrize(("value", "expected"), [
-    ("on", {"reasoning_effort": "medium"}), (True, {"reasoning_effort": "medium"}),
-    (" HIGH ", {"reasoning_effort": "high"}), ("off", {}), (False, {}), (0, {}), ("disabled", {})])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("on", {"reasoning_effort": "medium"}),
+        (True, {"reasoning_effort": "medium"}),
+        (" HIGH ", {"reasoning_effort": "high"}),
+        ("off", {}),
+        (False, {}),
+        (0, {}),
+        ("disabled", {}),
+    ],
+)
 def test_thinking_as_effort(value: Any, expected: dict[str, Any]) -> None:
     assert thinking_fields(value, OPEN_AI["thinking"]) == expected
 
@@ -80,7 +93,8 @@ def test_an_unknown_word_leaves_thinking_alone(value: Any, caplog: pytest.LogCap
     shown = f"'{value}'" if isinstance(value, str) else value
     assert {record.getMessage() for record in caplog.records} == {
         f"Endpoint 'E': thinkingMode is {shown}, which is unknown; it is not sent. Known: off, on, low, medium, "
-        "high, false, no, 0, none, disabled, true, yes, 1, enabled"}
+        "high, false, no, 0, none, disabled, true, yes, 1, enabled"
+    }
 
 
 def test_a_blank_thinking_mode_is_none(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,15 +102,18 @@ def test_a_blank_thinking_mode_is_none(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("descriptor", [{}, {"mode": "unsupported", "field": "x"}, {"mode": "odd", "field": "x"},
-                                        {"mode": "bool"}])
+@pytest.mark.parametrize(
+    "descriptor", [{}, {"mode": "unsupported", "field": "x"}, {"mode": "odd", "field": "x"}, {"mode": "bool"}]
+)
 def test_thinking_that_cannot_be_switched_is_dropped_with_a_warning(
-        descriptor: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    descriptor: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     assert thinking_fields("on", descriptor, "E") == {}
     assert "thinkingMode is not sent" in caplog.text
 
 
 # -- structure and nulls ------------------------------------------------------------------------------------------
+
 
 def test_node_limit_beats_the_preset() -> None:
     assert inject_structure({"max_tokens": 9000}, {}, OPEN_AI, False, 300)["max_tokens"] == 300
@@ -108,13 +125,20 @@ def test_null_in_the_preset_keeps_fields_out() -> None:
     assert out == {"stream": True}
 
 
-@pytest.mark.parametrize(("samplers", "stream", "asks", "sent"), [
-    ({}, True, True, {"include_usage": True}), ({}, False, True, None), ({}, True, False, None),
-    ({"stream_options": None}, True, True, None),
-    ({"stream_options": {"chunks": 1}}, True, True, {"include_usage": True, "chunks": 1}),
-    ({"stream_options": {"include_usage": False}}, True, True, {"include_usage": False})])
-def test_token_counts_are_asked_for_in_streams_only(samplers: dict[str, Any], stream: bool, asks: bool,
-                                                    sent: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize(
+    ("samplers", "stream", "asks", "sent"),
+    [
+        ({}, True, True, {"include_usage": True}),
+        ({}, False, True, None),
+        ({}, True, False, None),
+        ({"stream_options": None}, True, True, None),
+        ({"stream_options": {"chunks": 1}}, True, True, {"include_usage": True, "chunks": 1}),
+        ({"stream_options": {"include_usage": False}}, True, True, {"include_usage": False}),
+    ],
+)
+def test_token_counts_are_asked_for_in_streams_only(
+    samplers: dict[str, Any], stream: bool, asks: bool, sent: dict[str, Any] | None
+) -> None:
     out = normalise(inject_structure(samplers, {}, {"requestUsageInStreams": asks}, stream, None))
     assert out.get("stream_options") == sent
 
@@ -130,8 +154,15 @@ def test_context_size_needs_both_sides() -> None:
 
 
 def test_normalise() -> None:
-    before = {"a": None, "b": "__wilmer_null__", "c": {"d": None}, "s": ["__wilmer_null__"], "z": 0, "e": "",
-              "f": False}
+    before = {
+        "a": None,
+        "b": "__wilmer_null__",
+        "c": {"d": None},
+        "s": ["__wilmer_null__"],
+        "z": 0,
+        "e": "",
+        "f": False,
+    }
     assert normalise(before) == {"b": None, "s": ["__wilmer_null__"], "z": 0, "e": "", "f": False}
     assert before["c"] == {"d": None}
 
@@ -149,6 +180,7 @@ def test_deep_merge_leaves_its_inputs_alone() -> None:
 
 # -- resolution ---------------------------------------------------------------------------------------------------
 
+
 def test_preset_file_is_sent_verbatim(lab: Lab) -> None:
     lab.preset("OpenAiCompatibleApis", "P", {"anything": [1], "x": None})
     assert resolve("Main", "P") == {"anything": [1], "x": None}
@@ -162,14 +194,14 @@ def test_sub_folder_wins_over_the_type_root(lab: Lab) -> None:
 
 
 def test_donor_endpoint_is_translated_for_the_caller(lab: Lab) -> None:
-    lab.endpoint("Donor", {"apiTypeConfigFileName": "Llama", "presetSamplers": {"temperature": .3, "min_p": .1}})
-    assert resolve("Main", "Donor") == {"temperature": .3}
+    lab.endpoint("Donor", {"apiTypeConfigFileName": "Llama", "presetSamplers": {"temperature": 0.3, "min_p": 0.1}})
+    assert resolve("Main", "Donor") == {"temperature": 0.3}
 
 
 def test_endpoint_without_samplers_is_no_donor(lab: Lab) -> None:
     lab.endpoint("P", {"presetSamplers": {}})
-    lab.preset("OpenAiCompatibleApis", "P", {"top_p": .5})
-    assert resolve("Main", "P") == {"top_p": .5}
+    lab.preset("OpenAiCompatibleApis", "P", {"top_p": 0.5})
+    assert resolve("Main", "P") == {"top_p": 0.5}
 
 
 def test_append_preset_replaces_lists(lab: Lab) -> None:
@@ -181,10 +213,10 @@ def test_append_preset_replaces_lists(lab: Lab) -> None:
 
 @pytest.mark.parametrize("preset", [None, "", "  "])
 def test_without_a_preset_the_endpoint_lends_its_own(lab: Lab, preset: str | None) -> None:
-    lab.preset("OpenAiCompatibleApis", "Extra", {"top_p": .2})
+    lab.preset("OpenAiCompatibleApis", "Extra", {"top_p": 0.2})
     assert resolve("Main", preset) == {}
-    lab.endpoint("Main", {"presetSamplers": {"temperature": .4}, "appendPresetName": "Extra"})
-    assert resolve("Main", preset) == {"temperature": .4, "top_p": .2}
+    lab.endpoint("Main", {"presetSamplers": {"temperature": 0.4}, "appendPresetName": "Extra"})
+    assert resolve("Main", preset) == {"temperature": 0.4, "top_p": 0.2}
 
 
 def test_missing_preset_names_the_places_looked_at(lab: Lab) -> None:
@@ -197,23 +229,24 @@ def test_missing_preset_names_the_places_looked_at(lab: Lab) -> None:
 
 def test_missing_append_preset_names_the_endpoint_that_wants_it(lab: Lab) -> None:
     lab.preset("OpenAiCompatibleApis", "Extra", {})
-    lab.endpoint("Main", {"presetSamplers": {"temperature": .4}, "appendPresetName": "Extr"})
+    lab.endpoint("Main", {"presetSamplers": {"temperature": 0.4}, "appendPresetName": "Extr"})
     with pytest.raises(ConfigNotFoundError) as caught:
         resolve("Main", None)
     error = caught.value
-    assert str(error).startswith("Endpoints/lab/Main.json: preset 'Extr' does not exist. Looked for: "
-                                 "Presets/OpenAiCompatibleApis/tester/Extr.json, ")
-    assert (error.file, error.json_path, error.suggestion) == (
-        "Endpoints/lab/Main.json", "appendPresetName", "Extra")
+    assert str(error).startswith(
+        "Endpoints/lab/Main.json: preset 'Extr' does not exist. Looked for: "
+        "Presets/OpenAiCompatibleApis/tester/Extr.json, "
+    )
+    assert (error.file, error.json_path, error.suggestion) == ("Endpoints/lab/Main.json", "appendPresetName", "Extra")
     assert "Presets/OpenAiCompatibleApis/Extr.json" in error.tried
 
 
 def test_results_are_remembered_until_a_file_changes(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    lab.endpoint("Main", {"presetSamplers": {"temperature": .4, "odd": 1}})
+    lab.endpoint("Main", {"presetSamplers": {"temperature": 0.4, "odd": 1}})
     resolver = SamplerResolver()
     first = resolve("Main", None, resolver)
     assert resolve("Main", None, resolver) is first
     assert caplog.text.count("unknown sampler 'odd'") == 1
-    lab.endpoint("Main", {"presetSamplers": {"temperature": .5}})
-    assert resolve("Main", None, resolver) == {"temperature": .5}
+    lab.endpoint("Main", {"presetSamplers": {"temperature": 0.5}})
+    assert resolve("Main", None, resolver) == {"temperature": 0.5}

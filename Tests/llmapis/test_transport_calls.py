@@ -1,4 +1,5 @@
 """The transport against a scripted server on real sockets: plain calls, streams, kept connections."""
+
 from __future__ import annotations
 
 import gzip
@@ -79,12 +80,15 @@ def test_connection_closed_by_the_server_is_not_used_again(backend: StubBackend,
     assert backend.connections == 2
 
 
-@pytest.mark.parametrize("reply", [
-    json_reply({"n": 1}, keep_alive=False),
-    json_reply({"n": 1}, headers={"Keep-Alive": "timeout=1"}),
-    Reply(raw=b'HTTP/1.0 200 OK\r\n\r\n{"n": 1}'),
-    Reply(raw=b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"n": 1}surplus'),
-])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        json_reply({"n": 1}, keep_alive=False),
+        json_reply({"n": 1}, headers={"Keep-Alive": "timeout=1"}),
+        Reply(raw=b'HTTP/1.0 200 OK\r\n\r\n{"n": 1}'),
+        Reply(raw=b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"n": 1}surplus'),
+    ],
+)
 def test_connection_that_cannot_be_kept_is_closed(backend: StubBackend, transport: Transport, reply: Reply) -> None:
     backend.script(reply)
     assert transport.post_json(ask(backend)) == {"n": 1}
@@ -106,17 +110,25 @@ def test_every_body_framing(backend: StubBackend, transport: Transport, framing:
 
 
 def test_interim_responses_folded_headers_and_trailers(backend: StubBackend, transport: Transport) -> None:
-    backend.script(Reply(raw=b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX-A: 1\r\n  2\r\nTransfer-Encoding: "
-                             b"chunked\r\n\r\n2;ext=1\r\n[1\r\n1\r\n]\r\n0\r\nX-T: 1\r\n\r\n"))
+    backend.script(
+        Reply(
+            raw=b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX-A: 1\r\n  2\r\nTransfer-Encoding: "
+            b"chunked\r\n\r\n2;ext=1\r\n[1\r\n1\r\n]\r\n0\r\nX-T: 1\r\n\r\n"
+        )
+    )
     assert transport.post_json(ask(backend)) == [1]
 
 
 def test_compressed_answer(backend: StubBackend, transport: Transport) -> None:
     import gzip
     import zlib
+
     bare = zlib.compressobj(wbits=-15)
-    for encoding, body in (("gzip", gzip.compress(b"[1]")), ("deflate", zlib.compress(b"[2]")),
-                           ("deflate", bare.compress(b"[3]") + bare.flush())):
+    for encoding, body in (
+        ("gzip", gzip.compress(b"[1]")),
+        ("deflate", zlib.compress(b"[2]")),
+        ("deflate", bare.compress(b"[3]") + bare.flush()),
+    ):
         backend.script(Reply(body=body, headers={"Content-Encoding": encoding}))
     assert [transport.post_json(ask(backend)) for _ in range(3)] == [[1], [2], [3]]
     assert backend.requests[0].headers["accept-encoding"] == "identity"
@@ -128,8 +140,9 @@ def test_large_bodies_both_ways(backend: StubBackend, transport: Transport) -> N
     assert transport.post_json(ask(backend, payload={"t": text})) == {"echo": text}
 
 
-def test_only_a_body_that_fills_a_block_gets_large_ones(backend: StubBackend, transport: Transport,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_body_that_fills_a_block_gets_large_ones(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes: list[int] = []
 
     def receive(connection: Connection) -> Callable[[int], bytes]:
@@ -148,6 +161,7 @@ def test_one_process_wide_transport() -> None:
 
 
 # ---- streams
+
 
 def test_stream_yields_what_is_there(backend: StubBackend, transport: Transport) -> None:
     backend.script(sse_reply(["a", "b", "c"], delays=[0.0, 0.0, 0.15]))
@@ -171,7 +185,7 @@ def test_silence_gives_a_sign_of_life_each_second(backend: StubBackend, transpor
     seen = [(block, time.monotonic() - started) for block in transport.open_stream(ask(backend))]
     blocks = [block for block, _ in seen]
     first = blocks.index(b"data: a\n\n")
-    assert blocks[:first] and not any(blocks[:first]) and not any(blocks[first + 1:-1]) and blocks[first + 1:-1]
+    assert blocks[:first] and not any(blocks[:first]) and not any(blocks[first + 1 : -1]) and blocks[first + 1 : -1]
     assert seen[0][1] > 0.95 and seen[first + 1][1] - seen[first][1] > 0.95 and blocks[-1] == b"data: b\n\n"
 
 
@@ -206,8 +220,10 @@ def test_drain_is_limited_in_time(backend: StubBackend, transport: Transport) ->
 
 
 def test_drain_is_limited_in_size_and_swallows_errors(backend: StubBackend, transport: Transport) -> None:
-    backend.script(sse_reply(["finish", "x" * 300_000, "end"], delay=0.02, hang=True),
-                   sse_reply(["finish", "more"], delay=0.05, drop=AFTER_PIECES))
+    backend.script(
+        sse_reply(["finish", "x" * 300_000, "end"], delay=0.02, hang=True),
+        sse_reply(["finish", "more"], delay=0.05, drop=AFTER_PIECES),
+    )
     stream = transport.open_stream(ask(backend))
     next(stream)
     assert 65536 <= sum(map(len, stream.drain())) < 300_000
@@ -236,6 +252,7 @@ def test_close_right_after_the_last_block_keeps_the_connection(backend: StubBack
 
 # ---- what is held for no longer than it is needed
 
+
 def test_the_encoded_body_is_let_go_when_it_was_sent(backend: StubBackend) -> None:
     backend.default = sse_reply(["a"], hang=True)
     with BackendStream(pool.ConnectionPool(), ask(backend, payload={"text": "large"}), CancelScope()) as stream:
@@ -246,16 +263,18 @@ def test_the_encoded_body_is_let_go_when_it_was_sent(backend: StubBackend) -> No
         assert body not in (*vars(stream).values(), *vars(stream._exchange).values())
 
 
-def test_an_answer_that_inflates_without_end_is_refused(backend: StubBackend, transport: Transport,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_inflates_without_end_is_refused(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(wire, "MAX_INFLATED_BYTES", 1 << 20)
     backend.script(Reply(body=gzip.compress(bytes(1 << 21)), headers={"Content-Encoding": "gzip"}))
     with pytest.raises(BackendResponseError, match=r"the answer is too large \(more than 1 MB when decompressed\)"):
         transport.post_json(ask(backend))
 
 
-def test_an_answer_without_end_is_refused_before_it_fills_the_memory(backend: StubBackend, transport: Transport,
-                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_is_refused_before_it_fills_the_memory(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("Middleware.llmapis.transport.MAX_ANSWER_BYTES", 1 << 20)
     backend.script(Reply(body=b"[" + b" " * (1 << 21) + b"]"))
     with pytest.raises(BackendResponseError, match=r"the answer is too large \(more than 1 MB\)"):
@@ -264,8 +283,9 @@ def test_an_answer_without_end_is_refused_before_it_fills_the_memory(backend: St
     assert len(backend.requests) == 1
 
 
-def test_expired_connections_are_closed_without_another_call(backend: StubBackend, transport: Transport,
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_connections_are_closed_without_another_call(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.2)
     for count in (5, 10):
         streams = [transport.open_stream(ask(backend)) for _ in range(5)]
@@ -276,8 +296,9 @@ def test_expired_connections_are_closed_without_another_call(backend: StubBacken
         assert idle_connections(transport) == 0
 
 
-def test_expired_connections_to_other_servers_are_closed(backend: StubBackend, transport: Transport,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_connections_to_other_servers_are_closed(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.05)
     transport.post_json(ask(backend))
     time.sleep(0.1)

@@ -1,4 +1,5 @@
 """Whatever a server does, a call ends in a text or a BackendError, and leaves no connection but idle ones."""
+
 from __future__ import annotations
 
 import gc
@@ -34,38 +35,78 @@ BODY = b'{"text": "hello"}'
 FAULTS: dict[str, tuple[Reply, type[BackendError] | dict[str, object], type[BackendError] | bytes, int]] = {
     "accept and close": (Reply(drop=BEFORE_STATUS), BackendConnectionError, BackendConnectionError, 0),
     "accept and reset": (Reply(drop=BEFORE_STATUS, reset=True), BackendConnectionError, BackendConnectionError, 0),
-    "close after the headers": (Reply(pieces=[b"x"], drop=AFTER_HEADERS), BackendConnectionError,
-                                BackendConnectionError, 0),
-    "reset within a chunk": (Reply(pieces=[b"{"], drop=AFTER_PIECES, reset=True), BackendConnectionError,
-                             BackendConnectionError, 0),
+    "close after the headers": (
+        Reply(pieces=[b"x"], drop=AFTER_HEADERS),
+        BackendConnectionError,
+        BackendConnectionError,
+        0,
+    ),
+    "reset within a chunk": (
+        Reply(pieces=[b"{"], drop=AFTER_PIECES, reset=True),
+        BackendConnectionError,
+        BackendConnectionError,
+        0,
+    ),
     "truncated chunk": (Reply(raw=CHUNKED + b"40\r\n{"), BackendConnectionError, BackendConnectionError, 0),
     "no last chunk": (Reply(raw=CHUNKED + b"2\r\n{}\r\n"), BackendConnectionError, BackendConnectionError, 0),
-    "chunk longer than it says": (Reply(raw=CHUNKED + b"2\r\n{}}}}\r\n"), BackendResponseError,
-                                  BackendResponseError, 0),
+    "chunk longer than it says": (
+        Reply(raw=CHUNKED + b"2\r\n{}}}}\r\n"),
+        BackendResponseError,
+        BackendResponseError,
+        0,
+    ),
     "chunk without a size": (Reply(raw=CHUNKED + b"zz\r\n{}\r\n"), BackendResponseError, BackendResponseError, 0),
-    "body shorter than its length": (Reply(raw=HEAD + b"Content-Length: 99\r\n\r\n" + BODY), BackendConnectionError,
-                                     BackendConnectionError, 0),
-    "body longer than its length": (Reply(raw=HEAD + b"Content-Length: 17\r\n\r\n" + BODY + b"more"),
-                                    {"text": "hello"}, BODY, 0),
-    "two lengths": (Reply(raw=HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}"), BackendResponseError,
-                    BackendResponseError, 0),
-    "garbage instead of a status line": (Reply(raw=b"\x00\x01garbage\r\n\r\n"), BackendResponseError,
-                                         BackendResponseError, 0),
+    "body shorter than its length": (
+        Reply(raw=HEAD + b"Content-Length: 99\r\n\r\n" + BODY),
+        BackendConnectionError,
+        BackendConnectionError,
+        0,
+    ),
+    "body longer than its length": (
+        Reply(raw=HEAD + b"Content-Length: 17\r\n\r\n" + BODY + b"more"),
+        {"text": "hello"},
+        BODY,
+        0,
+    ),
+    "two lengths": (
+        Reply(raw=HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}"),
+        BackendResponseError,
+        BackendResponseError,
+        0,
+    ),
+    "garbage instead of a status line": (
+        Reply(raw=b"\x00\x01garbage\r\n\r\n"),
+        BackendResponseError,
+        BackendResponseError,
+        0,
+    ),
     "half a status line": (Reply(raw=b"HTTP/1.1 2"), BackendConnectionError, BackendConnectionError, 0),
     "half a head": (Reply(raw=HEAD + b"Content-Le"), BackendConnectionError, BackendConnectionError, 0),
     "endless headers": (Reply(raw=HEAD + b"A: b\r\n" * 60_000), BackendResponseError, BackendResponseError, 0),
-    "another protocol": (Reply(raw=b"HTTP/1.1 101 Switching Protocols\r\n\r\n"), BackendResponseError,
-                         BackendResponseError, 0),
+    "another protocol": (
+        Reply(raw=b"HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+        BackendResponseError,
+        BackendResponseError,
+        0,
+    ),
     "HTML with a good status": (Reply(body=b"<html></html>"), BackendResponseError, b"<html></html>", 1),
     "an error body with a good status": (json_reply({"error": "x"}), {"error": "x"}, b'{"error": "x"}', 1),
     "gzip": (Reply(body=gzip.compress(BODY), headers={"Content-Encoding": "gzip"}), {"text": "hello"}, BODY, 1),
-    "broken gzip": (Reply(body=BODY, headers={"Content-Encoding": "gzip"}), BackendResponseError,
-                    BackendResponseError, 1),
+    "broken gzip": (
+        Reply(body=BODY, headers={"Content-Encoding": "gzip"}),
+        BackendResponseError,
+        BackendResponseError,
+        1,
+    ),
     "400": (json_reply({"error": "x"}, 400), BackendStatusError, BackendStatusError, 1),
     "500": (json_reply({"error": "x"}, 500), BackendStatusError, BackendStatusError, 1),
     "503 and close": (json_reply({"error": "x"}, 503, keep_alive=False), BackendStatusError, BackendStatusError, 0),
-    "404 cut short": (Reply(status=404, body={"error": "x"}, drop=AFTER_PIECES), BackendStatusError,
-                      BackendStatusError, 0),
+    "404 cut short": (
+        Reply(status=404, body={"error": "x"}, drop=AFTER_PIECES),
+        BackendStatusError,
+        BackendStatusError,
+        0,
+    ),
     "silence": (Reply(never=True), BackendTimeoutError, BackendTimeoutError, 0),
     "silence within the answer": (Reply(pieces=[b"{"], hang=True), BackendTimeoutError, BackendTimeoutError, 0),
 }
@@ -129,13 +170,19 @@ def test_refused_leaves_nothing(transport: Transport) -> None:
     check_end(stub, transport, 0)
 
 
-@pytest.mark.parametrize("reply", [
-    sse_reply(["token"] * 5000, delay=0.02), Reply(pieces=[b" "] * 5000, delay=0.02, framing="length"),
-    Reply(pieces=[b" "] * 5000, delay=0.02, framing="close"), Reply(status=500, pieces=[b" "] * 5000, delay=0.02),
-    Reply(never=True)], ids=["chunked", "length", "close", "error", "silence"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        sse_reply(["token"] * 5000, delay=0.02),
+        Reply(pieces=[b" "] * 5000, delay=0.02, framing="length"),
+        Reply(pieces=[b" "] * 5000, delay=0.02, framing="close"),
+        Reply(status=500, pieces=[b" "] * 5000, delay=0.02),
+        Reply(never=True),
+    ],
+    ids=["chunked", "length", "close", "error", "silence"],
+)
 @pytest.mark.parametrize("stream", [False, True])
-def test_slow_drips_that_are_cancelled(backend: StubBackend, transport: Transport, reply: Reply,
-                                       stream: bool) -> None:
+def test_slow_drips_that_are_cancelled(backend: StubBackend, transport: Transport, reply: Reply, stream: bool) -> None:
     backend.default = reply
     scope = CancelScope()
     threading.Timer(0.3, scope.cancel).start()

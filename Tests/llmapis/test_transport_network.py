@@ -1,4 +1,5 @@
 """Proxies, TLS, and who is at the other end."""
+
 from __future__ import annotations
 
 import contextlib
@@ -34,8 +35,9 @@ def test_loopback_ignores_proxies(backend: StubBackend, transport: Transport, mo
     assert transport.post_json(ask(backend)) == {"ok": True}
 
 
-def test_other_hosts_go_through_the_proxy(backend: StubBackend, transport: Transport,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_hosts_go_through_the_proxy(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", f"http://me:word@127.0.0.1:{backend.port}")
     monkeypatch.setenv("no_proxy", "intern.invalid")
     assert transport.post_json(BackendRequest("e", "http://llm.invalid:8000/v1", {})) == {"ok": True}
@@ -46,8 +48,9 @@ def test_other_hosts_go_through_the_proxy(backend: StubBackend, transport: Trans
         transport.post_json(BackendRequest("e", "http://intern.invalid/v1", {}, single_attempt=True))
 
 
-def test_netrc_is_ignored(backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch,
-                          tmp_path: Path) -> None:
+def test_netrc_is_ignored(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in (".netrc", "_netrc"):
         (tmp_path / name).write_text("default login someone password else\n", encoding="utf-8")
         (tmp_path / name).chmod(0o600)
@@ -61,11 +64,30 @@ def test_netrc_is_ignored(backend: StubBackend, transport: Transport, monkeypatc
 
 # ---- peers that must be local
 
-@pytest.mark.parametrize(("address", "local"), [
-    ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("10.1.2.3", True), ("192.168.1.5", True),
-    ("172.16.0.1", True), ("169.254.1.1", True), ("fe80::1", True), ("fd00::1", True), ("::ffff:192.168.1.5", True),
-    ("8.8.8.8", False), ("172.32.0.1", False), ("2001:4860:4860::8888", False), ("::ffff:8.8.8.8", False),
-    ("0.0.0.0", False), ("::", False), ("100.64.0.1", False), ("203.0.113.5", False)])
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("10.1.2.3", True),
+        ("192.168.1.5", True),
+        ("172.16.0.1", True),
+        ("169.254.1.1", True),
+        ("fe80::1", True),
+        ("fd00::1", True),
+        ("::ffff:192.168.1.5", True),
+        ("8.8.8.8", False),
+        ("172.32.0.1", False),
+        ("2001:4860:4860::8888", False),
+        ("::ffff:8.8.8.8", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("100.64.0.1", False),
+        ("203.0.113.5", False),
+    ],
+)
 def test_local_addresses(address: str, local: bool) -> None:
     assert is_local_address(address) is local
 
@@ -96,14 +118,16 @@ def test_local_only_reaches_a_local_server_again_and_again(backend: StubBackend,
 
 
 @pytest.mark.parametrize("address", ["fe80::1%eth0", "::ffff:10.0.0.7"])
-def test_local_only_understands_addresses_as_sockets_tell_them(backend: StubBackend, transport: Transport,
-                                                               monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_local_only_understands_addresses_as_sockets_tell_them(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     peers_are(monkeypatch, address)
     assert transport.post_json(ask(backend, local_only=True)) == {"ok": True}
 
 
-def test_local_only_sends_nothing_to_a_remote_peer(backend: StubBackend, transport: Transport,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_only_sends_nothing_to_a_remote_peer(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     peers_are(monkeypatch, "8.8.8.8")
     started = time.monotonic()
     for work in (transport.post_json, lambda request: list(transport.open_stream(request))):
@@ -115,8 +139,9 @@ def test_local_only_sends_nothing_to_a_remote_peer(backend: StubBackend, transpo
     assert transport.post_json(ask(backend)) == {"ok": True}  # a mistake of the address is no dead host
 
 
-def test_local_only_takes_no_kept_connection_to_a_remote_peer(backend: StubBackend, transport: Transport,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_only_takes_no_kept_connection_to_a_remote_peer(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport.post_json(ask(backend))
     peers_are(monkeypatch, "8.8.8.8", "127.0.0.1")  # the kept one, then a new one
     assert transport.post_json(ask(backend, local_only=True)) == {"ok": True}
@@ -124,8 +149,9 @@ def test_local_only_takes_no_kept_connection_to_a_remote_peer(backend: StubBacke
     assert open_sockets_to(backend) == idle_connections(transport) == 1
 
 
-def test_local_only_goes_past_proxies(backend: StubBackend, transport: Transport,
-                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_only_goes_past_proxies(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", backend.url)
     monkeypatch.setenv("no_proxy", "")
     request = BackendRequest("e", "http://llm.invalid:8000/v1", {}, single_attempt=True)
@@ -137,8 +163,10 @@ def test_local_only_goes_past_proxies(backend: StubBackend, transport: Transport
 
 # ---- TLS
 
-def test_tls_calls_streams_reuse_and_stop(tls_backend: StubBackend, transport: Transport, certificate: Path,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_tls_calls_streams_reuse_and_stop(
+    tls_backend: StubBackend, transport: Transport, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     tls_backend.script(json_reply({"n": 1}), sse_reply(["a", "b" * 100_000, "c"], delay=0.3), json_reply({"n": 3}))
     assert transport.post_json(ask(tls_backend)) == {"n": 1}
@@ -147,8 +175,9 @@ def test_tls_calls_streams_reuse_and_stop(tls_backend: StubBackend, transport: T
     assert tls_backend.connections == 1
     tls_backend.default = Reply(never=True)
     scope = CancelScope()
-    result, moment, done = cancel_during(tls_backend, scope, 4, lambda: list(
-        transport.open_stream(ask(tls_backend), scope)))
+    result, moment, done = cancel_during(
+        tls_backend, scope, 4, lambda: list(transport.open_stream(ask(tls_backend), scope))
+    )
     assert result == []
     assert done - moment < SOON
     assert tls_backend.requests[3].wait_ended()
@@ -221,8 +250,9 @@ def tls_proxy(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tl
 LARGE = {"text": "x" * 12_000_000}
 
 
-def test_tls_through_a_tls_proxy_that_pauses(tls_backend: StubBackend, transport: Transport,
-                                             tls_proxy: TlsProxy) -> None:
+def test_tls_through_a_tls_proxy_that_pauses(
+    tls_backend: StubBackend, transport: Transport, tls_proxy: TlsProxy
+) -> None:
     tls_proxy.pause = 0.7
     assert transport.post_json(ask(tls_backend, payload=LARGE, single_attempt=True)) == {"ok": True}
     assert transport.post_json(ask(tls_backend, single_attempt=True)) == {"ok": True}
@@ -230,18 +260,21 @@ def test_tls_through_a_tls_proxy_that_pauses(tls_backend: StubBackend, transport
     assert tls_backend.connections == tls_proxy.tunnels == 1
 
 
-def test_a_stop_reaches_through_a_tls_proxy(tls_backend: StubBackend, transport: Transport,
-                                            tls_proxy: TlsProxy) -> None:
+def test_a_stop_reaches_through_a_tls_proxy(
+    tls_backend: StubBackend, transport: Transport, tls_proxy: TlsProxy
+) -> None:
     tls_backend.default, scope = Reply(never=True), CancelScope()
-    result, moment, done = cancel_during(tls_backend, scope, 1, lambda: list(
-        transport.open_stream(ask(tls_backend), scope)))
+    result, moment, done = cancel_during(
+        tls_backend, scope, 1, lambda: list(transport.open_stream(ask(tls_backend), scope))
+    )
     assert result == [] and done - moment < SOON
     assert tls_backend.requests[0].wait_ended()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shutdown wakes nobody who sends there")
-def test_a_stop_ends_the_sending_through_a_tls_proxy(tls_backend: StubBackend, transport: Transport,
-                                                     tls_proxy: TlsProxy) -> None:
+def test_a_stop_ends_the_sending_through_a_tls_proxy(
+    tls_backend: StubBackend, transport: Transport, tls_proxy: TlsProxy
+) -> None:
     tls_proxy.pause, scope = 30.0, CancelScope()
     threading.Timer(0.7, scope.cancel).start()
     started = time.monotonic()
@@ -249,8 +282,9 @@ def test_a_stop_ends_the_sending_through_a_tls_proxy(tls_backend: StubBackend, t
     assert time.monotonic() - started < 0.7 + SOON
 
 
-def test_a_tls_proxy_that_reads_no_more_runs_into_the_read_timeout(tls_backend: StubBackend, transport: Transport,
-                                                                   tls_proxy: TlsProxy) -> None:
+def test_a_tls_proxy_that_reads_no_more_runs_into_the_read_timeout(
+    tls_backend: StubBackend, transport: Transport, tls_proxy: TlsProxy
+) -> None:
     tls_proxy.pause = 30.0
     with pytest.raises(BackendTimeoutError, match="no data for 0.5 seconds"):
         transport.post_json(ask(tls_backend, payload=LARGE, single_attempt=True, read_timeout=0.5))

@@ -1,4 +1,5 @@
 """What is tried again, how often, and what is not."""
+
 from __future__ import annotations
 
 import threading
@@ -44,15 +45,22 @@ class Waits(CancelScope):
         return False
 
 
-@pytest.mark.parametrize(("replies", "waits"), [
-    ([status_reply(500), status_reply(500)], [0.5, 1.0]),
-    ([Reply(drop=BEFORE_STATUS), Reply(drop=BEFORE_STATUS)], [0.5, 1.0]),
-    ([status_reply(429, headers={"Retry-After": "3"}), status_reply(503, headers={"retry-after": "60"})], [3, 10]),
-    ([status_reply(408, headers={"Retry-After": "0"}), status_reply(502, headers={"Retry-After": "soon"})], [0, 1.0]),
-    ([status_reply(503, headers={"Retry-After": "7"}), Reply(drop=BEFORE_STATUS)], [7, 1.0]),
-])
-def test_waits_between_attempts(backend: StubBackend, transport: Transport, replies: list[Reply],
-                                waits: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("replies", "waits"),
+    [
+        ([status_reply(500), status_reply(500)], [0.5, 1.0]),
+        ([Reply(drop=BEFORE_STATUS), Reply(drop=BEFORE_STATUS)], [0.5, 1.0]),
+        ([status_reply(429, headers={"Retry-After": "3"}), status_reply(503, headers={"retry-after": "60"})], [3, 10]),
+        (
+            [status_reply(408, headers={"Retry-After": "0"}), status_reply(502, headers={"Retry-After": "soon"})],
+            [0, 1.0],
+        ),
+        ([status_reply(503, headers={"Retry-After": "7"}), Reply(drop=BEFORE_STATUS)], [7, 1.0]),
+    ],
+)
+def test_waits_between_attempts(
+    backend: StubBackend, transport: Transport, replies: list[Reply], waits: list[float]
+) -> None:
     backend.script(*replies)
     scope = Waits()
     assert transport.post_json(ask(backend), scope) == {"ok": True}
@@ -96,8 +104,9 @@ def test_single_attempt(backend: StubBackend, transport: Transport, monkeypatch:
     assert time.monotonic() - started < SOON
 
 
-def test_retry_after_is_obeyed_within_its_limit(backend: StubBackend, transport: Transport,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_is_obeyed_within_its_limit(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transport_module, "MAX_RETRY_AFTER_SECONDS", 0.3)
     backend.script(status_reply(429, headers={"Retry-After": "60"}))
     started = time.monotonic()
@@ -105,11 +114,22 @@ def test_retry_after_is_obeyed_within_its_limit(backend: StubBackend, transport:
     assert 0.3 <= time.monotonic() - started < SOON
 
 
-@pytest.mark.parametrize(("value", "low", "high"), [
-    ("3600", 10, 10), ("0", 0, 0), ("soon", 7, 7), ("", 7, 7), ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
-    ("Wed, 21 Oct 2099 07:28:00 GMT", 10, 10), ("-1", 7, 7), ("1.5", 7, 7), ("9" * 400, 10, 10),
-    ("Mon, 01 Jan 0001 00:00:00 -0000", 0, 7), ("Fri, 31 Dec 9999 23:59:59 -0000", 7, 10),
-])
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [
+        ("3600", 10, 10),
+        ("0", 0, 0),
+        ("soon", 7, 7),
+        ("", 7, 7),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Wed, 21 Oct 2099 07:28:00 GMT", 10, 10),
+        ("-1", 7, 7),
+        ("1.5", 7, 7),
+        ("9" * 400, 10, 10),
+        ("Mon, 01 Jan 0001 00:00:00 -0000", 0, 7),
+        ("Fri, 31 Dec 9999 23:59:59 -0000", 7, 10),
+    ],
+)
 def test_retry_after_values(backend: StubBackend, value: str, low: float, high: float) -> None:
     stream = BackendStream(pool.ConnectionPool(), ask(backend), CancelScope())
     stream._exchange._http.head = ResponseHead(503, "", "1.1", {"retry-after": value})
@@ -117,8 +137,9 @@ def test_retry_after_values(backend: StubBackend, value: str, low: float, high: 
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_connection_lost_before_the_status_line_is_tried_again(backend: StubBackend, transport: Transport,
-                                                              reset: bool) -> None:
+def test_connection_lost_before_the_status_line_is_tried_again(
+    backend: StubBackend, transport: Transport, reset: bool
+) -> None:
     backend.script(Reply(drop=BEFORE_STATUS, reset=reset))
     assert transport.post_json(ask(backend)) == {"ok": True}
     assert len(backend.requests) == 2
@@ -134,12 +155,18 @@ def test_stream_is_never_sent_twice(backend: StubBackend, transport: Transport) 
         assert len(backend.requests) == count + 1
 
 
-@pytest.mark.parametrize("reply", [
-    Reply(body={"a": 1}, drop=AFTER_HEADERS), Reply(body={"a": 1}, drop=AFTER_PIECES),
-    Reply(pieces=[b"{"], drop=AFTER_PIECES), Reply(pieces=[b"{"], drop=AFTER_PIECES, reset=True),
-])
-def test_connection_lost_within_the_answer_is_not_tried_again(backend: StubBackend, transport: Transport,
-                                                             reply: Reply) -> None:
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(body={"a": 1}, drop=AFTER_HEADERS),
+        Reply(body={"a": 1}, drop=AFTER_PIECES),
+        Reply(pieces=[b"{"], drop=AFTER_PIECES),
+        Reply(pieces=[b"{"], drop=AFTER_PIECES, reset=True),
+    ],
+)
+def test_connection_lost_within_the_answer_is_not_tried_again(
+    backend: StubBackend, transport: Transport, reply: Reply
+) -> None:
     backend.script(reply)
     with pytest.raises(BackendConnectionError, match="in the middle of its answer"):
         transport.post_json(ask(backend))
@@ -189,8 +216,9 @@ def test_connecting_is_limited_to_twice_the_timeout(transport: Transport, monkey
 
 
 @pytest.mark.parametrize(("single", "attempts"), [(False, 6), (True, 1)])
-def test_attempts_to_connect(transport: Transport, monkeypatch: pytest.MonkeyPatch, single: bool,
-                             attempts: int) -> None:
+def test_attempts_to_connect(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch, single: bool, attempts: int
+) -> None:
     tried = []
 
     def reset(*_: object) -> None:
@@ -238,8 +266,14 @@ def test_tokens_within_the_read_timeout_keep_a_stream_alive(backend: StubBackend
     assert b"".join(transport.open_stream(ask(backend, read_timeout=1.8))) == b"data: a\n\n" * 5
 
 
-@pytest.mark.parametrize("reply", [Reply(body=b"<html>Welcome</html>", headers={"Content-Type": "text/html"}),
-                                   Reply(body=b""), Reply(body=b"[" * 200_000)])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(body=b"<html>Welcome</html>", headers={"Content-Type": "text/html"}),
+        Reply(body=b""),
+        Reply(body=b"[" * 200_000),
+    ],
+)
 def test_answer_that_is_no_json(backend: StubBackend, transport: Transport, reply: Reply) -> None:
     backend.script(reply)
     with pytest.raises(BackendResponseError, match="not JSON"):
@@ -253,10 +287,16 @@ def test_bad_utf8_and_bom_are_tolerated(backend: StubBackend, transport: Transpo
     assert transport.post_json(ask(backend)) == [1]
 
 
-@pytest.mark.parametrize("raw", [b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 OK\r\n\r\n",
-                                 b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-                                 b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
-                                 b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n\r\nabc"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"HTTP/1.1 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n\r\nabc",
+    ],
+)
 def test_answer_that_is_no_http(backend: StubBackend, transport: Transport, raw: bytes) -> None:
     backend.script(Reply(raw=raw))
     with pytest.raises(BackendResponseError, match="not proper HTTP"):

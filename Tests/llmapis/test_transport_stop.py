@@ -1,4 +1,5 @@
 """Stopping a call in every phase."""
+
 from __future__ import annotations
 
 import threading
@@ -30,8 +31,9 @@ STREAM_PHASES = {
 
 
 @pytest.mark.parametrize("phase", STREAM_PHASES)
-def test_cancel_ends_a_stream_quietly_and_at_once(backend: StubBackend, transport: Transport, phase: str,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_ends_a_stream_quietly_and_at_once(
+    backend: StubBackend, transport: Transport, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A wait of this length ends in time only if the shutdown of the socket wakes the reader.
     monkeypatch.setattr(connection, "SLICE_SECONDS", 60.0)
     backend.default = STREAM_PHASES[phase]
@@ -58,8 +60,9 @@ def test_cancel_ends_a_plain_call(backend: StubBackend, transport: Transport, re
     assert len(backend.requests) == 1
 
 
-def test_cancel_works_where_a_shutdown_wakes_nobody(backend: StubBackend, transport: Transport,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_works_where_a_shutdown_wakes_nobody(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool.Connection, "shutdown", lambda self: None)
     backend.default = Reply(never=True)
     scope = CancelScope()
@@ -78,8 +81,9 @@ def test_cancelled_before_the_start_sends_nothing(backend: StubBackend, transpor
     assert backend.connections == 0
 
 
-def test_cancel_frees_the_caller_while_connecting(backend: StubBackend, transport: Transport,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_frees_the_caller_while_connecting(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connecting, release, closed, opened = threading.Event(), threading.Event(), threading.Event(), []
     real_open = pool.ConnectionPool.open
 
@@ -156,6 +160,7 @@ def test_a_stop_touches_no_other_call(backend: StubBackend, transport: Transport
 
 def test_cancel_while_the_server_reads_nothing() -> None:
     import socket
+
     with socket.create_server(("127.0.0.1", 0)) as server:
         scope = CancelScope()
         threading.Timer(0.2, scope.cancel).start()

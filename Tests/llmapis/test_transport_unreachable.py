@@ -1,4 +1,5 @@
 """The cache of origins that could not be reached."""
+
 from __future__ import annotations
 
 import errno
@@ -37,8 +38,10 @@ class Clock:
 WHY = HttpProblem(Kind.REFUSED, "why")
 
 
-@pytest.mark.parametrize(("cause", "seconds"), [
-    (REFUSED, 1.0), (TimeoutError("connect"), 5.0), (socket.gaierror(-2, "unknown"), 5.0), (NO_ROUTE, 5.0)])
+@pytest.mark.parametrize(
+    ("cause", "seconds"),
+    [(REFUSED, 1.0), (TimeoutError("connect"), 5.0), (socket.gaierror(-2, "unknown"), 5.0), (NO_ROUTE, 5.0)],
+)
 def test_how_long_a_failure_is_remembered(cause: Exception, seconds: float) -> None:
     clock = Clock()
     memory = UnreachableOrigins(clock)
@@ -96,6 +99,7 @@ def test_a_shorter_attempt_does_not_replace_what_a_longer_one_found() -> None:
 
 # ---- in use
 
+
 def fail(transport: Transport, request: BackendRequest) -> tuple[BackendError, float]:
     started = time.monotonic()
     with pytest.raises(BackendError) as caught:
@@ -117,13 +121,22 @@ def opens_fail(monkeypatch: pytest.MonkeyPatch, cause: Exception) -> list[object
 
 
 @pytest.mark.parametrize("single", [False, True])
-@pytest.mark.parametrize(("cause", "kind", "text"), [
-    (TimeoutError("connect"), BackendTimeoutError, "could not connect in time"),
-    (socket.gaierror(-2, "unknown"), BackendConnectionError, "the host name 'host.test' cannot be resolved"),
-    (NO_ROUTE, BackendConnectionError, "no connection (No route to host)"),
-])
-def test_later_calls_fail_at_once_in_the_same_way(transport: Transport, monkeypatch: pytest.MonkeyPatch, single: bool,
-                                                  cause: Exception, kind: type[BackendError], text: str) -> None:
+@pytest.mark.parametrize(
+    ("cause", "kind", "text"),
+    [
+        (TimeoutError("connect"), BackendTimeoutError, "could not connect in time"),
+        (socket.gaierror(-2, "unknown"), BackendConnectionError, "the host name 'host.test' cannot be resolved"),
+        (NO_ROUTE, BackendConnectionError, "no connection (No route to host)"),
+    ],
+)
+def test_later_calls_fail_at_once_in_the_same_way(
+    transport: Transport,
+    monkeypatch: pytest.MonkeyPatch,
+    single: bool,
+    cause: Exception,
+    kind: type[BackendError],
+    text: str,
+) -> None:
     attempts = opens_fail(monkeypatch, cause)
     monkeypatch.setattr(transport._pool, "unreachable", UnreachableOrigins(Clock()))
     first, _ = fail(transport, BackendRequest("first", "http://host.test/a", {}, single_attempt=single))
@@ -136,8 +149,9 @@ def test_later_calls_fail_at_once_in_the_same_way(transport: Transport, monkeypa
 
 
 @pytest.mark.parametrize(("first", "second", "tried"), [(1, 30, True), (30, 1, False), (5, 5, False)])
-def test_a_short_connect_timeout_blocks_no_patient_call(transport: Transport, monkeypatch: pytest.MonkeyPatch,
-                                                        first: float, second: float, tried: bool) -> None:
+def test_a_short_connect_timeout_blocks_no_patient_call(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch, first: float, second: float, tried: bool
+) -> None:
     attempts = opens_fail(monkeypatch, TimeoutError("connect"))
     fail(transport, BackendRequest("e", "http://host.test/", {}, connect_timeout=first, single_attempt=True))
     fail(transport, BackendRequest("e", "http://host.test/", {}, connect_timeout=second, single_attempt=True))
@@ -154,8 +168,9 @@ def test_a_call_may_do_without_the_cache(monkeypatch: pytest.MonkeyPatch, withou
 
 
 @pytest.mark.parametrize(("proxy", "tried"), [("http://proxy.test:1", True), ("", False)])
-def test_directly_and_by_proxy_are_two_ways(transport: Transport, monkeypatch: pytest.MonkeyPatch, proxy: str,
-                                            tried: bool) -> None:
+def test_directly_and_by_proxy_are_two_ways(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch, proxy: str, tried: bool
+) -> None:
     monkeypatch.setenv("http_proxy", proxy)
     monkeypatch.setenv("no_proxy", "")
     attempts = opens_fail(monkeypatch, TimeoutError("connect"))
@@ -181,8 +196,9 @@ def test_a_single_refusal_takes_nothing_from_calls_that_may_wait(transport: Tran
     assert fail(transport, BackendRequest("e", f"http://127.0.0.1:{port}/", {}))[1] >= 0.7
 
 
-def test_a_server_that_is_started_again_is_found(backend: StubBackend, transport: Transport,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_started_again_is_found(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     monkeypatch.setattr(transport._pool, "unreachable", UnreachableOrigins(clock))
     with monkeypatch.context() as patched:
@@ -202,7 +218,8 @@ def test_streams_use_the_memory_too(transport: Transport, monkeypatch: pytest.Mo
 
 
 def test_calls_that_wait_already_go_on_and_their_success_clears_the_memory(
-        backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real_open, started, release = pool.ConnectionPool.open, threading.Event(), threading.Event()
 
     def late(self: pool.ConnectionPool, *arguments: object) -> pool.Connection:
@@ -224,8 +241,9 @@ def test_calls_that_wait_already_go_on_and_their_success_clears_the_memory(
     assert transport._pool.unreachable.find(origin, 0.0) is None
 
 
-def test_an_attempt_that_succeeds_too_late_clears_the_memory(backend: StubBackend, transport: Transport,
-                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_that_succeeds_too_late_clears_the_memory(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real_open, release, forgotten = pool.ConnectionPool.open, threading.Event(), threading.Event()
     unreachable, origin = transport._pool.unreachable, parse_target(backend.url).origin
     real_forget = unreachable.forget
@@ -246,8 +264,9 @@ def test_an_attempt_that_succeeds_too_late_clears_the_memory(backend: StubBacken
     assert forgotten.wait(SOON) and unreachable.find(origin, 0.0) is None
 
 
-def test_kept_connections_need_no_memory(backend: StubBackend, transport: Transport,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_connections_need_no_memory(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport.post_json(ask(backend))
     transport._pool.unreachable.remember(parse_target(backend.url).origin, REFUSED, WHY, 30.0)
     assert transport.post_json(ask(backend)) == {"ok": True}

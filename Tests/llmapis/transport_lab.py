@@ -1,4 +1,5 @@
 """Helpers for tests of the transport."""
+
 from __future__ import annotations
 
 import gc
@@ -19,8 +20,7 @@ SOON = 8.0
 
 def ask(backend: StubBackend, path: str = "/v1/chat/completions", **options: object) -> BackendRequest:
     options.setdefault("payload", {"model": "m", "messages": [{"role": "user", "content": "Grüße {x}"}]})
-    return BackendRequest("my-llm", backend.url + path, headers={"Authorization": f"Bearer {KEY}"},
-                          **options)  # type: ignore[arg-type]
+    return BackendRequest("my-llm", backend.url + path, headers={"Authorization": f"Bearer {KEY}"}, **options)  # type: ignore[arg-type]
 
 
 def closed_port() -> int:
@@ -28,8 +28,9 @@ def closed_port() -> int:
         return stub.port
 
 
-def cancel_during(backend: StubBackend, scope: CancelScope, count: int,
-                   work: Callable[[], object]) -> tuple[object, float, float]:
+def cancel_during(
+    backend: StubBackend, scope: CancelScope, count: int, work: Callable[[], object]
+) -> tuple[object, float, float]:
     """Cancel 100 ms after request ``count`` arrived: what came of the work, when it was cancelled, when it ended."""
     moments: list[float] = []
 

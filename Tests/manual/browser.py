@@ -1,10 +1,11 @@
 """A Chromium without a window, driven over the WebDriver protocol with the standard library alone.
 
-    with Browser(chromedriver="chromedriver", chromium="chromium") as browser:
-        browser.open("http://127.0.0.1:8000/")
-        browser.type("#message", "Hello")
-        browser.wait(lambda: "Hi" in browser.text(".answer"), "the answer")
+with Browser(chromedriver="chromedriver", chromium="chromium") as browser:
+    browser.open("http://127.0.0.1:8000/")
+    browser.type("#message", "Hello")
+    browser.wait(lambda: "Hi" in browser.text(".answer"), "the answer")
 """
+
 from __future__ import annotations
 
 import base64
@@ -21,8 +22,16 @@ from Tests.manual.program import Program, free_port
 ENTER = "\ue007"
 ESCAPE = "\ue00c"
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-_FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,900",
-          "--no-proxy-server", "--disable-background-networking", "--hide-scrollbars"]
+_FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--window-size=1280,900",
+    "--no-proxy-server",
+    "--disable-background-networking",
+    "--hide-scrollbars",
+]
 _VISIBLE = """
 const found = [...document.querySelectorAll(arguments[0])].filter(e => e.getClientRects().length);
 """
@@ -55,8 +64,9 @@ class Browser:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self._request("DELETE", self._session)
         finally:
@@ -93,9 +103,16 @@ class Browser:
 
     def click_text(self, text: str, timeout: float = 20.0) -> None:
         """Click on the last button or menu entry that says exactly this."""
-        self.wait(lambda: self.run(
-            _VISIBLE + "const hit = found.findLast(e => e.innerText.trim() === arguments[1]); if (hit) hit.click();"
-            "return Boolean(hit)", "button, [role=menuitem]", text), f"button '{text}'", timeout)
+        self.wait(
+            lambda: self.run(
+                _VISIBLE + "const hit = found.findLast(e => e.innerText.trim() === arguments[1]); if (hit) hit.click();"
+                "return Boolean(hit)",
+                "button, [role=menuitem]",
+                text,
+            ),
+            f"button '{text}'",
+            timeout,
+        )
 
     def type(self, selector: str, text: str, timeout: float = 20.0) -> float:
         """Type into the last element that can be seen; ``time.monotonic()`` of the start."""
@@ -103,11 +120,18 @@ class Browser:
 
     def choose(self, selector: str, text: str, timeout: float = 20.0) -> None:
         """Choose the entry of a ``select`` that says exactly this."""
-        self.wait(lambda: self.run(
-            _VISIBLE + "const field = found.at(-1);"
-            "const entry = [...field?.options ?? []].find(e => e.textContent.trim() === arguments[1]);"
-            "if (entry) { field.value = entry.value; field.dispatchEvent(new Event('change', {bubbles: true})); }"
-            "return Boolean(entry)", selector, text), f"entry '{text}' in {selector}", timeout)
+        self.wait(
+            lambda: self.run(
+                _VISIBLE + "const field = found.at(-1);"
+                "const entry = [...field?.options ?? []].find(e => e.textContent.trim() === arguments[1]);"
+                "if (entry) { field.value = entry.value; field.dispatchEvent(new Event('change', {bubbles: true})); }"
+                "return Boolean(entry)",
+                selector,
+                text,
+            ),
+            f"entry '{text}' in {selector}",
+            timeout,
+        )
 
     def upload(self, selector: str, file: Path) -> None:
         """Choose a file for a file input, hidden or not."""
@@ -131,8 +155,9 @@ class Browser:
     def picture(self, left: float, top: float, width: float, height: float) -> bytes:
         """A part of what the window shows as PNG; pixels from its upper left corner."""
         clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}
-        shown = self._command("POST", "/goog/cdp/execute", {"cmd": "Page.captureScreenshot",
-                                                            "params": {"format": "png", "clip": clip}})
+        shown = self._command(
+            "POST", "/goog/cdp/execute", {"cmd": "Page.captureScreenshot", "params": {"format": "png", "clip": clip}}
+        )
         return base64.b64decode(shown["data"])
 
     def _on(self, selector: str, timeout: float, action: Callable[[str], Any]) -> float:

@@ -1,4 +1,5 @@
 """Pictures for the documentation: a part of a page, as a small PNG file."""
+
 from __future__ import annotations
 
 import io

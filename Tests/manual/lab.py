@@ -1,9 +1,10 @@
 """The lab of the browser checks: a scripted model, WilmerAI in front of it.
 
-    with Lab() as lab:
-        lab.server.url                      # WilmerAI
-        lab.model.wait("chat", 1)           # calls that reached the model, by kind
+with Lab() as lab:
+    lab.server.url                      # WilmerAI
+    lab.model.wait("chat", 1)           # calls that reached the model, by kind
 """
+
 from __future__ import annotations
 
 import itertools
@@ -41,8 +42,11 @@ FAILURE = "the lab is closed"
 TITLE = "Lab title"
 TAG = "Lab tag"
 FOLLOW_UP = "Lab follow-up"
-TASKS = {"title": {"title": TITLE}, "tags": {"tags": [TAG]},
-         "follow_ups": {"follow_ups": [f"{FOLLOW_UP} one", f"{FOLLOW_UP} two", f"{FOLLOW_UP} three"]}}
+TASKS = {
+    "title": {"title": TITLE},
+    "tags": {"tags": [TAG]},
+    "follow_ups": {"follow_ups": [f"{FOLLOW_UP} one", f"{FOLLOW_UP} two", f"{FOLLOW_UP} three"]},
+}
 _TASK = re.compile(r'JSON format: \{ "(\w+)"')
 
 
@@ -177,8 +181,13 @@ def _tool_call(body: dict[str, Any]) -> Reply:
     name = next((name for name in names if TOOL in name), names[0])
     call = {"id": "call_lab", "type": "function", "function": {"name": name, "arguments": "{}"}}
     if body.get("stream"):
-        return sse_reply([chat_chunk({"role": "assistant", "content": None, "tool_calls": [{"index": 0, **call}]}),
-                          chat_chunk({}, "tool_calls"), "[DONE]"])
+        return sse_reply(
+            [
+                chat_chunk({"role": "assistant", "content": None, "tool_calls": [{"index": 0, **call}]}),
+                chat_chunk({}, "tool_calls"),
+                "[DONE]",
+            ]
+        )
     reply = chat_reply("", "tool_calls")
     reply.body["choices"][0]["message"]["tool_calls"] = [call]
     return reply
@@ -186,27 +195,37 @@ def _tool_call(body: dict[str, Any]) -> Reply:
 
 def _png(size: int) -> bytes:
     """A square of colours."""
-    rows = b"".join(b"\0" + bytes(value for x in range(size) for value in (4 * x, 4 * y, x * y % 256))
-                    for y in range(size))
+    rows = b"".join(
+        b"\0" + bytes(value for x in range(size) for value in (4 * x, 4 * y, x * y % 256)) for y in range(size)
+    )
     header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts)
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    )
 
 
 def lab_tree(public: Path, model_url: str) -> ConfigTree:
     """One user, one workflow of one node for chats, one for the requests that clients make on their own."""
     tree = ConfigTree(public)
     tree.write("Users/_current-user.json", {"currentUser": USER})
-    tree.write(f"Users/{USER}.json", {
-        "customWorkflowOverride": True, "customWorkflow": "Chat", "allowSharedWorkflows": True,
-        "chatPromptTemplateName": "_chatonly", "backgroundTaskWorkflow": "Background"})
+    tree.write(
+        f"Users/{USER}.json",
+        {
+            "customWorkflowOverride": True,
+            "customWorkflow": "Chat",
+            "allowSharedWorkflows": True,
+            "chatPromptTemplateName": "_chatonly",
+            "backgroundTaskWorkflow": "Background",
+        },
+    )
     tree.write("PromptTemplates/_chatonly.json", NO_MARKS)
     tree.write("ApiTypes/Chat.json", api_type())
     tree.write("Presets/Chat/Plain.json", {})
     for node in (CHAT_NODE, BACKGROUND_NODE):
-        tree.write(f"Endpoints/{node}.json", endpoint(model_url, modelNameToSendToAPI=node,
-                                                      maxContextTokenSize=100_000))
+        tree.write(
+            f"Endpoints/{node}.json", endpoint(model_url, modelNameToSendToAPI=node, maxContextTokenSize=100_000)
+        )
     tree.private("Chat", _node(CHAT_NODE))
     tree.private("Background", _node(BACKGROUND_NODE))
     tree.shared(WORKFLOW, _node(CHAT_NODE))
@@ -214,8 +233,16 @@ def lab_tree(public: Path, model_url: str) -> ConfigTree:
 
 
 def _node(name: str) -> dict[str, Any]:
-    return llm_node(name, endpointName=name, systemPrompt="{chat_system_prompt}", lastMessagesToSendInsteadOfPrompt=200,
-                    maxResponseSizeInTokens=1000, allowTools=True, acceptImages=True, returnToUser=True)
+    return llm_node(
+        name,
+        endpointName=name,
+        systemPrompt="{chat_system_prompt}",
+        lastMessagesToSendInsteadOfPrompt=200,
+        maxResponseSizeInTokens=1000,
+        allowTools=True,
+        acceptImages=True,
+        returnToUser=True,
+    )
 
 
 class Lab:
@@ -238,8 +265,9 @@ class Lab:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
 
     @property

@@ -1,4 +1,5 @@
 """Open WebUI against WilmerAI in a real browser; see README.md here."""
+
 from __future__ import annotations
 
 import argparse
@@ -41,12 +42,24 @@ TOOL_CODE = f'''class Tools:
 
 def settings(data: Path, wilmer: str) -> dict[str, str]:
     """The environment of an Open WebUI that stays on this machine and talks to WilmerAI twice."""
-    return {"DATA_DIR": str(data), "WEBUI_AUTH": "False", "WEBUI_SECRET_KEY": "lab", "OFFLINE_MODE": "True",
-            "HF_HUB_OFFLINE": "1", "RAG_EMBEDDING_ENGINE": "openai", "ENABLE_VERSION_UPDATE_CHECK": "False",
-            "ANONYMIZED_TELEMETRY": "False", "DO_NOT_TRACK": "1", "SCARF_NO_ANALYTICS": "true",
-            "ENABLE_EVALUATION_ARENA_MODELS": "False", "ENABLE_OPENAI_API": "True",
-            "OPENAI_API_BASE_URL": f"{wilmer}/v1", "OPENAI_API_KEY": "sk-lab", "ENABLE_OLLAMA_API": "True",
-            "OLLAMA_BASE_URL": wilmer}
+    return {
+        "DATA_DIR": str(data),
+        "WEBUI_AUTH": "False",
+        "WEBUI_SECRET_KEY": "lab",
+        "OFFLINE_MODE": "True",
+        "HF_HUB_OFFLINE": "1",
+        "RAG_EMBEDDING_ENGINE": "openai",
+        "ENABLE_VERSION_UPDATE_CHECK": "False",
+        "ANONYMIZED_TELEMETRY": "False",
+        "DO_NOT_TRACK": "1",
+        "SCARF_NO_ANALYTICS": "true",
+        "ENABLE_EVALUATION_ARENA_MODELS": "False",
+        "ENABLE_OPENAI_API": "True",
+        "OPENAI_API_BASE_URL": f"{wilmer}/v1",
+        "OPENAI_API_KEY": "sk-lab",
+        "ENABLE_OLLAMA_API": "True",
+        "OLLAMA_BASE_URL": wilmer,
+    }
 
 
 class Page:
@@ -60,8 +73,11 @@ class Page:
     def api(self, path: str, body: Any = None) -> Any:
         """A call of Open WebUI's own interface, as the user."""
         key = {"Authorization": f"Bearer {self._token}"} if hasattr(self, "_token") else {}
-        request = urllib.request.Request(self._url + path, None if body is None else json.dumps(body).encode(),
-                                         {"Content-Type": "application/json", **key})
+        request = urllib.request.Request(
+            self._url + path,
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/json", **key},
+        )
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as response:
             return json.loads(response.read())
 
@@ -71,8 +87,10 @@ class Page:
         self.browser.open(f"{self._url}/?models={model}{query}")
         self.browser.wait(lambda: self.browser.count(INPUT), "message field", 60)
         self.browser.wait(lambda: self.browser.text("#model-selector-model-button"), "selected model")
-        self.browser.run("[...document.querySelectorAll('button')]"
-                         ".filter(e => e.innerText.startsWith('Okay, Let')).forEach(e => e.click())")
+        self.browser.run(
+            "[...document.querySelectorAll('button')]"
+            ".filter(e => e.innerText.startsWith('Okay, Let')).forEach(e => e.click())"
+        )
 
     def send(self, text: str) -> None:
         """Type a message and send it."""
@@ -108,10 +126,19 @@ class Checks:
         self._shot = shot
 
     def all(self) -> dict[str, Callable[[], str | None]]:
-        return {"model list": self.models, "streamed chat": self.chat, "title, tags, follow-ups": self.tasks,
-                "their workflow": self.background, "stop button": self.stop, "message after stop": self.after_stop,
-                "regenerate": self.regenerate, "tool": self.tool, "turn after a tool": self.after_tool,
-                "image": self.image, "error": self.error}
+        return {
+            "model list": self.models,
+            "streamed chat": self.chat,
+            "title, tags, follow-ups": self.tasks,
+            "their workflow": self.background,
+            "stop button": self.stop,
+            "message after stop": self.after_stop,
+            "regenerate": self.regenerate,
+            "tool": self.tool,
+            "turn after a tool": self.after_tool,
+            "image": self.image,
+            "error": self.error,
+        }
 
     def models(self) -> str:
         self._page.new_chat(self._model)
@@ -212,8 +239,10 @@ class Checks:
         self._page.new_chat(self._model)
         seen = len(self._lab.model.of("image"))
         self._browser.upload(FILE_INPUT, self._lab.picture)
-        self._browser.wait(lambda: self._browser.run(
-            "return document.querySelectorAll('#message-input-container img').length"), "preview of the image")
+        self._browser.wait(
+            lambda: self._browser.run("return document.querySelectorAll('#message-input-container img').length"),
+            "preview of the image",
+        )
         self._page.send("what is this")
         call = self._lab.model.wait("image", seen + 1)
         self._page.answer("Images seen: 1.")
@@ -244,8 +273,10 @@ def main() -> None:
         with program, Browser(arguments.chromedriver, arguments.chromium) as browser:
             program.wait_answer(f"{url}/health", 180)
             page = Page(browser, url)
-            page.api("/api/v1/tools/create", {"id": TOOL, "name": "Lab word", "content": TOOL_CODE,
-                                              "meta": {"description": "The word of the lab"}})
+            page.api(
+                "/api/v1/tools/create",
+                {"id": TOOL, "name": "Lab word", "content": TOOL_CODE, "meta": {"description": "The word of the lab"}},
+            )
             for connection in CONNECTIONS:
                 _session(lab, page, report, connection, arguments.screenshots)
     report.end()
@@ -253,6 +284,7 @@ def main() -> None:
 
 def _session(lab: Lab, page: Page, report: Report, connection: str, screenshots: Path) -> None:
     """All checks of one connection."""
+
     def shot(name: str) -> None:
         page.browser.screenshot(screenshots / f"Open WebUI {connection} {name}.png")
 
@@ -263,8 +295,12 @@ def _session(lab: Lab, page: Page, report: Report, connection: str, screenshots:
 
 def _arguments() -> argparse.Namespace:
     parser = argument_parser(__doc__)
-    parser.add_argument("--open-webui", default=os.environ.get("OPEN_WEBUI", "open-webui"), type=program_path,
-                        help="the program open-webui (OPEN_WEBUI)")
+    parser.add_argument(
+        "--open-webui",
+        default=os.environ.get("OPEN_WEBUI", "open-webui"),
+        type=program_path,
+        help="the program open-webui (OPEN_WEBUI)",
+    )
     return parser.parse_args()
 
 

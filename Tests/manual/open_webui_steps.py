@@ -1,4 +1,5 @@
 """What Docs/User/open-webui.md tells its reader to do, step by step."""
+
 from __future__ import annotations
 
 import time
@@ -30,8 +31,9 @@ class Steps:
         self._open()
         self._connect()
         # an Ollama of this computer, whose models would stand in the list, too
-        Page(self._browser, self._url).api("/ollama/config/update", {
-            "ENABLE_OLLAMA_API": False, "OLLAMA_BASE_URLS": [], "OLLAMA_API_CONFIGS": {}})
+        Page(self._browser, self._url).api(
+            "/ollama/config/update", {"ENABLE_OLLAMA_API": False, "OLLAMA_BASE_URLS": [], "OLLAMA_API_CONFIGS": {}}
+        )
         self._choose_model("me:memory")
         self._name_discussion()
         self._chat()
@@ -57,15 +59,18 @@ class Steps:
         time.sleep(0.5)
         self._photograph_last_dialog("add-connection")
         self._browser.click_text("Save")
-        self._browser.wait(lambda: any("OpenAI API settings updated" in text for text in self._browser.texts(NOTICE)),
-                           "saved connection")
+        self._browser.wait(
+            lambda: any("OpenAI API settings updated" in text for text in self._browser.texts(NOTICE)),
+            "saved connection",
+        )
         self._browser.click_text("Back")
 
     def _photograph_last_dialog(self, name: str) -> None:
         box = self._browser.run(
             "const field = document.querySelector('#url-input');"
             "let box = field; while (!box.innerText.startsWith('Add Connection')) box = box.parentElement;"
-            "const seen = box.getBoundingClientRect(); return [seen.left, seen.top, seen.right, seen.bottom]")
+            "const seen = box.getBoundingClientRect(); return [seen.left, seen.top, seen.right, seen.bottom]"
+        )
         self._camera.take_area(name, box[0] - 8, box[1] - 8, box[2] + 8, box[3] + 8)
 
     def _choose_model(self, model: str) -> None:
@@ -77,8 +82,11 @@ class Steps:
         assert shown == MODELS, shown
         time.sleep(1)
         self._camera.take_area("models", 270, 220, 1050, 540)
-        self._browser.run("[...document.querySelectorAll('[id^=model-option-]')]"
-                          ".find(e => e.innerText.trim() === arguments[0]).click()", model)
+        self._browser.run(
+            "[...document.querySelectorAll('[id^=model-option-]')]"
+            ".find(e => e.innerText.trim() === arguments[0]).click()",
+            model,
+        )
         self._browser.wait(lambda: self._browser.text("#model-selector-model-button").strip() == model, "choice")
 
     def _name_discussion(self) -> None:

@@ -1,4 +1,5 @@
 """Another program as a process: started, watched through its address, ended by its own process id."""
+
 from __future__ import annotations
 
 import os
@@ -24,8 +25,9 @@ def free_port() -> int:
 class Program:
     """``environment`` is added to the one of this process, without its proxies."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None,
-                 folder: Path | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> None:
         self._command = list(command)
         inherited = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
         self._environment = {**inherited, **(environment or {})}
@@ -37,14 +39,21 @@ class Program:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def start(self) -> None:
         """Start it."""
-        self._process = subprocess.Popen(self._command, cwd=self._cwd, env=self._environment,
-                                         stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT)
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=self._cwd,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
 
     def output(self) -> str:
         """What it has printed so far."""

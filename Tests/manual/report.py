@@ -1,4 +1,5 @@
 """What the scripts print, and the arguments that they take."""
+
 from __future__ import annotations
 
 import argparse

@@ -1,10 +1,11 @@
 """What the pictures of the documentation show: a scripted Ollama, and WilmerAI set up for it by ``init``.
 
-    with Scene("server.py", port=5000) as scene:
-        scene.server.url                    # WilmerAI, with the models me:assistant, me:chat, me:memory
-        scene.prompts("Uncle Bert")         # the system prompts that reached the model and say this
-        scene.memories("kitchen")           # the files with memories of a conversation
+with Scene("server.py", port=5000) as scene:
+    scene.server.url                    # WilmerAI, with the models me:assistant, me:chat, me:memory
+    scene.prompts("Uncle Bert")         # the system prompts that reached the model and say this
+    scene.memories("kitchen")           # the files with memories of a conversation
 """
+
 from __future__ import annotations
 
 import json
@@ -33,8 +34,10 @@ TALK = (
 )
 """Messages of a person who plans a kitchen, and the answers. The memory is due with the seventh."""
 TALK_LATER = ("When do the tiles come, and who lays them?", "Uncle Bert lays them on 12 May.")
-TALK_MEMORY = ("The kitchen is 3 metres long and gets an oak worktop, green doors and an induction hob. The budget is "
-               "4000 euros; Uncle Bert lays the tiles on 12 May.")
+TALK_MEMORY = (
+    "The kitchen is 3 metres long and gets an oak worktop, green doors and an induction hob. The budget is "
+    "4000 euros; Uncle Bert lays the tiles on 12 May."
+)
 TALE = (
     ("Thank you. My wounds hurt less already.", "*She lays a hand on your arm.* You ran far last night. Rest here."),
     ("What is this place?", "*She looks up into the leaves.* A glade that keeps out whatever means harm."),
@@ -45,15 +48,22 @@ TALE = (
     ("I promise it.", "*She takes your hand in both of hers.* Then the forest has heard it, too."),
 )
 """The same in the glade of the character that comes with SillyTavern."""
-TALE_LATER = ("What did I promise you, and where are we going?",
-              "*She tilts her head.* An oak, planted at your home. And I take you to Millford, to your sister Ida.")
-TALE_MEMORY = ("The traveller lost a lantern in the forest; the sister Ida waits in Millford, a day away. Seraphina "
-               "will lead the way to the old bridge at sunrise.")
+TALE_LATER = (
+    "What did I promise you, and where are we going?",
+    "*She tilts her head.* An oak, planted at your home. And I take you to Millford, to your sister Ida.",
+)
+TALE_MEMORY = (
+    "The traveller lost a lantern in the forest; the sister Ida waits in Millford, a day away. Seraphina "
+    "will lead the way to the old bridge at sunrise."
+)
 _ANSWERS = (*TALK, TALK_LATER, *TALE, TALE_LATER)
 TITLE = "Planning a small kitchen"
 FOLLOW_UP = "Where do I put the lamps?"
-_TASKS = {"title": {"title": TITLE}, "tags": {"tags": ["kitchen", "home"]},
-          "follow_ups": {"follow_ups": ["Which oil is good for oak?", "How high is a worktop?", FOLLOW_UP]}}
+_TASKS = {
+    "title": {"title": TITLE},
+    "tags": {"tags": ["kitchen", "home"]},
+    "follow_ups": {"follow_ups": ["Which oil is good for oak?", "How high is a worktop?", FOLLOW_UP]},
+}
 _TASK = re.compile(r'JSON format: \{ "(\w+)"')
 
 
@@ -105,17 +115,29 @@ class Scene:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
 
     def _init(self) -> None:
         configs = self.folder / "Public" / "Configs"
         configs.mkdir(parents=True)
-        command = [sys.executable, str(PROJECT / "server.py"), "init", "--yes", "--backend", self.model.url,
-                   "--model", MODEL, "--ConfigDirectory", str(configs)]
-        subprocess.run(command, check=True, env=clean_environment(), stdin=subprocess.DEVNULL,
-                       stdout=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            str(PROJECT / "server.py"),
+            "init",
+            "--yes",
+            "--backend",
+            self.model.url,
+            "--model",
+            MODEL,
+            "--ConfigDirectory",
+            str(configs),
+        ]
+        subprocess.run(
+            command, check=True, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
 
     def prompts(self, text: str) -> list[str]:
         """The system prompts that reached the model and contain a text."""
@@ -125,5 +147,8 @@ class Scene:
     def memories(self, discussion: str) -> list[Path]:
         """The files of a conversation in which memories stand, by their paths below ``DiscussionIds``."""
         place = self.folder / "Public" / "DiscussionIds"
-        return [file.relative_to(place) for file in place.rglob("memories.json")
-                if file.parent.name == discussion and json.loads(file.read_text(encoding="utf-8"))]
+        return [
+            file.relative_to(place)
+            for file in place.rglob("memories.json")
+            if file.parent.name == discussion and json.loads(file.read_text(encoding="utf-8"))
+        ]

@@ -1,4 +1,5 @@
 """The pictures of Docs/User/open-webui.md and sillytavern.md, by doing what these pages say; see README.md here."""
+
 from __future__ import annotations
 
 import argparse

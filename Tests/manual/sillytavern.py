@@ -1,4 +1,5 @@
 """SillyTavern against WilmerAI in a real browser; see README.md here."""
+
 from __future__ import annotations
 
 import argparse
@@ -20,11 +21,25 @@ STOP = "#mes_stop"
 NOTICE = ".toast-message"
 MODEL_LISTS = ".model_custom_select option, #ollama_model option, #generic_model_fill option"
 CHARACTER = "Seraphina"
-TAGS = {"input_sequence": "[Beg_User]", "output_sequence": "[Beg_Assistant]", "system_sequence": "[Beg_SysMes]",
-        "first_output_sequence": "[Beg_Assistant]", "last_output_sequence": "", "story_string_prefix": "[Beg_Sys]",
-        "story_string_suffix": "", "input_suffix": "", "output_suffix": "", "system_suffix": "", "stop_sequence": "",
-        "enabled": True, "wrap": False, "names_behavior": "always", "sequences_as_stop_strings": False,
-        "system_same_as_user": False, "preset": "WilmerAI"}
+TAGS = {
+    "input_sequence": "[Beg_User]",
+    "output_sequence": "[Beg_Assistant]",
+    "system_sequence": "[Beg_SysMes]",
+    "first_output_sequence": "[Beg_Assistant]",
+    "last_output_sequence": "",
+    "story_string_prefix": "[Beg_Sys]",
+    "story_string_suffix": "",
+    "input_suffix": "",
+    "output_suffix": "",
+    "system_suffix": "",
+    "stop_sequence": "",
+    "enabled": True,
+    "wrap": False,
+    "names_behavior": "always",
+    "sequences_as_stop_strings": False,
+    "system_same_as_user": False,
+    "preset": "WilmerAI",
+}
 CONFIG = """\
 dataRoot: "{data}"
 port: {port}
@@ -61,14 +76,20 @@ def write_settings(install: Path, data: Path, connection: str, wilmer: str, stre
 def _connect(values: dict[str, Any], connection: str, wilmer: str, stream: bool) -> None:
     if connection == CONNECTIONS[0]:
         values["main_api"] = "openai"
-        values["oai_settings"].update(chat_completion_source="custom", custom_url=f"{wilmer}/v1", custom_model=MODEL,
-                                      stream_openai=stream, media_inlining=True)
+        values["oai_settings"].update(
+            chat_completion_source="custom",
+            custom_url=f"{wilmer}/v1",
+            custom_model=MODEL,
+            stream_openai=stream,
+            media_inlining=True,
+        )
         return
     kind = "ollama" if connection == CONNECTIONS[1] else "generic"
     url = wilmer if kind == "ollama" else f"{wilmer}/v1"
     values["main_api"] = "textgenerationwebui"
-    values["textgenerationwebui_settings"].update(type=kind, server_urls={kind: url}, streaming=stream,
-                                                  ollama_model=f"{MODEL}:latest", generic_model=MODEL)
+    values["textgenerationwebui_settings"].update(
+        type=kind, server_urls={kind: url}, streaming=stream, ollama_model=f"{MODEL}:latest", generic_model=MODEL
+    )
 
 
 class Page:
@@ -81,14 +102,21 @@ class Page:
     def open(self) -> None:
         """Load the page, and a new chat with a character once connected."""
         self.browser.open(self._url)
-        self.browser.wait(lambda: self.browser.run(
-            "return Boolean(globalThis.SillyTavern?.getContext?.().characters.length)"
-            " && !document.querySelector('#preloader')"), "SillyTavern", 90)
+        self.browser.wait(
+            lambda: self.browser.run(
+                "return Boolean(globalThis.SillyTavern?.getContext?.().characters.length)"
+                " && !document.querySelector('#preloader')"
+            ),
+            "SillyTavern",
+            90,
+        )
         self.browser.wait(lambda: self.online() not in ("", "no_connection"), "connection", 30)
         self.browser.run(
             "const context = SillyTavern.getContext();"
             "return context.selectCharacterById(context.characters.findIndex(c => c.name === arguments[0]))"
-            ".then(() => context.executeSlashCommandsWithOptions('/newchat'))", CHARACTER)
+            ".then(() => context.executeSlashCommandsWithOptions('/newchat'))",
+            CHARACTER,
+        )
         self.browser.wait(lambda: self.browser.count(".mes") == 1 and self.browser.text(ANSWER), "greeting")
 
     def online(self) -> str:
@@ -97,8 +125,12 @@ class Page:
 
     def models(self) -> list[str]:
         """The models that the connection panel lets its user choose from."""
-        return [str(name) for name in self.browser.run(
-            "return [...document.querySelectorAll(arguments[0])].map(e => e.value).filter(Boolean)", MODEL_LISTS)]
+        return [
+            str(name)
+            for name in self.browser.run(
+                "return [...document.querySelectorAll(arguments[0])].map(e => e.value).filter(Boolean)", MODEL_LISTS
+            )
+        ]
 
     def send(self, text: str) -> None:
         """Type a message and send it."""
@@ -110,7 +142,8 @@ class Page:
         while text not in (shown := self.browser.text(ANSWER)):
             notices = self.browser.texts(NOTICE)
             assert not notices and time.monotonic() - began < timeout, (
-                f"'{text}' did not come; last message {shown!r}, notices {notices}")
+                f"'{text}' did not come; last message {shown!r}, notices {notices}"
+            )
             time.sleep(0.05)
         return time.monotonic() - began
 
@@ -134,9 +167,15 @@ class Checks:
         self._shot = shot
 
     def all(self) -> Mapping[str, Callable[[], str | None]]:
-        checks = {"connection": self.connect, "chat": self.chat, "messages at the model": self.messages,
-                  "stop button": self.stop, "message after stop": self.after_stop, "swipe": self.swipe,
-                  "regenerate": self.regenerate}
+        checks = {
+            "connection": self.connect,
+            "chat": self.chat,
+            "messages at the model": self.messages,
+            "stop button": self.stop,
+            "message after stop": self.after_stop,
+            "swipe": self.swipe,
+            "regenerate": self.regenerate,
+        }
         if self._chat and self._stream:
             checks["image"] = self.image
         return {**checks, "error": self.error}
@@ -249,8 +288,9 @@ def main() -> None:
     report.end()
 
 
-def _session(lab: Lab, browser: Browser, report: Report, arguments: argparse.Namespace, connection: str,
-             stream: bool) -> None:
+def _session(
+    lab: Lab, browser: Browser, report: Report, arguments: argparse.Namespace, connection: str, stream: bool
+) -> None:
     """A SillyTavern of its own, with its settings, and all checks."""
     name = f"SillyTavern, {connection}, {'streamed' if stream else 'whole'}"
 
@@ -273,9 +313,14 @@ def _session(lab: Lab, browser: Browser, report: Report, arguments: argparse.Nam
 
 def _arguments() -> argparse.Namespace:
     parser = argument_parser(__doc__)
-    parser.add_argument("--sillytavern", default=os.environ.get("SILLYTAVERN"), type=Path,
-                        required="SILLYTAVERN" not in os.environ, metavar="FOLDER",
-                        help="the folder with SillyTavern's server.js (SILLYTAVERN)")
+    parser.add_argument(
+        "--sillytavern",
+        default=os.environ.get("SILLYTAVERN"),
+        type=Path,
+        required="SILLYTAVERN" not in os.environ,
+        metavar="FOLDER",
+        help="the folder with SillyTavern's server.js (SILLYTAVERN)",
+    )
     parser.add_argument("--node", default=os.environ.get("NODE", "node"), type=program_path)
     return parser.parse_args()
 

@@ -1,4 +1,5 @@
 """What Docs/User/sillytavern.md tells its reader to do, step by step."""
+
 from __future__ import annotations
 
 import json
@@ -68,8 +69,9 @@ class Steps:
         self._browser.click("#oai_max_context_unlocked")
         self._settle()
         self._fill("#openai_max_context_counter", "32000")
-        self._browser.run("document.querySelector('#openai_max_context_counter')"
-                          ".dispatchEvent(new Event('change', {bubbles: true}))")
+        self._browser.run(
+            "document.querySelector('#openai_max_context_counter').dispatchEvent(new Event('change', {bubbles: true}))"
+        )
         assert self._browser.run("return document.querySelector('#stream_toggle').checked"), "streaming is off"
         self._settle()
         self._camera.take_area("response", 0, 0, 320, 436)
@@ -157,10 +159,13 @@ class Steps:
     def _fill(self, selector: str, text: str) -> None:
         """Put a text into a field in place of what it holds."""
         self._browser.wait(lambda: self._browser.count(selector), selector)
-        self._browser.run("const fields = [...document.querySelectorAll(arguments[0])];"
-                          "const field = fields.filter(e => e.getClientRects().length).at(-1);"
-                          "field.value = arguments[1]; field.dispatchEvent(new Event('input', {bubbles: true}))",
-                          selector, text)
+        self._browser.run(
+            "const fields = [...document.querySelectorAll(arguments[0])];"
+            "const field = fields.filter(e => e.getClientRects().length).at(-1);"
+            "field.value = arguments[1]; field.dispatchEvent(new Event('input', {bubbles: true}))",
+            selector,
+            text,
+        )
 
     def _settle(self) -> None:
         """Wait for panels that move and for work after an answer; take notices away."""

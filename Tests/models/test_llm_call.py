@@ -1,4 +1,5 @@
 """Which node the code at hand works for."""
+
 from __future__ import annotations
 
 import contextvars
@@ -57,16 +58,20 @@ def cached(number: int) -> Usage:
     return {"prompt_tokens": 100, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": number}}
 
 
-@pytest.mark.parametrize(("usages", "numbers", "words"), [
-    ([], (0, None, None, None), ""),
-    ([None], (1, None, None, None), ""),
-    ([{"completion_tokens": 10}], (1, None, None, 10), "10 tokens out"),
-    ([{"prompt_tokens": 100, "completion_tokens": 10}], (1, 100, None, 10), "100 tokens in, 10 out"),
-    ([cached(90)], (1, 100, 10, 10), "100 tokens in, 90 cached, 10 out"),
-    ([cached(0), None, cached(90)], (3, 200, 110, 20), "200 tokens in, 90 cached, 20 out"),
-    ([cached(90), {"prompt_tokens": 5}], (2, 105, None, 10), "105 tokens in, 10 out"),
-    ([{"prompt_tokens": 5}, cached(90)], (2, 105, None, 10), "105 tokens in, 10 out"),
-    ([{"prompt_tokens": "5", "completion_tokens": True}], (1, None, None, None), "")])
+@pytest.mark.parametrize(
+    ("usages", "numbers", "words"),
+    [
+        ([], (0, None, None, None), ""),
+        ([None], (1, None, None, None), ""),
+        ([{"completion_tokens": 10}], (1, None, None, 10), "10 tokens out"),
+        ([{"prompt_tokens": 100, "completion_tokens": 10}], (1, 100, None, 10), "100 tokens in, 10 out"),
+        ([cached(90)], (1, 100, 10, 10), "100 tokens in, 90 cached, 10 out"),
+        ([cached(0), None, cached(90)], (3, 200, 110, 20), "200 tokens in, 90 cached, 20 out"),
+        ([cached(90), {"prompt_tokens": 5}], (2, 105, None, 10), "105 tokens in, 10 out"),
+        ([{"prompt_tokens": 5}, cached(90)], (2, 105, None, 10), "105 tokens in, 10 out"),
+        ([{"prompt_tokens": "5", "completion_tokens": True}], (1, None, None, None), ""),
+    ],
+)
 def test_the_sums_of_calls(usages: list[Any], numbers: tuple[int | None, ...], words: str) -> None:
     counts = TokenCounts()
     for usage in usages:

@@ -1,4 +1,5 @@
 """The outside of the program: the engine asks each member where it counts, and knows of no other outside than this."""
+
 from __future__ import annotations
 
 import re
@@ -32,8 +33,11 @@ ADD_ONS = "Middleware/addons/"
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
     monkeypatch.setattr(process, "_process", process.Process())
     real = socket.getaddrinfo
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **options: real(
-        "127.0.0.1" if host == "some.host" else host, *rest, **options))
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *rest, **options: real("127.0.0.1" if host == "some.host" else host, *rest, **options),
+    )
     with StubBackend() as backend:
         yield EngineLab(tmp_path / "configs", monkeypatch, backend)
 
@@ -99,11 +103,17 @@ def in_the_answer(lab: EngineLab) -> object:
 MEMBERS: dict[str, tuple[Callable[[EngineLab], object], object, object]] = {
     "run_node": (in_the_answer, "<ask>", "elsewhere"),
     "caller": (in_the_answer, "<ask>", "elsewhere"),
-    "calls_servers": (lambda lab: (turn(lab), key(lab), find_location("http://some.host", None)),
-                      (True, True, "local"), (False, False, "unknown")),
+    "calls_servers": (
+        lambda lab: (turn(lab), key(lab), find_location("http://some.host", None)),
+        (True, True, "local"),
+        (False, False, "unknown"),
+    ),
     "discussions": (lambda lab: stored_discussion("d") == "elsewhere", False, True),
-    "discussions_root": (lambda lab: config_utils.get_discussions_root_directory() == "/elsewhere/discussions",
-                         False, True),
+    "discussions_root": (
+        lambda lab: config_utils.get_discussions_root_directory() == "/elsewhere/discussions",
+        False,
+        True,
+    ),
     "locks_root": (lambda lab: config_utils.get_lock_database_directory() == "/elsewhere/locks", False, True),
     "remembers": (asked_for_a_choice, 1, 2),
     "path": (lambda lab: contained_path("/a", "filepath", "t"), "/a", "/elsewhere/a"),
@@ -140,7 +150,10 @@ def test_the_outside_of_a_client_is_real() -> None:
 def test_the_core_knows_no_other_outside() -> None:
     """Neither by name, nor by the question whether there is another."""
     known = re.compile(r"\w*trial\w*|scripted_\w+|outside(\(\))? is |isinstance\([^)]*outside", re.IGNORECASE)
-    found = {f"{name}: {match.group()}" for path in sorted((PROJECT / "Middleware").rglob("*.py"))
-             if not (name := path.relative_to(PROJECT).as_posix()).startswith(ADD_ONS)
-             for match in known.finditer(path.read_text(encoding="utf-8"))}
+    found = {
+        f"{name}: {match.group()}"
+        for path in sorted((PROJECT / "Middleware").rglob("*.py"))
+        if not (name := path.relative_to(PROJECT).as_posix()).startswith(ADD_ONS)
+        for match in known.finditer(path.read_text(encoding="utf-8"))
+    }
     assert not found

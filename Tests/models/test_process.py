@@ -1,4 +1,5 @@
 """The root of what lives as long as the process."""
+
 from __future__ import annotations
 
 import ast
@@ -14,8 +15,17 @@ from Middleware.models import process as module
 from Middleware.models.process import Process, install, process
 
 ROOT = Path(__file__).resolve().parents[2]
-VALUES = {"KeyTable", "NodeKey", "ConfigKey", "Process", "_State", "ResponseBuilderService", "Cipher", "ServiceHttp",
-          "Outside"}
+VALUES = {
+    "KeyTable",
+    "NodeKey",
+    "ConfigKey",
+    "Process",
+    "_State",
+    "ResponseBuilderService",
+    "Cipher",
+    "ServiceHttp",
+    "Outside",
+}
 """Classes that a module may instantiate when it is imported, besides frozen dataclasses.
 
 Declarations and objects without state; the root itself; and ``_State``, a ``threading.local`` of the template engine:
@@ -73,8 +83,10 @@ def test_a_substitute_is_never_built(own_process: Process) -> None:
 def test_importing_every_module_builds_nothing() -> None:
     paths = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / "Middleware").rglob("*.py")]
     names = sorted(".".join(path.parts) for path in paths if path.name != "__init__")
-    code = (f"import importlib\nfor name in {names!r}:\n    importlib.import_module(name)\n"
-            "from Middleware.models.process import process\nprint(process().factories())")
+    code = (
+        f"import importlib\nfor name in {names!r}:\n    importlib.import_module(name)\n"
+        "from Middleware.models.process import process\nprint(process().factories())"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=100)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
@@ -82,12 +94,20 @@ def test_importing_every_module_builds_nothing() -> None:
 def test_no_module_keeps_an_object_of_its_own() -> None:
     """Classes of this program are instantiated at import only where the instance is a value."""
     paths = list((ROOT / "Middleware").rglob("*.py"))
-    classes = {node.name for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-               if isinstance(node, ast.ClassDef) and not _is_frozen(node)} - VALUES
-    kept = [f"{path.relative_to(ROOT)}:{statement.lineno}" for path in paths
-            for statement in ast.parse(path.read_text(encoding="utf-8")).body
-            if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Call)
-            and _called(statement.value) in classes]
+    classes = {
+        node.name
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not _is_frozen(node)
+    } - VALUES
+    kept = [
+        f"{path.relative_to(ROOT)}:{statement.lineno}"
+        for path in paths
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(statement, (ast.Assign, ast.AnnAssign))
+        and isinstance(statement.value, ast.Call)
+        and _called(statement.value) in classes
+    ]
     assert kept == [], "use Middleware.models.process"
 
 

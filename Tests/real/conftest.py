@@ -1,4 +1,5 @@
 """Servers of other people, and WilmerAI in front of them; started once for all tests of this directory."""
+
 from __future__ import annotations
 
 import shutil
@@ -12,8 +13,12 @@ from Tests.integration.launcher import PROJECT, USER, ConfigTree, Launcher
 from Tests.real.servers import API_KEY, RealServer, free_port, litellm_proxy, llama_server
 
 GRAMMAR = 'root ::= "yes" | "no"'
-SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"],
-          "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,11 @@ ROUTES = {
     "endless": Route("llama", "LlamaCppServer", {"ignore_eos": True}, {"maxResponseSizeInTokens": 100000}),
     "wrong-key": Route("llama", "LlamaCppServer", endpoint={"apiKey": "sk-wrong"}),
     "wrong-model": Route("litellm", "Open-AI-API", endpoint={"modelNameToSendToAPI": "nobody"}),
-    "dead": Route("nobody", "LlamaCppServer", endpoint={"backupEndpointName": "litellm-openai",
-                                                        "backupPresetName": "litellm-openai"}),
+    "dead": Route(
+        "nobody",
+        "LlamaCppServer",
+        endpoint={"backupEndpointName": "litellm-openai", "backupPresetName": "litellm-openai"},
+    ),
 }
 
 
@@ -75,8 +83,29 @@ def wilmer(tmp_path_factory: pytest.TempPathFactory, llama: RealServer, litellm:
 
 
 def _write(tree: ConfigTree, name: str, route: Route, url: str) -> None:
-    tree.write(f"Endpoints/{name}.json", {
-        "endpoint": url, "apiTypeConfigFileName": route.api_type, "modelNameToSendToAPI": "behind",
-        "apiKey": API_KEY, "promptTemplate": "chatml", "presetSamplers": route.samplers, **route.endpoint})
-    tree.shared(name, {"type": "Standard", "title": name, "endpointName": name, "preset": name, "prompt": "",
-                       "systemPrompt": "Be brief.", "maxResponseSizeInTokens": 12, "returnToUser": True, **route.node})
+    tree.write(
+        f"Endpoints/{name}.json",
+        {
+            "endpoint": url,
+            "apiTypeConfigFileName": route.api_type,
+            "modelNameToSendToAPI": "behind",
+            "apiKey": API_KEY,
+            "promptTemplate": "chatml",
+            "presetSamplers": route.samplers,
+            **route.endpoint,
+        },
+    )
+    tree.shared(
+        name,
+        {
+            "type": "Standard",
+            "title": name,
+            "endpointName": name,
+            "preset": name,
+            "prompt": "",
+            "systemPrompt": "Be brief.",
+            "maxResponseSizeInTokens": 12,
+            "returnToUser": True,
+            **route.node,
+        },
+    )

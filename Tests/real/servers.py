@@ -1,4 +1,5 @@
 """LLM servers of other people, as processes on free loopback ports."""
+
 from __future__ import annotations
 
 import http.client
@@ -33,8 +34,15 @@ API_KEY = "sk-test"  # of both servers
 class RealServer:
     """A process that listens on ``port`` and answers ``GET health`` with status 200 when it is ready."""
 
-    def __init__(self, command: list[str], port: int, health: str, log: Path, patience: float,
-                 environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        port: int,
+        health: str,
+        log: Path,
+        patience: float,
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self.port = port
         self._command, self._health, self._log, self._patience = command, health, log, patience
         self._environment = environment
@@ -46,8 +54,9 @@ class RealServer:
 
     def __enter__(self) -> RealServer:
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log,
-                                             stderr=subprocess.STDOUT, env=self._environment)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._environment
+            )
         deadline = time.monotonic() + self._patience
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
@@ -57,11 +66,11 @@ class RealServer:
                 pass
             time.sleep(0.1)
         self.__exit__(None, None, None)
-        raise AssertionError(f"{self._command[0]} did not start:\n"
-                             + self.output()[-4000:])
+        raise AssertionError(f"{self._command[0]} did not start:\n" + self.output()[-4000:])
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
@@ -100,8 +109,22 @@ def downloaded(package: str, pattern: str, *options: str) -> Path:
     """The file of a package, downloaded once into ``build-real``. Raises SkipTest where it cannot be had."""
     if not (found := next(iter(CACHE.glob(pattern)), None)):
         CACHE.mkdir(exist_ok=True)
-        done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-                               "--no-deps", *options, "--dest", str(CACHE), package], check=False)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+                *options,
+                "--dest",
+                str(CACHE),
+                package,
+            ],
+            check=False,
+        )
         found = next(iter(CACHE.glob(pattern)), None)
         if done.returncode or not found:
             raise SkipTest(f"left out: the package {package} cannot be downloaded")
@@ -136,30 +159,85 @@ def _build(name: str) -> Path:
         with tarfile.open(package) as archive:
             archive.extractall(CACHE / "unpacked", filter="data")
         next(CACHE.glob("unpacked/*/vendor/llama.cpp")).rename(sources)
-    options = ["LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_UI=OFF", "LLAMA_USE_PREBUILT_UI=OFF",
-               "LLAMA_OPENSSL=OFF", "LLAMA_BUILD_APP=OFF", "BUILD_SHARED_LIBS=OFF", "CMAKE_BUILD_TYPE=Release"]
-    subprocess.run(["cmake", "-S", str(sources), "-B", str(CACHE / "llama"), "-G", "Ninja",
-                    *(f"-D{option}" for option in options)], check=True)
+    options = [
+        "LLAMA_BUILD_TESTS=OFF",
+        "LLAMA_BUILD_EXAMPLES=OFF",
+        "LLAMA_BUILD_UI=OFF",
+        "LLAMA_USE_PREBUILT_UI=OFF",
+        "LLAMA_OPENSSL=OFF",
+        "LLAMA_BUILD_APP=OFF",
+        "BUILD_SHARED_LIBS=OFF",
+        "CMAKE_BUILD_TYPE=Release",
+    ]
+    subprocess.run(
+        [
+            "cmake",
+            "-S",
+            str(sources),
+            "-B",
+            str(CACHE / "llama"),
+            "-G",
+            "Ninja",
+            *(f"-D{option}" for option in options),
+        ],
+        check=True,
+    )
     subprocess.run(["cmake", "--build", str(CACHE / "llama"), "--target", "llama-server"], check=True)
     return next(CACHE.glob(f"llama/bin/**/{name}"))
 
 
-def llama_server(folder: Path, model: Path | None = None, options: Sequence[str] = TWO_SLOTS, key: str = "",
-                 binary: Path | None = None) -> RealServer:
+def llama_server(
+    folder: Path,
+    model: Path | None = None,
+    options: Sequence[str] = TWO_SLOTS,
+    key: str = "",
+    binary: Path | None = None,
+) -> RealServer:
     """llama.cpp's server over a model, else the tiny one. ``key``: what clients must send, if they must."""
     port = free_port()
     model = model or write_model(folder / "tiny.gguf")
-    return RealServer([str(binary or llama_server_binary()), "-m", str(model), "--host", "127.0.0.1", "--port",
-                       str(port), "--no-webui", *options, *(["--api-key", key] if key else [])],
-                      port, "/health", folder / "llama-server.txt", START_SECONDS)
+    return RealServer(
+        [
+            str(binary or llama_server_binary()),
+            "-m",
+            str(model),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--no-webui",
+            *options,
+            *(["--api-key", key] if key else []),
+        ],
+        port,
+        "/health",
+        folder / "llama-server.txt",
+        START_SECONDS,
+    )
 
 
 def llama_router(folder: Path, models: Path) -> RealServer:
     """llama.cpp's server over a folder of models, of which it loads the one that is asked and unloads the other."""
     port = free_port()
-    return RealServer([str(llama_server_binary()), "--models-dir", str(models), "--models-max", "1", "--host",
-                       "127.0.0.1", "--port", str(port), "--no-webui", *TWO_SLOTS],
-                      port, "/health", folder / "llama-router.txt", START_SECONDS)
+    return RealServer(
+        [
+            str(llama_server_binary()),
+            "--models-dir",
+            str(models),
+            "--models-max",
+            "1",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--no-webui",
+            *TWO_SLOTS,
+        ],
+        port,
+        "/health",
+        folder / "llama-router.txt",
+        START_SECONDS,
+    )
 
 
 def busy(llama: RealServer) -> bool:
@@ -174,8 +252,15 @@ def litellm_proxy(folder: Path, openai_url: str) -> RealServer:
     config.write_text(
         "model_list:\n  - model_name: behind\n    litellm_params:\n      model: openai/tiny\n"
         f"      api_base: {openai_url}/v1\n      api_key: {API_KEY}\n"
-        f"general_settings:\n  master_key: {API_KEY}\nlitellm_settings:\n  telemetry: false\n", encoding="utf-8")
+        f"general_settings:\n  master_key: {API_KEY}\nlitellm_settings:\n  telemetry: false\n",
+        encoding="utf-8",
+    )
     program = Path(sys.executable).with_name("litellm.exe" if os.name == "nt" else "litellm")
-    return RealServer([str(program), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)], port,
-                      "/health/liveliness", folder / "litellm.txt", 120,
-                      {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONUTF8": "1"})
+    return RealServer(
+        [str(program), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)],
+        port,
+        "/health/liveliness",
+        folder / "litellm.txt",
+        120,
+        {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONUTF8": "1"},
+    )

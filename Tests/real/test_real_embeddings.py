@@ -1,4 +1,5 @@
 """Memories found by meaning: a real embedding model behind the whole product, and an LLM that extracts fixed facts."""
+
 from __future__ import annotations
 
 import json
@@ -46,20 +47,43 @@ PARAPHRASES = {
     "debt;borrowed money": "Carla still owes her neighbour two hundred euros.",
 }
 OTHERS = [
-    "The roof of the barn was painted green.", "Ann plays the violin in the town orchestra.",
-    "The village bakery opens at six in the morning.", "Ben grows tomatoes behind the house.",
-    "The river froze over last January.", "Carla speaks four languages.", "The library closes on Mondays.",
-    "Ann dislikes mushrooms.", "The old clock in the hall runs ten minutes slow.", "Ben is afraid of heights.",
-    "The school has a new headmaster.", "Carla collects stamps from Africa.", "The bridge is being repaired.",
-    "Ann lost her umbrella on the train.", "A storm knocked down the apple tree.", "Ben learned chess from his uncle.",
-    "The ferry leaves twice a day.", "Carla wants to study astronomy.", "The cellar smells of paint.",
-    "Ann runs five kilometres before breakfast.", "The museum shows Roman coins.", "Ben repaired the radio himself.",
-    "The soup was far too salty.", "Carla wrote a poem about the sea.", "The bus stop moved to the market square.",
-    "Ann keeps bees near the forest.", "The lighthouse was built in 1890.", "Ben sings in a choir on Thursdays.",
-    "Carla paints portraits in oil.", "The well in the garden ran dry.", "Ann forgot the password of her computer.",
-    "The theatre plays a comedy this week.", "Ben's suitcase was stolen in Lisbon.",
-    "The mayor opened a swimming pool.", "Carla's blue scarf is made of wool."]
-FACTS = [fact for place, other in enumerate(OTHERS) for fact in [other, *[*PARAPHRASES.values()][place:place + 1]]]
+    "The roof of the barn was painted green.",
+    "Ann plays the violin in the town orchestra.",
+    "The village bakery opens at six in the morning.",
+    "Ben grows tomatoes behind the house.",
+    "The river froze over last January.",
+    "Carla speaks four languages.",
+    "The library closes on Mondays.",
+    "Ann dislikes mushrooms.",
+    "The old clock in the hall runs ten minutes slow.",
+    "Ben is afraid of heights.",
+    "The school has a new headmaster.",
+    "Carla collects stamps from Africa.",
+    "The bridge is being repaired.",
+    "Ann lost her umbrella on the train.",
+    "A storm knocked down the apple tree.",
+    "Ben learned chess from his uncle.",
+    "The ferry leaves twice a day.",
+    "Carla wants to study astronomy.",
+    "The cellar smells of paint.",
+    "Ann runs five kilometres before breakfast.",
+    "The museum shows Roman coins.",
+    "Ben repaired the radio himself.",
+    "The soup was far too salty.",
+    "Carla wrote a poem about the sea.",
+    "The bus stop moved to the market square.",
+    "Ann keeps bees near the forest.",
+    "The lighthouse was built in 1890.",
+    "Ben sings in a choir on Thursdays.",
+    "Carla paints portraits in oil.",
+    "The well in the garden ran dry.",
+    "Ann forgot the password of her computer.",
+    "The theatre plays a comedy this week.",
+    "Ben's suitcase was stolen in Lisbon.",
+    "The mayor opened a swimming pool.",
+    "Carla's blue scarf is made of wool.",
+]
+FACTS = [fact for place, other in enumerate(OTHERS) for fact in [other, *[*PARAPHRASES.values()][place : place + 1]]]
 UNRELATED = "The museum shows Roman coins."
 
 
@@ -81,10 +105,9 @@ def facts(request: RecordedRequest) -> Reply:
     text = json.dumps(request.json["messages"])
     if "node:facts" not in text:
         return chat_reply("Fine.")
-    chunks = [FACTS[start:start + FACTS_PER_CHUNK] for start in range(0, len(FACTS), FACTS_PER_CHUNK)]
+    chunks = [FACTS[start : start + FACTS_PER_CHUNK] for start in range(0, len(FACTS), FACTS_PER_CHUNK)]
     found = [fact for number, chunk in enumerate(chunks) if f"#{number}#" in text for fact in chunk]
-    return chat_reply(json.dumps([{"title": "", "summary": fact, "entities": [], "key_phrases": []}
-                                  for fact in found]))
+    return chat_reply(json.dumps([{"title": "", "summary": fact, "entities": [], "key_phrases": []} for fact in found]))
 
 
 @pytest.fixture(scope="module")
@@ -96,26 +119,48 @@ def public(tmp_path_factory: pytest.TempPathFactory, embedder: EmbeddingServer) 
 
 def _tree(public: Path, llm: str, embedder: str) -> ConfigTree:
     tree = standard_tree(public, llm)
-    tree.write(f"Users/{USER}.json", {"allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly",
-                                      "embeddingEndpointName": "MiniLM",
-                                      "discussionIdMemoryFileWorkflowSettings": "memory-settings"})
+    tree.write(
+        f"Users/{USER}.json",
+        {
+            "allowSharedWorkflows": True,
+            "chatPromptTemplateName": "_chatonly",
+            "embeddingEndpointName": "MiniLM",
+            "discussionIdMemoryFileWorkflowSettings": "memory-settings",
+        },
+    )
     tree.write("ApiTypes/Embed.json", {"type": "openAIEmbeddings", "presetType": "Embed"})
-    tree.write("Endpoints/MiniLM.json", endpoint(embedder, apiTypeConfigFileName="Embed", apiKey=API_KEY,
-                                                 modelNameToSendToAPI=MODEL))
-    tree.write(f"Workflows/{USER}/memory-settings.json", {
-        "useVectorForQualityMemory": True, "endpointName": "Stub", "preset": "Plain", "lookbackStartTurn": 1,
-        "vectorMemoryChunkEstimatedTokenSize": 20, "vectorMemoryMaxMessagesBetweenChunks": 1,
-        "vectorMemorySystemPrompt": "node:facts", "vectorMemoryPrompt": "[TextChunk]",
-        "embeddingEndpointName": "MiniLM"})
+    tree.write(
+        "Endpoints/MiniLM.json",
+        endpoint(embedder, apiTypeConfigFileName="Embed", apiKey=API_KEY, modelNameToSendToAPI=MODEL),
+    )
+    tree.write(
+        f"Workflows/{USER}/memory-settings.json",
+        {
+            "useVectorForQualityMemory": True,
+            "endpointName": "Stub",
+            "preset": "Plain",
+            "lookbackStartTurn": 1,
+            "vectorMemoryChunkEstimatedTokenSize": 20,
+            "vectorMemoryMaxMessagesBetweenChunks": 1,
+            "vectorMemorySystemPrompt": "node:facts",
+            "vectorMemoryPrompt": "[TextChunk]",
+            "embeddingEndpointName": "MiniLM",
+        },
+    )
     tree.private("Remember", {"type": "QualityMemory"})
     tree.shared("Chat", llm_node("answer", returnToUser=True), child_node("Remember"))
     said = "{chat_user_prompt_last_one}"
-    for name, keys in {"keyword": {"searchMode": "keyword"}, "semantic": {"searchMode": "semantic"},
-                       "hybrid": {"searchMode": "hybrid"},
-                       "both": {"searchMode": "hybrid", "input": "Roman coins", "semanticQuery": said}}.items():
-        tree.shared(name, {"type": "VectorMemorySearch", "input": said, "limit": 5, "embeddingEndpointName": "MiniLM",
-                           **keys},
-                    {"type": "StaticResponse", "content": "{agent1Output}", "returnToUser": True})
+    for name, keys in {
+        "keyword": {"searchMode": "keyword"},
+        "semantic": {"searchMode": "semantic"},
+        "hybrid": {"searchMode": "hybrid"},
+        "both": {"searchMode": "hybrid", "input": "Roman coins", "semanticQuery": said},
+    }.items():
+        tree.shared(
+            name,
+            {"type": "VectorMemorySearch", "input": said, "limit": 5, "embeddingEndpointName": "MiniLM", **keys},
+            {"type": "StaticResponse", "content": "{agent1Output}", "returnToUser": True},
+        )
     return tree
 
 
@@ -159,8 +204,10 @@ def stored(path: Path) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(path)) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'memory_embeddings'").fetchone():
             return []
-        return connection.execute("SELECT m.memory_text, e.model, e.dim, e.vector FROM memories m "
-                                  "JOIN memory_embeddings e ON e.memory_id = m.id ORDER BY m.id").fetchall()
+        return connection.execute(
+            "SELECT m.memory_text, e.model, e.dim, e.vector FROM memories m "
+            "JOIN memory_embeddings e ON e.memory_id = m.id ORDER BY m.id"
+        ).fetchall()
 
 
 def cosine(model: MiniLM, first: str, second: str) -> float:
@@ -169,8 +216,9 @@ def cosine(model: MiniLM, first: str, second: str) -> float:
 
 def test_clients_get_the_vectors_of_the_model(wilmer: Launcher, model: MiniLM) -> None:
     """By OpenAI's package, which asks for base64, and finds the nearest fact to a question with them."""
-    with openai.OpenAI(base_url=f"{wilmer.url}/v1", api_key="any",
-                       http_client=openai.DefaultHttpxClient(trust_env=False)) as client:
+    with openai.OpenAI(
+        base_url=f"{wilmer.url}/v1", api_key="any", http_client=openai.DefaultHttpxClient(trust_env=False)
+    ) as client:
         answer = client.embeddings.create(model="any", input=["Where did the feline doze?", *FACTS])
     question, *facts = (entry.embedding for entry in answer.data)
     assert facts[0] == pytest.approx(model.embed(FACTS[0]), abs=1e-6)
@@ -178,10 +226,14 @@ def test_clients_get_the_vectors_of_the_model(wilmer: Launcher, model: MiniLM) -
     assert nearest[1] == PARAPHRASES["feline;dozed;sofa"]
 
 
-@pytest.mark.parametrize(("first", "second", "published"), [
-    ("The weather is lovely today.", "It's so sunny outside!", 0.6660),
-    ("The weather is lovely today.", "He drove to the stadium.", 0.1046),
-    ("It's so sunny outside!", "He drove to the stadium.", 0.1411)])
+@pytest.mark.parametrize(
+    ("first", "second", "published"),
+    [
+        ("The weather is lovely today.", "It's so sunny outside!", 0.6660),
+        ("The weather is lovely today.", "He drove to the stadium.", 0.1046),
+        ("It's so sunny outside!", "He drove to the stadium.", 0.1411),
+    ],
+)
 def test_the_model_gives_its_published_similarities(model: MiniLM, first: str, second: str, published: float) -> None:
     """Those of the documentation of its makers' library."""
     assert math.hypot(*model.embed(first)) == pytest.approx(1, abs=1e-5)
@@ -213,16 +265,34 @@ def test_hybrid_joins_words_and_meaning(wilmer: Launcher, query: str) -> None:
     assert set(found(wilmer, "both", query)[:2]) == {UNRELATED, PARAPHRASES[query]}
 
 
-def test_backfill_makes_the_same_vectors(wilmer: Launcher, public: Path, embedder: EmbeddingServer, tmp_path: Path
-                                         ) -> None:
+def test_backfill_makes_the_same_vectors(
+    wilmer: Launcher, public: Path, embedder: EmbeddingServer, tmp_path: Path
+) -> None:
     copy = tmp_path / "vector_memory.db"
     with closing(sqlite3.connect(database(public))) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)
         target.execute("DELETE FROM memory_embeddings")
         target.commit()
     assert stored(copy) == []
-    done = subprocess.run([sys.executable, str(PROJECT / "Scripts" / "backfill_embeddings.py"), "--db", str(copy),
-                           "--url", embedder.url, "--model", MODEL, "--api-key", API_KEY, "--batch-size", "7"],
-                          capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(PROJECT / "Scripts" / "backfill_embeddings.py"),
+            "--db",
+            str(copy),
+            "--url",
+            embedder.url,
+            "--model",
+            MODEL,
+            "--api-key",
+            API_KEY,
+            "--batch-size",
+            "7",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert stored(copy) == stored(database(public)) != []

@@ -3,6 +3,7 @@
 SmolLM2 135M writes sentences but knows little; what only a larger model gets right is asked of the one at the path in
 the environment variable ``LLAMA_MODEL``. Each checks the wire and the form of answers, and none how clever they are.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -26,8 +27,12 @@ pytestmark = pytest.mark.real
 
 SMALL, GIVEN = "SmolLM2", "LLAMA_MODEL"
 SECONDS = 600.0
-SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome", "Madrid"]}}, "required": ["city"],
-          "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Rome", "Madrid"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 
 # Gemma's and Mistral's templates refuse what this one does.
 STRICT = """{% for message in messages %}{% if message['role'] == 'system' and loop.index0 > 0 %}\
@@ -60,7 +65,8 @@ CONVERSATIONS = {
     "empty answer": [user("Hello"), assistant(""), user("Once more: hello")],
     "system in the middle": [user("Hello"), assistant("Hi."), system("Now be brief."), user("And you?")],
     "continue": [user("Tell me a story."), assistant("Once upon a time")],
-    "two systems": [system("Be kind."), system("Be brief."), user("Hello")]}
+    "two systems": [system("Be kind."), system("Be brief."), user("Hello")],
+}
 PLAIN = ("plain", "system", "two users")
 
 
@@ -74,8 +80,12 @@ class Behind:
     wilmer: Launcher
 
     def ask(self, model: str, messages: Sequence[dict[str, str]], stream: bool = False, **fields: Any) -> Response:
-        answer = self.wilmer.request("POST", "/v1/chat/completions", {
-            "model": f"{USER}:{model}", "messages": messages, "stream": stream, **fields}, SECONDS)
+        answer = self.wilmer.request(
+            "POST",
+            "/v1/chat/completions",
+            {"model": f"{USER}:{model}", "messages": messages, "stream": stream, **fields},
+            SECONDS,
+        )
         assert answer.status == 200, answer.body
         return answer
 
@@ -99,6 +109,7 @@ def given_model() -> Path:
 @pytest.fixture(scope="module")
 def recorder() -> Iterator[StubBackend]:
     """A server that keeps the prompts which reach it."""
+
     def reply(request: RecordedRequest) -> Reply:
         if request.path.endswith("/chat/completions"):
             return chat_reply("CONVERSATION")
@@ -110,8 +121,9 @@ def recorder() -> Iterator[StubBackend]:
 
 
 @pytest.fixture(scope="module", params=[SMALL, GIVEN])
-def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
-           recorder: StubBackend) -> Iterator[Behind]:
+def behind(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, recorder: StubBackend
+) -> Iterator[Behind]:
     folder = tmp_path_factory.mktemp(request.param)
     with llama_server(folder, given_model() if request.param == GIVEN else smollm2()) as model:
         written_by_init(folder / "Public", USER, model.url)
@@ -123,24 +135,58 @@ def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def _add_workflows(tree: ConfigTree, recorder_url: str) -> None:
     main = json.loads((tree.configs / f"Endpoints/{USER}/Main.json").read_text(encoding="utf-8"))
-    tree.write("ApiTypes/Text.json", {"type": "openAIV1Completion", "presetType": "Text",
-                                      "maxNewTokensPropertyName": "max_tokens", "streamPropertyName": "stream"})
-    tree.write("PromptTemplates/chatml-fixed.json", (Path(__file__).parents[2] / "Public/Configs/PromptTemplates"
-                                                     "/chatml-fixed.json").read_text(encoding="utf-8"))
+    tree.write(
+        "ApiTypes/Text.json",
+        {
+            "type": "openAIV1Completion",
+            "presetType": "Text",
+            "maxNewTokensPropertyName": "max_tokens",
+            "streamPropertyName": "stream",
+        },
+    )
+    tree.write(
+        "PromptTemplates/chatml-fixed.json",
+        (Path(__file__).parents[2] / "Public/Configs/PromptTemplates/chatml-fixed.json").read_text(encoding="utf-8"),
+    )
     tree.write(f"StructuredOutputs/{USER}/city.json", SCHEMA)
     for name, endpoint, node in (
-            ("stop", {"presetSamplers": {"grammar": 'root ::= "one two END three"', "stop": ["END"]}}, {}),
-            ("schema", {"presetSamplers": {"temperature": 0}}, {"structuredOutputFile": "city"}),
-            ("messages", {"endpoint": recorder_url, "alternateRoles": False}, {}),
-            # Prompts are trimmed at both ends, and ChatML ends with a line break.
-            ("text", {"endpoint": recorder_url, "apiTypeConfigFileName": "Text", "promptTemplate": "chatml-fixed",
-                      "alternateRoles": False, "addTextToStartOfCompletion": True,
-                      "textToAddToStartOfCompletion": "\n"}, {})):
+        ("stop", {"presetSamplers": {"grammar": 'root ::= "one two END three"', "stop": ["END"]}}, {}),
+        ("schema", {"presetSamplers": {"temperature": 0}}, {"structuredOutputFile": "city"}),
+        ("messages", {"endpoint": recorder_url, "alternateRoles": False}, {}),
+        # Prompts are trimmed at both ends, and ChatML ends with a line break.
+        (
+            "text",
+            {
+                "endpoint": recorder_url,
+                "apiTypeConfigFileName": "Text",
+                "promptTemplate": "chatml-fixed",
+                "alternateRoles": False,
+                "addTextToStartOfCompletion": True,
+                "textToAddToStartOfCompletion": "\n",
+            },
+            {},
+        ),
+    ):
         tree.write(f"Endpoints/{USER}/{name}.json", {**main, **endpoint})
-        tree.write(f"Workflows/{USER}/{name}/_DefaultWorkflow.json", {"nodes": [{
-            "type": "Standard", "title": name, "endpointName": name, "systemPrompt": "Answer briefly.", "prompt": "",
-            "lastMessagesToSendInsteadOfPrompt": 20, "maxResponseSizeInTokens": 60,
-            "forceGenerationPromptIfEndpointAllows": True, "returnToUser": True, **node}]})
+        tree.write(
+            f"Workflows/{USER}/{name}/_DefaultWorkflow.json",
+            {
+                "nodes": [
+                    {
+                        "type": "Standard",
+                        "title": name,
+                        "endpointName": name,
+                        "systemPrompt": "Answer briefly.",
+                        "prompt": "",
+                        "lastMessagesToSendInsteadOfPrompt": 20,
+                        "maxResponseSizeInTokens": 60,
+                        "forceGenerationPromptIfEndpointAllows": True,
+                        "returnToUser": True,
+                        **node,
+                    }
+                ]
+            },
+        )
 
 
 def sent(recorder: StubBackend) -> Any:
@@ -166,12 +212,16 @@ def test_a_strict_template_accepts_every_conversation(tmp_path: Path, recorder: 
         tree = ConfigTree(tmp_path / "Public")
         for name in ("Main", "Worker"):
             path = f"Endpoints/{USER}/{name}.json"
-            tree.write(path, {**json.loads((tree.configs / path).read_text(encoding="utf-8")),
-                              "endpoint": recorder.url})
+            tree.write(
+                path, {**json.loads((tree.configs / path).read_text(encoding="utf-8")), "endpoint": recorder.url}
+            )
         with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER) as wilmer:
             behind = Behind("", model, tree, wilmer)
-            refused = {name for name, messages in CONVERSATIONS.items()
-                       if behind.post("/apply-template", {"messages": messages})[0] != 200}
+            refused = {
+                name
+                for name, messages in CONVERSATIONS.items()
+                if behind.post("/apply-template", {"messages": messages})[0] != 200
+            }
             # Otherwise the template would not be strict.
             assert {"two users", "system in the middle", "greeting first"} <= refused
             for name, messages in CONVERSATIONS.items():

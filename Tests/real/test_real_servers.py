@@ -1,4 +1,5 @@
 """WilmerAI in front of real servers: llama.cpp's own and LiteLLM's proxy, over a model that talks nonsense."""
+
 from __future__ import annotations
 
 import json

@@ -4,6 +4,7 @@
 
 With another model's file it gets that one's vocabulary and chat template, and so counts tokens as that one does.
 """
+
 from __future__ import annotations
 
 import sys
@@ -12,8 +13,10 @@ from typing import Any
 
 EMBEDDING, HEADS, FEED_FORWARD, LAYERS, CONTEXT = 64, 4, 128, 2, 16384
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
-CHAT_TEMPLATE = ("{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}\n{% endfor %}"
-                 "{% if add_generation_prompt %}<assistant>{% endif %}")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 def vocabulary() -> tuple[list[bytes], list[float], list[int]]:

@@ -1,4 +1,5 @@
 """A key folder with everything that the server stores, and the re-key script on it."""
+
 from __future__ import annotations
 
 import json
@@ -20,9 +21,18 @@ from Tests.services.discussion_lab import DiscussionLab
 
 OLD, NEW, USER = "sk-old-geheim", "sk-new-geheim", "tester"
 SECRET = "Quetzalcoatl"
-FILES = ("memories.json", "memories.json.bak", "chat_summary.json", "timestamps.json", "condensation_tracker.json",
-         "vision_responses.json", "context_compactor_old.json", "context_compactor_oldest.json", "state_document.md",
-         "state_document.md.bak")
+FILES = (
+    "memories.json",
+    "memories.json.bak",
+    "chat_summary.json",
+    "timestamps.json",
+    "condensation_tracker.json",
+    "vision_responses.json",
+    "context_compactor_old.json",
+    "context_compactor_oldest.json",
+    "state_document.md",
+    "state_document.md.bak",
+)
 CONTENT = json.dumps(pairs_as_json([(SECRET, "hash")])).encode()
 
 
@@ -75,8 +85,15 @@ class RekeyLab(DiscussionLab):
         return target
 
     def arguments(self, *more: str) -> list[str]:
-        return ["--user", USER, "--ConfigDirectory", str(self.config.root), "--DiscussionDirectory", str(self.root),
-                *more]
+        return [
+            "--user",
+            USER,
+            "--ConfigDirectory",
+            str(self.config.root),
+            "--DiscussionDirectory",
+            str(self.root),
+            *more,
+        ]
 
     def check(self, folder: Path, api_key: str | None, user: str = USER) -> None:
         """Everything that ``fill`` wrote is there, encrypted with this key, and nothing else."""
@@ -92,19 +109,32 @@ class RekeyLab(DiscussionLab):
     def in_clear(self) -> list[str]:
         """Files below the root that hold a word of the conversations; the index of words keeps lower case."""
         words = (SECRET.lower().encode(), SECRET.lower().encode()[1:])
-        return [str(path) for path in self.root.rglob("*")
-                if path.is_file() and any(word in path.read_bytes().lower() for word in words)]
+        return [
+            str(path)
+            for path in self.root.rglob("*")
+            if path.is_file() and any(word in path.read_bytes().lower() for word in words)
+        ]
 
     def start(self, *arguments: str, keys: dict[str, str], before: str = "") -> subprocess.CompletedProcess[str]:
         """The script as a process of its own, after some lines of Python."""
         script = Path(__file__).parents[2] / "Scripts" / "rekey_encrypted_files.py"
-        code = (f"import runpy, sys\nfrom Middleware.utilities import config_utils\n"
-                f"from Middleware.utilities.config import paths\n"
-                f"for module in (config_utils, paths):\n"
-                f"    module.get_project_root_directory_path = lambda: {str(self.install)!r}\n{before}\n"
-                f"sys.argv = [{str(script)!r}, *{self.arguments(*arguments)!r}]\n"
-                f"runpy.run_path({str(script)!r}, run_name='__main__')")
+        code = (
+            f"import runpy, sys\nfrom Middleware.utilities import config_utils\n"
+            f"from Middleware.utilities.config import paths\n"
+            f"for module in (config_utils, paths):\n"
+            f"    module.get_project_root_directory_path = lambda: {str(self.install)!r}\n{before}\n"
+            f"sys.argv = [{str(script)!r}, *{self.arguments(*arguments)!r}]\n"
+            f"runpy.run_path({str(script)!r}, run_name='__main__')"
+        )
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WILMER_")}
-        return subprocess.run([sys.executable, "-c", code], env={**environment, **keys}, cwd=script.parents[1],
-                              capture_output=True, text=True, encoding="utf-8", timeout=60,
-                              stdin=subprocess.DEVNULL, check=False)
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env={**environment, **keys},
+            cwd=script.parents[1],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )

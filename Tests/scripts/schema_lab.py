@@ -1,4 +1,5 @@
 """Validation of JSON data against the schemas of Public/Schemas with the package jsonschema."""
+
 from __future__ import annotations
 
 from functools import cache
@@ -23,8 +24,9 @@ def schemas() -> dict[str, dict[str, Any]]:
 @cache
 def _registry() -> Registry[Any]:
     """All schemas under their file names, as they refer to each other. Nothing is fetched."""
-    return REGISTRY.with_resources((config_schemas.file_name(name), Resource.from_contents(schema))
-                                   for name, schema in schemas().items())
+    return REGISTRY.with_resources(
+        (config_schemas.file_name(name), Resource.from_contents(schema)) for name, schema in schemas().items()
+    )
 
 
 @cache

@@ -1,4 +1,5 @@
 """Keys and the lines that let them in."""
+
 from __future__ import annotations
 
 import io
@@ -24,17 +25,18 @@ def accepted(path: Path, key: str) -> Grant | None:
 
 def run(*words: str) -> str:
     """What the tool prints, run as a person does."""
-    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, encoding="utf-8",
-                          check=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *words], capture_output=True, encoding="utf-8", check=True, stdin=subprocess.DEVNULL
+    )
     assert done.stderr == ""
     return done.stdout
 
 
 def test_a_fresh_key_and_its_line(tmp_path: Path) -> None:
     printed = run()
-    key, = SHOWN.findall(printed)
+    (key,) = SHOWN.findall(printed)
     file = tmp_path / "keys"
-    line, = re.findall(r"^  (sha256:.*)$", printed, re.MULTILINE)
+    (line,) = re.findall(r"^  (sha256:.*)$", printed, re.MULTILINE)
     file.write_text(line, "utf-8")
     assert accepted(file, key) == Grant() and key not in line
     assert SHOWN.findall(run()) != [key]
@@ -60,7 +62,7 @@ def test_what_stands_in_a_list_stays(tmp_path: Path, before: str, capsys: pytest
     file.write_bytes(before.encode())
     file.chmod(0o640)
     assert access_key.script(["--add", str(file)]) == 0
-    key, = SHOWN.findall(capsys.readouterr().out)
+    (key,) = SHOWN.findall(capsys.readouterr().out)
     text = file.read_bytes()
     assert text.startswith(before.encode()) and text.endswith(b"\n") and accepted(file, key) == Grant()
     if before.startswith("a-key"):
@@ -69,8 +71,9 @@ def test_what_stands_in_a_list_stays(tmp_path: Path, before: str, capsys: pytest
         assert file.stat().st_mode & 0o777 == 0o640
 
 
-def test_the_line_of_a_key_that_one_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_of_a_key_that_one_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "keys.txt"
     for words in (["--hash"], ["--hash", "--add", str(file), "--user", "bob"]):
         monkeypatch.setattr(sys, "stdin", io.StringIO(" my-own-long-secret \nmore\n"))
@@ -82,8 +85,9 @@ def test_the_line_of_a_key_that_one_has(tmp_path: Path, monkeypatch: pytest.Monk
     assert accepted(file, "my-own-long-secret") == Grant(frozenset({"bob"}))
 
 
-def test_a_key_that_one_has_is_asked_for_without_showing_it(monkeypatch: pytest.MonkeyPatch,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_one_has_is_asked_for_without_showing_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(access_key.getpass, "getpass", lambda prompt: "short")
     assert access_key.script(["--hash"]) == 0
@@ -93,20 +97,29 @@ def test_a_key_that_one_has_is_asked_for_without_showing_it(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("text", "problem"), [(b" \n", "No key"), (b"my-\xff-key\n", "UTF-8")])
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
-def test_no_key_is_no_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: bytes,
-                           problem: str, errors: str) -> None:
+def test_no_key_is_no_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: bytes, problem: str, errors: str
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8", errors))
     assert access_key.script(["--hash"]) == 1
     printed = capsys.readouterr()
     assert printed.out == "" and problem in printed.err
 
 
-@pytest.mark.parametrize(("key", "problem"), [
-    ("my own key", "blanks"), ("my\tkey", "blanks"), ("schl\xfcssel", "ASCII"), ("a\x07b", "ASCII"),
-    ("a\xa0b", "blanks")],
-                         ids=["space", "tab", "umlaut", "bell", "no-break space"])
-def test_a_key_that_not_every_client_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, problem: str,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("my own key", "blanks"),
+        ("my\tkey", "blanks"),
+        ("schl\xfcssel", "ASCII"),
+        ("a\x07b", "ASCII"),
+        ("a\xa0b", "blanks"),
+    ],
+    ids=["space", "tab", "umlaut", "bell", "no-break space"],
+)
+def test_a_key_that_not_every_client_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{key}\n"))
     with pytest.raises(SystemExit) as stop:
         access_key.script(["--hash", "--add", str(tmp_path / "keys")])
@@ -122,8 +135,7 @@ def test_a_list_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFix
         assert str(path) in printed.err and "wilmer-" not in printed.out  # a key that opens nothing is not shown
 
 
-@pytest.mark.parametrize("words", [["--add", ""], ["--user", " "], ["--user", "a\nb"], ["--user", "ann #2"],
-                                   ["file"]])
+@pytest.mark.parametrize("words", [["--add", ""], ["--user", " "], ["--user", "a\nb"], ["--user", "ann #2"], ["file"]])
 def test_wrong_arguments(words: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         access_key.script(words)

@@ -1,4 +1,5 @@
 """The script that gives old memories vectors, against a real server."""
+
 from __future__ import annotations
 
 import sqlite3
@@ -58,15 +59,22 @@ def stored(path: Path) -> list[tuple[Any, ...]]:
 ALL = [(number, "m", 2, vector_to_blob([number, 0.5])) for number in range(1, 8)]
 
 
-@pytest.mark.parametrize(("shape", "endpoint", "slash"), [
-    ([], "/v1/embeddings", ""), (["--api-shape", "openai"], "/v1/embeddings", "/v1/"),
-    (["--api-shape", "ollama"], "/api/embed", "/")])
-def test_everything_is_embedded_oldest_first(path: Path, backend: StubBackend, shape: list[str], endpoint: str,
-                                             slash: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "endpoint", "slash"),
+    [
+        ([], "/v1/embeddings", ""),
+        (["--api-shape", "openai"], "/v1/embeddings", "/v1/"),
+        (["--api-shape", "ollama"], "/api/embed", "/"),
+    ],
+)
+def test_everything_is_embedded_oldest_first(
+    path: Path, backend: StubBackend, shape: list[str], endpoint: str, slash: str
+) -> None:
     assert run(path, backend, "--batch-size", "3", *shape, "--url", backend.url + slash) == 0
     assert stored(path) == ALL
     assert [request.json for request in backend.requests] == [
-        {"model": "m", "input": ["a" * number for number in batch]} for batch in ([1, 2, 3], [4, 5, 6], [7])]
+        {"model": "m", "input": ["a" * number for number in batch]} for batch in ([1, 2, 3], [4, 5, 6], [7])
+    ]
     assert {request.path for request in backend.requests} == {endpoint}
     assert "authorization" not in backend.requests[0].headers
 
@@ -86,13 +94,26 @@ def test_only_gaps_of_the_model_are_filled(path: Path, backend: StubBackend) -> 
     assert run(path, backend) == 0 and len(backend.requests) == 1
 
 
-@pytest.mark.parametrize("bad", [
-    status_reply(500), status_reply(401), json_reply({}), json_reply([]), json_reply({"data": []}),
-    json_reply({"data": [{"embedding": []}] * 3}), json_reply({"data": [{"embedding": ["x"]}] * 3}),
-    json_reply({"data": [{"embedding": [1e39]}] * 3}), json_reply({"data": [{"embedding": [10**400]}] * 3}),
-    Reply(body=b"no json"), Reply(drop="before_status"), Reply(status=302, headers={"Location": "/v1/embeddings"})])
-def test_three_failures_in_a_row_stop_it(path: Path, backend: StubBackend, bad: Reply,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "bad",
+    [
+        status_reply(500),
+        status_reply(401),
+        json_reply({}),
+        json_reply([]),
+        json_reply({"data": []}),
+        json_reply({"data": [{"embedding": []}] * 3}),
+        json_reply({"data": [{"embedding": ["x"]}] * 3}),
+        json_reply({"data": [{"embedding": [1e39]}] * 3}),
+        json_reply({"data": [{"embedding": [10**400]}] * 3}),
+        Reply(body=b"no json"),
+        Reply(drop="before_status"),
+        Reply(status=302, headers={"Location": "/v1/embeddings"}),
+    ],
+)
+def test_three_failures_in_a_row_stop_it(
+    path: Path, backend: StubBackend, bad: Reply, capsys: pytest.CaptureFixture[str]
+) -> None:
     backend.responder = lambda request: answer(request) if len(backend.requests) == 1 else bad
     assert run(path, backend, "--batch-size", "3") == 1
     assert len(backend.requests) == 5 and stored(path) == ALL[:3]  # what was done stays
@@ -116,10 +137,13 @@ def test_slow_server(path: Path, backend: StubBackend) -> None:
 @pytest.mark.parametrize("bad", [{4}, {1}, {7}, {1, 2, 3}, {2, 5, 7}, set(range(1, 8))])
 @pytest.mark.parametrize("batch_size", ["1", "3", "32"])
 def test_memories_that_the_server_does_not_take_are_skipped(
-        path: Path, backend: StubBackend, bad: set[int], batch_size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path: Path, backend: StubBackend, bad: set[int], batch_size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     backend.responder = lambda request: (
-        status_reply(400) if {len(text) for text in request.json["input"] if text != "memory"} & bad
-        else answer(request))
+        status_reply(400)
+        if {len(text) for text in request.json["input"] if text != "memory"} & bad
+        else answer(request)
+    )
     assert run(path, backend, "--batch-size", batch_size) == 1
     assert stored(path) == [row for row in ALL if row[0] not in bad]
     named = ", ".join(map(str, sorted(bad)))
@@ -156,9 +180,18 @@ def test_encrypted_database(tmp_path: Path, backend: StubBackend, capsys: pytest
     assert "encrypted" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", [
-    ["--batch-size", "0"], ["--batch-size", "x"], ["--timeout", "0"], ["--timeout", "nan"], ["--api-shape", "x"],
-    ["--url", "file:///etc/passwd"], ["--model"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--batch-size", "0"],
+        ["--batch-size", "x"],
+        ["--timeout", "0"],
+        ["--timeout", "nan"],
+        ["--api-shape", "x"],
+        ["--url", "file:///etc/passwd"],
+        ["--model"],
+    ],
+)
 def test_wrong_arguments(path: Path, backend: StubBackend, wrong: list[str]) -> None:
     before = path.read_bytes()
     with pytest.raises(SystemExit) as stopped:
@@ -167,9 +200,14 @@ def test_wrong_arguments(path: Path, backend: StubBackend, wrong: list[str]) -> 
 
 
 @pytest.mark.slow
-def test_a_state_database_is_filled(backend: StubBackend, database: Database, database_url: str,
-                                    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                    capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_state_database_is_filled(
+    backend: StubBackend,
+    database: Database,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Lab(tmp_path / "Configs", monkeypatch)
     monkeypatch.setattr(backfill_embeddings, "apply_arguments", lambda arguments: None)
     monkeypatch.setenv("WILMER_DATABASE_URL", database_url)
@@ -192,6 +230,12 @@ def test_a_state_database_is_filled(backend: StubBackend, database: Database, da
 
 def test_it_runs_from_anywhere(path: Path, backend: StubBackend, tmp_path: Path) -> None:
     script = INSTALL / "Scripts" / "backfill_embeddings.py"
-    done = subprocess.run([sys.executable, str(script), "--db", path.name, "--url", backend.url, "--model", "m"],
-                          cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, str(script), "--db", path.name, "--url", backend.url, "--model", "m"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert (done.returncode, done.stderr) == (0, "") and stored(path) == ALL

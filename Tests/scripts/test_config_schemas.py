@@ -1,4 +1,5 @@
 """The schemas of Public/Schemas: current, complete, and true to the shipped files."""
+
 from __future__ import annotations
 
 import json
@@ -22,6 +23,7 @@ REGISTRY = node_types()
 
 # -- generated files ---------------------------------------------------------------------------------------------------
 
+
 def test_all_files_are_current() -> None:
     assert generated_files.stale_files(config_schemas.files()) == [], "run: python -m Scripts.generate"
 
@@ -41,6 +43,7 @@ def test_each_is_a_valid_schema(name: str) -> None:
 
 
 # -- completeness ------------------------------------------------------------------------------------------------------
+
 
 def pairs(keys: tuple[ConfigKey, ...], schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, ConfigKey, Any]]:
     """Each key, keys inside keys included, with its schema; None if there is none."""
@@ -62,10 +65,14 @@ def test_every_key_of_a_kind_is_in_its_schema(name: str) -> None:
 
 def explains(key: ConfigKey, schema: Mapping[str, Any]) -> bool:
     default = schema.get("default")
-    return (schema["title"].startswith(f"{key.name}: ") and key.meaning in schema["description"]
-            and (default is None or default == schema_values.plain(key.default))
-            and all(choice in schema.get("enum", schema.get("anyOf", [schema])[0].get("enum", ()))
-                    for choice in key.choices))
+    return (
+        schema["title"].startswith(f"{key.name}: ")
+        and key.meaning in schema["description"]
+        and (default is None or default == schema_values.plain(key.default))
+        and all(
+            choice in schema.get("enum", schema.get("anyOf", [schema])[0].get("enum", ())) for choice in key.choices
+        )
+    )
 
 
 @table("node_type", sorted(REGISTRY))
@@ -84,11 +91,13 @@ def test_every_key_at_the_top_of_a_workflow_is_in_its_schema(key: ConfigKey) -> 
 
 # -- shipped files -----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("folder", sorted({path.split("/")[0] for path in shipped_files()}))
 def test_every_shipped_file_fits_its_schema(folder: str) -> None:
     files = [path for path in shipped_files() if path.startswith(f"{folder}/")]
-    found = {path: mistakes(schema_of(path), json.loads((CONFIGS / path).read_text(encoding="utf-8-sig")))
-             for path in files}
+    found = {
+        path: mistakes(schema_of(path), json.loads((CONFIGS / path).read_text(encoding="utf-8-sig"))) for path in files
+    }
     assert {path: problems for path, problems in found.items() if problems} == {}
 
 
@@ -111,8 +120,10 @@ def is_own(path: str, named: str) -> bool:
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-def test_the_command_writes_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
+
+def test_the_command_writes_and_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(config_schemas, "ROOT", tmp_path)
     monkeypatch.setattr(config_schemas, "FOLDER", tmp_path / "Public" / "Schemas")
     assert generated_files.write_or_check(config_schemas.files(), check=True) == 1

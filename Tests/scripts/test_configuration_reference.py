@@ -1,4 +1,5 @@
 """The configuration reference says what the program declares."""
+
 from __future__ import annotations
 
 import json
@@ -30,8 +31,7 @@ def all_keys(keys: tuple[ConfigKey, ...]) -> Iterator[ConfigKey]:
 
 
 def test_the_page_is_current() -> None:
-    assert generated_files.stale_files({configuration_reference.PATH: PAGE}) == [], \
-        "run: python -m Scripts.generate"
+    assert generated_files.stale_files({configuration_reference.PATH: PAGE}) == [], "run: python -m Scripts.generate"
 
 
 def test_every_kind_has_a_section() -> None:
@@ -63,14 +63,17 @@ def test_links_lead_somewhere() -> None:
     assert [link for link in links if not link.startswith("#") and not (folder / link).is_file()] == []
 
 
-@pytest.mark.parametrize(("section_name", "row"), [
-    ("user", "| `port` | whole number | `5000` | 0 to 65535 |"),
-    ("user", "| `customWorkflow` | string |  | [a workflow](#workflows) |"),
-    ("user", "| `toolName` | string | required |  |"),
-    ("endpoint", "| `apiTypeConfigFileName` | string | required | [an API type](#api-types) |"),
-    ("mcp-server", "| `transport` | string | required | `stdio`, `sse`, `streamable_http` |"),
-    ("endpoint", "| `stop` | list of strings or string |  |  |"),
-])
+@pytest.mark.parametrize(
+    ("section_name", "row"),
+    [
+        ("user", "| `port` | whole number | `5000` | 0 to 65535 |"),
+        ("user", "| `customWorkflow` | string |  | [a workflow](#workflows) |"),
+        ("user", "| `toolName` | string | required |  |"),
+        ("endpoint", "| `apiTypeConfigFileName` | string | required | [an API type](#api-types) |"),
+        ("mcp-server", "| `transport` | string | required | `stdio`, `sse`, `streamable_http` |"),
+        ("endpoint", "| `stop` | list of strings or string |  |  |"),
+    ],
+)
 def test_rows_say_type_default_and_values(section_name: str, row: str) -> None:
     assert f"\n{row} " in section(section_name)
 

@@ -98,8 +98,11 @@ def test_the_texts_of_a_step_around_a_message_are_told_from_the_message() -> Non
     notes = "Notes on it:\n<notes>\nBegin with rain.\n\nThen sun.\n</notes>\nUse them."
     task = "Answer the message above as a writer: choose words well.\n- one: x\n- two: y"
     reply = answer(chat(f"{notes}\n\nA story!\n\nA short one.\n\n{task}", "You are kind."))
-    for part in ("You asked: \u201cA story! A short one.\u201d", "begins \u201cAnswer the message above as a writer",
-                 "notes (\u201cBegin with rain."):
+    for part in (
+        "You asked: \u201cA story! A short one.\u201d",
+        "begins \u201cAnswer the message above as a writer",
+        "notes (\u201cBegin with rain.",
+    ):
         assert part in reply
     task = "Do not answer the message above yet. Plan it."
     assert "You asked: \u201cA story!\u201d" in answer(chat(f"A story!\n\n{task}"))
@@ -321,7 +324,8 @@ def test_command_line(server: DemoServer, capsys: pytest.CaptureFixture[str]) ->
 def test_runs_as_a_script_from_anywhere(tmp_path: Path) -> None:
     command = [sys.executable, str(Path(demo_backend.__file__).resolve()), "--port", "0", "--delay", "0"]
     with subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()

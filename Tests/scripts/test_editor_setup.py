@@ -1,4 +1,5 @@
 """VS Code gets every file's schema, in the project's folder and in configurations elsewhere."""
+
 from __future__ import annotations
 
 import json
@@ -45,8 +46,14 @@ def test_the_shipped_settings_lead_to_the_schemas() -> None:
         assert (generated_files.ROOT / entry["url"]).is_file()
 
 
-@pytest.mark.parametrize(("folder", "pattern"), [("", "/Users/**/*.json"), ("Configs", "/Configs/Users/**/*.json"),
-                                                 ("Public/Configs", "/Public/Configs/Users/**/*.json")])
+@pytest.mark.parametrize(
+    ("folder", "pattern"),
+    [
+        ("", "/Users/**/*.json"),
+        ("Configs", "/Configs/Users/**/*.json"),
+        ("Public/Configs", "/Public/Configs/Users/**/*.json"),
+    ],
+)
 def test_a_configuration_elsewhere_is_set_up(tmp_path: Path, folder: str, pattern: str) -> None:
     (tmp_path / folder / "Users").mkdir(parents=True)
     settings = tmp_path / ".vscode" / "settings.json"
@@ -75,8 +82,9 @@ def test_a_folder_without_configuration_is_refused(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("content", [b"[1]", b'{"a": ', b"\xff\xfe{"], ids=["list", "cut off", "not UTF-8"])
-def test_settings_that_cannot_be_understood_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                                 content: bytes) -> None:
+def test_settings_that_cannot_be_understood_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
     (tmp_path / "Users").mkdir()
     settings = tmp_path / ".vscode" / "settings.json"
     settings.parent.mkdir()

@@ -1,4 +1,5 @@
 """The files for a forge: README's commands on every Python, actions that nobody can exchange, and no rights."""
+
 from __future__ import annotations
 
 import re
@@ -37,15 +38,34 @@ def test_it_runs_the_commands_of_the_readme_with_every_served_python() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("flags", "status", "said"), [
-    ([], 0, r"-- The chat: 'rain'\n(?:.*\n)*-- It stopped\.\n"),
-    (["--no-such-flag"], 1, r"It ended with status \d before it answered\.")])
+@pytest.mark.parametrize(
+    ("flags", "status", "said"),
+    [
+        ([], 0, r"-- The chat: 'rain'\n(?:.*\n)*-- It stopped\.\n"),
+        (["--no-such-flag"], 1, r"It ended with status \d before it answered\."),
+    ],
+)
 def test_the_start_is_tried(tmp_path: Path, flags: list[str], status: int, said: str) -> None:
     with StubBackend(chat_reply("rain")) as backend:
         standard_tree(tmp_path, backend.url)
         done = subprocess.run(
-            [sys.executable, ".ci/try_start.py", sys.executable, "run_waitress.py", "--PublicDirectory", str(tmp_path),
-             "--port", str(free_port()), *flags], cwd=ROOT, capture_output=True, text=True, encoding="utf-8",
-            timeout=300, check=False)
+            [
+                sys.executable,
+                ".ci/try_start.py",
+                sys.executable,
+                "run_waitress.py",
+                "--PublicDirectory",
+                str(tmp_path),
+                "--port",
+                str(free_port()),
+                *flags,
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=300,
+            check=False,
+        )
     assert done.returncode == status, done.stderr
     assert re.search(said, done.stdout + done.stderr)

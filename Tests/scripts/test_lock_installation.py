@@ -4,6 +4,7 @@ The index is a folder of packages without files. Each has the metadata of the pa
 (``locked_packages.json``, which ``Scripts.generate.lock_requirements`` records), once in the locked version and once in
 a newer one, which pip takes for every requirement that the lock does not answer.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -62,10 +63,29 @@ def install(folder: Path, requirements: str) -> subprocess.CompletedProcess[str]
     """Have pip find all that is needed, as in an empty environment, and install nothing."""
     (folder / "wanted.lock").write_text(requirements, encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "pip", "--isolated", "install", "--disable-pip-version-check", "--dry-run",
-         "--ignore-installed", "--no-index", "--find-links", str(folder), "--require-hashes",
-         "-r", str(folder / "wanted.lock")], capture_output=True, text=True, encoding="utf-8", timeout=300, check=False,
-        env={**os.environ, "PYTHONUTF8": "1"})
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--isolated",
+            "install",
+            "--disable-pip-version-check",
+            "--dry-run",
+            "--ignore-installed",
+            "--no-index",
+            "--find-links",
+            str(folder),
+            "--require-hashes",
+            "-r",
+            str(folder / "wanted.lock"),
+        ],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )
 
 
 # The coding agent does not take later Pythons.
@@ -73,8 +93,11 @@ INSTALLED = [lock for _, lock in LOCKS if "agents" not in lock or sys.version_in
 
 
 def test_this_is_the_oldest_pip() -> None:
-    pins = [Requirement(line.partition("#")[0]) for line in (ROOT / "requirements-test.txt").read_text(
-        encoding="utf-8").splitlines() if line.startswith("pip==")]
+    pins = [
+        Requirement(line.partition("#")[0])
+        for line in (ROOT / "requirements-test.txt").read_text(encoding="utf-8").splitlines()
+        if line.startswith("pip==")
+    ]
     [oldest] = [str(pin.specifier) for pin in pins if pin.marker and pin.marker.evaluate()]
     assert f"=={PIP}" == oldest, "run bash Scripts/developer/run_tests.sh --prepare-only"
 

@@ -1,4 +1,5 @@
 """The lock files: in step with what they are made from, and complete."""
+
 from __future__ import annotations
 
 import re
@@ -74,14 +75,19 @@ def test_the_page_of_systems_is_about_this_lock(lock: str) -> None:
 @pytest.mark.parametrize("system", [system.name for system in lock_platforms.SYSTEMS if system.promised])
 def test_every_promised_system_is_served_by_wheels(lock: str, system: str) -> None:
     page = lock_platforms.PAGE.read_text(encoding="utf-8")
-    [row] = [line for line in page.split(f"## {lock}")[1].split("## ")[0].splitlines()
-             if line.startswith(f"| {system} |")]
+    [row] = [
+        line for line in page.split(f"## {lock}")[1].split("## ")[0].splitlines() if line.startswith(f"| {system} |")
+    ]
     assert row.count("yes") == len(lock_platforms.PYTHONS), row
 
 
-@pytest.mark.parametrize(("script", "words"), [
-    ("run_linux.sh", "prepare_environment venv requirements.lock"),
-    ("Scripts/environment.sh", "options=(--require-hashes --only-binary :all:)"),
-    ("run_windows.bat", "-m Middleware.cli.installing --require-hashes --only-binary :all: -r requirements.lock")])
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("run_linux.sh", "prepare_environment venv requirements.lock"),
+        ("Scripts/environment.sh", "options=(--require-hashes --only-binary :all:)"),
+        ("run_windows.bat", "-m Middleware.cli.installing --require-hashes --only-binary :all: -r requirements.lock"),
+    ],
+)
 def test_start_scripts_install_wheels_of_the_lock(script: str, words: str) -> None:
     assert words in (ROOT / script).read_text(encoding="utf-8")

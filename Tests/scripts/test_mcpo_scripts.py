@@ -1,4 +1,5 @@
 """The shipped scripts of the tool loop against a server like MCPO, run as PythonModule nodes run them."""
+
 from __future__ import annotations
 
 import json
@@ -19,20 +20,48 @@ from Tests.llmapis.lab import Lab
 from Tests.stub_backend import BEFORE_STATUS, RecordedRequest, Reply, StubBackend, json_reply
 
 LIST, CALL = "Public/Scripts/mcpo/list_tools.py", "Public/Scripts/mcpo/call_tool.py"
-TIME = {"info": {"title": "mcp-time", "description": "mcp-time MCP Server", "version": "1"}, "paths": {
-    "/get_current_time": {"post": {
-        "summary": "Get Current Time", "description": "Get current time in a\nspecific timezone",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": {
-            "$ref": "#/components/schemas/get_current_time_form_model"}}}}}},
-    "/reset": {"post": {"summary": "Reset"}, "get": {"summary": "Not a tool"}}},
-    "components": {"schemas": {"get_current_time_form_model": {
-        "properties": {"timezone": {"type": "string", "description": "IANA timezone name"}}, "type": "object",
-        "required": ["timezone"]}}}}
-ROOT = {"openapi": "3.1.0", "info": {"title": "MCP OpenAPI Proxy", "version": "1.0", "description": (
-    "Automatically generated API from MCP Tool Schemas\n\n- **available tools**：\n    - [time](/time/docs)\n"
-    "    - [clock](/clock/docs)")}, "paths": {}}
-TOOLS = ("Choose.\n\n### time/get_current_time\nThe time.\n\n### clock/get_current_time\nA clock.\n\n"
-         "### notes/read_note\n")
+TIME = {
+    "info": {"title": "mcp-time", "description": "mcp-time MCP Server", "version": "1"},
+    "paths": {
+        "/get_current_time": {
+            "post": {
+                "summary": "Get Current Time",
+                "description": "Get current time in a\nspecific timezone",
+                "requestBody": {
+                    "required": True,
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/get_current_time_form_model"}}
+                    },
+                },
+            }
+        },
+        "/reset": {"post": {"summary": "Reset"}, "get": {"summary": "Not a tool"}},
+    },
+    "components": {
+        "schemas": {
+            "get_current_time_form_model": {
+                "properties": {"timezone": {"type": "string", "description": "IANA timezone name"}},
+                "type": "object",
+                "required": ["timezone"],
+            }
+        }
+    },
+}
+ROOT = {
+    "openapi": "3.1.0",
+    "info": {
+        "title": "MCP OpenAPI Proxy",
+        "version": "1.0",
+        "description": (
+            "Automatically generated API from MCP Tool Schemas\n\n- **available tools**：\n    - [time](/time/docs)\n"
+            "    - [clock](/clock/docs)"
+        ),
+    },
+    "paths": {},
+}
+TOOLS = (
+    "Choose.\n\n### time/get_current_time\nThe time.\n\n### clock/get_current_time\nA clock.\n\n### notes/read_note\n"
+)
 PARIS = '{"tool": "time/get_current_time", "arguments": {"timezone": "Europe/Paris"}}'
 NOON = {"datetime": "2026-11-22T12:00:00+01:00"}
 
@@ -57,8 +86,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: StubBackend) ->
 
 def describes(server: StubBackend, **documents: Any) -> None:
     """Let the server tell of its tools; ``root`` is its own document, the others those of its parts."""
-    paths = {"/openapi.json" if name == "root" else f"/{name}/openapi.json": document
-             for name, document in documents.items()}
+    paths = {
+        "/openapi.json" if name == "root" else f"/{name}/openapi.json": document for name, document in documents.items()
+    }
     server.responder = lambda request: json_reply(paths[request.path]) if request.path in paths else None
 
 
@@ -87,17 +117,24 @@ def shipped_prompt() -> str:
 
 # -- list_tools.py -----------------------------------------------------------------------------------------------------
 
+
 def test_a_server_for_one_mcp_server_lists_its_tools(lab: Lab, server: StubBackend) -> None:
     describes(server, root=TIME)
-    assert ("### get_current_time\nGet current time in a specific timezone\nArguments:\n"
-            "- timezone (string, required): IANA timezone name\n\n### reset\nReset\nArguments: none") in list_tools()
+    assert (
+        "### get_current_time\nGet current time in a specific timezone\nArguments:\n"
+        "- timezone (string, required): IANA timezone name\n\n### reset\nReset\nArguments: none"
+    ) in list_tools()
 
 
 def test_a_server_for_several_lists_all_of_them_by_their_paths(lab: Lab, server: StubBackend) -> None:
     describes(server, root=ROOT, time=TIME, clock=TIME)
     prompt = list_tools()
     assert [line for line in prompt.splitlines() if line.startswith("### ")] == [
-        "### time/get_current_time", "### time/reset", "### clock/get_current_time", "### clock/reset"]
+        "### time/get_current_time",
+        "### time/reset",
+        "### clock/get_current_time",
+        "### clock/reset",
+    ]
 
 
 def test_one_of_several_that_fails_is_left_out(lab: Lab, server: StubBackend, caplog: Any) -> None:
@@ -133,24 +170,36 @@ def test_the_shipped_prompt_says_what_the_scripts_understand() -> None:
     assert "{{TOOLS}}" in shipped_prompt() and '{"tool": "' in shipped_prompt() and "NO TOOL" in shipped_prompt()
 
 
-@pytest.mark.parametrize(("schema", "line"), [
-    ({"type": "integer", "default": 5}, "- x (integer, optional, default 5)"),
-    ({"enum": ["a", "ö"]}, '- x (optional, one of "a", "ö")'),
-    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "- x (string, optional)"),
-    ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "- x (string or integer, optional)"),
-    ({"type": ["number", "null"]}, "- x (number, optional)"),
-    ({"type": "array", "items": {"$ref": "#/components/schemas/Point"}}, "- x (list of object with a, b, optional)"),
-    ({"type": "array"}, "- x (list, optional)"),
-    ({"$ref": "#/components/schemas/Loop"}, "- x (optional)"),
-    ({"$ref": "elsewhere"}, "- x (optional)"),
-    ({"$ref": "#/components/schemas/Endless"}, "- x (list of list of list of array, optional)"),
-    ({"description": "two\n### lines"}, "- x (optional): two ### lines"),
-    (None, "- x (optional)"),
-])
+@pytest.mark.parametrize(
+    ("schema", "line"),
+    [
+        ({"type": "integer", "default": 5}, "- x (integer, optional, default 5)"),
+        ({"enum": ["a", "ö"]}, '- x (optional, one of "a", "ö")'),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "- x (string, optional)"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "- x (string or integer, optional)"),
+        ({"type": ["number", "null"]}, "- x (number, optional)"),
+        (
+            {"type": "array", "items": {"$ref": "#/components/schemas/Point"}},
+            "- x (list of object with a, b, optional)",
+        ),
+        ({"type": "array"}, "- x (list, optional)"),
+        ({"$ref": "#/components/schemas/Loop"}, "- x (optional)"),
+        ({"$ref": "elsewhere"}, "- x (optional)"),
+        ({"$ref": "#/components/schemas/Endless"}, "- x (list of list of list of array, optional)"),
+        ({"description": "two\n### lines"}, "- x (optional): two ### lines"),
+        (None, "- x (optional)"),
+    ],
+)
 def test_how_arguments_are_told(lab: Lab, server: StubBackend, schema: Any, line: str) -> None:
-    describes(server, root=argument(
-        schema, Point={"type": "object", "properties": {"a": {}, "b": {}}}, Loop={"$ref": "#/components/schemas/Loop"},
-        Endless={"type": "array", "items": {"$ref": "#/components/schemas/Endless"}}))
+    describes(
+        server,
+        root=argument(
+            schema,
+            Point={"type": "object", "properties": {"a": {}, "b": {}}},
+            Loop={"$ref": "#/components/schemas/Loop"},
+            Endless={"type": "array", "items": {"$ref": "#/components/schemas/Endless"}},
+        ),
+    )
     assert f"### do\nArguments:\n{line}\n" in list_tools() + "\n"
 
 
@@ -165,26 +214,37 @@ def test_a_path_that_is_no_plain_name_is_no_tool(lab: Lab, server: StubBackend, 
     assert [line for line in list_tools().splitlines() if line.startswith("### ")] == ["### ok"]
 
 
-@pytest.mark.parametrize("document", [
-    {}, {"paths": None}, {"paths": []}, {"info": [], "paths": {"/x": None}}, {"paths": {"/x": {"post": "y"}}}])
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"paths": None}, {"paths": []}, {"info": [], "paths": {"/x": None}}, {"paths": {"/x": {"post": "y"}}}],
+)
 def test_a_document_without_tools_gives_no_prompt(lab: Lab, server: StubBackend, document: Any, caplog: Any) -> None:
     describes(server, root=document)
     assert list_tools() == ""
     assert [record.levelname for record in caplog.records if record.name.startswith("mcpo")] == ["WARNING"]
 
 
-@pytest.mark.parametrize("body", [
-    {"content": []}, {"content": {"application/json": {"schema": {"properties": [1]}}}}, "text", {"$ref": "#/x"},
-    {"content": {"application/json": {"schema": {"properties": {"a": "b"}, "required": None}}}}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"content": []},
+        {"content": {"application/json": {"schema": {"properties": [1]}}}},
+        "text",
+        {"$ref": "#/x"},
+        {"content": {"application/json": {"schema": {"properties": {"a": "b"}, "required": None}}}},
+    ],
+)
 def test_odd_documents_break_nothing(lab: Lab, server: StubBackend, body: Any) -> None:
     describes(server, root={"info": {}, "paths": {"/do": {"post": {"summary": "Does it", "requestBody": body}}}})
     assert "### do\nDoes it\nArguments" in list_tools()
 
 
-@pytest.mark.parametrize("reply", [
-    json_reply(ROOT, 500), json_reply([1]), Reply(body=b"<html>"), Reply(drop=BEFORE_STATUS)])
+@pytest.mark.parametrize(
+    "reply", [json_reply(ROOT, 500), json_reply([1]), Reply(body=b"<html>"), Reply(drop=BEFORE_STATUS)]
+)
 def test_a_server_that_makes_no_sense_is_one_line_in_the_log(
-        lab: Lab, server: StubBackend, reply: Reply, caplog: Any) -> None:
+    lab: Lab, server: StubBackend, reply: Reply, caplog: Any
+) -> None:
     server.default = reply
     assert list_tools() == ""
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -195,8 +255,10 @@ def test_nobody_there_is_one_line_in_the_log(lab: Lab, caplog: Any) -> None:
     lab.user(MCPO_URL="http://user:secret@127.0.0.1:1")
     assert list_tools() == ""
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert lines == ["No tools for this request: the server at 127.0.0.1:1 cannot be reached (ConnectionRefusedError). "
-                     "MCPO_URL in the user file says where they are"]
+    assert lines == [
+        "No tools for this request: the server at 127.0.0.1:1 cannot be reached (ConnectionRefusedError). "
+        "MCPO_URL in the user file says where they are"
+    ]
 
 
 @pytest.mark.parametrize("url", ["localhost:8889", "ftp://x", "http://", "http://[::1", "http://x:y", "http://x:0", 5])
@@ -207,6 +269,7 @@ def test_an_address_that_is_none_is_told(lab: Lab, url: Any, caplog: Any) -> Non
 
 
 # -- where the server is -----------------------------------------------------------------------------------------------
+
 
 def test_the_user_comes_before_the_environment(lab: Lab, server: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     describes(server, root=TIME)
@@ -238,28 +301,47 @@ def test_a_key_is_sent_with_every_request(lab: Lab, server: StubBackend, monkeyp
 CALLED = 'Call: time/get_current_time {"timezone": "Europe/Paris"}\n'
 
 
-@pytest.mark.parametrize("reply", [
-    PARIS,
-    f"I will look.\n```json\n{PARIS}\n```\n",
-    f"<think>Maybe {{\"tool\": \"notes/read_note\"}}?</think>{PARIS}",
-    PARIS[:-1],
-    PARIS[:-2],
-    f"```json\n{PARIS[:-1]}\n```",
-    '{"name": "time/get_current_time", "parameters": {"timezone": "Europe/Paris"}}',
-    '{"tool_calls": [{"name": "time/get_current_time", "parameters": {"timezone": "Europe/Paris"}}]}',
-    '[{"function": {"name": "time/get_current_time", "arguments": "{\\"timezone\\": \\"Europe/Paris\\"}"}}]',
-    '{"tool": "time.get_current_time", "arguments": {"timezone": "Europe/Paris"}}',
-    '{"tool": "Time_Get_Current_Time", "arguments": {"timezone": "Europe/Paris"}}',
-])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        PARIS,
+        f"I will look.\n```json\n{PARIS}\n```\n",
+        f'<think>Maybe {{"tool": "notes/read_note"}}?</think>{PARIS}',
+        PARIS[:-1],
+        PARIS[:-2],
+        f"```json\n{PARIS[:-1]}\n```",
+        '{"name": "time/get_current_time", "parameters": {"timezone": "Europe/Paris"}}',
+        '{"tool_calls": [{"name": "time/get_current_time", "parameters": {"timezone": "Europe/Paris"}}]}',
+        '[{"function": {"name": "time/get_current_time", "arguments": "{\\"timezone\\": \\"Europe/Paris\\"}"}}]',
+        '{"tool": "time.get_current_time", "arguments": {"timezone": "Europe/Paris"}}',
+        '{"tool": "Time_Get_Current_Time", "arguments": {"timezone": "Europe/Paris"}}',
+    ],
+)
 def test_replies_that_ask_for_the_call(lab: Lab, server: StubBackend, reply: str) -> None:
     server.default = json_reply(NOON)
     assert call_tool(reply) == CALLED + f"Result: {json.dumps(NOON)}\n\n"
     assert tool_calls(server) == [("/time/get_current_time", {"timezone": "Europe/Paris"})]
 
 
-@pytest.mark.parametrize("reply", [
-    "NO TOOL", "no tool.", "", "It is noon.", '{"tool": "NO TOOL"}', '{"tool": null}', '{"tool": ""}', '{"tool": 5}',
-    '{"answer": "noon"}', "[NO TOOL]", "A set {a, b} of things", "[]", "{}", '{"tool_calls": []}'])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "NO TOOL",
+        "no tool.",
+        "",
+        "It is noon.",
+        '{"tool": "NO TOOL"}',
+        '{"tool": null}',
+        '{"tool": ""}',
+        '{"tool": 5}',
+        '{"answer": "noon"}',
+        "[NO TOOL]",
+        "A set {a, b} of things",
+        "[]",
+        "{}",
+        '{"tool_calls": []}',
+    ],
+)
 def test_replies_that_ask_for_nothing(lab: Lab, server: StubBackend, reply: str) -> None:
     assert call_tool(reply) == ""
     assert server.requests == []
@@ -303,20 +385,23 @@ def test_arguments_must_be_an_object(lab: Lab, server: StubBackend, arguments: A
     assert text.endswith("Result: Error: the arguments must be a JSON object\n\n") and server.requests == []
 
 
-@pytest.mark.parametrize(("body", "status", "text"), [
-    ({"detail": {"message": "Unexpected error", "error": "Invalid timezone"}}, 500, "Error: Invalid timezone"),
-    ({"detail": {"message": "Tool is away"}}, 500, "Error: Tool is away"),
-    ({"detail": {"code": 7}}, 500, 'Error: {"code": 7}'),
-    ({"detail": [{"loc": ["body", "timezone"], "msg": "missing"}]}, 422, "Error: argument timezone: missing"),
-    ({"detail": "Not Found"}, 404, "Error: Not Found"),
-    ({}, 503, "Error: {}"),
-    (b"Bad gateway", 502, "Error: Bad gateway"),
-    (b"", 500, "Error: HTTP status 500"),
-    (b"", 200, "(done; the tool answered nothing)"),
-    (None, 200, "null"),
-    ("plain {text}", 200, "plain {text}"),
-    (b"no JSON \xff", 200, "no JSON \ufffd"),
-])
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"detail": {"message": "Unexpected error", "error": "Invalid timezone"}}, 500, "Error: Invalid timezone"),
+        ({"detail": {"message": "Tool is away"}}, 500, "Error: Tool is away"),
+        ({"detail": {"code": 7}}, 500, 'Error: {"code": 7}'),
+        ({"detail": [{"loc": ["body", "timezone"], "msg": "missing"}]}, 422, "Error: argument timezone: missing"),
+        ({"detail": "Not Found"}, 404, "Error: Not Found"),
+        ({}, 503, "Error: {}"),
+        (b"Bad gateway", 502, "Error: Bad gateway"),
+        (b"", 500, "Error: HTTP status 500"),
+        (b"", 200, "(done; the tool answered nothing)"),
+        (None, 200, "null"),
+        ("plain {text}", 200, "plain {text}"),
+        (b"no JSON \xff", 200, "no JSON \ufffd"),
+    ],
+)
 def test_what_the_model_reads_of_answers(lab: Lab, server: StubBackend, body: Any, status: int, text: str) -> None:
     server.default = Reply(status=status, body=body if isinstance(body, bytes) else json.dumps(body).encode())
     assert call_tool(PARIS) == f"{CALLED}Result: {text}\n\n"
@@ -333,8 +418,7 @@ def test_a_server_that_went_away_is_told_to_the_model(lab: Lab, server: StubBack
     assert "Result: Error: the server at 127.0.0.1" in call_tool(PARIS)
 
 
-def test_a_tool_that_takes_too_long_is_told_to_the_model(
-        lab: Lab, server: StubBackend, tmp_path: Path) -> None:
+def test_a_tool_that_takes_too_long_is_told_to_the_model(lab: Lab, server: StubBackend, tmp_path: Path) -> None:
     """In a copy with a shorter patience, as an author would make it."""
     source = Path(config_utils.get_project_root_directory_path(), CALL).read_text(encoding="utf-8")
     copy = tmp_path / "impatient.py"
@@ -345,6 +429,7 @@ def test_a_tool_that_takes_too_long_is_told_to_the_model(
 
 
 # -- stop --------------------------------------------------------------------------------------------------------------
+
 
 def test_stop_reaches_the_server_of_the_tool(lab: Lab, server: StubBackend) -> None:
     server.default = Reply(never=True)

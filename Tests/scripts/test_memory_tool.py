@@ -1,4 +1,5 @@
 """The command for stored conversations, from command line to output and exit status."""
+
 from __future__ import annotations
 
 import getpass
@@ -43,8 +44,17 @@ class Tool:
         self.out = self.err = ""
 
     def __call__(self, *arguments: str) -> int:
-        status = memory_tool.main([*arguments, "--User", "tester", "--ConfigDirectory", str(self._lab.config.root),
-                                   "--DiscussionDirectory", str(self._lab.root)])
+        status = memory_tool.main(
+            [
+                *arguments,
+                "--User",
+                "tester",
+                "--ConfigDirectory",
+                str(self._lab.config.root),
+                "--DiscussionDirectory",
+                str(self._lab.root),
+            ]
+        )
         self.out, self.err = self._capsys.readouterr()
         assert KEY not in self.out + self.err
         return status
@@ -56,6 +66,7 @@ def tool(capsys: pytest.CaptureFixture[str], lab: DiscussionLab) -> Tool:
 
 
 # -- list --------------------------------------------------------------------------------------------------------------
+
 
 def test_list(lab: DiscussionLab, tool: Tool) -> None:
     lab.store("plain")
@@ -72,7 +83,7 @@ def test_columns_are_aligned(lab: DiscussionLab, tool: Tool) -> None:
         lab.store(name)
     tool("list")
     lines = tool.out.splitlines()[:4]
-    columns = {memory_tool_output._width(line[:line.rindex("embedder")]) for line in lines[1:]}
+    columns = {memory_tool_output._width(line[: line.rindex("embedder")]) for line in lines[1:]}
     assert columns == {lines[0].index("VECTORS")}
 
 
@@ -112,11 +123,25 @@ def test_a_thousand_discussions_are_listed_quickly(lab: DiscussionLab, tool: Too
 
 # -- show --------------------------------------------------------------------------------------------------------------
 
+
 def test_show(lab: DiscussionLab, tool: Tool) -> None:
     lab.store("plain", texts=("First.", "Second.", "Third."))
     assert tool("show", "plain") == 0
-    order = [tool.out.index(text) for text in ("== Summary", "All that happened.", "Mara: at the mill", "[1] ",
-                                               "First.", "[2] ", "Second.", "Third.", "== Searchable", "About First.")]
+    order = [
+        tool.out.index(text)
+        for text in (
+            "== Summary",
+            "All that happened.",
+            "Mara: at the mill",
+            "[1] ",
+            "First.",
+            "[2] ",
+            "Second.",
+            "Third.",
+            "== Searchable",
+            "About First.",
+        )
+    ]
     assert order == sorted(order)
 
 
@@ -127,9 +152,14 @@ def test_show_the_newest_only(lab: DiscussionLab, tool: Tool) -> None:
     assert tool.out.count("(2 older ones are not shown)") == 2
 
 
-@pytest.mark.parametrize("flags, shown", [
-    ([], "encrypted (needs --api-key)"), (["--api-key", KEY], "Mara hid the ledger."),
-    (["--api-key", KEY, "--key-folder", HASH], "Mara hid the ledger.")])
+@pytest.mark.parametrize(
+    "flags, shown",
+    [
+        ([], "encrypted (needs --api-key)"),
+        (["--api-key", KEY], "Mara hid the ledger."),
+        (["--api-key", KEY, "--key-folder", HASH], "Mara hid the ledger."),
+    ],
+)
 def test_show_encrypted_data(lab: DiscussionLab, tool: Tool, flags: list[str], shown: str) -> None:
     lab.config.user(encryptUsingApiKey=True)
     lab.store("private", KEY)
@@ -144,8 +174,9 @@ def test_the_user_encrypts_no_more(lab: DiscussionLab, tool: Tool) -> None:
 
 
 @pytest.mark.parametrize("way", ["environment", "prompt"])
-def test_the_key_need_not_be_on_the_command_line(lab: DiscussionLab, tool: Tool, monkeypatch: pytest.MonkeyPatch,
-                                                 way: str) -> None:
+def test_the_key_need_not_be_on_the_command_line(
+    lab: DiscussionLab, tool: Tool, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     lab.config.user(encryptUsingApiKey=True)
     lab.store("private", KEY)
     if way == "environment":
@@ -164,7 +195,7 @@ def test_a_damaged_part_does_not_hide_the_others(lab: DiscussionLab, tool: Tool)
 
 
 def test_texts_do_not_steer_the_terminal(lab: DiscussionLab, tool: Tool) -> None:
-    lab.store("plain", texts=("red \x1b[31m\nnext", ))
+    lab.store("plain", texts=("red \x1b[31m\nnext",))
     tool("show", "plain")
     assert "\x1b" not in tool.out and "\nnext" in tool.out
 
@@ -177,17 +208,24 @@ def test_line_ends_of_windows_are_line_ends(lab: DiscussionLab, tool: Tool) -> N
 
 
 def test_braces_are_shown_as_the_user_wrote_them(lab: DiscussionLab, tool: Tool) -> None:
-    lab.store("plain", texts=("__WILMER_L_CURLY__x__WILMER_R_CURLY__", ))
+    lab.store("plain", texts=("__WILMER_L_CURLY__x__WILMER_R_CURLY__",))
     tool("show", "plain")
     assert "\n{x}" in tool.out and "CURLY" not in tool.out
 
 
 # -- search and index --------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("phrases, flags, found", [
-    ("ledger", [], "Mara hid the ledger."), ("nothing; inspector", [], "The inspector came."),
-    ("ledger", ["--weights", "3,2,2,2,1", "--recency"], "Mara hid the ledger."),
-    ("ledger", ["--dates"], "[20"), ("dragon", [], "No relevant memories found")])
+
+@pytest.mark.parametrize(
+    "phrases, flags, found",
+    [
+        ("ledger", [], "Mara hid the ledger."),
+        ("nothing; inspector", [], "The inspector came."),
+        ("ledger", ["--weights", "3,2,2,2,1", "--recency"], "Mara hid the ledger."),
+        ("ledger", ["--dates"], "[20"),
+        ("dragon", [], "No relevant memories found"),
+    ],
+)
 def test_search(lab: DiscussionLab, tool: Tool, phrases: str, flags: list[str], found: str) -> None:
     lab.store("plain")
     assert tool("search", "plain", phrases, *flags) == 0
@@ -203,8 +241,9 @@ def test_search_in_encrypted_data(lab: DiscussionLab, tool: Tool) -> None:
     assert tool.out == "Mara hid the ledger.\n"
 
 
-@pytest.mark.parametrize("flags", [["--weights", "1,2"], ["--weights", "a,b,c,d,e"], ["--limit", "0"],
-                                   ["--mode", "psychic"]])
+@pytest.mark.parametrize(
+    "flags", [["--weights", "1,2"], ["--weights", "a,b,c,d,e"], ["--limit", "0"], ["--mode", "psychic"]]
+)
 def test_wrong_search_arguments(lab: DiscussionLab, tool: Tool, flags: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         tool("search", "plain", "x", *flags)
@@ -229,8 +268,11 @@ def test_semantic_search_asks_the_endpoint(lab: DiscussionLab, tool: Tool) -> No
     lab.config.write("ApiTypes/Embeddings", {"type": "openAIEmbeddings"})
     with ThreadingHTTPServer(("127.0.0.1", 0), Embedder) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        lab.config.endpoint("Emb", {"apiTypeConfigFileName": "Embeddings", "modelNameToSendToAPI": "embedder"},
-                            f"http://127.0.0.1:{server.server_port}")
+        lab.config.endpoint(
+            "Emb",
+            {"apiTypeConfigFileName": "Embeddings", "modelNameToSendToAPI": "embedder"},
+            f"http://127.0.0.1:{server.server_port}",
+        )
         assert tool("search", "plain", "no such word", "--mode", "semantic", "--endpoint", "Emb") == 0
         server.shutdown()
     assert tool.out == "Mara hid the ledger.\n"
@@ -266,6 +308,7 @@ def test_no_index_without_searchable_memories(lab: DiscussionLab, tool: Tool) ->
 
 # -- check -------------------------------------------------------------------------------------------------------------
 
+
 def test_check_all(lab: DiscussionLab, tool: Tool) -> None:
     lab.store("sound")
     lab.store("private", KEY)
@@ -275,11 +318,12 @@ def test_check_all(lab: DiscussionLab, tool: Tool) -> None:
     assert all(line.endswith(f" (key folder {HASH})") for line in notes)
     (lab.root / "sound" / "timestamps.json").write_text("{,", encoding="utf-8")
     assert tool("check") == 1
-    problem, = [line for line in tool.out.splitlines() if line.startswith("PROBLEM: sound/timestamps.json")]
+    (problem,) = [line for line in tool.out.splitlines() if line.startswith("PROBLEM: sound/timestamps.json")]
     assert "line 1" in problem and "key folder" not in problem
 
 
 # -- export ------------------------------------------------------------------------------------------------------------
+
 
 def test_export(lab: DiscussionLab, tool: Tool, tmp_path: Path) -> None:
     lab.store("plain")
@@ -300,9 +344,11 @@ def test_export_without_the_key_writes_nothing(lab: DiscussionLab, tool: Tool, t
 
 # -- delete ------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("typed, status", [("plain\n", 0), ("Plain\n", 1), ("y\n", 1), ("", 1)])
-def test_delete_asks_for_the_id(lab: DiscussionLab, tool: Tool, monkeypatch: pytest.MonkeyPatch, typed: str,
-                                status: int) -> None:
+def test_delete_asks_for_the_id(
+    lab: DiscussionLab, tool: Tool, monkeypatch: pytest.MonkeyPatch, typed: str, status: int
+) -> None:
     lab.store("plain")
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     assert tool("delete", "plain") == status
@@ -319,10 +365,19 @@ def test_delete_without_asking_and_without_the_key(lab: DiscussionLab, tool: Too
     assert f"stays:\n  {copy}" in tool.out and copy.exists()
 
 
-@pytest.mark.parametrize(("flags", "typed", "left"), [
-    (["--yes"], "", 3), (["--yes", "--runs"], "", 1), ([], "plain\nplain\n", 1), ([], "plain\nno\n", 3)])
-def test_delete_offers_the_runs_of_the_discussion(lab: DiscussionLab, tool: Tool, tmp_path: Path, flags: list[str],
-                                                  typed: str, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("flags", "typed", "left"),
+    [(["--yes"], "", 3), (["--yes", "--runs"], "", 1), ([], "plain\nplain\n", 1), ([], "plain\nno\n", 3)],
+)
+def test_delete_offers_the_runs_of_the_discussion(
+    lab: DiscussionLab,
+    tool: Tool,
+    tmp_path: Path,
+    flags: list[str],
+    typed: str,
+    left: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     console = tmp_path / "Console"
     monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", str(console))
     lab.store("plain")
@@ -367,6 +422,7 @@ def test_delete_refuses_while_another_process_works(lab: DiscussionLab, tool: To
 
 # -- which discussion --------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("command", [["show"], ["check"], ["delete", "--yes"], ["rebuild-index"]])
 def test_an_unknown_id(lab: DiscussionLab, tool: Tool, command: list[str]) -> None:
     lab.store("The Mill")
@@ -389,16 +445,22 @@ def test_an_unknown_user(lab: DiscussionLab, capsys: pytest.CaptureFixture[str])
 
 # -- as a program ------------------------------------------------------------------------------------------------------
 
+
 def run(lab: DiscussionLab, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """With flags before the command, from another folder, and a console that knows ASCII only."""
     common = ["--ConfigDirectory", str(lab.config.root), "--DiscussionDirectory", str(lab.root), "--User", "tester"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    return subprocess.run([sys.executable, str(SCRIPT), *common, *arguments], capture_output=True, env=environment,
-                          timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *common, *arguments],
+        capture_output=True,
+        env=environment,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_output_is_utf8_on_any_console(lab: DiscussionLab) -> None:
-    lab.store("plain", texts=("Grüße, 日本", ))
+    lab.store("plain", texts=("Grüße, 日本",))
     result = run(lab, "show", "plain")
     assert result.returncode == 0 and "Grüße, 日本" in result.stdout.decode("utf-8")
 

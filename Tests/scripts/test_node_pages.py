@@ -1,4 +1,5 @@
 """Every node type has a page with an example that contains it, is tried, and can fail."""
+
 from __future__ import annotations
 
 import re
@@ -60,8 +61,11 @@ def test_a_page_has_a_whole_workflow_with_its_node_and_says_what_must_come_out(n
 @pytest.mark.parametrize("node_type", node_types())
 def test_a_reader_sees_under_which_path_to_save_each_file(node_type: str) -> None:
     written = {code.text.removeprefix("Public/Configs/") for code in page_of(node_type).codes}
-    hidden = [block.place for block in whole_files(node_type)
-              if block.value not in written and not set(block.value.rsplit("/", 1)) <= written]
+    hidden = [
+        block.place
+        for block in whole_files(node_type)
+        if block.value not in written and not set(block.value.rsplit("/", 1)) <= written
+    ]
     assert not hidden, "write the path, or folder and name, above the block: fences hide it"
 
 

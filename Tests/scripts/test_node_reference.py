@@ -1,4 +1,5 @@
 """The pages of node types say what the program declares."""
+
 from __future__ import annotations
 
 import re
@@ -71,8 +72,9 @@ def test_a_page_keeps_what_stands_around_its_table(pages: Path) -> None:
     assert node_reference.files(pages)[page] == before.replace(node_reference.END, f"{node_reference.END} More.")
 
 
-def test_the_check_names_stale_missing_and_strange_pages(command: Command, pages: Path,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_names_stale_missing_and_strange_pages(
+    command: Command, pages: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (pages / "Standard.md").unlink()
     (pages / "Stendard.md").write_text("# Stendard\n", encoding="utf-8")
     stale = pages / "Conditional.md"
@@ -80,8 +82,7 @@ def test_the_check_names_stale_missing_and_strange_pages(command: Command, pages
     assert command("--check") == 1
     *files, unknown = capsys.readouterr().err.splitlines()
     assert sorted(files) == [f"missing: {pages / 'Standard.md'}", f"not current: {stale}"]
-    assert unknown == (
-        f"no node type of this name: {pages / 'Stendard.md'} (did you mean Standard?)")
+    assert unknown == (f"no node type of this name: {pages / 'Stendard.md'} (did you mean Standard?)")
     assert not (pages / "Standard.md").exists()
 
 

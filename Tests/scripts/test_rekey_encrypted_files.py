@@ -1,4 +1,5 @@
 """Changing and removing an API key: every file, every way to be interrupted, and no text left in clear."""
+
 from __future__ import annotations
 
 import getpass
@@ -71,6 +72,7 @@ def tool(lab: RekeyLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 # -- the user ----------------------------------------------------------------------------------------------------------
 
+
 @posix
 def test_a_folder_of_users_that_must_not_be_read(lab: RekeyLab, tool: Tool) -> None:
     lab.fill("d1", cipher_of(OLD))
@@ -83,12 +85,15 @@ def test_a_folder_of_users_that_must_not_be_read(lab: RekeyLab, tool: Tool) -> N
             assert tool(*KEYS) == 1
     finally:
         users.chmod(0o700)
-    assert (f"User '{USER}' in {lab.config.root} cannot be used: Users: no permission to read this folder. Nothing was "
-            "changed.") in tool.err
+    assert (
+        f"User '{USER}' in {lab.config.root} cannot be used: Users: no permission to read this folder. Nothing was "
+        "changed."
+    ) in tool.err
     lab.check(lab.old / "d1", OLD)
 
 
 # -- the three changes -------------------------------------------------------------------------------------------------
+
 
 def test_a_new_key(lab: RekeyLab, tool: Tool) -> None:
     for name in ("d1", "d2"):
@@ -115,8 +120,10 @@ def test_what_is_in_clear_gets_encrypted(lab: RekeyLab, tool: Tool) -> None:
     folder = lab.fill("d1", NO_CIPHER)
     (folder / ".0123456789abcdef.tmp").write_text(SECRET, encoding="utf-8")
     with closing(sqlite3.connect(folder / "vector_memory.db")) as database, database:
-        database.execute("INSERT INTO memories (discussion_id, memory_text, date_added, metadata_json) "
-                         "VALUES ('d1', ?, '', '{}')", (f"{SECRET} is gone " * 400,))
+        database.execute(
+            "INSERT INTO memories (discussion_id, memory_text, date_added, metadata_json) VALUES ('d1', ?, '', '{}')",
+            (f"{SECRET} is gone " * 400,),
+        )
         database.execute("DELETE FROM memories WHERE id = 2")
     assert len(lab.in_clear()) == len(rekey_folder.stored_files(str(lab.old))) + 1
     assert tool(*KEYS) == 0
@@ -133,8 +140,9 @@ def test_the_setting_does_not_matter_but_is_mentioned(lab: RekeyLab, tool: Tool,
 
 @pytest.mark.parametrize("new", [NEW, None], ids=["new key", "decrypt"])
 @pytest.mark.parametrize("setting", [True, False])
-def test_the_setting_of_the_users_whose_files_these_are(lab: RekeyLab, tool: Tool, setting: bool,
-                                                        new: str | None) -> None:
+def test_the_setting_of_the_users_whose_files_these_are(
+    lab: RekeyLab, tool: Tool, setting: bool, new: str | None
+) -> None:
     lab.config.write("Users/bob", {"encryptUsingApiKey": setting})
     lab.config.user(encryptUsingApiKey=not setting)
     lab.write("bobs/memories.json", [], cipher_of(OLD, "bob"))
@@ -221,7 +229,8 @@ def test_both_places_are_worked_on(lab: RekeyLab) -> None:
 
 @pytest.mark.parametrize("flag", ["--DiscussionDirectory", "--PublicDirectory"])
 def test_a_rehearsal_on_a_copy_leaves_the_installation_alone(
-        lab: RekeyLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    lab: RekeyLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
     live = lab.copy_into_installation(lab.fill("d1", cipher_of(OLD)))
     before = {path: path.read_bytes() for path in live.rglob("*") if path.is_file()}
     named = lab.root
@@ -234,7 +243,7 @@ def test_a_rehearsal_on_a_copy_leaves_the_installation_alone(
     assert rekey_encrypted_files.main([*words, flag, str(named)]) == 0
     assert {path: path.read_bytes() for path in live.rglob("*") if path.is_file()} == before
     out = capsys.readouterr().out
-    line, = [line for line in out.splitlines() if line.startswith(f"{live} ")]
+    (line,) = [line for line in out.splitlines() if line.startswith(f"{live} ")]
     again = line.partition("the same keys: ")[2]
     assert own_command("rekey", "--User", USER) in again and str(live.parent) in again
     assert OLD not in out and NEW not in out
@@ -246,8 +255,12 @@ def test_a_rehearsal_on_a_copy_leaves_the_installation_alone(
 # -- what can be wrong -------------------------------------------------------------------------------------------------
 
 UNREADABLE: dict[str, Any] = {
-    "another key": cipher_of("sk-other").encrypt(b"[]"), "no JSON": b"hello", "empty": b"", "no UTF-8": b'["\xff"]',
-    "cut off": cipher_of(OLD).encrypt(b"[1, 2, 3]" * 9)[:-5]}
+    "another key": cipher_of("sk-other").encrypt(b"[]"),
+    "no JSON": b"hello",
+    "empty": b"",
+    "no UTF-8": b'["\xff"]',
+    "cut off": cipher_of(OLD).encrypt(b"[1, 2, 3]" * 9)[:-5],
+}
 
 
 @pytest.mark.parametrize("new", [NEW, None], ids=["new key", "decrypt"])
@@ -258,8 +271,13 @@ def test_what_nobody_can_read_stays(lab: RekeyLab, tool: Tool, data: bytes, new:
     assert tool(*keys) == 1 and "d1/memories.json" in tool.err
     assert bad.read_bytes() == data and SECRET.encode() in cipher_of(new).decrypt(good.read_bytes())
     journal = json.loads((lab.old / rekey_journal.NAME).read_text(encoding="utf-8"))
-    assert journal == {"operation": "re-key" if new else "decrypt", "user": USER, "old": lab.old.name,
-                       "new": lab.new.name if new else None, "completed": ["d2/memories.json"]}
+    assert journal == {
+        "operation": "re-key" if new else "decrypt",
+        "user": USER,
+        "old": lab.old.name,
+        "new": lab.new.name if new else None,
+        "completed": ["d2/memories.json"],
+    }
     bad.unlink()
     assert tool(*keys) == 0 and (lab.new if new else lab.old).exists() and "before" in tool.out
     assert not list(lab.root.rglob(rekey_journal.NAME))
@@ -306,6 +324,7 @@ def test_the_new_key_has_a_folder(lab: RekeyLab, tool: Tool) -> None:
 
 # -- arguments and questions -------------------------------------------------------------------------------------------
 
+
 def test_no_such_user(lab: RekeyLab) -> None:
     lab.fill("d1", cipher_of(OLD))
     before = lab.everything()
@@ -332,8 +351,11 @@ def test_nothing_stored(lab: RekeyLab, tool: Tool) -> None:
     assert tool(*KEYS, answer="") == 0 and "nothing to do" in tool.out and lab.old.exists()
 
 
-@pytest.mark.parametrize("arguments", [(), ("--api-key", " "), ("--api-key", OLD, "--new-api-key", "schlüssel")],
-                         ids=["none", "blank", "not ASCII"])
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--api-key", " "), ("--api-key", OLD, "--new-api-key", "schlüssel")],
+    ids=["none", "blank", "not ASCII"],
+)
 def test_keys_that_cannot_be(lab: RekeyLab, tool: Tool, arguments: tuple[str, ...]) -> None:
     lab.fill("d1", cipher_of(OLD))
     assert tool(*arguments) == 2
@@ -348,10 +370,14 @@ def test_keys_of_the_environment(lab: RekeyLab, tool: Tool, monkeypatch: pytest.
     lab.check(lab.new / "d1", NEW)
 
 
-@pytest.mark.parametrize("typed, api_key", [([OLD, NEW, NEW], NEW), ([OLD, ""], None), ([OLD, NEW, "x"], OLD)],
-                         ids=["new key", "decrypt", "mistyped"])
-def test_keys_that_are_typed(lab: RekeyLab, tool: Tool, monkeypatch: pytest.MonkeyPatch, typed: list[str],
-                             api_key: str | None) -> None:
+@pytest.mark.parametrize(
+    "typed, api_key",
+    [([OLD, NEW, NEW], NEW), ([OLD, ""], None), ([OLD, NEW, "x"], OLD)],
+    ids=["new key", "decrypt", "mistyped"],
+)
+def test_keys_that_are_typed(
+    lab: RekeyLab, tool: Tool, monkeypatch: pytest.MonkeyPatch, typed: list[str], api_key: str | None
+) -> None:
     lab.fill("d1", cipher_of(OLD))
     answers = iter(typed)
     monkeypatch.setattr(getpass, "getpass", lambda prompt: next(answers))
@@ -395,16 +421,30 @@ def test_the_home_folder(lab: RekeyLab, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("HOME", str(lab.root.parent))
     monkeypatch.setenv("USERPROFILE", str(lab.root.parent))
     lab.fill("d1", cipher_of(OLD))
-    assert rekey_encrypted_files.main([
-        "--user", USER, "--ConfigDirectory", f"~/{lab.config.root.name}", "--DiscussionDirectory", "~/D/", *KEYS,
-        "--yes"]) == 0
+    assert (
+        rekey_encrypted_files.main(
+            [
+                "--user",
+                USER,
+                "--ConfigDirectory",
+                f"~/{lab.config.root.name}",
+                "--DiscussionDirectory",
+                "~/D/",
+                *KEYS,
+                "--yes",
+            ]
+        )
+        == 0
+    )
     lab.check(lab.new / "d1", NEW)
 
 
 # -- interrupted -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("keys", [("--api-key", OLD, "--new-api-key", "third"), ("--api-key", OLD)],
-                         ids=["a third key", "decrypt"])
+
+@pytest.mark.parametrize(
+    "keys", [("--api-key", OLD, "--new-api-key", "third"), ("--api-key", OLD)], ids=["a third key", "decrypt"]
+)
 def test_another_operation_does_not_go_on(lab: RekeyLab, tool: Tool, keys: tuple[str, ...]) -> None:
     lab.fill("d1", cipher_of(OLD))
     lab.write("d2/memories.json", b"hello")
@@ -465,9 +505,13 @@ def prepare_and_watch(database):
     database.set_trace_callback(lambda statement: os._exit({killed}) if {statement!r} in statement else None)
 schema.prepare = prepare_and_watch
 """
-MOMENTS = {**{f"step {number}": AT_A_STEP.replace("{number}", str(number)) for number in (1, 3, 9, 24, 41, 60)},
-           **{name: AT_A_STATEMENT.replace("{statement!r}", repr(name)) for name in (
-               "UPDATE memories SET", "COMMIT", "VACUUM", "PRAGMA wal_checkpoint")}}
+MOMENTS = {
+    **{f"step {number}": AT_A_STEP.replace("{number}", str(number)) for number in (1, 3, 9, 24, 41, 60)},
+    **{
+        name: AT_A_STATEMENT.replace("{statement!r}", repr(name))
+        for name in ("UPDATE memories SET", "COMMIT", "VACUUM", "PRAGMA wal_checkpoint")
+    },
+}
 
 
 @pytest.mark.slow
@@ -475,8 +519,11 @@ MOMENTS = {**{f"step {number}": AT_A_STEP.replace("{number}", str(number)) for n
 def test_killed_at_any_moment_and_run_again(lab: RekeyLab, tool: Tool, moment: str) -> None:
     lab.fill("d1", NO_CIPHER)
     lab.fill("d2", cipher_of(OLD))
-    killed = lab.start("--yes", keys={"WILMER_API_KEY": OLD, "WILMER_NEW_API_KEY": NEW},
-                       before=moment.format(root=str(lab.root), killed=KILLED))
+    killed = lab.start(
+        "--yes",
+        keys={"WILMER_API_KEY": OLD, "WILMER_NEW_API_KEY": NEW},
+        before=moment.format(root=str(lab.root), killed=KILLED),
+    )
     assert killed.returncode == KILLED, killed.stderr
     assert tool(*KEYS) == 0
     lab.check(lab.new / "d1", NEW)
@@ -506,6 +553,7 @@ def _interrupt(folder: str) -> None:
 
 # -- started as people do ----------------------------------------------------------------------------------------------
 
+
 @pytest.mark.slow
 def test_as_a_process_without_a_terminal(lab: RekeyLab) -> None:
     lab.fill("d1", cipher_of(OLD))
@@ -518,8 +566,11 @@ def test_as_a_process_without_a_terminal(lab: RekeyLab) -> None:
 
 
 @posix
-@pytest.mark.parametrize("present, used", [(["venv", ".venv", ".venv1"], "venv"), ([".venv", ".venv1"], ".venv"),
-                                           ([".venv1"], ".venv1"), ([], None)], ids=["all", "two", "one", "none"])
+@pytest.mark.parametrize(
+    "present, used",
+    [(["venv", ".venv", ".venv1"], "venv"), ([".venv", ".venv1"], ".venv"), ([".venv1"], ".venv1"), ([], None)],
+    ids=["all", "two", "one", "none"],
+)
 def test_the_wrapper_takes_the_first_environment(tmp_path: Path, present: list[str], used: str | None) -> None:
     (tmp_path / "Scripts").mkdir()
     shutil.copy(SCRIPTS / "rekey_encrypted_files.sh", tmp_path / "Scripts")
@@ -529,13 +580,18 @@ def test_the_wrapper_takes_the_first_environment(tmp_path: Path, present: list[s
         (binaries / "activate").write_text(f'PATH="{binaries}:$PATH"\n', encoding="utf-8")
         (binaries / "python").write_text(f'#!/bin/sh\necho {name} "$@"\nexit 7\n', encoding="utf-8")
         (binaries / "python").chmod(0o755)
-    done = subprocess.run([str(tmp_path / "Scripts/rekey_encrypted_files.sh"), "--user", "a b"], capture_output=True,
-                          text=True, encoding="utf-8", check=False, cwd="/")
+    done = subprocess.run(
+        [str(tmp_path / "Scripts/rekey_encrypted_files.sh"), "--user", "a b"],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        cwd="/",
+    )
     if used is None:
         assert done.returncode == 1 and "venv, .venv or .venv1" in done.stderr and not done.stdout
     else:
-        assert (done.returncode, done.stdout) == (
-            7, f"{used} {tmp_path}/Scripts/rekey_encrypted_files.py --user a b\n")
+        assert (done.returncode, done.stdout) == (7, f"{used} {tmp_path}/Scripts/rekey_encrypted_files.py --user a b\n")
 
 
 def test_the_wrapper_for_windows_says_the_same() -> None:
@@ -549,8 +605,9 @@ LIST = f"# phones\n{OLD} user={USER}  # ann's\nanother-key-of-some-length\n"
 
 
 @pytest.mark.parametrize("stored", [str, lambda key: HASHED + sha256(key.encode()).hexdigest()], ids=["plain", "hash"])
-def test_the_list_of_accepted_keys_gets_the_new_key(lab: RekeyLab, tool: Tool, tmp_path: Path,
-                                                    stored: Callable[[str], str]) -> None:
+def test_the_list_of_accepted_keys_gets_the_new_key(
+    lab: RekeyLab, tool: Tool, tmp_path: Path, stored: Callable[[str], str]
+) -> None:
     lab.fill("d1", cipher_of(OLD))
     file = tmp_path / "keys.txt"
     file.write_text(LIST.replace(OLD, stored(OLD)), encoding="utf-8")

@@ -1,4 +1,5 @@
 """What the schemas refuse is what the program reports, and what they accept is what it takes."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,21 +42,36 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("endpoint, half an address", "endpoint", {**ENDPOINT, "endpoint": "127.0.0.1:5001"}, "$.endpoint"),
     ("endpoint, no address", "endpoint", {"apiTypeConfigFileName": "KoboldCpp"}, "$"),
     ("endpoint, a misspelt key", "endpoint", {**ENDPOINT, "maxContextTokenSise": 1}, "$"),
-    ("endpoint, unknown level", "endpoint", {**ENDPOINT, "wilmerContextEstimationLevel": "bold"},
-     "$.wilmerContextEstimationLevel"),
-    ("endpoint, a sampler a word", "endpoint", {**ENDPOINT, "presetSamplers": {"temperature": "warm"}},
-     "$.presetSamplers.temperature"),
+    (
+        "endpoint, unknown level",
+        "endpoint",
+        {**ENDPOINT, "wilmerContextEstimationLevel": "bold"},
+        "$.wilmerContextEstimationLevel",
+    ),
+    (
+        "endpoint, a sampler a word",
+        "endpoint",
+        {**ENDPOINT, "presetSamplers": {"temperature": "warm"}},
+        "$.presetSamplers.temperature",
+    ),
     ("API type, unknown", "api-type", {"type": "openAIChat"}, "$.type"),
     ("API type, none", "api-type", {"presetType": "KoboldCpp"}, "$"),
     ("API type, thinking", "api-type", {"type": "ollamaApiChat", "thinking": {"mode": "boolean"}}, "$.thinking.mode"),
     ("preset, a list", "preset", [], "$"),
     ("preset, a sampler a word", "preset", {"temperature": "warm"}, "$.temperature"),
     ("preset, a sampler a list", "preset", {"rep_pen": [1]}, "$.rep_pen"),
-    ("prompt template, no marks for the assistant", "prompt-template", {
-        "promptTemplateUserPrefix": "x", "promptTemplateSystemSuffix": ""}, "$"),
-    ("prompt template, a number", "prompt-template", {
-        "promptTemplateUserPrefix": 5, "promptTemplateSystemPrefix": "", "promptTemplateAssistantPrefix": ""},
-     "$.promptTemplateUserPrefix"),
+    (
+        "prompt template, no marks for the assistant",
+        "prompt-template",
+        {"promptTemplateUserPrefix": "x", "promptTemplateSystemSuffix": ""},
+        "$",
+    ),
+    (
+        "prompt template, a number",
+        "prompt-template",
+        {"promptTemplateUserPrefix": 5, "promptTemplateSystemPrefix": "", "promptTemplateAssistantPrefix": ""},
+        "$.promptTemplateUserPrefix",
+    ),
     ("routing, no workflow", "routing", {"CODING": {"description": "Code"}}, "$.CODING"),
     ("routing, a text", "routing", {"CODING": "Coding"}, "$.CODING"),
     ("MCP server, transport", "mcp-server", {"transport": "http"}, "$.transport"),
@@ -96,8 +112,18 @@ RIGHT: list[tuple[str, str, Any]] = [
     ("user, remarks", "user", {"_comment": 1, "myNotes": [], "description": "x", "$schema": "user.schema.json"}),
     ("endpoint", "endpoint", {**ENDPOINT, "maxContextTokenSize": "8192", "presetSamplers": {"stop": "x", "own": 1}}),
     ("endpoint, nulls", "endpoint", {**ENDPOINT, "promptTemplate": None, "presetSamplers": {"seed": None}}),
-    ("endpoint, nulls to send", "endpoint", {**ENDPOINT, "presetSamplers": {
-        "seed": "__wilmer_null__", "ignore_eos": "__wilmer_null__", "dry_sequence_breakers": "__wilmer_null__"}}),
+    (
+        "endpoint, nulls to send",
+        "endpoint",
+        {
+            **ENDPOINT,
+            "presetSamplers": {
+                "seed": "__wilmer_null__",
+                "ignore_eos": "__wilmer_null__",
+                "dry_sequence_breakers": "__wilmer_null__",
+            },
+        },
+    ),
     ("preset", "preset", {"whatever": [1], "$schema": "x"}),
     ("MCP server", "mcp-server", {"transport": "stdio", "command": "x", "args": ["", 5], "env": {"A": 5}}),
     ("routing", "routing", {"$schema": "x", "_c": "x", "notes": ["x"], "A": {"description": "a", "workflow": "A"}}),
@@ -106,8 +132,11 @@ RIGHT: list[tuple[str, str, Any]] = [
     ("node, remarks", "workflow", node(comment="x", whatever=5)),
     ("node, texts for values", "workflow", node(returnToUser="true", maxResponseSizeInTokens="{tokens}")),
     ("node, a number for a text", "workflow", node(content=5, title=3)),
-    ("node, one scoped variable", "workflow", [{"type": "CustomWorkflow", "workflowName": "x",
-                                                "scoped_variables": "{agent1Output}"}]),
+    (
+        "node, one scoped variable",
+        "workflow",
+        [{"type": "CustomWorkflow", "workflowName": "x", "scoped_variables": "{agent1Output}"}],
+    ),
     ("settings, texts for values", "memory-settings", {"maxResponseSizeInTokens": "300", "condenseMemories": "false"}),
     ("settings, keys of nodes", "memory-settings", {"addUserAssistantTags": True}),
     ("folder, memory settings", "workflow-folder", {"useVectorForQualityMemory": True, "endpointName": "x"}),
@@ -115,8 +144,14 @@ RIGHT: list[tuple[str, str, Any]] = [
     ("folder, either settings", "workflow-folder", {"endpointName": "x"}),
     ("folder, list of nodes", "workflow-folder", node()["nodes"]),
     ("folder, settings among variables", "workflow-folder", {**node(), "preset": [], "condenseMemories": 3}),
-    ("test", "workflow-test", {"user": "demo", "tests": [{**TEST, "replies": {"A": "x", "B": ["x", "y"]},
-                                                        "expect": {"answer": {"lacks": "x"}}}]}),
+    (
+        "test",
+        "workflow-test",
+        {
+            "user": "demo",
+            "tests": [{**TEST, "replies": {"A": "x", "B": ["x", "y"]}, "expect": {"answer": {"lacks": "x"}}}],
+        },
+    ),
 ]
 
 
@@ -130,8 +165,28 @@ def test_what_the_program_accepts_is_not_marked(schema: str, data: Any) -> None:
     assert mistakes(schema, data) == []
 
 
-VALUES: tuple[Any, ...] = (True, 0, 3, 2.5, -1, "", " ", "x", "true", "False", "7", " 7 ", "+1.5", "1e3",
-                           "{agent1Input}", "a {b}", [], ["x"], {}, {"a": 1})
+VALUES: tuple[Any, ...] = (
+    True,
+    0,
+    3,
+    2.5,
+    -1,
+    "",
+    " ",
+    "x",
+    "true",
+    "False",
+    "7",
+    " 7 ",
+    "+1.5",
+    "1e3",
+    "{agent1Input}",
+    "a {b}",
+    [],
+    ["x"],
+    {},
+    {"a": 1},
+)
 
 
 @table("node_type", sorted(REGISTRY))
@@ -139,8 +194,11 @@ def test_values_of_nodes_are_marked_when_the_check_reports_them(node_type: str) 
     differing = []
     for key in REGISTRY[node_type].KEYS[node_type]:
         validator = Draft7Validator(schemas()["workflow"]["definitions"][node_type]["properties"][key.name])
-        differing += [(key.name, value) for value in VALUES if not key.choices
-                      and validator.is_valid(value) is is_reported(key, value)]
+        differing += [
+            (key.name, value)
+            for value in VALUES
+            if not key.choices and validator.is_valid(value) is is_reported(key, value)
+        ]
     assert differing == []
 
 
@@ -184,10 +242,16 @@ def test_values_in_settings_are_marked_when_the_check_reports_them(name: str) ->
     assert differing(KINDS[name].keys, schemas()[name], reports) == []
 
 
-def differing(keys: Iterable[ConfigKey], schema: Mapping[str, Any],
-              reports: Callable[[ConfigKey, Any], bool]) -> list[tuple[str, Any]]:
+def differing(
+    keys: Iterable[ConfigKey], schema: Mapping[str, Any], reports: Callable[[ConfigKey, Any], bool]
+) -> list[tuple[str, Any]]:
     """Keys and values of which the schema thinks otherwise than the check. Limits it knows for real numbers only, and
     what is more than the kind of a value it has from elsewhere."""
-    return [(key.name, value) for key in keys for value in VALUES
-            if not ((key.least, key.most) != (None, None) and isinstance(value, str)) and key.name not in STRICTER
-            and Draft7Validator(schema["properties"][key.name]).is_valid(value) is reports(key, value)]
+    return [
+        (key.name, value)
+        for key in keys
+        for value in VALUES
+        if not ((key.least, key.most) != (None, None) and isinstance(value, str))
+        and key.name not in STRICTER
+        and Draft7Validator(schema["properties"][key.name]).is_valid(value) is reports(key, value)
+    ]

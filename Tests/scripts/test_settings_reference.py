@@ -1,4 +1,5 @@
 """The tables of settings say what the program declares."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -24,9 +25,16 @@ def test_a_table_has_a_row_for_every_key_with_its_meaning(settings: type[Any]) -
     assert all(row.endswith(f" {metadata['key'].meaning} |") for row, metadata in zip(rows, declared, strict=True))
 
 
-@pytest.mark.parametrize(("key", "default"), [
-    ("maxResponseSizeInTokens", "`400`"), ("useVectorForQualityMemory", "`false`"), ("endpointName", ""),
-    ("stateDocumentMinRetentionRatio", "`0.5`"), ("condensationLockTimeoutSeconds", "")])
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        ("maxResponseSizeInTokens", "`400`"),
+        ("useVectorForQualityMemory", "`false`"),
+        ("endpointName", ""),
+        ("stateDocumentMinRetentionRatio", "`0.5`"),
+        ("condensationLockTimeoutSeconds", ""),
+    ],
+)
 def test_defaults_are_shown_as_a_file_holds_them(key: str, default: str) -> None:
     row = next(row for row in settings_reference.table(MemorySettings).splitlines() if f"`{key}`" in row)
     assert row.split("|")[3].strip() == default
@@ -39,8 +47,12 @@ def test_a_whole_prompt_is_no_default_to_show() -> None:
 
 def test_an_old_table_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
-    page.write_text("".join(f"before\n<!-- {name} -->\n| old |\n<!-- end of {name} -->\nafter\n"
-                            for name in settings_reference.SETTINGS), encoding="utf-8")
+    page.write_text(
+        "".join(
+            f"before\n<!-- {name} -->\n| old |\n<!-- end of {name} -->\nafter\n" for name in settings_reference.SETTINGS
+        ),
+        encoding="utf-8",
+    )
     monkeypatch.setattr(settings_reference, "PATH", page)
     assert generated_files.write_or_check(settings_reference.files(), check=True) == 1
     assert "| old |" in page.read_text(encoding="utf-8")

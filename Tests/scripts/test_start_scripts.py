@@ -1,4 +1,5 @@
 """The start scripts for Linux and macOS find their folder, wherever and however they are called."""
+
 from __future__ import annotations
 
 import http.server
@@ -23,8 +24,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="scripts of other system
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The scripts in a folder whose environment is there already; its Python tells where and with what it was called.
-    """
+    """The scripts in a folder with an environment, whose Python prints where and with what it was called."""
     project = tmp_path / "my project"
     (project / "venv" / "bin").mkdir(parents=True)
     (project / "Scripts").mkdir()
@@ -46,12 +46,26 @@ def test_the_folder_is_found(installed: Path, script: str, way: str) -> None:
     (elsewhere / "wilmer").symlink_to(f"../{installed.name}/{script}")
     (elsewhere / "again").symlink_to(elsewhere / "wilmer")
     (elsewhere / installed.name).mkdir()  # what CDPATH would lead to
-    called = {"absolute": installed / script, "relative": Path(installed.name) / script, "link": "bin/wilmer",
-              "link to a link": elsewhere / "again"}[way]
-    ended = subprocess.run(["bash", str(called), "check", "a b"], cwd=installed.parent, capture_output=True, text=True,
-                           env={**os.environ, "CDPATH": str(elsewhere)}, timeout=30, check=False)
+    called = {
+        "absolute": installed / script,
+        "relative": Path(installed.name) / script,
+        "link": "bin/wilmer",
+        "link to a link": elsewhere / "again",
+    }[way]
+    ended = subprocess.run(
+        ["bash", str(called), "check", "a b"],
+        cwd=installed.parent,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CDPATH": str(elsewhere)},
+        timeout=30,
+        check=False,
+    )
     assert (ended.stdout, ended.stderr, ended.returncode) == (
-        f"{installed}|bash {script}|run_waitress.py check a b\n", "", 0)
+        f"{installed}|bash {script}|run_waitress.py check a b\n",
+        "",
+        0,
+    )
 
 
 def executable(path: Path, text: str) -> Path:
@@ -64,8 +78,14 @@ def executable(path: Path, text: str) -> Path:
 def start(project: Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
     """Start the program as a person does, with these folders of programs before all others."""
     programs = os.pathsep.join(filter(None, [path, os.environ["PATH"]]))
-    return subprocess.run(["bash", str(project / "run_linux.sh")], capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "PATH": programs}, check=False)
+    return subprocess.run(
+        ["bash", str(project / "run_linux.sh")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PATH": programs},
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("served", [(3, minor) for minor in range(OLDEST[1], NEWEST[1] + 1)])
@@ -77,13 +97,17 @@ def test_every_served_python_is_looked_for(script: str, served: tuple[int, int])
     assert f"({OLDEST[0]}, {OLDEST[1]}) <= sys.version_info < {after}" in text
 
 
-@pytest.mark.parametrize(("present", "taken"), [
-    ({"python3": "3.10", "python3.13": "3.13", "python3.12": "3.12"}, "python3.13"),
-    # Those that the lock files serve go before a newer one, whatever it is called.
-    ({"python3": "3.16", "python3.15": "3.15", "python": "3.16"}, "python3.15"),
-    ({"python3": "3.16", "python": "3.11"}, "python"),
-    ({"python3": "3.16"}, "python3"),
-    ({"python3": "3.10"}, "")])
+@pytest.mark.parametrize(
+    ("present", "taken"),
+    [
+        ({"python3": "3.10", "python3.13": "3.13", "python3.12": "3.12"}, "python3.13"),
+        # Those that the lock files serve go before a newer one, whatever it is called.
+        ({"python3": "3.16", "python3.15": "3.15", "python": "3.16"}, "python3.15"),
+        ({"python3": "3.16", "python": "3.11"}, "python"),
+        ({"python3": "3.16"}, "python3"),
+        ({"python3": "3.10"}, ""),
+    ],
+)
 def test_a_served_python_is_taken(tmp_path: Path, present: dict[str, str], taken: str) -> None:
     for name, version in present.items():
         numbers = version.replace(".", ", ")
@@ -93,8 +117,14 @@ def test_a_served_python_is_taken(tmp_path: Path, present: dict[str, str], taken
         if name not in present:
             executable(tmp_path / name, "#!/bin/sh\nexit 1\n")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    found = subprocess.run(["bash", "-c", ". Scripts/environment.sh; find_python"], cwd=PROJECT, capture_output=True,
-                           text=True, env={**os.environ, "PATH": path}, check=True)
+    found = subprocess.run(
+        ["bash", "-c", ". Scripts/environment.sh; find_python"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+        check=True,
+    )
     assert found.stdout.strip() == taken
 
 
@@ -111,37 +141,49 @@ def test_a_folder_that_cannot_be_written_is_named(installed: Path, obstacle: str
         folder.symlink_to("/proc/venv")
     done = start(installed)
     assert done.returncode == 1 and done.stdout == "Creating the Python environment venv ...\n"
-    assert re.fullmatch(r"ERROR: The environment could not be made in \S.*/my project/venv \(.*\[Errno \d+\] .*\)\. "
-                        r"Put WilmerAI into a folder that you may write to, with 300 MB of free space\.\n", done.stderr)
+    assert re.fullmatch(
+        r"ERROR: The environment could not be made in \S.*/my project/venv \(.*\[Errno \d+\] .*\)\. "
+        r"Put WilmerAI into a folder that you may write to, with 300 MB of free space\.\n",
+        done.stderr,
+    )
 
 
 @pytest.mark.slow
 def test_an_environment_without_pip_is_made_anew(installed: Path) -> None:
     """That is what Ctrl-C leaves while it is made."""
     shutil.rmtree(installed / "venv")
-    python = executable(installed.parent / "programs" / "python3", f"""#!/bin/sh
+    python = executable(
+        installed.parent / "programs" / "python3",
+        f"""#!/bin/sh
 case $* in
     *--clear*) mkdir -p "$4/bin"; printf '#!/bin/sh\\necho "anew: $*"\\n' > "$4/bin/python"; chmod +x "$4/bin/python";;
     *) exec "{sys.executable}" "$@";;
 esac
-""")
+""",
+    )
     executable(installed / "venv" / "bin" / "python", '#!/bin/sh\n[ "$1" = -c ]\n')
     done = start(installed, str(python.parent))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-2:] == [
         "anew: -m Middleware.cli.installing --require-hashes --only-binary :all: -r requirements.lock",
-        "anew: run_waitress.py"]
+        "anew: run_waitress.py",
+    ]
 
 
 def test_a_python_that_makes_no_environments_is_named(installed: Path) -> None:
     shutil.rmtree(installed / "venv")
-    python = executable(installed.parent / "programs" / "python3", f"""#!/bin/sh
+    python = executable(
+        installed.parent / "programs" / "python3",
+        f"""#!/bin/sh
 case $* in *venv*) echo "The environment was not created: ensurepip is not available" >&2; exit 1;; esac
 exec "{sys.executable}" "$@"
-""")
+""",
+    )
     done = start(installed, str(python.parent))
-    assert (done.returncode, done.stderr) == (1, "ERROR: This Python cannot make environments. On Debian and Ubuntu: "
-                                                 "sudo apt install python3-venv\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "ERROR: This Python cannot make environments. On Debian and Ubuntu: sudo apt install python3-venv\n",
+    )
 
 
 @pytest.fixture
@@ -169,15 +211,27 @@ def silent_index() -> Iterator[tuple[str, threading.Event]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_during_the_installation_is_no_error(
-        installed: Path, silent_index: tuple[str, threading.Event], times: int) -> None:
+    installed: Path, silent_index: tuple[str, threading.Event], times: int
+) -> None:
     address, asked = silent_index
     shutil.copytree(PROJECT / "Middleware" / "cli", installed / "Middleware" / "cli")
     executable(installed / "venv" / "bin" / "python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (installed / "requirements.lock").write_text(f"one==1.0 --hash=sha256:{'0' * 64}\n", encoding="utf-8")
     process = subprocess.Popen(
-        ["bash", str(installed / "run_linux.sh")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, env={**os.environ, "PIP_INDEX_URL": address, "PIP_CONFIG_FILE": os.devnull,
-                                     "PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"})
+        ["bash", str(installed / "run_linux.sh")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={
+            **os.environ,
+            "PIP_INDEX_URL": address,
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_INDEX": "",
+            "PIP_FIND_LINKS": "",
+            "PIP_RETRIES": "0",
+        },
+    )
     assert asked.wait(120)
     for _ in range(times):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does

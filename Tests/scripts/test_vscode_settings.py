@@ -1,4 +1,5 @@
 """The list of schemas in a settings file is replaced, and nothing else in the file changes."""
+
 from __future__ import annotations
 
 import json
@@ -19,17 +20,24 @@ def merged(text: str) -> str:
     return with_schemas(text, OURS, is_own)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "\ufeff\r\n", "{}", "{\n}\n"],
-                         ids=["no file", "blank", "byte order mark", "empty", "empty lines"])
+@pytest.mark.parametrize(
+    "text",
+    ["", " \n", "\ufeff\r\n", "{}", "{\n}\n"],
+    ids=["no file", "blank", "byte order mark", "empty", "empty lines"],
+)
 def test_a_file_without_settings_gets_the_list(text: str) -> None:
     assert json.loads(merged(text)) == {"json.schemas": OURS}
 
 
-@pytest.mark.parametrize("text", [
-    '{\n    "editor.tabSize": 4\n}\n',
-    '{ // my settings\n  "a": "}", /* "json.schemas": [] */\n  "b": {"json.schemas": [1]},\n}\n',
-    '{"[json]": {"editor.formatOnSave": true}, "c": "http://x//y"}',
-], ids=["plain", "comments", "one line"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n    "editor.tabSize": 4\n}\n',
+        '{ // my settings\n  "a": "}", /* "json.schemas": [] */\n  "b": {"json.schemas": [1]},\n}\n',
+        '{"[json]": {"editor.formatOnSave": true}, "c": "http://x//y"}',
+    ],
+    ids=["plain", "comments", "one line"],
+)
 def test_other_settings_stay_to_the_byte(text: str) -> None:
     result, rest = merged(text), text.partition("{")[2]
     added = with_schemas("", OURS, is_own).removesuffix("\n}\n")
@@ -37,11 +45,15 @@ def test_other_settings_stay_to_the_byte(text: str) -> None:
     assert result.removesuffix(rest).strip() == f"{added},"
 
 
-@pytest.mark.parametrize("text", [
-    '{"json.schemas": []}',
-    '{\n\t"x": [1, {"y": "]"}],\n\t"json.schemas": [\n\t\t' + THEIRS + ' // mine\n\t\t,\n\t]\n}',
-    '{"json.schemas": [/* old */ {"url": "/elsewhere/Schemas/user.schema.json"}, ' + THEIRS + '], "z": null}',
-], ids=["empty list", "tabs and comments", "old entry"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"json.schemas": []}',
+        '{\n\t"x": [1, {"y": "]"}],\n\t"json.schemas": [\n\t\t' + THEIRS + " // mine\n\t\t,\n\t]\n}",
+        '{"json.schemas": [/* old */ {"url": "/elsewhere/Schemas/user.schema.json"}, ' + THEIRS + '], "z": null}',
+    ],
+    ids=["empty list", "tabs and comments", "old entry"],
+)
 def test_entries_of_others_are_kept_and_old_ones_replaced(text: str) -> None:
     result = merged(text)
     assert (THEIRS in result) == (THEIRS in text)
@@ -49,9 +61,18 @@ def test_entries_of_others_are_kept_and_old_ones_replaced(text: str) -> None:
     assert ("// mine\n" in result) == ("// mine" in text)
 
 
-@pytest.mark.parametrize("text", [
-    "", "{}", '{"a": 1}', '{\r\n  "a": 1\r\n}\r\n', '{"json.schemas": [' + THEIRS + ', // c\n], "b": [],}',
-    '{"json.schemas": [' + THEIRS + " // c\n]}"], ids=["none", "empty", "short", "crlf", "comments", "comment at end"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"a": 1}',
+        '{\r\n  "a": 1\r\n}\r\n',
+        '{"json.schemas": [' + THEIRS + ', // c\n], "b": [],}',
+        '{"json.schemas": [' + THEIRS + " // c\n]}",
+    ],
+    ids=["none", "empty", "short", "crlf", "comments", "comment at end"],
+)
 def test_a_second_time_changes_nothing(text: str) -> None:
     once = merged(text)
     assert merged(once) == once and "./Schemas/user.schema.json" in once
@@ -68,8 +89,11 @@ def test_entries_that_no_longer_exist_are_removed() -> None:
     assert json.loads(with_schemas(merged('{"a": 1}'), [], is_own)) == {"json.schemas": [], "a": 1}
 
 
-@pytest.mark.parametrize("text", ["[]", "true", '{"a": ', '{"a" 1}', '{"json.schemas": {}}', '{"json.schemas": [1, }'],
-                         ids=["list", "word", "cut off", "no colon", "schemas no list", "bracket"])
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "true", '{"a": ', '{"a" 1}', '{"json.schemas": {}}', '{"json.schemas": [1, }'],
+    ids=["list", "word", "cut off", "no colon", "schemas no list", "bracket"],
+)
 def test_what_is_no_settings_file_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         merged(text)

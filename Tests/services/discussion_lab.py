@@ -1,4 +1,5 @@
 """Stored conversations of every kind, made by the stores that the server uses."""
+
 from __future__ import annotations
 
 import json
@@ -26,9 +27,18 @@ class DiscussionLab:
     """A config tree with the user ``tester``, whose discussions lie in ``root``."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("PUBLIC_DIRECTORY", "DISCUSSION_DIRECTORY", "CONCURRENCY_LIMIT", "CONCURRENCY_TIMEOUT",
-                     "CONCURRENCY_LEVEL", "MAX_REQUEST_MB", "USER_LEVEL_SQLITE_DIRECTORY", "PORT", "LISTEN_ADDRESS",
-                     "FILE_LOGGING"):
+        for name in (
+            "PUBLIC_DIRECTORY",
+            "DISCUSSION_DIRECTORY",
+            "CONCURRENCY_LIMIT",
+            "CONCURRENCY_TIMEOUT",
+            "CONCURRENCY_LEVEL",
+            "MAX_REQUEST_MB",
+            "USER_LEVEL_SQLITE_DIRECTORY",
+            "PORT",
+            "LISTEN_ADDRESS",
+            "FILE_LOGGING",
+        ):
             monkeypatch.setattr(instance, name, getattr(instance, name))  # put back afterwards
         monkeypatch.delenv("WILMER_API_KEY", raising=False)
         self.config = Lab(tmp_path / "Configs", monkeypatch)
@@ -44,8 +54,13 @@ class DiscussionLab:
         encryption_key = derive_encryption_key(api_key, "tester") if encrypt else None
         return DiscussionFolder(discussion_id, hash_api_key(api_key), encryption_key)
 
-    def store(self, discussion_id: str, api_key: str | None = None, encrypt: bool = True,
-              texts: tuple[str, ...] = ("Mara hid the ledger.", "The inspector came.")) -> DiscussionFolder:
+    def store(
+        self,
+        discussion_id: str,
+        api_key: str | None = None,
+        encrypt: bool = True,
+        texts: tuple[str, ...] = ("Mara hid the ledger.", "The inspector came."),
+    ) -> DiscussionFolder:
         """A discussion with everything: memories, summary, state document, searchable memories and vectors."""
         folder = self.folder(discussion_id, api_key, encrypt)
         memories = MemoryStore(folder)
@@ -71,5 +86,8 @@ class DiscussionLab:
 
     def everything(self) -> dict[str, bytes]:
         """All files below the root with their content."""
-        return {str(path.relative_to(self.root)): path.read_bytes() for path in sorted(self.root.rglob("*"))
-                if path.is_file()}
+        return {
+            str(path.relative_to(self.root)): path.read_bytes()
+            for path in sorted(self.root.rglob("*"))
+            if path.is_file()
+        }

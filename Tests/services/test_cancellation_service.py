@@ -1,4 +1,5 @@
 """The registry of cancellations."""
+
 from __future__ import annotations
 
 import contextlib
@@ -30,7 +31,8 @@ def test_cancelling_registers_and_runs_callbacks_once(service: CancellationServi
 
 
 def test_callbacks_run_outside_the_lock_and_their_errors_are_logged(
-        service: CancellationService, caplog: pytest.LogCaptureFixture) -> None:
+    service: CancellationService, caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[object] = []
 
     def ask_from_another_thread() -> None:

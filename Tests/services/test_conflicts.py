@@ -1,4 +1,5 @@
 """What is lost to a faster worker: one warning in words for a request, whatever was to be stored."""
+
 from __future__ import annotations
 
 import logging
@@ -19,8 +20,9 @@ from Middleware.workflows.tools.memory.shared import storage_errors_logged
 from Tests.llmapis.lab import Lab
 
 
-def test_a_faster_worker_is_one_warning_for_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                      caplog: pytest.LogCaptureFixture) -> None:
+def test_a_faster_worker_is_one_warning_for_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     Lab(tmp_path / "Configs", monkeypatch)
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
 
@@ -39,6 +41,11 @@ def test_a_faster_worker_is_one_warning_for_a_request(tmp_path: Path, monkeypatc
         with storage_errors_logged(folder):
             CompactorStore(folder).save(("text", "h"), Boundary("h", 1))
     told = [(record.levelname, record.getMessage()) for record in caplog.records if record.levelno >= logging.WARNING]
-    assert told == [("WARNING", "Something of this turn is not stored, as another worker has changed k1/x.json "
-                                "meanwhile; the next message makes up for it")]
+    assert told == [
+        (
+            "WARNING",
+            "Something of this turn is not stored, as another worker has changed k1/x.json "
+            "meanwhile; the next message makes up for it",
+        )
+    ]
     assert not any(record.exc_info for record in caplog.records)

@@ -1,4 +1,5 @@
 """Which request works for which idempotency key."""
+
 from __future__ import annotations
 
 import threading
@@ -85,7 +86,8 @@ def test_the_oldest_entry_makes_room(service: IdempotencyService) -> None:
 
 @pytest.mark.parametrize(("age", "kept"), [(MAX_AGE_SECONDS, "r1"), (MAX_AGE_SECONDS + 1, None)])
 def test_forgotten_entries_are_dropped_at_the_next_registration(
-        service: IdempotencyService, clock: Clock, age: float, kept: str | None) -> None:
+    service: IdempotencyService, clock: Clock, age: float, kept: str | None
+) -> None:
     service.register("k", "r1")
     clock.now += age
     assert service.get_request_id_for_key("k") == "r1"

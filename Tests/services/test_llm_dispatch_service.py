@@ -1,4 +1,5 @@
 """From a node to the arguments of its LLM call."""
+
 from __future__ import annotations
 
 import logging
@@ -33,6 +34,7 @@ def last(count: int, **more: Any) -> dict[str, Any]:
 
 # -- chat back-ends -----------------------------------------------------------------------------------------------
 
+
 def test_authored_prompt() -> None:
     out = dispatch([m("user", "a")], {"systemPrompt": "S {count}", "prompt": "P {count}"})
     assert out["conversation"] == [m("system", "S 1"), m("user", "P 1")]
@@ -45,8 +47,9 @@ def test_authored_prompt_that_becomes_empty_stays_authored() -> None:
 
 @pytest.mark.parametrize(("prompt", "warned"), [("{nothing}", 1), (" {nothing}\n", 1), ("", 0), ("x{nothing}", 0)])
 @pytest.mark.parametrize("chat", [True, False])
-def test_a_prompt_that_becomes_blank_is_reported(caplog: pytest.LogCaptureFixture, prompt: str, warned: int,
-                                                 chat: bool) -> None:
+def test_a_prompt_that_becomes_blank_is_reported(
+    caplog: pytest.LogCaptureFixture, prompt: str, warned: int, chat: bool
+) -> None:
     dispatch([m("user", "a")], {"prompt": prompt, "title": "Ask"}, chat=chat)
     found = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(found) == warned
@@ -115,7 +118,8 @@ def test_images_for_an_authored_prompt() -> None:
     node = {"prompt": "P", **last(2)}
     assert conversation(messages, node, options={"llm_takes_images": True}) == [m("user", "P", images=["a", "b", "c"])]
     assert conversation(messages, node, options={"llm_takes_images": True, "max_images": 2}) == [
-        m("user", "P", images=["b", "c"])]
+        m("user", "P", images=["b", "c"])
+    ]
     assert conversation(messages, {"prompt": "P", **last(0)}, options={"llm_takes_images": True}) == [m("user", "P")]
     assert conversation(messages, node) == [m("user", "P")]
 
@@ -139,6 +143,7 @@ def test_native_tool_exchange_is_hidden_from_variables_and_appended() -> None:
 
 # -- completion back-ends -----------------------------------------------------------------------------------------
 
+
 def test_completion_conversation_sends_one_message_more_and_no_system() -> None:
     messages = [m("user", "0"), m("system", "s"), m("user", "1"), m("assistant", "2"), m("user", "3")]
     out = dispatch(messages, {"systemPrompt": "S", **last(2)}, chat=False)
@@ -150,7 +155,8 @@ def test_completion_conversation_sends_one_message_more_and_no_system() -> None:
 def test_completion_turns_around_an_authored_prompt() -> None:
     node = {"prompt": "P", "addUserTurnTemplate": True}
     assert dispatch([], node, chat=False, generation_prompt=True)["prompt"] == (
-        "<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n")
+        "<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n"
+    )
     node = {"prompt": "P", "addOpenEndedAssistantTurnTemplate": True}
     assert dispatch([], node, chat=False)["prompt"] == "<|im_start|>assistant\nP"
 
@@ -161,6 +167,7 @@ def test_completion_images_travel_in_a_message_without_text() -> None:
 
 
 # -- the context window -------------------------------------------------------------------------------------------
+
 
 def test_clamp_drops_the_oldest(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
@@ -174,8 +181,11 @@ def test_clamp_drops_the_oldest(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_budget_of_the_window() -> None:
-    endpoint = {"maxContextTokenSize": 4096, "clampPromptToContextWindow": True,
-                "wilmerContextEstimationLevel": "balanced"}
+    endpoint = {
+        "maxContextTokenSize": 4096,
+        "clampPromptToContextWindow": True,
+        "wilmerContextEstimationLevel": "balanced",
+    }
     messages = [m("user", "old"), m("user", "x" * 13035)]  # estimate 4096, cost 4104; "old" costs 9
     assert rough_estimate_token_length("x" * 13035) == 4096
     assert conversation(messages, endpoint=endpoint) == messages[-1:]  # the budget is 4108
@@ -199,15 +209,23 @@ def test_authored_prompt_is_never_shortened(caplog: pytest.LogCaptureFixture) ->
 LIMIT = "'maxResponseSizeInTokens'"
 
 
-@table("node, limit, text", [
-    ({}, 1000, f"its response limit of 1000 tokens ({LIMIT}) leaves no room for its newest message alone"),
-    ({}, 20000, f"its response limit of 20000 tokens ({LIMIT}) leaves no room for its newest message"),
-    ({"prompt": "x" * 350}, 20000, f"its response limit of 20000 tokens ({LIMIT}) leaves no room for its prompt; it is "
-                                   "sent whole (endpoint"),
-    ({}, 100, "its newest message alone is larger than the context window allows; it is sent whole"),
-    ({}, -5, f"{LIMIT} is -5, which servers refuse or take for no limit; expected is 1 or more, or null")])
-def test_the_response_limit_is_named_where_it_is_the_reason(node: dict[str, Any], limit: int, text: str,
-                                                            caplog: pytest.LogCaptureFixture) -> None:
+@table(
+    "node, limit, text",
+    [
+        ({}, 1000, f"its response limit of 1000 tokens ({LIMIT}) leaves no room for its newest message alone"),
+        ({}, 20000, f"its response limit of 20000 tokens ({LIMIT}) leaves no room for its newest message"),
+        (
+            {"prompt": "x" * 350},
+            20000,
+            f"its response limit of 20000 tokens ({LIMIT}) leaves no room for its prompt; it is sent whole (endpoint",
+        ),
+        ({}, 100, "its newest message alone is larger than the context window allows; it is sent whole"),
+        ({}, -5, f"{LIMIT} is -5, which servers refuse or take for no limit; expected is 1 or more, or null"),
+    ],
+)
+def test_the_response_limit_is_named_where_it_is_the_reason(
+    node: dict[str, Any], limit: int, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     endpoint = {"maxContextTokenSize": 1024, "clampPromptToContextWindow": True}
     size = 9000 if limit == 100 else 350
     conversation([m("user", "x" * size)], node, endpoint=endpoint, max_tokens=limit)
@@ -224,6 +242,7 @@ def test_user_may_switch_the_clamp_on(lab: Lab) -> None:
 
 
 # -- refusals -----------------------------------------------------------------------------------------------------
+
 
 def test_messages_are_required() -> None:
     with pytest.raises(ValueError):
@@ -295,7 +314,8 @@ def test_claude_cannot_be_held_to_a_schema(mood: dict[str, Any], caplog: pytest.
 
 
 def test_completion_types_take_a_schema_if_their_api_type_declares_where(
-        mood: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    mood: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     llm = TypedLlm(type="koboldCppGenerate", structuredOutput=RAW)
     assert dispatch([m("user", "a")], mood, chat=False, llm=llm)["structured_output_schema"] == MOOD
     assert caplog.text == ""
@@ -348,12 +368,19 @@ def test_the_window_counts_the_words_about_demanded_tools_instead_of_the_tools()
     llm = TypedLlm(structuredOutput=RAW)
     # the description is estimated at 1100 tokens: the larger window holds it once, and would not hold it twice
     for window, expected in ((2400, messages), (2000, messages[-1:])):
-        sent = conversation(messages, {"allowTools": True}, endpoint={**endpoint, "maxContextTokenSize": window},
-                            llm=llm, tools=wordy, tool_choice="required")
+        sent = conversation(
+            messages,
+            {"allowTools": True},
+            endpoint={**endpoint, "maxContextTokenSize": window},
+            llm=llm,
+            tools=wordy,
+            tool_choice="required",
+        )
         assert sent[0]["role"] == "system" and sent[1:] == expected
 
 
 # -- odd numbers and texts ----------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("cap", [float("inf"), float("nan"), "many", None])
 def test_a_cap_that_is_no_number_is_none(cap: Any) -> None:
@@ -413,8 +440,15 @@ def test_completion_token_cap_comes_before_the_template() -> None:
 
 @pytest.mark.parametrize(("cap", "expected"), [(1000, "123"), (0, "3"), (2, "23")])
 def test_completion_token_cap_removes_from_the_newest_messages_that_are_not_system(cap: int, expected: str) -> None:
-    messages = [m("user", "old"), m("user", "0"), m("system", "s" * 3500), m("user", "1"), m("user", "2"),
-                m("system", "t"), m("user", "3")]  # one token each, but for the first system message
+    messages = [
+        m("user", "old"),
+        m("user", "0"),
+        m("system", "s" * 3500),
+        m("user", "1"),
+        m("user", "2"),
+        m("system", "t"),
+        m("user", "3"),
+    ]  # one token each, but for the first system message
     prompt = dispatch(messages, last(3, lastMessagesToSendInsteadOfPromptMaxTokenSize=cap), chat=False)["prompt"]
     assert prompt == "".join(f"<|im_start|>user\n{text}<|im_end|>\n" for text in expected)
 
@@ -446,8 +480,10 @@ def test_completion_conversation_is_clamped() -> None:
 
 
 def test_template_wilmerai_is_bare_contents(lab: Lab) -> None:
-    lab.write("PromptTemplates/chatml", {"promptTemplateUserPrefix": "[Beg_User]",
-                                         "promptTemplateAssistantPrefix": "[Beg_Assistant]"})
+    lab.write(
+        "PromptTemplates/chatml",
+        {"promptTemplateUserPrefix": "[Beg_User]", "promptTemplateAssistantPrefix": "[Beg_Assistant]"},
+    )
     assert dispatch([m("user", "a"), m("assistant", "b")], chat=False)["prompt"] == "ab"
 
 

@@ -1,4 +1,5 @@
 """The handle of a node."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -30,8 +31,10 @@ def test_template_of_the_user_stands_in(lab: Lab, template: dict[str, Any]) -> N
     assert LlmHandlerService().load_model_from_config("Main").prompt_template_file_name == "chatml"
 
 
-@pytest.mark.parametrize(("endpoint", "wanted", "result"), [
-    (True, None, True), (True, True, True), (True, False, False), (False, None, False), (False, True, False)])
+@pytest.mark.parametrize(
+    ("endpoint", "wanted", "result"),
+    [(True, None, True), (True, True, True), (True, False, False), (False, None, False), (False, True, False)],
+)
 def test_generation_prompt_needs_the_endpoint(lab: Lab, endpoint: bool, wanted: bool | None, result: bool) -> None:
     lab.endpoint("Main", {"addGenerationPrompt": endpoint})
     handle = LlmHandlerService().load_model_from_config("Main", add_generation_prompt=wanted)
@@ -43,7 +46,9 @@ def test_handle_without_an_endpoint(lab: Lab) -> None:
     assert handle.llm is None and handle.prompt_template_file_name == "chatml" and handle.takes_message_collection
 
 
-@pytest.mark.parametrize(("value", "expected"), [
-    (300, 300), ("300", 300), (300.9, 300), (None, None), ("many", 400), ("", 400), (True, 400), (float("nan"), 400)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(300, 300), ("300", 300), (300.9, 300), (None, None), ("many", 400), ("", 400), (True, 400), (float("nan"), 400)],
+)
 def test_response_limit(value: Any, expected: int | None) -> None:
     assert response_limit(value) == expected

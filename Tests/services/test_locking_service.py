@@ -1,4 +1,5 @@
 """Workflow locks in real SQLite files, among sessions, threads and processes."""
+
 from __future__ import annotations
 
 import logging
@@ -91,15 +92,22 @@ def sessions(path: Path) -> dict[str, str]:
 
 # -- taking and giving back --------------------------------------------------------------------------------------------
 
+
 def test_schema_and_row(make: Callable[..., LockingService], folder: Path, clock: Clock) -> None:
     assert make("s1").acquire("gate", "run 1")
     columns = rows(path_of(folder), "SELECT name, type, pk FROM pragma_table_info('WorkflowLocks')")
-    assert columns == [("Id", "INTEGER", 1), ("WilmerSessionId", "NVARCHAR(50)", 0), ("WorkflowId", "NVARCHAR(50)", 0),
-                       ("WorkflowLockId", "NVARCHAR(500)", 0), ("ExpirationDate", "DATETIME", 0)]
+    assert columns == [
+        ("Id", "INTEGER", 1),
+        ("WilmerSessionId", "NVARCHAR(50)", 0),
+        ("WorkflowId", "NVARCHAR(50)", 0),
+        ("WorkflowLockId", "NVARCHAR(500)", 0),
+        ("ExpirationDate", "DATETIME", 0),
+    ]
     columns = rows(path_of(folder), "SELECT name, type, pk FROM pragma_table_info('WorkflowSessions')")
     assert columns == [("WilmerSessionId", "NVARCHAR(50)", 1), ("LastSeen", "DATETIME", 0)]
     assert rows(path_of(folder), "SELECT * FROM WorkflowLocks") == [
-        (1, "s1", "run 1", "gate", "2026-11-03 17:16:09.123456")]
+        (1, "s1", "run 1", "gate", "2026-11-03 17:16:09.123456")
+    ]
     assert sessions(path_of(folder)) == {"s1": "2026-11-03 17:06:09.123456"}
     assert rows(path_of(folder), "PRAGMA journal_mode") == [("wal",)]
 
@@ -153,8 +161,9 @@ def test_nothing_is_touched_without_a_lock(make: Callable[..., LockingService], 
     assert not path_of(folder).exists()
 
 
-def test_users_have_locks_of_their_own(make: Callable[..., LockingService], folder: Path,
-                                       monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_users_have_locks_of_their_own(
+    make: Callable[..., LockingService], folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     lab = Lab(tmp_path / "config", monkeypatch)
     lab.write("Users/anna", {})
     service = make()
@@ -166,9 +175,11 @@ def test_users_have_locks_of_their_own(make: Callable[..., LockingService], fold
 
 # -- expiry ------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(("minutes", "acquired"), [(9, False), (9.99, False), (10, True), (11, True)])
-def test_expiry(make: Callable[..., LockingService], folder: Path, clock: Clock, minutes: float,
-                acquired: bool) -> None:
+def test_expiry(
+    make: Callable[..., LockingService], folder: Path, clock: Clock, minutes: float, acquired: bool
+) -> None:
     one = make("s1")
     one.acquire("gate", "run 1")
     one.acquire("other", "run 1")
@@ -198,8 +209,9 @@ def test_a_date_that_is_past_or_none(make: Callable[..., LockingService], folder
 
 
 @pytest.mark.parametrize(("seconds", "acquired"), [(59, False), (60, True), (500, True)])
-def test_a_dead_session_loses_its_locks(make: Callable[..., LockingService], folder: Path, clock: Clock,
-                                        seconds: float, acquired: bool) -> None:
+def test_a_dead_session_loses_its_locks(
+    make: Callable[..., LockingService], folder: Path, clock: Clock, seconds: float, acquired: bool
+) -> None:
     one = make("s1")
     one.acquire("gate", "run 1")
     one.acquire("other", "run 1")
@@ -217,16 +229,21 @@ def test_a_session_does_not_take_itself_for_dead(make: Callable[..., LockingServ
 
 # -- deleting ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("criteria", "left"), [
-    ({"session_id": "s1"}, [("s2", "w1", "c")]),
-    ({"workflow_id": "w1"}, [("s1", "w2", "b")]),
-    ({"lock_id": "b"}, [("s1", "w1", "a"), ("s2", "w1", "c")]),
-    ({"session_id": "s1", "workflow_id": "w1"}, [("s1", "w2", "b"), ("s2", "w1", "c")]),
-    ({"session_id": "s2", "workflow_id": "w2"}, [("s1", "w1", "a"), ("s1", "w2", "b"), ("s2", "w1", "c")]),
-    ({}, [("s1", "w1", "a"), ("s1", "w2", "b"), ("s2", "w1", "c")]),
-])
-def test_delete(make: Callable[..., LockingService], folder: Path, criteria: dict[str, str],
-                left: list[tuple[str, str, str]]) -> None:
+
+@pytest.mark.parametrize(
+    ("criteria", "left"),
+    [
+        ({"session_id": "s1"}, [("s2", "w1", "c")]),
+        ({"workflow_id": "w1"}, [("s1", "w2", "b")]),
+        ({"lock_id": "b"}, [("s1", "w1", "a"), ("s2", "w1", "c")]),
+        ({"session_id": "s1", "workflow_id": "w1"}, [("s1", "w2", "b"), ("s2", "w1", "c")]),
+        ({"session_id": "s2", "workflow_id": "w2"}, [("s1", "w1", "a"), ("s1", "w2", "b"), ("s2", "w1", "c")]),
+        ({}, [("s1", "w1", "a"), ("s1", "w2", "b"), ("s2", "w1", "c")]),
+    ],
+)
+def test_delete(
+    make: Callable[..., LockingService], folder: Path, criteria: dict[str, str], left: list[tuple[str, str, str]]
+) -> None:
     one, other = make("s1"), make("s2")
     one.acquire("a", "w1")
     one.acquire("b", "w2")
@@ -258,11 +275,17 @@ def test_start_deletes_locks_of_the_dead(make: Callable[..., LockingService], fo
 
 def test_start_with_a_database_of_an_earlier_version(make: Callable[..., LockingService], folder: Path) -> None:
     folder.mkdir()
-    change(path_of(folder), "CREATE TABLE WorkflowLocks (Id INTEGER PRIMARY KEY AUTOINCREMENT, WilmerSessionId "
-                            "NVARCHAR(50), WorkflowId NVARCHAR(50), WorkflowLockId NVARCHAR(500), ExpirationDate "
-                            "DATETIME)")
-    change(path_of(folder), "INSERT INTO WorkflowLocks (WilmerSessionId, WorkflowId, WorkflowLockId, ExpirationDate) "
-                            "VALUES ('s', 'w', 'gate', '2030-01-01 00:00:00.000000')")
+    change(
+        path_of(folder),
+        "CREATE TABLE WorkflowLocks (Id INTEGER PRIMARY KEY AUTOINCREMENT, WilmerSessionId "
+        "NVARCHAR(50), WorkflowId NVARCHAR(50), WorkflowLockId NVARCHAR(500), ExpirationDate "
+        "DATETIME)",
+    )
+    change(
+        path_of(folder),
+        "INSERT INTO WorkflowLocks (WilmerSessionId, WorkflowId, WorkflowLockId, ExpirationDate) "
+        "VALUES ('s', 'w', 'gate', '2030-01-01 00:00:00.000000')",
+    )
     service = make()
     assert not service.acquire("gate", "run 1")
     service.delete_dead_locks()
@@ -271,28 +294,28 @@ def test_start_with_a_database_of_an_earlier_version(make: Callable[..., Locking
 
 # -- keeping alive -----------------------------------------------------------------------------------------------------
 
+
 def locks_thread() -> bool:
     return any(thread.name == "workflow-locks" for thread in threading.enumerate())
 
 
-def test_locks_are_renewed_while_their_run_lives(make: Callable[..., LockingService], folder: Path,
-                                                 clock: Clock) -> None:
+def test_locks_are_renewed_while_their_run_lives(
+    make: Callable[..., LockingService], folder: Path, clock: Clock
+) -> None:
     one = make("s1", beat_seconds=0.01)
     one.acquire("gate", "run 1")
     one.acquire("left", "run 2")
     one._held.pop("run 2")
     for _ in range(3):
         clock.forward(minutes=9)
-        wanted = [("2026-11-03 17:16:09.123456", "left"),
-                  ((clock() + timedelta(minutes=10)).isoformat(" "), "gate")]
+        wanted = [("2026-11-03 17:16:09.123456", "left"), ((clock() + timedelta(minutes=10)).isoformat(" "), "gate")]
         query = "SELECT ExpirationDate, WorkflowLockId FROM WorkflowLocks ORDER BY ExpirationDate"
         assert until(lambda: rows(path_of(folder), query) == wanted)  # noqa: B023
         assert until(lambda: sessions(path_of(folder))["s1"] == clock().isoformat(" "))
         assert not make().acquire("gate", "run 3")
 
 
-def test_the_thread_lives_while_locks_are_held(make: Callable[..., LockingService], folder: Path,
-                                               clock: Clock) -> None:
+def test_the_thread_lives_while_locks_are_held(make: Callable[..., LockingService], folder: Path, clock: Clock) -> None:
     service = make(beat_seconds=0.01)
     assert until(lambda: not locks_thread(), 1)  # that of an earlier test may still be on its way out
     for _ in range(3):
@@ -307,8 +330,13 @@ def test_the_thread_lives_while_locks_are_held(make: Callable[..., LockingServic
     assert sessions(path_of(folder)) == {}
 
 
-def test_a_shortage_of_threads_passes(make: Callable[..., LockingService], folder: Path, clock: Clock,
-                                      monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_shortage_of_threads_passes(
+    make: Callable[..., LockingService],
+    folder: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     service = make("s1", beat_seconds=0.01)
     with monkeypatch.context() as patch:
         no_more_threads(patch, "workflow-locks")
@@ -320,8 +348,9 @@ def test_a_shortage_of_threads_passes(make: Callable[..., LockingService], folde
     assert until(lambda: rows(path_of(folder), query) == [((clock() + timedelta(minutes=10)).isoformat(" "),)])
 
 
-def test_a_beat_that_comes_late_leaves_no_session(make: Callable[..., LockingService], folder: Path,
-                                                  clock: Clock) -> None:
+def test_a_beat_that_comes_late_leaves_no_session(
+    make: Callable[..., LockingService], folder: Path, clock: Clock
+) -> None:
     service = make("s1")
     service.acquire("gate", "run 1")
     service.release("run 1")
@@ -329,8 +358,9 @@ def test_a_beat_that_comes_late_leaves_no_session(make: Callable[..., LockingSer
     assert sessions(path_of(folder)) == {}
 
 
-def test_the_thread_survives_a_failing_database(make: Callable[..., LockingService], folder: Path, clock: Clock,
-                                                caplog: pytest.LogCaptureFixture) -> None:
+def test_the_thread_survives_a_failing_database(
+    make: Callable[..., LockingService], folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     one = make("s1", beat_seconds=0.01)
     one.acquire("gate", "run 1")
     hidden = path_of(folder).rename(folder / "hidden")
@@ -344,8 +374,10 @@ def test_the_thread_survives_a_failing_database(make: Callable[..., LockingServi
 
 # -- where the file is -------------------------------------------------------------------------------------------------
 
-def test_directory_of_the_user_file(make: Callable[..., LockingService], folder: Path, tmp_path: Path,
-                                    monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_directory_of_the_user_file(
+    make: Callable[..., LockingService], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(instance, "USER_LEVEL_SQLITE_DIRECTORY", None)
     Lab(tmp_path / "config", monkeypatch).user(sqlLiteDirectory=str(tmp_path / "a" / "b"))
     assert make().acquire("gate", "run 1")
@@ -353,9 +385,14 @@ def test_directory_of_the_user_file(make: Callable[..., LockingService], folder:
 
 
 @pytest.mark.parametrize("where", ["working", "install"])
-def test_a_file_where_earlier_versions_put_it_is_used(make: Callable[..., LockingService], folder: Path,
-                                                      tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str,
-                                                      caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_where_earlier_versions_put_it_is_used(
+    make: Callable[..., LockingService],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     install = tmp_path / "install"
     install.mkdir()
     monkeypatch.setattr("Middleware.utilities.config_utils.get_project_root_directory_path", lambda: str(install))
@@ -376,6 +413,7 @@ def test_a_file_in_its_place_wins(make: Callable[..., LockingService], folder: P
 
 # -- trouble -----------------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def writer(make: Callable[..., LockingService], folder: Path) -> Iterator[sqlite3.Connection]:
     """Somebody who writes to the file and does not come to an end."""
@@ -385,8 +423,9 @@ def writer(make: Callable[..., LockingService], folder: Path) -> Iterator[sqlite
         yield database
 
 
-def test_busy_is_not_acquired(make: Callable[..., LockingService], writer: sqlite3.Connection,
-                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_is_not_acquired(
+    make: Callable[..., LockingService], writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.3)
     service = make()
     assert not service.acquire("gate", "run 1")
@@ -411,8 +450,9 @@ def test_a_short_wait_is_no_trouble(make: Callable[..., LockingService], folder:
     assert make().acquire("gate", "run 1")
 
 
-def test_cancel_while_busy(make: Callable[..., LockingService], writer: sqlite3.Connection,
-                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_while_busy(
+    make: Callable[..., LockingService], writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 60.0)
     scope, started = CancelScope(), time.monotonic()
     threading.Timer(0.2, scope.cancel).start()
@@ -422,8 +462,9 @@ def test_cancel_while_busy(make: Callable[..., LockingService], writer: sqlite3.
     assert time.monotonic() - started < 20
 
 
-def test_the_end_of_a_process_gives_all_back(make: Callable[..., LockingService], folder: Path, tmp_path: Path,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_process_gives_all_back(
+    make: Callable[..., LockingService], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Lab(tmp_path / "config", monkeypatch).write("Users/second", {})
     one, other = make("one"), make("other")
     assert one.acquire("A", "run 1") and one.acquire("B", "run 1") and one.acquire("C", "run 2", "second")
@@ -434,16 +475,22 @@ def test_the_end_of_a_process_gives_all_back(make: Callable[..., LockingService]
     assert set(sessions(path_of(folder))) == {"other"}
 
 
-def test_busy_release_is_logged(make: Callable[..., LockingService], writer: sqlite3.Connection, folder: Path,
-                                monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_busy_release_is_logged(
+    make: Callable[..., LockingService],
+    writer: sqlite3.Connection,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     make().delete(lock_id="other")
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert len(rows(path_of(folder))) == 1
 
 
-def test_what_could_not_be_given_back_is_free_for_the_next(make: Callable[..., LockingService], folder: Path,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_given_back_is_free_for_the_next(
+    make: Callable[..., LockingService], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     service = make("s1")
     service.acquire("gate", "run 1")
@@ -457,8 +504,9 @@ def test_what_could_not_be_given_back_is_free_for_the_next(make: Callable[..., L
     assert not service._ended
 
 
-def test_the_thread_gives_back_what_could_not_be(make: Callable[..., LockingService], folder: Path,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_gives_back_what_could_not_be(
+    make: Callable[..., LockingService], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     service = make("s1", beat_seconds=0.01)
     service.acquire("gate", "run 1")
@@ -471,8 +519,9 @@ def test_the_thread_gives_back_what_could_not_be(make: Callable[..., LockingServ
     assert until(lambda: not service._ended)
 
 
-def test_the_end_of_a_process_tries_again_to_give_back(make: Callable[..., LockingService], folder: Path,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_process_tries_again_to_give_back(
+    make: Callable[..., LockingService], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     service = make("s1")
     service.acquire("gate", "run 1")
@@ -485,7 +534,8 @@ def test_the_end_of_a_process_tries_again_to_give_back(make: Callable[..., Locki
 
 @pytest.mark.parametrize("obstacle", ["folder is a file", "file is a folder", "no database"])
 def test_a_database_that_cannot_be_opened_locks_nothing(
-        make: Callable[..., LockingService], folder: Path, caplog: pytest.LogCaptureFixture, obstacle: str) -> None:
+    make: Callable[..., LockingService], folder: Path, caplog: pytest.LogCaptureFixture, obstacle: str
+) -> None:
     if obstacle == "folder is a file":
         folder.write_text("x", encoding="utf-8")
     elif obstacle == "file is a folder":
@@ -513,8 +563,9 @@ def test_other_errors_undo_everything(make: Callable[..., LockingService], folde
     assert rows(path_of(folder)) == [("s1", "run 1", "gate")]
 
 
-def test_a_full_disk_locks_nothing(make: Callable[..., LockingService], folder: Path, monkeypatch: pytest.MonkeyPatch,
-                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_locks_nothing(
+    make: Callable[..., LockingService], folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     class Full(sqlite3.Connection):
         """Stands for a disk with room for what is there."""
 
@@ -526,8 +577,9 @@ def test_a_full_disk_locks_nothing(make: Callable[..., LockingService], folder: 
     one = make("s1")
     one.acquire("held", "run 1")
     connect = sqlite3.connect
-    monkeypatch.setattr(lock_database.sqlite3, "connect",
-                        lambda *arguments, **options: connect(*arguments, factory=Full, **options))
+    monkeypatch.setattr(
+        lock_database.sqlite3, "connect", lambda *arguments, **options: connect(*arguments, factory=Full, **options)
+    )
     assert one.acquire("gate" * 10_000, "run 2")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "disk is full" in caplog.text
@@ -535,8 +587,9 @@ def test_a_full_disk_locks_nothing(make: Callable[..., LockingService], folder: 
     assert rows(path_of(folder)) == [("s1", "run 1", "held")]
 
 
-def test_without_a_write_ahead_log(make: Callable[..., LockingService], folder: Path,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_write_ahead_log(
+    make: Callable[..., LockingService], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Refusing(sqlite3.Connection):
         """Stands for a file system without shared memory."""
 
@@ -546,8 +599,9 @@ def test_without_a_write_ahead_log(make: Callable[..., LockingService], folder: 
             return super().execute(sql, *arguments)
 
     connect = sqlite3.connect
-    monkeypatch.setattr(lock_database.sqlite3, "connect",
-                        lambda *arguments, **options: connect(*arguments, factory=Refusing, **options))
+    monkeypatch.setattr(
+        lock_database.sqlite3, "connect", lambda *arguments, **options: connect(*arguments, factory=Refusing, **options)
+    )
     one, other = make(), make()
     assert one.acquire("gate", "run 1") and not other.acquire("gate", "run 2")
     one.release("run 1")
@@ -564,6 +618,7 @@ def test_nothing_waits_for_the_disk(folder: Path, clock: Clock) -> None:
 
 
 # -- at once -----------------------------------------------------------------------------------------------------------
+
 
 def test_threads_at_once(make: Callable[..., LockingService]) -> None:
     services = [make() for _ in range(3)]
@@ -597,10 +652,17 @@ sys.stdin.readline()
 
 def test_processes_at_once(make: Callable[..., LockingService], folder: Path, tmp_path: Path) -> None:
     """The one that has the lock is killed; its lock gives way when it was not seen for a minute."""
-    processes = [subprocess.Popen(
-        [sys.executable, "-c", PROCESS, str(tmp_path / "config"), str(folder), f"p{number}"], cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(INSTALL)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for number in range(4)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(tmp_path / "config"), str(folder), f"p{number}"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(INSTALL)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
     try:
         for process in processes:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"

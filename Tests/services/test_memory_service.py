@@ -1,4 +1,5 @@
 """What is remembered of a conversation, as texts."""
+
 from __future__ import annotations
 
 import json
@@ -38,9 +39,18 @@ def chat(count: int) -> list[dict[str, Any]]:
 
 # -- memories with an id -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("chunks", "expected"), [
-    (-1, ["c0", "c1", "c2", "c3", "c4"]), (-7, ["c0", "c1", "c2", "c3", "c4"]), (10, ["c0", "c1", "c2", "c3", "c4"]),
-    (0, ["c2", "c3", "c4"]), (2, ["c3", "c4"]), (1, ["c4"])])
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        (-1, ["c0", "c1", "c2", "c3", "c4"]),
+        (-7, ["c0", "c1", "c2", "c3", "c4"]),
+        (10, ["c0", "c1", "c2", "c3", "c4"]),
+        (0, ["c2", "c3", "c4"]),
+        (2, ["c3", "c4"]),
+        (1, ["c4"]),
+    ],
+)
 def test_recent_memories(store: MemoryStore, chunks: int, expected: list[str]) -> None:
     remember(store, 5)
     assert service.get_recent_memories(chat(9), "d1", 2, chunks, 1) == "--ChunkBreak--".join(expected)
@@ -106,9 +116,20 @@ def test_data_of_another_key(store: MemoryStore) -> None:
 
 # -- the summary's place -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("summary", "count", "new"), [
-    (None, 0, -1), ("h1", 0, -1), (None, 3, 3), ("h2", 3, 0), ("h1", 3, 1), ("h0", 3, 2), ("gone", 3, -1),
-    ("", 3, -1)])
+
+@pytest.mark.parametrize(
+    ("summary", "count", "new"),
+    [
+        (None, 0, -1),
+        ("h1", 0, -1),
+        (None, 3, 3),
+        ("h2", 3, 0),
+        ("h1", 3, 1),
+        ("h0", 3, 2),
+        ("gone", 3, -1),
+        ("", 3, -1),
+    ],
+)
 def test_how_many_are_new(summary: str | None, count: int, new: int) -> None:
     memories = [(f"c{number}", f"h{number}") for number in range(count)]
     pairs = [] if summary is None else [("old", "h0"), ("text", summary)]  # the last entry counts
@@ -120,27 +141,44 @@ def test_the_newest_of_equal_hashes_counts() -> None:
     assert service.find_how_many_new_memories_since_last_summary([("s", "same")], memories) == 1
 
 
-@pytest.mark.parametrize(("summary", "expected"), [
-    (None, ["c0", "c1", "c2"]), ("gone", ["c0", "c1", "c2"]), ("h0", ["c1", "c2"]), ("h2", [])])
+@pytest.mark.parametrize(
+    ("summary", "expected"),
+    [(None, ["c0", "c1", "c2"]), ("gone", ["c0", "c1", "c2"]), ("h0", ["c1", "c2"]), ("h2", [])],
+)
 def test_latest_memories(store: MemoryStore, summary: str | None, expected: list[str]) -> None:
     remember(store, 3)
     if summary:
         store.save_summary("text", summary)
     assert service.get_latest_memory_chunks_with_hashes_since_last_summary("d1") == [
-        (text, f"h{text[1]}") for text in expected]
+        (text, f"h{text[1]}") for text in expected
+    ]
     assert service.get_chat_summary_memories([], "d1", 5) == DASHES.join(expected)
 
 
 EQUAL = [("A", "ok"), ("B", "m5"), ("C", "ok"), ("D", "m7")]
 
 
-@pytest.mark.parametrize(("count", "stored", "covered", "expected"), [
-    (3, "ok", 1, "BC"), (3, "ok", 3, ""), (4, "ok", 1, "BCD"), (4, "ok", 3, "D"), (4, "m5", 2, "CD"),
-    (3, "ok", None, ""), (4, "ok", None, "D"),  # a summary of before
-    (3, "ok", 2, ""), (3, "ok", 4, ""), (3, "ok", 0, ""), (3, "ok", -2, ""),  # a number that does not fit
-    (3, "gone", 1, "ABC"), (3, "", 1, "ABC")])
-def test_memories_that_end_with_equal_messages(store: MemoryStore, count: int, stored: str, covered: int | None,
-                                               expected: str) -> None:
+@pytest.mark.parametrize(
+    ("count", "stored", "covered", "expected"),
+    [
+        (3, "ok", 1, "BC"),
+        (3, "ok", 3, ""),
+        (4, "ok", 1, "BCD"),
+        (4, "ok", 3, "D"),
+        (4, "m5", 2, "CD"),
+        (3, "ok", None, ""),
+        (4, "ok", None, "D"),  # a summary of before
+        (3, "ok", 2, ""),
+        (3, "ok", 4, ""),
+        (3, "ok", 0, ""),
+        (3, "ok", -2, ""),  # a number that does not fit
+        (3, "gone", 1, "ABC"),
+        (3, "", 1, "ABC"),
+    ],
+)
+def test_memories_that_end_with_equal_messages(
+    store: MemoryStore, count: int, stored: str, covered: int | None, expected: str
+) -> None:
     for pair in EQUAL[:count]:
         store.append_memory(*pair)
     store.save_summary("text", stored, covered)
@@ -154,10 +192,25 @@ def test_memories_that_end_with_equal_messages(store: MemoryStore, count: int, s
 NOTHING = "There are no memories to grab yet"
 
 
-@pytest.mark.parametrize(("count", "turns", "lookback", "expected"), [
-    (6, 3, 0, "m3\nm4"), (6, 3, 2, "m1\nm2"), (6, 1, 0, ""), (6, 0, 0, NOTHING), (6, -2, 0, NOTHING),
-    (6, 99, 0, "m0\nm1\nm2\nm3\nm4"), (6, 99, 5, ""), (6, 3, 6, NOTHING), (6, 3, 7, NOTHING), (6, 3, 99, NOTHING),
-    (6, 3, -1, "m3\nm4"), (1, 3, 0, NOTHING), (0, 3, 0, NOTHING), (2, 2, 0, "m0")])
+@pytest.mark.parametrize(
+    ("count", "turns", "lookback", "expected"),
+    [
+        (6, 3, 0, "m3\nm4"),
+        (6, 3, 2, "m1\nm2"),
+        (6, 1, 0, ""),
+        (6, 0, 0, NOTHING),
+        (6, -2, 0, NOTHING),
+        (6, 99, 0, "m0\nm1\nm2\nm3\nm4"),
+        (6, 99, 5, ""),
+        (6, 3, 6, NOTHING),
+        (6, 3, 7, NOTHING),
+        (6, 3, 99, NOTHING),
+        (6, 3, -1, "m3\nm4"),
+        (1, 3, 0, NOTHING),
+        (0, 3, 0, NOTHING),
+        (2, 2, 0, "m0"),
+    ],
+)
 def test_recent_messages(count: int, turns: int, lookback: int, expected: str) -> None:
     assert service.get_recent_memories(chat(count), None, turns, 2, lookback) == expected
     if not lookback:

@@ -1,4 +1,5 @@
 """Windows that jump by whole blocks of messages instead of sliding (``messageBlockSize``)."""
+
 from __future__ import annotations
 
 import re
@@ -28,30 +29,47 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 def talk(length: int, *sizes: int) -> list[dict[str, Any]]:
     """Return a conversation in turns, each message with its number; ``sizes`` are repeated."""
-    return [m(("user", "assistant")[index % 2], f"#{index}#" + "x" * (sizes or (0,))[index % len(sizes or (0,))])
-            for index in range(length)]
+    return [
+        m(("user", "assistant")[index % 2], f"#{index}#" + "x" * (sizes or (0,))[index % len(sizes or (0,))])
+        for index in range(length)
+    ]
 
 
-def context(messages: list[dict[str, Any]], node: dict[str, Any], chat: bool = True,
-            endpoint: dict[str, Any] | None = None) -> ExecutionContext:
+def context(
+    messages: list[dict[str, Any]], node: dict[str, Any], chat: bool = True, endpoint: dict[str, Any] | None = None
+) -> ExecutionContext:
     handler = LlmHandler(FakeLlm(), "chatml", False, chat, "Main", endpoint or {}, 100)  # type: ignore[arg-type]
-    return ExecutionContext("r", "w", None, node, messages, False, llm_handler=handler,  # type: ignore[arg-type]
-                            workflow_variable_service=WorkflowVariableManager())
+    return ExecutionContext(
+        "r",
+        "w",
+        None,
+        node,
+        messages,
+        False,
+        llm_handler=handler,  # type: ignore[arg-type]
+        workflow_variable_service=WorkflowVariableManager(),
+    )
 
 
 def numbers(text: object) -> list[int]:
     return [int(found) for found in re.findall(r"#(\d+)#", str(text))]
 
 
-def sent(messages: list[dict[str, Any]], node: dict[str, Any], chat: bool = True,
-         endpoint: dict[str, Any] | None = None) -> list[int]:
+def sent(
+    messages: list[dict[str, Any]], node: dict[str, Any], chat: bool = True, endpoint: dict[str, Any] | None = None
+) -> list[int]:
     """Return the numbers of the messages that a node without a prompt sends."""
     out: Any = LLMDispatchService.dispatch(context(messages, node, chat, endpoint))
     return numbers(out["conversation"] if chat else out["prompt"])
 
 
-def shown(name: str, messages: list[dict[str, Any]], node: dict[str, Any], chat: bool = True,
-          endpoint: dict[str, Any] | None = None) -> list[int]:
+def shown(
+    name: str,
+    messages: list[dict[str, Any]],
+    node: dict[str, Any],
+    chat: bool = True,
+    endpoint: dict[str, Any] | None = None,
+) -> list[int]:
     """Return the numbers of the messages in a variable."""
     return numbers(WorkflowVariableManager().apply_variables("{" + name + "}", context(messages, node, chat, endpoint)))
 
@@ -61,17 +79,27 @@ def clamped(tokens: int) -> dict[str, Any]:
 
 
 COUNT, CAP = "lastMessagesToSendInsteadOfPrompt", "lastMessagesToSendInsteadOfPromptMaxTokenSize"
-VARIABLES = [f"{form}_user_prompt_{rest}" for form in ("chat", "templated")
-             for rest in ("last_five", "last_twenty", "n_messages", "estimated_token_limit", "min_n_max_tokens",
-                          "without_system")]
+VARIABLES = [
+    f"{form}_user_prompt_{rest}"
+    for form in ("chat", "templated")
+    for rest in (
+        "last_five",
+        "last_twenty",
+        "n_messages",
+        "estimated_token_limit",
+        "min_n_max_tokens",
+        "without_system",
+    )
+]
 
 
 # -- the property ------------------------------------------------------------------------------------------------
 
+
 def check(length: int, size: int, without: list[int], with_blocks: list[int], least: int = 1) -> None:
     assert without == list(range(length - len(without), length))
     possible = [number for number in without if number % size == 0 and length - number >= least]
-    assert with_blocks == (without[without.index(possible[0]):] if possible else without)
+    assert with_blocks == (without[without.index(possible[0]) :] if possible else without)
     assert size > 1 or with_blocks == without
 
 
@@ -81,53 +109,89 @@ def test_every_window_of_every_length() -> None:
         for size in (1, 2, 3, 10, 50, 199, 200, 1000):
             for count in {0, 1, size - 1, size, 21, length // 2, length - 1, length} & set(range(length + 1)):
                 for least in (1, 3, 9):
-                    window = messages[length - count:]
+                    window = messages[length - count :]
                     found = from_block(window, messages, size, least)  # type: ignore[arg-type]
                     check(length, size, numbers(window), numbers(found), least)
 
 
-@given(length=st.integers(0, 200), size=st.integers(1, 60), count=st.integers(1, 220), limit=st.integers(1, 3000),
-       least=st.integers(1, 30), window=st.none() | st.integers(1, 4000), chat=st.booleans(),
-       sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4))
+@given(
+    length=st.integers(0, 200),
+    size=st.integers(1, 60),
+    count=st.integers(1, 220),
+    limit=st.integers(1, 3000),
+    least=st.integers(1, 30),
+    window=st.none() | st.integers(1, 4000),
+    chat=st.booleans(),
+    sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4),
+)
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_what_is_sent_and_what_variables_hold(length: int, size: int, count: int, limit: int, least: int,
-                                              window: int | None, chat: bool, sizes: list[int]) -> None:
+def test_what_is_sent_and_what_variables_hold(
+    length: int, size: int, count: int, limit: int, least: int, window: int | None, chat: bool, sizes: list[int]
+) -> None:
     messages, endpoint = talk(length, *sizes), clamped(window) if window else {}
-    node = {COUNT: count, "nMessagesToIncludeInVariable": count, "estimatedTokensToIncludeInVariable": limit,
-            "minMessagesInVariable": least, "maxEstimatedTokensInVariable": limit}
+    node = {
+        COUNT: count,
+        "nMessagesToIncludeInVariable": count,
+        "estimatedTokensToIncludeInVariable": limit,
+        "minMessagesInVariable": least,
+        "maxEstimatedTokensInVariable": limit,
+    }
     for name in VARIABLES:
         floor = least if "min_n" in name else 1
-        check(length, size, shown(name, messages, node, chat, endpoint),
-              shown(name, messages, {**node, "messageBlockSize": size}, chat, endpoint), floor)
+        check(
+            length,
+            size,
+            shown(name, messages, node, chat, endpoint),
+            shown(name, messages, {**node, "messageBlockSize": size}, chat, endpoint),
+            floor,
+        )
     for keys in (node, {**node, CAP: limit}):
         # With a completion back-end the message behind an open assistant message is sent as well. With a chat
         # back-end a message of the user is added to a window that has none.
         least = 2 if length and length % 2 == 0 else 1
         if chat and least == 2:
             continue
-        check(length, size, sent(messages, keys, chat, endpoint),
-              sent(messages, {**keys, "messageBlockSize": size}, chat, endpoint), least)
+        check(
+            length,
+            size,
+            sent(messages, keys, chat, endpoint),
+            sent(messages, {**keys, "messageBlockSize": size}, chat, endpoint),
+            least,
+        )
 
 
 # -- the numbers -------------------------------------------------------------------------------------------------
 
-@table(("node", "user", "first"), [
-    ({}, {}, 13), ({"messageBlockSize": 1}, {}, 13), ({"messageBlockSize": 10}, {}, 20),
-    ({}, {"messageBlockSize": 10}, 20), ({"messageBlockSize": 4}, {"messageBlockSize": 10}, 16),
-    ({"messageBlockSize": 1}, {"messageBlockSize": 10}, 13), ({"messageBlockSize": "10"}, {}, 20),
-    ({"messageBlockSize": None}, {"messageBlockSize": "10"}, 20), ({"messageBlockSize": 0}, {}, 13),
-    ({"messageBlockSize": "many"}, {"messageBlockSize": 4}, 16), ({"messageBlockSize": 100}, {}, 13),
-    ({"messageBlockSize": True}, {"messageBlockSize": -3}, 13),
-])
-def test_the_size_is_that_of_the_node_or_of_the_user(lab: Lab, node: dict[str, Any], user: dict[str, Any],
-                                                     first: int) -> None:
+
+@table(
+    ("node", "user", "first"),
+    [
+        ({}, {}, 13),
+        ({"messageBlockSize": 1}, {}, 13),
+        ({"messageBlockSize": 10}, {}, 20),
+        ({}, {"messageBlockSize": 10}, 20),
+        ({"messageBlockSize": 4}, {"messageBlockSize": 10}, 16),
+        ({"messageBlockSize": 1}, {"messageBlockSize": 10}, 13),
+        ({"messageBlockSize": "10"}, {}, 20),
+        ({"messageBlockSize": None}, {"messageBlockSize": "10"}, 20),
+        ({"messageBlockSize": 0}, {}, 13),
+        ({"messageBlockSize": "many"}, {"messageBlockSize": 4}, 16),
+        ({"messageBlockSize": 100}, {}, 13),
+        ({"messageBlockSize": True}, {"messageBlockSize": -3}, 13),
+    ],
+)
+def test_the_size_is_that_of_the_node_or_of_the_user(
+    lab: Lab, node: dict[str, Any], user: dict[str, Any], first: int
+) -> None:
     lab.user(**user)
     messages = talk(25)
     for chat in (True, False):
         count = 12 if chat else 11
         assert sent(messages, {COUNT: count, **node}, chat)[0] == first
-        assert shown("chat_user_prompt_n_messages", messages, {"nMessagesToIncludeInVariable": 12, **node}, chat
-                     )[0] == first
+        assert (
+            shown("chat_user_prompt_n_messages", messages, {"nMessagesToIncludeInVariable": 12, **node}, chat)[0]
+            == first
+        )
 
 
 def test_a_size_for_all_nodes_leaves_short_windows_alone(lab: Lab) -> None:

@@ -1,4 +1,5 @@
 """Choosing a workflow by category."""
+
 from __future__ import annotations
 
 import logging
@@ -18,8 +19,10 @@ from Middleware.services.prompt_categorization_service import (
 from Tests.llmapis.lab import Lab
 from Tests.tables import table
 
-ROUTING = {"RECIPES": {"description": "cooking and food", "workflow": "Cook"},
-           "OTHER": {"description": "anything else", "workflow": "Chat"}}
+ROUTING = {
+    "RECIPES": {"description": "cooking and food", "workflow": "Cook"},
+    "OTHER": {"description": "anything else", "workflow": "Chat"},
+}
 
 
 @pytest.fixture
@@ -46,14 +49,22 @@ def chosen(*answers: Any) -> tuple[str, str]:
     return PromptCategorizationService(Model(*answers)).choose_workflow()
 
 
-@pytest.mark.parametrize(("answer", "result"), [
-    ("RECIPES", ("RECIPES", "Cook")), ("**recipes**.", ("RECIPES", "Cook")), ("I think: Other!", ("OTHER", "Chat")),
-    ("NOTRECIPES", ("RECIPES", "Cook")), ("other recipes", ("OTHER", "Chat")),
-    ("", ("UNKNOWN", "_DefaultWorkflow")), ("   ", ("UNKNOWN", "_DefaultWorkflow")),
-    (None, ("UNKNOWN", "_DefaultWorkflow")), ("no idea", ("UNKNOWN", "_DefaultWorkflow")),
-    ({"content": "recipes", "tool_calls": []}, ("RECIPES", "Cook")),
-    ({"content": None}, ("UNKNOWN", "_DefaultWorkflow")),
-])
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ("RECIPES", ("RECIPES", "Cook")),
+        ("**recipes**.", ("RECIPES", "Cook")),
+        ("I think: Other!", ("OTHER", "Chat")),
+        ("NOTRECIPES", ("RECIPES", "Cook")),
+        ("other recipes", ("OTHER", "Chat")),
+        ("", ("UNKNOWN", "_DefaultWorkflow")),
+        ("   ", ("UNKNOWN", "_DefaultWorkflow")),
+        (None, ("UNKNOWN", "_DefaultWorkflow")),
+        ("no idea", ("UNKNOWN", "_DefaultWorkflow")),
+        ({"content": "recipes", "tool_calls": []}, ("RECIPES", "Cook")),
+        ({"content": None}, ("UNKNOWN", "_DefaultWorkflow")),
+    ],
+)
 def test_answers(lab: Lab, answer: Any, result: tuple[str, str]) -> None:
     assert chosen(answer) == result
 
@@ -66,8 +77,11 @@ def test_a_category_may_be_called_unknown(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("setting", "calls"), [(None, 1), (0, 1), (-2, 1), ("3", 3), (2, 2), ("x", 1)])
 def test_attempts(lab: Lab, setting: Any, calls: int) -> None:
-    lab.user(routingConfig="routes", categorizationWorkflow="Categorize",
-             **({} if setting is None else {"maxCategorizationAttempts": setting}))
+    lab.user(
+        routingConfig="routes",
+        categorizationWorkflow="Categorize",
+        **({} if setting is None else {"maxCategorizationAttempts": setting}),
+    )
     model = Model("nothing")
     assert PromptCategorizationService(model).choose_workflow() == ("UNKNOWN", "_DefaultWorkflow")
     assert len(model.calls) == calls
@@ -87,34 +101,45 @@ def test_variables() -> None:
         "category_colon_descriptions": "RECIPES: cooking and food; OTHER: anything else",
         "category_colon_descriptions_newline_bulletpoint": "\n- RECIPES: cooking and food\n- OTHER: anything else",
         "categoriesSeparatedByOr": "RECIPES or OTHER",
-        "categoryNameBulletpoints": "\n- RECIPES\n- OTHER"}
+        "categoryNameBulletpoints": "\n- RECIPES\n- OTHER",
+    }
 
 
-@table(("answer", "categories", "expected"), [
-    ("CODE_REVIEW", ["CODE", "CODE_REVIEW"], "CODE_REVIEW"),
-    ("CODE_REVIEWS", ["CODE", "CODE_REVIEW"], "CODE"),
-    ("a code review please", ["CODING", "Code Review"], "Code Review"),
-    ("codes", ["Code Review"], None),
-    ("code - review", ["Code Review"], "Code Review"),
-    ("first second", ["SECOND", "FIRST"], "FIRST"),
-    ("x", [], None),
-    ("größe", ["GRÖSSE", "Größe"], "GRÖSSE"),
-    ("Code Review", ["CODE", "Code Review"], "Code Review"),
-    ("code then code review", ["CODE", "Code Review"], "CODE"),
-    ("my_code", ["CODE", "MY_CODE"], "MY_CODE"),
-    ("NOTRECIPES recipes", ["NOT", "RECIPES"], "RECIPES"),
-    ("xrecipesx", ["RECIPES", "RECIPE"], "RECIPES"),
-    ("a-b", ["AB"], "AB"),
-    ("**RECIPES**:\n* because", ["RECIPES"], "RECIPES"),
-    ("...", ["---"], None),
-])
+@table(
+    ("answer", "categories", "expected"),
+    [
+        ("CODE_REVIEW", ["CODE", "CODE_REVIEW"], "CODE_REVIEW"),
+        ("CODE_REVIEWS", ["CODE", "CODE_REVIEW"], "CODE"),
+        ("a code review please", ["CODING", "Code Review"], "Code Review"),
+        ("codes", ["Code Review"], None),
+        ("code - review", ["Code Review"], "Code Review"),
+        ("first second", ["SECOND", "FIRST"], "FIRST"),
+        ("x", [], None),
+        ("größe", ["GRÖSSE", "Größe"], "GRÖSSE"),
+        ("Code Review", ["CODE", "Code Review"], "Code Review"),
+        ("code then code review", ["CODE", "Code Review"], "CODE"),
+        ("my_code", ["CODE", "MY_CODE"], "MY_CODE"),
+        ("NOTRECIPES recipes", ["NOT", "RECIPES"], "RECIPES"),
+        ("xrecipesx", ["RECIPES", "RECIPE"], "RECIPES"),
+        ("a-b", ["AB"], "AB"),
+        ("**RECIPES**:\n* because", ["RECIPES"], "RECIPES"),
+        ("...", ["---"], None),
+    ],
+)
 def test_matching(answer: str, categories: list[str], expected: str | None) -> None:
     assert match_category(answer, categories) == expected
 
 
-@pytest.mark.parametrize("routing", [
-    {"A": {"description": "d"}}, {"A": {"workflow": "w"}}, {"A": "w"}, ["A"],
-    {"A": {"description": 1, "workflow": "w"}}])
+@pytest.mark.parametrize(
+    "routing",
+    [
+        {"A": {"description": "d"}},
+        {"A": {"workflow": "w"}},
+        {"A": "w"},
+        ["A"],
+        {"A": {"description": 1, "workflow": "w"}},
+    ],
+)
 def test_broken_routing_files_fail(lab: Lab, routing: Any) -> None:
     lab.write("Routing/routes", routing)
     with pytest.raises(ConfigurationError, match="Routing/routes.json"):
@@ -170,8 +195,16 @@ def test_a_failing_categorization_fails_the_request(lab: Lab) -> None:
         PromptCategorizationService(broken).choose_workflow()
 
 
-@pytest.mark.parametrize(("route", "value"), [
-    ("RECIPES -> Cook", "RECIPES -> Cook"), ("", ""), ("a\r\nSet-Cookie: x -> b", "a Set-Cookie: x -> b"),
-    ("\u6599\u7406 -> Koch\u00e4pfel", "?? -> Koch\u00e4pfel"), ("a\x00\x7f\x85b", "a b"), ("x" * 500, "x" * 200)])
+@pytest.mark.parametrize(
+    ("route", "value"),
+    [
+        ("RECIPES -> Cook", "RECIPES -> Cook"),
+        ("", ""),
+        ("a\r\nSet-Cookie: x -> b", "a Set-Cookie: x -> b"),
+        ("\u6599\u7406 -> Koch\u00e4pfel", "?? -> Koch\u00e4pfel"),
+        ("a\x00\x7f\x85b", "a b"),
+        ("x" * 500, "x" * 200),
+    ],
+)
 def test_the_route_as_a_header(route: str, value: str) -> None:
     assert route_header(route) == value

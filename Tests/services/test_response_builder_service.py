@@ -1,4 +1,5 @@
 """What answers look like on the wire."""
+
 from __future__ import annotations
 
 import json
@@ -28,8 +29,13 @@ def test_models() -> None:
     for entry in body["data"]:
         created = entry.pop("created")
         assert before <= created <= time.time()
-        assert entry == {"id": entry["id"], "object": "model", "owned_by": "Wilmer", "context_length": 32768,
-                         "meta": {"n_ctx": 32768}}
+        assert entry == {
+            "id": entry["id"],
+            "object": "model",
+            "owned_by": "Wilmer",
+            "context_length": 32768,
+            "meta": {"n_ctx": 32768},
+        }
 
 
 def test_chat_completion() -> None:
@@ -37,14 +43,19 @@ def test_chat_completion() -> None:
     assert body["id"] == f"chatcmpl-{body['created']}"
     del body["id"], body["created"]
     assert body == {
-        "object": "chat.completion", "model": "ann", "system_fingerprint": "wmr_123456789",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "logprobs": None,
-                     "finish_reason": "stop"}],
-        "usage": {"total_tokens": 1}}
+        "object": "chat.completion",
+        "model": "ann",
+        "system_fingerprint": "wmr_123456789",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "logprobs": None, "finish_reason": "stop"}
+        ],
+        "usage": {"total_tokens": 1},
+    }
 
 
-@pytest.mark.parametrize(("reason", "expected"), [
-    (None, "stop"), ("length", "length"), ("content_filter", "content_filter")])
+@pytest.mark.parametrize(
+    ("reason", "expected"), [(None, "stop"), ("length", "length"), ("content_filter", "content_filter")]
+)
 def test_finish_reason(reason: str | None, expected: str) -> None:
     body = builder.build_openai_chat_completion_response("x", model="m", finish_reason=reason)
     assert body["choices"][0]["finish_reason"] == expected
@@ -57,23 +68,35 @@ def test_tool_calls(text: str, content: str | None) -> None:
     assert choice["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize(("token", "calls", "delta"), [
-    ("x", None, {"content": "x"}), ("", None, {}), ("", [CALL], {"tool_calls": [CALL]}),
-    ("x", [CALL], {"content": "x", "tool_calls": [CALL]})])
+@pytest.mark.parametrize(
+    ("token", "calls", "delta"),
+    [
+        ("x", None, {"content": "x"}),
+        ("", None, {}),
+        ("", [CALL], {"tool_calls": [CALL]}),
+        ("x", [CALL], {"content": "x", "tool_calls": [CALL]}),
+    ],
+)
 def test_chunk(token: str, calls: Any, delta: dict[str, Any]) -> None:
     chunk = builder.build_openai_chat_completion_chunk(token, "stop" if not token else None, calls, model="m")
     assert chunk["id"].startswith("chatcmpl-") and len(chunk["id"]) == len("chatcmpl-") + 36
-    assert (chunk["object"], chunk["model"], chunk["system_fingerprint"]) == \
-        ("chat.completion.chunk", "m", "fp_44709d6fcb")
-    assert chunk["choices"] == [{"index": 0, "delta": delta, "logprobs": None,
-                                 "finish_reason": None if token else "stop"}]
+    assert (chunk["object"], chunk["model"], chunk["system_fingerprint"]) == (
+        "chat.completion.chunk",
+        "m",
+        "fp_44709d6fcb",
+    )
+    assert chunk["choices"] == [
+        {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None if token else "stop"}
+    ]
 
 
 def test_error() -> None:
     assert builder.build_openai_error("m", 502) == {
-        "error": {"message": "m", "type": "server_error", "param": None, "code": None}}
+        "error": {"message": "m", "type": "server_error", "param": None, "code": None}
+    }
     assert builder.build_openai_error("m", 404, "model_not_found") == {
-        "error": {"message": "m", "type": "invalid_request_error", "param": None, "code": "model_not_found"}}
+        "error": {"message": "m", "type": "invalid_request_error", "param": None, "code": "model_not_found"}
+    }
     assert builder.build_openai_error("m", 400, param="input[3].content")["error"]["param"] == "input[3].content"
 
 
@@ -82,15 +105,27 @@ def test_error() -> None:
 NATIVE = {"function": {"name": "f", "arguments": {"a": 1}, "description": "kept"}}
 
 
-@pytest.mark.parametrize(("calls", "expected"), [
-    ([{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": '{"a": 1}'}}],
-     [{"function": {"name": "f", "arguments": {"a": 1}}}]),
-    ([{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}],
-     [{"function": {"name": "f", "arguments": {"a": 1}}}]),
-    ([NATIVE], [NATIVE]), (["x", None, 5], []), ([], []), ([{}], [{"function": {"name": "", "arguments": {}}}]),
-    *[([{"function": {"name": "f", "arguments": bad}}], [{"function": {"name": "f", "arguments": {}}}])
-      for bad in ("", " ", "{bad", "[1]", "5", None, [1], "[" * 100_000)],
-])
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        (
+            [{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": '{"a": 1}'}}],
+            [{"function": {"name": "f", "arguments": {"a": 1}}}],
+        ),
+        (
+            [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}],
+            [{"function": {"name": "f", "arguments": {"a": 1}}}],
+        ),
+        ([NATIVE], [NATIVE]),
+        (["x", None, 5], []),
+        ([], []),
+        ([{}], [{"function": {"name": "", "arguments": {}}}]),
+        *[
+            ([{"function": {"name": "f", "arguments": bad}}], [{"function": {"name": "f", "arguments": {}}}])
+            for bad in ("", " ", "{bad", "[1]", "5", None, [1], "[" * 100_000)
+        ],
+    ],
+)
 def test_tool_calls_in_ollama_shape(calls: Any, expected: Any) -> None:
     assert ollama_tool_calls(calls) == expected
 
@@ -98,16 +133,23 @@ def test_tool_calls_in_ollama_shape(calls: Any, expected: Any) -> None:
 @pytest.mark.parametrize("arguments", ["", "{bad", "[1]"])
 def test_lost_arguments_are_warned_about(arguments: str, caplog: pytest.LogCaptureFixture) -> None:
     ollama_tool_calls([{"function": {"name": "f", "arguments": arguments}}])
-    record, = caplog.records
+    (record,) = caplog.records
     assert record.levelname == "WARNING" and "arguments" in record.message
     caplog.clear()
     ollama_tool_calls([NATIVE])
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("reason", "done", "told"), [
-    (None, False, None), ("stop", True, "stop"), ("length", True, "length"), ("tool_calls", True, "stop"),
-    ("content_filter", True, "stop")])
+@pytest.mark.parametrize(
+    ("reason", "done", "told"),
+    [
+        (None, False, None),
+        ("stop", True, "stop"),
+        ("length", True, "length"),
+        ("tool_calls", True, "stop"),
+        ("content_filter", True, "stop"),
+    ],
+)
 @pytest.mark.parametrize("chat", [False, True])
 def test_ollama_chunk(reason: str | None, done: bool, told: str | None, chat: bool) -> None:
     build = builder.build_ollama_chat_chunk if chat else builder.build_ollama_generate_chunk
@@ -131,10 +173,22 @@ def test_absent_calls_stay_absent(calls: Any, present: bool) -> None:
 @pytest.mark.parametrize("chat", [False, True])
 def test_counters(chat: bool) -> None:
     counters = Counters(6, 1, 2, 3, 4, 5)
-    body = builder.build_ollama_chat_response("x", "m", "r", counters=counters) if chat else \
-        builder.build_ollama_generate_response("x", "m", "r", counters=counters)
-    assert [body[key] for key in ("total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration",
-                                  "eval_count", "eval_duration")] == [6, 1, 2, 3, 4, 5]
+    body = (
+        builder.build_ollama_chat_response("x", "m", "r", counters=counters)
+        if chat
+        else builder.build_ollama_generate_response("x", "m", "r", counters=counters)
+    )
+    assert [
+        body[key]
+        for key in (
+            "total_duration",
+            "load_duration",
+            "prompt_eval_count",
+            "prompt_eval_duration",
+            "eval_count",
+            "eval_duration",
+        )
+    ] == [6, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("text", ["", "x"])
@@ -148,8 +202,9 @@ def test_reasoning_has_its_own_place(text: str) -> None:
 @pytest.mark.parametrize(("given", "told"), [("", "wmr_123456789"), ("b77", "b77")])
 def test_fingerprint(given: str, told: str) -> None:
     assert builder.build_openai_completion_response("x", model="m", fingerprint=given)["system_fingerprint"] == told
-    assert builder.build_openai_chat_completion_response(
-        "x", model="m", fingerprint=given)["system_fingerprint"] == told
+    assert (
+        builder.build_openai_chat_completion_response("x", model="m", fingerprint=given)["system_fingerprint"] == told
+    )
     chunk = builder.build_openai_completion_chunk("x", None, model="m", fingerprint=given)
     assert chunk["system_fingerprint"] == (given or "fp_44709d6fcb")
 
@@ -167,12 +222,14 @@ def test_ollama_error() -> None:
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
+
 def test_json_is_compact_utf8() -> None:
     assert to_json({"a": "ü😀", "b": [1, 2]}) == '{"a":"ü😀","b":[1,2]}'.encode()
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("a\ud83d", "a\ufffd"), ("\ud83d\ude00", "😀"), ("\ude00b", "\ufffdb"), ("plain", "plain")])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("a\ud83d", "a\ufffd"), ("\ud83d\ude00", "😀"), ("\ude00b", "\ufffdb"), ("plain", "plain")]
+)
 def test_lone_surrogates(text: str, expected: str) -> None:
     assert encode_text(text).decode() == expected
     assert json.loads(to_json(text)) == expected

@@ -1,4 +1,5 @@
 """The responses that clients go on from."""
+
 from __future__ import annotations
 
 import gc
@@ -49,14 +50,16 @@ def reference(name: object) -> dict[str, Any]:
     return {"type": "item_reference", "id": name}
 
 
-def begun(store: ResponseStore, caller: Caller = ACC, text: str = "Hi", previous: str | None = None,
-          **options: Any) -> RunningResponse:
+def begun(
+    store: ResponseStore, caller: Caller = ACC, text: str = "Hi", previous: str | None = None, **options: Any
+) -> RunningResponse:
     talk = store.conversation(caller, previous, [message(text)])
     return store.begin(caller, str(uuid.uuid4()), talk.items, previous, **options)
 
 
-def stored(store: ResponseStore, caller: Caller = ACC, text: str = "Hi", previous: str | None = None,
-           **options: Any) -> str:
+def stored(
+    store: ResponseStore, caller: Caller = ACC, text: str = "Hi", previous: str | None = None, **options: Any
+) -> str:
     """The id of a response that has ended."""
     running = begun(store, caller, text, previous, **options)
     running.finish(response(running.id, f"<{text}>"))
@@ -65,8 +68,12 @@ def stored(store: ResponseStore, caller: Caller = ACC, text: str = "Hi", previou
 
 
 def response(name: str, text: str) -> dict[str, Any]:
-    return {"id": name, "object": "response", "status": "completed",
-            "output": [message(text, "assistant", id=f"msg_{next(_numbers)}")]}
+    return {
+        "id": name,
+        "object": "response",
+        "status": "completed",
+        "output": [message(text, "assistant", id=f"msg_{next(_numbers)}")],
+    }
 
 
 def texts(items: Any) -> list[str]:
@@ -92,7 +99,8 @@ def test_ids_of_requests_and_responses() -> None:
     request_id = str(uuid.uuid4())
     assert request_id_of(response_id_of(request_id)) == request_id
     assert [request_id_of(name) for name in ("", "resp_1", "resp_" + "g" * 32, f"{response_id_of(request_id)}0")] == [
-        None] * 4
+        None
+    ] * 4
 
 
 def test_a_chain_of_three(store: ResponseStore) -> None:
@@ -163,9 +171,16 @@ def test_added_ids_name_their_type(store: ResponseStore) -> None:
 
 
 # -- owners ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("stranger", [
-    Caller(("acc",), "sk-2"), Caller(("bea",), KEY), Caller(("acc",)), Caller((), KEY),
-    Caller(("acc",), KEY, frozenset(("acc",)))])
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        Caller(("acc",), "sk-2"),
+        Caller(("bea",), KEY),
+        Caller(("acc",)),
+        Caller((), KEY),
+        Caller(("acc",), KEY, frozenset(("acc",))),
+    ],
+)
 def test_others_see_nothing(store: ResponseStore, stranger: Caller) -> None:
     mine = Caller(("acc",), KEY)
     name = stored(store, mine)
@@ -177,8 +192,10 @@ def test_others_see_nothing(store: ResponseStore, stranger: Caller) -> None:
     assert store.response(mine, name) is not None and store.response(Caller(("bea", "acc"), KEY), name) is not None
 
 
-@pytest.mark.parametrize(("setting", "kept"), [
-    (None, True), ("memory", True), (" Memory ", True), ("none", False), ("disk", False), (False, False), (5, False)])
+@pytest.mark.parametrize(
+    ("setting", "kept"),
+    [(None, True), ("memory", True), (" Memory ", True), ("none", False), ("disk", False), (False, False), (5, False)],
+)
 def test_the_users_setting(lab: Lab, store: ResponseStore, setting: object, kept: bool) -> None:
     before = stored(store)
     lab.write("Users/acc", {"responsesStore": setting})
@@ -214,7 +231,7 @@ def test_a_key_is_derived_only_where_it_is_needed(monkeypatch: pytest.MonkeyPatc
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 def test_the_limits() -> None:
-    assert (MAX_RESPONSES, MAX_BYTES, MAX_RESPONSE_BYTES) == (1000, 64 * 2 ** 20, 16 * 2 ** 20)
+    assert (MAX_RESPONSES, MAX_BYTES, MAX_RESPONSE_BYTES) == (1000, 64 * 2**20, 16 * 2**20)
 
 
 def test_a_thousand_and_one() -> None:
@@ -252,7 +269,7 @@ def test_bytes_in_all() -> None:
     names = [stored(store, text="x" * 10_000) for _ in range(10)]
     assert store._weight <= 100_000
     gone = [name for name in names if store.response(ACC, name) is None]
-    assert gone == names[:len(gone)] and len(gone) == 6
+    assert gone == names[: len(gone)] and len(gone) == 6
 
 
 def test_many_small_items_weigh_too() -> None:
@@ -282,9 +299,10 @@ def test_a_large_response_of_a_new_owner_stays() -> None:
 def test_one_that_is_too_large(caplog: pytest.LogCaptureFixture) -> None:
     store = ResponseStore()
     with caplog.at_level(logging.WARNING):
-        name = stored(store, text="x" * (17 * 2 ** 20))
+        name = stored(store, text="x" * (17 * 2**20))
     assert [record.getMessage() for record in caplog.records] == [
-        f"Response {name} is not kept, because it has 34 MB of JSON; at most 16 MB are kept of one."]
+        f"Response {name} is not kept, because it has 34 MB of JSON; at most 16 MB are kept of one."
+    ]
     assert store.response(ACC, name) is None and store.items(ACC, name) is None and not store.delete(ACC, name)
     with pytest.raises(ClientError, match="too large to be stored"):
         store.conversation(ACC, name, [])
@@ -301,7 +319,8 @@ def test_the_books_are_balanced_after_all_that() -> None:
     entries = store._entries.values()
     assert store._weight == sum(entry.weight for entry in entries) <= 40_000 and len(entries) <= 20
     assert {owner: held.count for owner, held in store._held.items()} == {
-        owner: sum(entry.owner == owner for entry in entries) for owner in {entry.owner for entry in entries}}
+        owner: sum(entry.owner == owner for entry in entries) for owner in {entry.owner for entry in entries}
+    }
     assert sum(held.weight for held in store._held.values()) == store._weight
 
 

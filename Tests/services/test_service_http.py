@@ -1,4 +1,5 @@
 """Calls of local services, over real sockets."""
+
 from __future__ import annotations
 
 import socket
@@ -57,29 +58,38 @@ def test_half_a_surrogate_pair_can_be_sent(backend: StubBackend, http: ServiceHt
     assert backend.requests[0].json == {"q": "a?b"} if backend.requests[0].body else "a%3Fb" in backend.requests[0].path
 
 
-@pytest.mark.parametrize(("reply", "status", "problem"), [
-    (status_reply(404), 404, "http_404"),
-    (status_reply(500), 500, "http_500"),
-    (Reply(status=301, body=b"", headers={"Location": "/"}), 301, "http_301"),
-    (json_reply({}, 201), 201, "http_201"),
-    (Reply(body=b"<html>"), 200, "invalid_json"),
-    (Reply(body=b"\xff\xff\xff"), 200, "invalid_json"),
-    (Reply(body=b"[" * 200_000), 200, "invalid_json"),
-    (Reply(raw=b"SSH-2.0-x\r\n\r\n"), None, "transport_error"),
-    (Reply(pieces=[b"[1,"], drop=AFTER_PIECES), None, "transport_error"),
-    (Reply(pieces=[b"[1,", b"2]"], framing="length", drop=AFTER_HEADERS), None, "transport_error"),
-])
+@pytest.mark.parametrize(
+    ("reply", "status", "problem"),
+    [
+        (status_reply(404), 404, "http_404"),
+        (status_reply(500), 500, "http_500"),
+        (Reply(status=301, body=b"", headers={"Location": "/"}), 301, "http_301"),
+        (json_reply({}, 201), 201, "http_201"),
+        (Reply(body=b"<html>"), 200, "invalid_json"),
+        (Reply(body=b"\xff\xff\xff"), 200, "invalid_json"),
+        (Reply(body=b"[" * 200_000), 200, "invalid_json"),
+        (Reply(raw=b"SSH-2.0-x\r\n\r\n"), None, "transport_error"),
+        (Reply(pieces=[b"[1,"], drop=AFTER_PIECES), None, "transport_error"),
+        (Reply(pieces=[b"[1,", b"2]"], framing="length", drop=AFTER_HEADERS), None, "transport_error"),
+    ],
+)
 def test_problems(backend: StubBackend, http: ServiceHttp, reply: Reply, status: int | None, problem: str) -> None:
     backend.default = reply
     assert post(http, backend) == ServiceReply(None, status, problem)
 
 
-@table(("reply", "words"), [
-    (status_reply(500), "status 500"), (Reply(body=b"<html>"), "an answer that is not JSON"),
-    (Reply(pieces=[b"[1,"], drop=AFTER_PIECES), "the server closed the connection in the middle of its answer"),
-    (None, "connection refused")])
-def test_the_log_says_in_words_what_is_wrong(backend: StubBackend, http: ServiceHttp, caplog: pytest.LogCaptureFixture,
-                                             reply: Reply | None, words: str) -> None:
+@table(
+    ("reply", "words"),
+    [
+        (status_reply(500), "status 500"),
+        (Reply(body=b"<html>"), "an answer that is not JSON"),
+        (Reply(pieces=[b"[1,"], drop=AFTER_PIECES), "the server closed the connection in the middle of its answer"),
+        (None, "connection refused"),
+    ],
+)
+def test_the_log_says_in_words_what_is_wrong(
+    backend: StubBackend, http: ServiceHttp, caplog: pytest.LogCaptureFixture, reply: Reply | None, words: str
+) -> None:
     backend.default = reply or backend.default
     port = backend.port if reply else 1
     http.get("127.0.0.1", port, "/top_article", {"prompt": "walrus"})
@@ -122,6 +132,7 @@ def test_connect_timeout(http: ServiceHttp) -> None:
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
+
 def test_connections_are_kept(backend: StubBackend, http: ServiceHttp) -> None:
     for _ in range(3):
         assert not get(http, backend).problem
@@ -140,8 +151,9 @@ def test_connections_expire(backend: StubBackend, http: ServiceHttp, monkeypatch
 
 
 @pytest.mark.parametrize("keep_alive", [True, False])
-def test_expired_connections_to_other_services_are_closed(backend: StubBackend, http: ServiceHttp, keep_alive: bool,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_connections_to_other_services_are_closed(
+    backend: StubBackend, http: ServiceHttp, keep_alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.05)
     get(http, backend)
     time.sleep(0.1)
@@ -198,6 +210,7 @@ def test_parallel_calls(backend: StubBackend, http: ServiceHttp, monkeypatch: py
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
+
 def cancelled_call(http: ServiceHttp, backend: StubBackend, scope: CancelScope) -> float:
     """Make the call, expect it to end as cancelled, and return the moment."""
     with pytest.raises(EarlyTerminationException) as caught:
@@ -206,8 +219,11 @@ def cancelled_call(http: ServiceHttp, backend: StubBackend, scope: CancelScope) 
     return time.monotonic()
 
 
-@pytest.mark.parametrize("reply", [Reply(never=True), Reply(pieces=[b"["], hang=True),
-                                   Reply(pieces=[b"["] * 5000, delay=0.02)], ids=["headers", "body", "flowing"])
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(never=True), Reply(pieces=[b"["], hang=True), Reply(pieces=[b"["] * 5000, delay=0.02)],
+    ids=["headers", "body", "flowing"],
+)
 def test_cancel(backend: StubBackend, http: ServiceHttp, reply: Reply) -> None:
     backend.default = reply
     scope = CancelScope()
@@ -268,8 +284,10 @@ def test_a_late_cancel_leaves_kept_connections_alone(backend: StubBackend, http:
 
 # -- proxies -----------------------------------------------------------------------------------------------------------
 
-def test_a_service_elsewhere_is_asked_through_the_proxy(backend: StubBackend, http: ServiceHttp,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_a_service_elsewhere_is_asked_through_the_proxy(
+    backend: StubBackend, http: ServiceHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", backend.url)
@@ -277,8 +295,9 @@ def test_a_service_elsewhere_is_asked_through_the_proxy(backend: StubBackend, ht
     assert backend.requests[0].path == "http://wiki.invalid:5728/find?n=1"
 
 
-def test_a_service_on_this_computer_is_not(backend: StubBackend, http: ServiceHttp,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_on_this_computer_is_not(
+    backend: StubBackend, http: ServiceHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.invalid:1")
     assert get(http, backend).problem == ""
 

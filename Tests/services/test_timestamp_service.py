@@ -1,4 +1,5 @@
 """The times of messages."""
+
 from __future__ import annotations
 
 import json
@@ -65,9 +66,16 @@ def h(text: str) -> str:
 
 # -- history -----------------------------------------------------------------------------------------------------------
 
+
 def test_a_new_conversation(root: Path, service: TimestampService) -> None:
-    messages = [said("rules", "system"), said("a"), said("b", "assistant"), said("note", "systemMes"), said("c"),
-                said("Bob:")]
+    messages = [
+        said("rules", "system"),
+        said("a"),
+        said("b", "assistant"),
+        said("note", "systemMes"),
+        said("c"),
+        said("Bob:"),
+    ]
     service.resolve_and_track_history(messages, "k1")
     assert stored(root) == {h("c"): stamp(), h("b"): stamp(seconds=1), h("a"): stamp(seconds=2)}
 
@@ -106,6 +114,7 @@ def test_a_noted_time_without_any_answer(root: Path, service: TimestampService) 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
+
 def test_an_answer_committed_at_once(root: Path, service: TimestampService) -> None:
     service.save_placeholder_timestamp("k1")
     assert stored(root) == {PLACEHOLDER: stamp()}
@@ -134,15 +143,24 @@ def test_a_specific_time(root: Path, service: TimestampService) -> None:
 
 # -- what models see ---------------------------------------------------------------------------------------------------
 
+
 def test_stamped_messages(root: Path, service: TimestampService) -> None:
     store(root, {h("a"): stamp(hours=2, minutes=15), h("c"): stamp(), h("rules"): stamp(), h("Bob:"): stamp()})
     messages = [said("rules", "system"), said("a"), said("b", "assistant"), said("c"), said("Bob:")]
     copies = service.format_messages_with_timestamps(messages, "k1")
-    assert [copy["content"] for copy in copies] == ["rules", f"{stamp(hours=2, minutes=15)} a", "b", f"{stamp()} c",
-                                                    "Bob:"]
+    assert [copy["content"] for copy in copies] == [
+        "rules",
+        f"{stamp(hours=2, minutes=15)} a",
+        "b",
+        f"{stamp()} c",
+        "Bob:",
+    ]
     copies = service.format_messages_with_timestamps(messages, "k1", True)
-    assert [copy["content"] for copy in copies][1:4] == ["[Sent 2 hours, 15 minutes ago] a", "b",
-                                                         "[Sent less than a minute ago] c"]
+    assert [copy["content"] for copy in copies][1:4] == [
+        "[Sent 2 hours, 15 minutes ago] a",
+        "b",
+        "[Sent less than a minute ago] c",
+    ]
     assert [message["content"] for message in messages] == ["rules", "a", "b", "c", "Bob:"]
 
 
@@ -158,19 +176,27 @@ def test_junk_is_no_relative_time(root: Path, service: TimestampService) -> None
     assert [copy["content"] for copy in copies] == ["a", "b"]
 
 
-@pytest.mark.parametrize("ago, sentence", [
-    ((), ""),
-    (("junk",), ""),
-    ((stamp(hours=2),), "[Time Context: The conversation started 2 hours ago.]"),
-    ((stamp(hours=2), stamp(hours=2)), "[Time Context: The conversation started 2 hours ago.]"),
-    ((stamp(days=1, minutes=3), stamp(minutes=1)), "[Time Context: This conversation started 1 day, 3 minutes ago. "
-                                                   "The most recent message was sent 1 minute ago.]")])
+@pytest.mark.parametrize(
+    "ago, sentence",
+    [
+        ((), ""),
+        (("junk",), ""),
+        ((stamp(hours=2),), "[Time Context: The conversation started 2 hours ago.]"),
+        ((stamp(hours=2), stamp(hours=2)), "[Time Context: The conversation started 2 hours ago.]"),
+        (
+            (stamp(days=1, minutes=3), stamp(minutes=1)),
+            "[Time Context: This conversation started 1 day, 3 minutes ago. "
+            "The most recent message was sent 1 minute ago.]",
+        ),
+    ],
+)
 def test_time_context(root: Path, service: TimestampService, ago: tuple[str, ...], sentence: str) -> None:
     store(root, {PLACEHOLDER: stamp(days=9), **{str(n): text for n, text in enumerate(ago)}})
     assert service.get_time_context_summary("k1") == sentence
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("discussion_id", [None, ""])
 def test_without_a_discussion_nothing_happens(root: Path, service: TimestampService, discussion_id: str | None) -> None:
@@ -190,8 +216,9 @@ def test_reading_creates_nothing(root: Path, service: TimestampService) -> None:
 
 
 @pytest.mark.parametrize("content", ["{broken", "[]"])
-def test_a_broken_file_is_left_alone(root: Path, service: TimestampService, caplog: pytest.LogCaptureFixture,
-                                     content: str) -> None:
+def test_a_broken_file_is_left_alone(
+    root: Path, service: TimestampService, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
     store(root, {})
     path = root / "k1" / "timestamps.json"
     path.write_text(content, encoding="utf-8")
@@ -200,8 +227,9 @@ def test_a_broken_file_is_left_alone(root: Path, service: TimestampService, capl
     assert "k1/timestamps.json" in caplog.text
 
 
-def test_a_failure_to_write_is_only_logged(root: Path, service: TimestampService, caplog: pytest.LogCaptureFixture,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_write_is_only_logged(
+    root: Path, service: TimestampService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(root))
     root.write_text("a file where the folder should be", encoding="utf-8")
     service.save_placeholder_timestamp("k1")
@@ -220,8 +248,9 @@ def test_times_of_a_key(root: Path) -> None:
 
 
 def test_requests_at_the_same_time_lose_nothing(root: Path, service: TimestampService) -> None:
-    threads = [threading.Thread(target=service.save_specific_timestamp, args=("k1", str(n), stamp()))
-               for n in range(16)]
+    threads = [
+        threading.Thread(target=service.save_specific_timestamp, args=("k1", str(n), stamp())) for n in range(16)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -229,11 +258,15 @@ def test_requests_at_the_same_time_lose_nothing(root: Path, service: TimestampSe
     assert len(stored(root)) == 16
 
 
-@pytest.mark.parametrize("write", [
-    lambda service: service.resolve_and_track_history([said("a")], "k1"),
-    lambda service: service.save_placeholder_timestamp("k1"),
-    lambda service: service.commit_assistant_response("k1", "a"),
-    lambda service: service.save_specific_timestamp("k1", "a", stamp())])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda service: service.resolve_and_track_history([said("a")], "k1"),
+        lambda service: service.save_placeholder_timestamp("k1"),
+        lambda service: service.commit_assistant_response("k1", "a"),
+        lambda service: service.save_specific_timestamp("k1", "a", stamp()),
+    ],
+)
 def test_a_cancelled_request_waits_for_nobody(root: Path, write: Callable[[TimestampService], None]) -> None:
     scope, left = CancelScope(), threading.Event()
 
@@ -253,6 +286,7 @@ def test_a_cancelled_request_waits_for_nobody(root: Path, write: Callable[[Times
 
 
 # -- messages without text ---------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("blank", [{"role": "assistant", "content": None}, {"role": "assistant"}])
 @pytest.mark.parametrize("relative", [False, True])
@@ -279,11 +313,15 @@ def test_every_message_gets_a_time_that_stays(tmp_path_factory: pytest.TempPathF
         for number, turn in enumerate(turns):
             messages = [said(text, role) for role, text in turn]
             TimestampService(now=lambda number=number: NOW + timedelta(minutes=number)).resolve_and_track_history(
-                messages, "k1")
+                messages, "k1"
+            )
             times = stored(base / "D") if (base / "D" / "k1" / "timestamps.json").exists() else {}
             assert known.items() <= times.items()
-            wanted = [m for i, m in enumerate(messages) if m["role"] != "system"
-                      and not (i == len(messages) - 1 and m["content"] == "Bob:")]
+            wanted = [
+                m
+                for i, m in enumerate(messages)
+                if m["role"] != "system" and not (i == len(messages) - 1 and m["content"] == "Bob:")
+            ]
             assert {h(m["content"] or "") for m in wanted} <= times.keys()
             TimestampService().format_messages_with_timestamps(messages, "k1")
             known = times

@@ -1,4 +1,5 @@
 """A window of messages never begins between a tool call and its results, wherever the newest messages are taken."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -66,12 +67,19 @@ def test_thirteen_rounds_of_one_tool() -> None:
     assert sent(messages, {COUNT: 20}, chat=False) == list(range(5, 27))
 
 
-@given(rounds=st.lists(st.integers(0, 4), max_size=12), size=st.integers(0, 120), count=st.integers(1, 40),
-       limit=st.integers(1, 1500), window=st.none() | st.integers(1, 1500), block=st.integers(1, 12),
-       chat=st.booleans())
+@given(
+    rounds=st.lists(st.integers(0, 4), max_size=12),
+    size=st.integers(0, 120),
+    count=st.integers(1, 40),
+    limit=st.integers(1, 1500),
+    window=st.none() | st.integers(1, 1500),
+    block=st.integers(1, 12),
+    chat=st.booleans(),
+)
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_no_window_cuts_an_exchange(rounds: list[int], size: int, count: int, limit: int, window: int | None,
-                                    block: int, chat: bool) -> None:
+def test_no_window_cuts_an_exchange(
+    rounds: list[int], size: int, count: int, limit: int, window: int | None, block: int, chat: bool
+) -> None:
     messages, endpoint = agent(*rounds, size=size), clamped(window) if window else {}
     node = {COUNT: count, "messageBlockSize": block}
     found = [sent(messages, keys, chat, endpoint) for keys in (node, {**node, CAP: limit})]
@@ -96,9 +104,22 @@ def test_the_clamp_drops_an_exchange_that_it_has_no_room_for(caplog: pytest.LogC
 OPEN = [m("user", "q"), m("assistant", "", tool_calls=calls("a", "b")), m("tool", "1"), m("tool", "2")]
 
 
-@table(("index", "least", "cut"), [
-    (0, None, 0), (1, None, 1), (2, None, 1), (3, None, 1), (4, None, 4), (5, None, 5),
-    (2, 0, 4), (3, 1, 4), (3, 2, 1), (-1, None, -1), (9, None, 9)])
+@table(
+    ("index", "least", "cut"),
+    [
+        (0, None, 0),
+        (1, None, 1),
+        (2, None, 1),
+        (3, None, 1),
+        (4, None, 4),
+        (5, None, 5),
+        (2, 0, 4),
+        (3, 1, 4),
+        (3, 2, 1),
+        (-1, None, -1),
+        (9, None, 9),
+    ],
+)
 def test_where_a_conversation_is_cut(index: int, least: int | None, cut: int) -> None:
     assert outside_exchange([*OPEN, m("user", "x")], index, least) == cut  # type: ignore[list-item]
 

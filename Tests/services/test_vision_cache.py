@@ -1,4 +1,5 @@
 """The file of image descriptions, and the ones kept in memory."""
+
 from __future__ import annotations
 
 import json
@@ -110,8 +111,9 @@ def test_values_that_are_no_texts_are_kept_but_not_read(root: Path) -> None:
     assert json.loads(path.read_text(encoding="utf-8")) == {"b": "2", "a": 5}
 
 
-def test_a_failure_to_write_is_only_logged(root: Path, caplog: pytest.LogCaptureFixture,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_write_is_only_logged(
+    root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(root))
     root.write_text("a file where the folder should be", encoding="utf-8")
     responses("k1").add({"a": "secret text"})

@@ -1,4 +1,5 @@
 """What a process may have no more of."""
+
 from __future__ import annotations
 
 import threading

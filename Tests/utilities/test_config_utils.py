@@ -1,4 +1,5 @@
 """Lookups, users, flags and listings of the configuration."""
+
 from __future__ import annotations
 
 import builtins
@@ -65,6 +66,7 @@ needs_case = pytest.mark.skipif(ignores_case, reason="the file system ignores ca
 
 # -- directories -------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("value", ["/srv/cfg///", "/srv/cfg\\", "  /srv/cfg ", '/srv/cfg"', '/srv/cfg\\"'])
 def test_config_directory_is_cleaned(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setattr(instance, "CONFIG_DIRECTORY", value)
@@ -98,8 +100,9 @@ def test_home_is_expanded_if_it_is_known(monkeypatch: pytest.MonkeyPatch) -> Non
     assert config.clean_directory("~no-such-user-here/cfg") == "~no-such-user-here/cfg"
 
 
-def test_data_directories_flag_then_user_then_default(tree: Tree, monkeypatch: pytest.MonkeyPatch,
-                                                      caplog: pytest.LogCaptureFixture) -> None:
+def test_data_directories_flag_then_user_then_default(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     tree.user(discussionDirectory="/data/d/", sqlLiteDirectory="D:\\temp\\db")
     assert config.get_discussions_root_directory() == "/data/d"
     if os.name != "nt":
@@ -111,6 +114,7 @@ def test_data_directories_flag_then_user_then_default(tree: Tree, monkeypatch: p
 
 
 # -- the current user --------------------------------------------------------------------------------------------------
+
 
 def test_current_user_order(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.put("Users/_current-user", {"currentUser": "zoe"})
@@ -144,8 +148,9 @@ def test_user_file_lower_case_then_as_given_then_any_case(tree: Tree, monkeypatc
     assert config.settings_for("ANN")["which"] == "lower"
 
 
-def test_user_spelled_otherwise_than_its_files(tree: Tree, monkeypatch: pytest.MonkeyPatch,
-                                               caplog: pytest.LogCaptureFixture) -> None:
+def test_user_spelled_otherwise_than_its_files(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(instance, "USERS", ["ALICE"])
     tree.user("alice")
     tree.put("Workflows/alice/Flow", {"nodes": []})
@@ -174,6 +179,7 @@ def test_user_file_must_be_an_object(tree: Tree) -> None:
 
 
 # -- one snapshot per request ------------------------------------------------------------------------------------------
+
 
 def test_an_edit_between_two_requests_changes_the_second_only(tree: Tree) -> None:
     tree.user(port=1)
@@ -239,13 +245,18 @@ def test_a_warm_request_opens_and_lists_nothing(tree: Tree, monkeypatch: pytest.
 
 # -- private copies ----------------------------------------------------------------------------------------------------
 
+
 def test_getters_for_scripts_return_private_copies(tree: Tree) -> None:
     tree.user(userWideWorkflowVariables={"a": [1]})
     tree.put("Endpoints/E", {"presetSamplers": {"x": 1}})
     tree.put("ApiTypes/A", {"x": {}})
-    for get in (config.get_user_config, lambda: config.get_user_config_for("ann"),
-                lambda: config.get_endpoint_config("E"), lambda: config.get_api_type_config("A"),
-                lambda: config.load_config(str(tree.root / "Users" / "ann.json"))):
+    for get in (
+        config.get_user_config,
+        lambda: config.get_user_config_for("ann"),
+        lambda: config.get_endpoint_config("E"),
+        lambda: config.get_api_type_config("A"),
+        lambda: config.load_config(str(tree.root / "Users" / "ann.json")),
+    ):
         copied = get()
         before = json.dumps(copied)
         copied["new"] = 1
@@ -280,20 +291,42 @@ def test_paths_for_scripts(tree: Tree) -> None:
 def test_a_bom_and_a_foreign_locale_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "Users").mkdir()
     (tmp_path / "Users" / "ann.json").write_bytes(b"\xef\xbb\xbf" + '{"täg": "｜Ω"}'.encode())
-    code = ("import sys; from Middleware.common import instance_global_variables as i; i.USERS = ['ann'];"
-            "i.CONFIG_DIRECTORY = sys.argv[1]; from Middleware.utilities.config_utils import get_user_config;"
-            "print(ascii(get_user_config()))")
+    code = (
+        "import sys; from Middleware.common import instance_global_variables as i; i.USERS = ['ann'];"
+        "i.CONFIG_DIRECTORY = sys.argv[1]; from Middleware.utilities.config_utils import get_user_config;"
+        "print(ascii(get_user_config()))"
+    )
     environment = {**os.environ, "LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    shown = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=environment, check=True,
-                           capture_output=True, text=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     assert shown.strip() == ascii({"täg": "｜Ω"})
 
 
 # -- flags and numbers -------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("value", "expected"), [
-    (True, True), (False, False), ("true", True), ("FALSE", False), (" True ", True), ("", False), (None, False),
-    (1, True), (0, False), ("yes", True), ("off", False)])
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (True, True),
+        (False, False),
+        ("true", True),
+        ("FALSE", False),
+        (" True ", True),
+        ("", False),
+        (None, False),
+        (1, True),
+        (0, False),
+        ("yes", True),
+        ("off", False),
+    ],
+)
 def test_flags(tree: Tree, value: object, expected: bool) -> None:
     tree.user(useOfflineWikiApi=value)
     assert config.user_flag("useOfflineWikiApi") is expected
@@ -301,8 +334,13 @@ def test_flags(tree: Tree, value: object, expected: bool) -> None:
 
 
 def test_bad_values_fall_back_with_a_warning_naming_file_and_key(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
-    tree.user(useOfflineWikiApi="perhaps-so", offlineWikiApiPort="ten-ish", offlineResearcherApiPort=[1],
-              connectTimeoutInSeconds=True, port=70000)
+    tree.user(
+        useOfflineWikiApi="perhaps-so",
+        offlineWikiApiPort="ten-ish",
+        offlineResearcherApiPort=[1],
+        connectTimeoutInSeconds=True,
+        port=70000,
+    )
     assert config.user_flag("useOfflineWikiApi") is False
     assert config.user_int("offlineWikiApiPort") == 5728
     assert config.user_int("offlineResearcherApiPort") == 8890
@@ -314,28 +352,44 @@ def test_bad_values_fall_back_with_a_warning_naming_file_and_key(tree: Tree, cap
     assert "Users/ann.json: port is 70000, which cannot be used; 5000 is used instead." in caplog.text
 
 
-@pytest.mark.parametrize(("key", "value", "expected"), [
-    ("offlineWikiApiPort", 0, 5728), ("offlineWikiApiPort", -5, 5728), ("offlineWikiApiPort", 65536, 5728),
-    ("offlineWikiApiPort", "1", 1), ("port", -1, 5000), ("port", 0, 0), ("port", 65535, 65535)])
-def test_a_number_outside_of_its_range_is_the_default(tree: Tree, caplog: pytest.LogCaptureFixture, key: str,
-                                                      value: object, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("offlineWikiApiPort", 0, 5728),
+        ("offlineWikiApiPort", -5, 5728),
+        ("offlineWikiApiPort", 65536, 5728),
+        ("offlineWikiApiPort", "1", 1),
+        ("port", -1, 5000),
+        ("port", 0, 0),
+        ("port", 65535, 65535),
+    ],
+)
+def test_a_number_outside_of_its_range_is_the_default(
+    tree: Tree, caplog: pytest.LogCaptureFixture, key: str, value: object, expected: int
+) -> None:
     tree.user(**{key: value})
     assert config.user_int(key) == expected
     assert (f"Users/ann.json: {key} is {value!r}, which cannot be used" in caplog.text) is (str(value) != str(expected))
 
 
-@pytest.mark.parametrize("read", [config.user_flag, config.user_int, config.user_name_setting, config.user_setting],
-                         ids=lambda read: read.__name__)
+@pytest.mark.parametrize(
+    "read",
+    [config.user_flag, config.user_int, config.user_name_setting, config.user_setting],
+    ids=lambda read: read.__name__,
+)
 @pytest.mark.parametrize("given", [{}, {"useOfflineWikiAPI": True}], ids=["absent", "in the file"])
-def test_a_key_that_is_not_declared_cannot_be_read(tree: Tree, read: Callable[[str], object],
-                                                   given: dict[str, object]) -> None:
+def test_a_key_that_is_not_declared_cannot_be_read(
+    tree: Tree, read: Callable[[str], object], given: dict[str, object]
+) -> None:
     tree.user(**given)
     with pytest.raises(KeyError, match="useOfflineWikiAPI"):
         read("useOfflineWikiAPI")
 
 
-@pytest.mark.parametrize(("attempts", "timeout", "expected"), [
-    (0, 0, (1, 1)), ("3", "5", (3, 5)), (None, None, (1, 30)), ("", -4, (1, 1)), (2.9, 1e400, (2, 30))])
+@pytest.mark.parametrize(
+    ("attempts", "timeout", "expected"),
+    [(0, 0, (1, 1)), ("3", "5", (3, 5)), (None, None, (1, 30)), ("", -4, (1, 1)), (2.9, 1e400, (2, 30))],
+)
 def test_attempts_and_timeout(tree: Tree, attempts: Any, timeout: Any, expected: tuple[int, int]) -> None:
     text = json.dumps({"maxCategorizationAttempts": attempts, "connectTimeoutInSeconds": timeout})
     tree.put("Users/ann", text.replace("Infinity", "1e400"))
@@ -367,6 +421,7 @@ def test_blank_names(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
 
 
 # -- endpoints, presets, templates, routing ----------------------------------------------------------------------------
+
 
 def test_a_name_is_not_suggested_in_place_of_itself(tree: Tree) -> None:
     tree.user()
@@ -426,12 +481,14 @@ def test_a_folder_in_another_case_is_warned_about_once(tree: Tree, caplog: pytes
         config.load_endpoint(name)
     assert [record.getMessage().partition(", whose")[0] for record in caplog.records] == [
         "There is no Endpoints/home-server; Endpoints/Home-Server is used",
-        "There is no Endpoints/Home-Server/main.json; Endpoints/Home-Server/Main.json is used"]
+        "There is no Endpoints/Home-Server/main.json; Endpoints/Home-Server/Main.json is used",
+    ]
 
 
 @needs_case
 def test_another_case_is_accepted_with_one_warning_and_several_are_an_error(
-        tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
+    tree: Tree, caplog: pytest.LogCaptureFixture
+) -> None:
     tree.put("ApiTypes/Open-AI-API", {"type": "x"})
     for _ in range(3):
         tree.now += 1
@@ -467,8 +524,14 @@ def test_the_probe_for_an_endpoint_as_preset(tree: Tree) -> None:
 @pytest.mark.parametrize("name", ["../Users/ann", "/etc/passwd", "C:\\x", "a\0b", "", "  ", None, 7, ["x"]])
 def test_names_that_lead_out_or_mean_nothing(tree: Tree, name: Any) -> None:
     tree.user()
-    for load in (config.load_endpoint, config.load_api_type, config.load_prompt_template, config.load_routing,
-                 config.load_workflow, lambda wanted: config.find_preset(wanted, "T")):
+    for load in (
+        config.load_endpoint,
+        config.load_api_type,
+        config.load_prompt_template,
+        config.load_routing,
+        config.load_workflow,
+        lambda wanted: config.find_preset(wanted, "T"),
+    ):
         with pytest.raises(ConfigValueError):
             load(name)
     with pytest.raises(ConfigValueError):
@@ -491,8 +554,15 @@ def test_a_routing_file_that_breaks_keeps_working(tree: Tree, caplog: pytest.Log
     assert "Routing/R.json, line 1" in caplog.text
 
 
-@pytest.mark.parametrize(("entry", "key"), [({"workflow": "W"}, "description"), ({"description": "d"}, "workflow"),
-                                            ("W", "description"), ({"description": "d", "workflow": 3}, "workflow")])
+@pytest.mark.parametrize(
+    ("entry", "key"),
+    [
+        ({"workflow": "W"}, "description"),
+        ({"description": "d"}, "workflow"),
+        ("W", "description"),
+        ({"description": "d", "workflow": 3}, "workflow"),
+    ],
+)
 def test_routing_needs_both_keys(tree: Tree, entry: Any, key: str) -> None:
     tree.put("Routing/R", {"A": entry})
     with pytest.raises(ConfigValueError) as caught:
@@ -501,6 +571,7 @@ def test_routing_needs_both_keys(tree: Tree, entry: Any, key: str) -> None:
 
 
 # -- workflows ---------------------------------------------------------------------------------------------------------
+
 
 def test_a_workflow_is_split_into_nodes_and_variables(tree: Tree) -> None:
     tree.user()
@@ -517,8 +588,10 @@ def test_a_workflow_is_split_into_nodes_and_variables(tree: Tree) -> None:
     assert (empty.nodes, empty.variables) == ([], {"x": 1})
 
 
-@pytest.mark.parametrize(("data", "path"), [("3", ""), ({"nodes": {}}, "nodes"), ({"nodes": None}, "nodes"),
-                                            ({"nodes": [{}, "x"]}, "nodes[1]"), ([3], "[0]")])
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [("3", ""), ({"nodes": {}}, "nodes"), ({"nodes": None}, "nodes"), ({"nodes": [{}, "x"]}, "nodes[1]"), ([3], "[0]")],
+)
 def test_workflows_of_the_wrong_shape(tree: Tree, data: Any, path: str) -> None:
     tree.user()
     tree.put("Workflows/ann/Flow", data)
@@ -558,10 +631,18 @@ def test_a_child_is_found_beside_its_caller_if_the_user_has_none(tree: Tree) -> 
 
 # -- shared workflows --------------------------------------------------------------------------------------------------
 
+
 def test_what_can_be_selected_and_what_is_listed(tree: Tree) -> None:
     tree.user(allowSharedWorkflows=True)
-    for name in ("greet/_DefaultWorkflow", "_hidden/_DefaultWorkflow", "b/_DefaultWorkflow", "b", "empty/Other", "flat",
-                 "_flat"):
+    for name in (
+        "greet/_DefaultWorkflow",
+        "_hidden/_DefaultWorkflow",
+        "b/_DefaultWorkflow",
+        "b",
+        "empty/Other",
+        "flat",
+        "_flat",
+    ):
         tree.put(f"Workflows/_shared/{name}", [])
     assert config.list_shared_workflows() == ["b", "flat", "greet"]
     assert config.model_ids() == ["ann:b", "ann:flat", "ann:greet"]
@@ -600,8 +681,9 @@ def test_listing_of_an_empty_or_missing_shared_folder(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("folder", [5, ["x"], "../x", "/abs"])
-def test_a_bad_shared_folder_of_one_user_hides_no_other(tree: Tree, monkeypatch: pytest.MonkeyPatch,
-                                                        caplog: pytest.LogCaptureFixture, folder: Any) -> None:
+def test_a_bad_shared_folder_of_one_user_hides_no_other(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: Any
+) -> None:
     monkeypatch.setattr(instance, "USERS", ["bob", "ann"])
     tree.user("ann", allowSharedWorkflows=True)
     tree.user("bob", allowSharedWorkflows=True, sharedWorkflowsSubDirectoryOverride=folder)
@@ -614,8 +696,9 @@ def test_a_bad_shared_folder_of_one_user_hides_no_other(tree: Tree, monkeypatch:
     assert caught.value.file == "Users/bob.json"
 
 
-def test_each_user_has_an_own_shared_folder(tree: Tree, monkeypatch: pytest.MonkeyPatch,
-                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_each_user_has_an_own_shared_folder(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(instance, "USERS", ["bob", "ann", "ghost"])
     tree.user("ann", allowSharedWorkflows=True)
     tree.user("bob", allowSharedWorkflows=True, sharedWorkflowsSubDirectoryOverride="_bobs/own")
@@ -640,6 +723,7 @@ def test_a_new_shared_folder_can_be_selected_a_second_later(tree: Tree) -> None:
 
 
 # -- schemas for answers ---------------------------------------------------------------------------------------------
+
 
 def test_schema_in_the_user_folder_then_in_the_root(tree: Tree) -> None:
     tree.user()

@@ -1,4 +1,5 @@
 """Dates as text, in English and in local time."""
+
 from datetime import datetime, timedelta
 
 import pytest
@@ -22,8 +23,9 @@ def test_junk_is_not_moved():
     assert d.add_seconds_to_timestamp("junk", -1) == "junk"
 
 
-@pytest.mark.parametrize("text", ["", "(Someday, 2025-08-04 18:30:00)", "(Monday, 2025-13-04 18:30:00)", "Monday",
-                                  None])
+@pytest.mark.parametrize(
+    "text", ["", "(Someday, 2025-08-04 18:30:00)", "(Monday, 2025-13-04 18:30:00)", "Monday", None]
+)
 def test_no_timestamp(text):
     assert d.parse_timestamp_string(text) is None
     assert d.add_seconds_to_timestamp(text, 5) == text
@@ -33,13 +35,22 @@ def test_moving_a_timestamp():
     assert d.add_seconds_to_timestamp("(Monday, 2025-08-04 00:00:00)", -1) == "(Sunday, 2025-08-03 23:59:59)"
 
 
-@pytest.mark.parametrize("elapsed, text", [
-    (timedelta(seconds=59), "less than a minute"), (timedelta(seconds=-90), "less than a minute"),
-    (timedelta(seconds=5), "less than a minute"), (timedelta(seconds=61), "1 minute"),
-    (timedelta(hours=2, minutes=15), "2 hours, 15 minutes"), (timedelta(days=1, minutes=3), "1 day, 3 minutes"),
-    (timedelta(days=-3), "less than a minute"),
-    (timedelta(minutes=1), "1 minute"), (timedelta(days=2, hours=1, minutes=3), "2 days, 1 hour, 3 minutes"),
-    (timedelta(days=1, minutes=5), "1 day, 5 minutes"), (timedelta(hours=2), "2 hours")])
+@pytest.mark.parametrize(
+    "elapsed, text",
+    [
+        (timedelta(seconds=59), "less than a minute"),
+        (timedelta(seconds=-90), "less than a minute"),
+        (timedelta(seconds=5), "less than a minute"),
+        (timedelta(seconds=61), "1 minute"),
+        (timedelta(hours=2, minutes=15), "2 hours, 15 minutes"),
+        (timedelta(days=1, minutes=3), "1 day, 3 minutes"),
+        (timedelta(days=-3), "less than a minute"),
+        (timedelta(minutes=1), "1 minute"),
+        (timedelta(days=2, hours=1, minutes=3), "2 days, 1 hour, 3 minutes"),
+        (timedelta(days=1, minutes=5), "1 day, 5 minutes"),
+        (timedelta(hours=2), "2 hours"),
+    ],
+)
 def test_elapsed(elapsed, text):
     assert d.format_relative_time_string(MOMENT, MOMENT + elapsed) == text
 
@@ -51,7 +62,19 @@ def test_twelve_hours(hour, text):
 
 def test_names_cover_the_year():
     assert [d.month_name(datetime(2026, month, 1))[:3] for month in range(1, 13)] == [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+        "Jan",
+        "Feb",
+        "Mar",
+        "Apr",
+        "May",
+        "Jun",
+        "Jul",
+        "Aug",
+        "Sep",
+        "Oct",
+        "Nov",
+        "Dec",
+    ]
     assert d.weekday_name(datetime(2026, 11, 3)) == "Tuesday"
 
 

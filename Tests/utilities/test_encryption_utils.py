@@ -1,4 +1,5 @@
 """Keys and ciphers of stored data."""
+
 from __future__ import annotations
 
 import base64
@@ -29,11 +30,14 @@ def test_name_of_the_folder_of_a_key() -> None:
     assert hash_api_key("secretkey") == "ad165b11320bc915"
 
 
-@pytest.mark.parametrize("user, key", [
-    ("alice", b"bI6XjhD1AtkdfHXFwtWDYVtA_ssohzDuZU9JwEyGBVc="),
-    ("Alice", b"7ebYDDmF6hmu6UfkeA5CPBAP_VTcKji-2dq1v0YYYKE="),
-    (None, b"X_1XiOPbYzVImWH63LYs6QeVMCBmhGEgAThzBzi3ouY="),
-])
+@pytest.mark.parametrize(
+    "user, key",
+    [
+        ("alice", b"bI6XjhD1AtkdfHXFwtWDYVtA_ssohzDuZU9JwEyGBVc="),
+        ("Alice", b"7ebYDDmF6hmu6UfkeA5CPBAP_VTcKji-2dq1v0YYYKE="),
+        (None, b"X_1XiOPbYzVImWH63LYs6QeVMCBmhGEgAThzBzi3ouY="),
+    ],
+)
 def test_key_derivation(user: str | None, key: bytes) -> None:
     assert derive_encryption_key("secretkey", user) == key
 
@@ -44,9 +48,10 @@ LOOKALIKES = st.one_of(
     st.binary(max_size=40),
     st.text(BASE64, max_size=130).map(lambda text: f"gAAAA{text}".encode()),
     st.tuples(st.integers(1, 9), st.sampled_from("AQgw_-")).map(
-        lambda drawn: base64.urlsafe_b64encode(b"\x80" + bytes(4) + drawn[1].encode() * (52 + 16 * drawn[0]))),
-    st.binary(max_size=60).map(OTHER.encrypt)).flatmap(
-    lambda data: st.sampled_from([data, data + b"\n", data + b"\r\n", b"\n" + data, data + b"=", data[:-1]]))
+        lambda drawn: base64.urlsafe_b64encode(b"\x80" + bytes(4) + drawn[1].encode() * (52 + 16 * drawn[0]))
+    ),
+    st.binary(max_size=60).map(OTHER.encrypt),
+).flatmap(lambda data: st.sampled_from([data, data + b"\n", data + b"\r\n", b"\n" + data, data + b"=", data[:-1]]))
 """What models write when they want to be funny, and tokens of another key."""
 
 
@@ -57,13 +62,27 @@ def test_nothing_stored_in_clear_is_refused(data: bytes) -> None:
     assert stored in (data, b" " + data) and (stored == data) is not is_token(data)
 
 
-@pytest.mark.parametrize("data, token", [
-    (OTHER.encrypt(b""), True), (OTHER.encrypt(b"x" * 15), True), (OTHER.encrypt(b"x" * 16), True),
-    (OTHER.encrypt(b"x" * 1000), True), (OTHER.encrypt(b"x") + b"\r\n", True),
-    (b" " + OTHER.encrypt(b"x"), False), (OTHER.encrypt(b"x") + b" \n", False), (OTHER.encrypt(b"x")[:-4], False),
-    (b"gAAAA", False), (b"gAAAA" + b"A" * 95, False), (b"gAAAAA, said the owl. " * 20, False), (b"gAAAAA" * 30, False),
-    (OTHER.encrypt(b"x")[:-4] + b"A=A=", False), (b"gAAAA" + bytes([0xe9]) * 95, False), (b"", False),
-], ids=map(str, range(15)))  # tokens differ from run to run
+@pytest.mark.parametrize(
+    "data, token",
+    [
+        (OTHER.encrypt(b""), True),
+        (OTHER.encrypt(b"x" * 15), True),
+        (OTHER.encrypt(b"x" * 16), True),
+        (OTHER.encrypt(b"x" * 1000), True),
+        (OTHER.encrypt(b"x") + b"\r\n", True),
+        (b" " + OTHER.encrypt(b"x"), False),
+        (OTHER.encrypt(b"x") + b" \n", False),
+        (OTHER.encrypt(b"x")[:-4], False),
+        (b"gAAAA", False),
+        (b"gAAAA" + b"A" * 95, False),
+        (b"gAAAAA, said the owl. " * 20, False),
+        (b"gAAAAA" * 30, False),
+        (OTHER.encrypt(b"x")[:-4] + b"A=A=", False),
+        (b"gAAAA" + bytes([0xE9]) * 95, False),
+        (b"", False),
+    ],
+    ids=map(str, range(15)),
+)  # tokens differ from run to run
 def test_tokens_are_known_by_their_shape(data: bytes, token: bool) -> None:
     assert is_token(data) is token
 
@@ -97,8 +116,9 @@ def test_without_a_key_nothing_changes() -> None:
 def test_what_is_derived_is_kept_and_the_api_key_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     derivations: list[str] = []
     real = encryption_utils._derive
-    monkeypatch.setattr(encryption_utils, "_derive",
-                        lambda api_key, user: derivations.append(api_key) or real(api_key, user))  # type: ignore
+    monkeypatch.setattr(
+        encryption_utils, "_derive", lambda api_key, user: derivations.append(api_key) or real(api_key, user)
+    )  # type: ignore
     keys = encryption_utils.DerivedKeys(2)
     for user in ("a", "b", "a", "c", "a", "b"):
         assert keys.get("sk-geheim", user) == derive_encryption_key("sk-geheim", user)

@@ -1,4 +1,5 @@
 """Plain text files and the files that workflows name."""
+
 from __future__ import annotations
 
 import os
@@ -52,6 +53,7 @@ class Reversed:
 
 
 # -- plain text --------------------------------------------------------------------------------------------------------
+
 
 def test_plain_text(path: Path) -> None:
     assert read_plain_text_file(str(path)) == "" and not path.exists()
@@ -143,6 +145,7 @@ def test_a_backup_is_no_more_open_than_the_file(path: Path) -> None:
 
 # -- reading custom files ----------------------------------------------------------------------------------------------
 
+
 def load(path: Path, data: bytes | str, *arguments: object, **options: object) -> str:
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     return load_custom_file(str(path), *arguments, **options)  # type: ignore[arg-type]
@@ -166,9 +169,18 @@ def test_a_pipe_does_not_block(path: Path) -> None:
     assert load_custom_file(str(path)) == MISSING_TEXT
 
 
-@pytest.mark.parametrize(("data", "text"), [
-    (b"\xef\xbb\xbfx", "x"), ("é😀".encode(), "é😀"), (b"a\r\nb\rc\n", "a\nb\nc\n"), (b"caf\xe9", "café"),
-    (b"\x81 x", "\ufffd x"), (b" \n", " \n"), (b"{a}", "{a}")])
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\xef\xbb\xbfx", "x"),
+        ("é😀".encode(), "é😀"),
+        (b"a\r\nb\rc\n", "a\nb\nc\n"),
+        (b"caf\xe9", "café"),
+        (b"\x81 x", "\ufffd x"),
+        (b" \n", " \n"),
+        (b"{a}", "{a}"),
+    ],
+)
 def test_decoding(path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, text: str) -> None:
     monkeypatch.setattr(json_source, "legacy_code_page", lambda: "cp1252")
     assert load(path, data) == text
@@ -189,16 +201,38 @@ def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "n" / "a.txt").read_text() == "x" == load_custom_file("~/n/a.txt")
 
 
-@pytest.mark.parametrize(("delimiter", "custom", "text"), [
-    ("\n", "|", "l1|l2|l3|"), (None, None, "l1\nl2\nl3\n"), ("\n", None, "l1\nl2\nl3\n"), (None, "|", "l1\nl2\nl3\n"),
-    ("", "|", "l1\nl2\nl3\n"), ("\n", "", "l1\nl2\nl3\n"), ("l", "{x}", "{x}1\n{x}2\n{x}3\n")])
+@pytest.mark.parametrize(
+    ("delimiter", "custom", "text"),
+    [
+        ("\n", "|", "l1|l2|l3|"),
+        (None, None, "l1\nl2\nl3\n"),
+        ("\n", None, "l1\nl2\nl3\n"),
+        (None, "|", "l1\nl2\nl3\n"),
+        ("", "|", "l1\nl2\nl3\n"),
+        ("\n", "", "l1\nl2\nl3\n"),
+        ("l", "{x}", "{x}1\n{x}2\n{x}3\n"),
+    ],
+)
 def test_replacement(path: Path, delimiter: str | None, custom: str | None, text: str) -> None:
     assert load(path, "l1\nl2\nl3\n", delimiter, custom) == text
 
 
-@pytest.mark.parametrize(("head", "tail", "text"), [
-    (1, None, "a"), (None, 1, ""), (None, 0, ""), (0, None, ""), (None, 9, "a\nb\n\nc\n"), (9, None, "a\nb\n\nc\n"),
-    (None, 2, "c\n"), (2, None, "a\nb"), (1, 2, "c\n"), (None, -1, ""), (-1, None, "")])
+@pytest.mark.parametrize(
+    ("head", "tail", "text"),
+    [
+        (1, None, "a"),
+        (None, 1, ""),
+        (None, 0, ""),
+        (0, None, ""),
+        (None, 9, "a\nb\n\nc\n"),
+        (9, None, "a\nb\n\nc\n"),
+        (None, 2, "c\n"),
+        (2, None, "a\nb"),
+        (1, 2, "c\n"),
+        (None, -1, ""),
+        (-1, None, ""),
+    ],
+)
 def test_counts(path: Path, head: int | None, tail: int | None, text: str) -> None:
     assert load(path, "a\nb\n\nc\n", None, None, head, tail) == text
 
@@ -215,7 +249,8 @@ LINES = st.lists(st.sampled_from(["", "a", "bc", "long line " * 9, "é", "\r"]),
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES, st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 12), st.sampled_from([b"", b"\xff\n"]))
 def test_the_end_of_a_large_file_is_what_the_whole_file_says(
-        path: Path, lines: list[str], end: str, count: int, head: bytes) -> None:
+    path: Path, lines: list[str], end: str, count: int, head: bytes
+) -> None:
     path.write_bytes(head + end.join(lines).encode())
     whole = load_custom_file(str(path), tail_count=count)
     with pytest.MonkeyPatch.context() as patch:
@@ -224,9 +259,15 @@ def test_the_end_of_a_large_file_is_what_the_whole_file_says(
         assert load_custom_file(str(path), tail_count=count) == whole
 
 
-@pytest.mark.parametrize(("data", "text"), [
-    (b"\xff\n" + "é\n".encode() * 20, "Ã©\n"), (b"x" * 30 + b"\r\nyy\r\n", "yy\n"), (b"x" * 30 + b"\ny\rz", "y\nz"),
-    (b"x\n" * 20 + "é".encode() * 9, "x\n" + "é" * 9)])
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\xff\n" + "é\n".encode() * 20, "Ã©\n"),
+        (b"x" * 30 + b"\r\nyy\r\n", "yy\n"),
+        (b"x" * 30 + b"\ny\rz", "y\nz"),
+        (b"x\n" * 20 + "é".encode() * 9, "x\n" + "é" * 9),
+    ],
+)
 def test_the_end_of_a_large_file(path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, text: str) -> None:
     monkeypatch.setattr(json_source, "legacy_code_page", lambda: "cp1252")
     monkeypatch.setattr(file_utils, "LARGE_FILE", 1)
@@ -235,10 +276,16 @@ def test_the_end_of_a_large_file(path: Path, monkeypatch: pytest.MonkeyPatch, da
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(LINES, st.sampled_from(["\n", "\r\n", "\r"]), st.integers(-1, 12),
-       st.sampled_from([b"", b"\xff\n", b"\xef\xbb\xbf"]), st.sampled_from([b"", b"\xff\n"]))
+@given(
+    LINES,
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.integers(-1, 12),
+    st.sampled_from([b"", b"\xff\n", b"\xef\xbb\xbf"]),
+    st.sampled_from([b"", b"\xff\n"]),
+)
 def test_the_start_of_a_large_file_is_what_the_whole_file_says(
-        path: Path, lines: list[str], end: str, count: int, head: bytes, tail: bytes) -> None:
+    path: Path, lines: list[str], end: str, count: int, head: bytes, tail: bytes
+) -> None:
     path.write_bytes(head + end.join(lines).encode() + tail)
     whole = load_custom_file(str(path), head_count=count)
     with pytest.MonkeyPatch.context() as patch:
@@ -267,6 +314,7 @@ def test_only_the_end_of_a_large_file_is_read(path: Path) -> None:
 
 # -- writing custom files ----------------------------------------------------------------------------------------------
 
+
 def test_overwrite_and_append(path: Path) -> None:
     assert save_custom_file(str(path), "x") is None
     assert save_custom_file(str(path), "y", "append") is None
@@ -281,11 +329,17 @@ def test_new_files_and_folders(tmp_path: Path, mode: str) -> None:
     assert (tmp_path / "n" / "m" / "a.txt").read_bytes() == b"x\r\n\xc3\xa9"
 
 
-@pytest.mark.parametrize(("mode", "content", "find", "count", "text"), [
-    ("replace", "-", "a", 3, b"-\r\nb-\n\n  \n-c"), ("replace", "", "\n", 4, b"a\rba  ac"),
-    ("replace", "[a]", "a", 3, b"[a]\r\nb[a]\n\n  \n[a]c"),
-    ("remove", "", "a", 3, b"\n  \n"), ("remove", "", "ba", 1, b"a\r\n\n  \nac"),
-    ("trim", "", None, 2, b"a\r\nba\nac")])
+@pytest.mark.parametrize(
+    ("mode", "content", "find", "count", "text"),
+    [
+        ("replace", "-", "a", 3, b"-\r\nb-\n\n  \n-c"),
+        ("replace", "", "\n", 4, b"a\rba  ac"),
+        ("replace", "[a]", "a", 3, b"[a]\r\nb[a]\n\n  \n[a]c"),
+        ("remove", "", "a", 3, b"\n  \n"),
+        ("remove", "", "ba", 1, b"a\r\n\n  \nac"),
+        ("trim", "", None, 2, b"a\r\nba\nac"),
+    ],
+)
 def test_edits(path: Path, mode: str, content: str, find: str | None, count: int, text: bytes) -> None:
     path.write_bytes(b"a\r\nba\n\n  \nac")
     assert save_custom_file(str(path), content, mode, find) == count
@@ -337,8 +391,10 @@ def test_a_pipe_is_an_error(path: Path, mode: str) -> None:
         save_custom_file(str(path), "x", mode)
 
 
-@pytest.mark.parametrize(("mode", "text"), [
-    ("append", b"\xef\xbb\xbf\na\nx"), ("trim", b"\xef\xbb\xbfa\n"), ("replace", b"\xef\xbb\xbf\nx\n")])
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [("append", b"\xef\xbb\xbf\na\nx"), ("trim", b"\xef\xbb\xbfa\n"), ("replace", b"\xef\xbb\xbf\nx\n")],
+)
 def test_a_byte_order_mark_stays(path: Path, mode: str, text: bytes) -> None:
     path.write_bytes(b"\xef\xbb\xbf\na\n")
     save_custom_file(str(path), "x", mode, "a")
@@ -430,12 +486,22 @@ WRITERS = {
 @pytest.mark.parametrize("way", list(WRITERS))
 def test_lines_of_two_processes_are_all_there(way: str, tmp_path: Path) -> None:
     path = tmp_path / "new" / "notes.txt"
-    program = ("import sys\nfrom Middleware.utilities.file_utils import save_custom_file\n"
-               "from Middleware.workflows.handlers.impl.sub_workflow_handler import ChunkCursor\n"
-               "path, name = sys.argv[1:]\nprint('ready', flush=True)\nsys.stdin.readline()\n"
-               f"for number in range(60):\n    {WRITERS[way]}\n")
-    writers = [subprocess.Popen([sys.executable, "-c", program, str(path), name], stdin=subprocess.PIPE,
-                                stdout=subprocess.PIPE, text=True, cwd=PROJECT) for name in ("a", "b")]
+    program = (
+        "import sys\nfrom Middleware.utilities.file_utils import save_custom_file\n"
+        "from Middleware.workflows.handlers.impl.sub_workflow_handler import ChunkCursor\n"
+        "path, name = sys.argv[1:]\nprint('ready', flush=True)\nsys.stdin.readline()\n"
+        f"for number in range(60):\n    {WRITERS[way]}\n"
+    )
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(path), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+        )
+        for name in ("a", "b")
+    ]
     for writer in writers:
         assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
     for writer in writers:
@@ -446,6 +512,7 @@ def test_lines_of_two_processes_are_all_there(way: str, tmp_path: Path) -> None:
         writer.communicate(timeout=100)
         assert writer.returncode == 0
     assert sorted(path.read_text("utf-8").split("\n")[:-1]) == sorted(
-        f"{name} {number}" for name in "ab" for number in range(60))
+        f"{name} {number}" for name in "ab" for number in range(60)
+    )
     if os.name != "nt":
         assert os.listdir(path.parent) == ["notes.txt"]

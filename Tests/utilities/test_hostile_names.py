@@ -1,4 +1,5 @@
 """Names from outside, given to everything that looks up a file by name: nothing is found, read or made elsewhere."""
+
 from __future__ import annotations
 
 import json
@@ -18,14 +19,20 @@ from Tests.corpora import cases, texts_of
 from Tests.llmapis.lab import Lab
 
 LOOK_UPS: dict[str, Callable[[str], Any]] = {
-    "endpoint": config_utils.load_endpoint, "API type": config_utils.load_api_type,
-    "template": config_utils.load_prompt_template, "routing": config_utils.load_routing,
+    "endpoint": config_utils.load_endpoint,
+    "API type": config_utils.load_api_type,
+    "template": config_utils.load_prompt_template,
+    "routing": config_utils.load_routing,
     "preset": lambda name: config_utils.find_preset(name, "Chat"),
     "preset type": lambda name: config_utils.find_preset("decoy", name),
-    "schema": config_utils.load_structured_output, "MCP server": config_utils.load_mcp_server,
-    "workflow": config_utils.load_workflow, "workflow's folder": lambda name: config_utils.load_workflow("decoy", name),
-    "settings": config_utils.load_settings_file, "user": config_utils.get_user_config_for,
-    "configuration file": lambda name: config_utils.load_config(config_utils.get_config_path("Endpoints", name))}
+    "schema": config_utils.load_structured_output,
+    "MCP server": config_utils.load_mcp_server,
+    "workflow": config_utils.load_workflow,
+    "workflow's folder": lambda name: config_utils.load_workflow("decoy", name),
+    "settings": config_utils.load_settings_file,
+    "user": config_utils.get_user_config_for,
+    "configuration file": lambda name: config_utils.load_config(config_utils.get_config_path("Endpoints", name)),
+}
 DECOYS = ("evil", "passwd", "x", "a", "b", "d1", "link", "host", "share", "stream", "decoy")
 
 
@@ -67,8 +74,9 @@ def test_no_model_name_selects_a_workflow_elsewhere(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("entry", cases("traversal_names"))
-def test_no_discussion_lies_elsewhere(lab: Lab, tree: Path, monkeypatch: pytest.MonkeyPatch,
-                                      entry: dict[str, Any]) -> None:
+def test_no_discussion_lies_elsewhere(
+    lab: Lab, tree: Path, monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any]
+) -> None:
     monkeypatch.setattr(path_utils, "WINDOWS", False)
     if not entry["flat"]:
         with pytest.raises(ValueError, match="discussion id"):

@@ -1,4 +1,5 @@
 """Under Eventlet, native threads share no lock with requests, of which one could wait for ever."""
+
 from __future__ import annotations
 
 import subprocess
@@ -31,6 +32,12 @@ print("done")
 @pytest.mark.slow
 @pytest.mark.parametrize("lines", [0, 20])
 def test_requests_go_on_while_native_threads_start_and_log(tmp_path: Path, lines: int) -> None:
-    done = subprocess.run([sys.executable, "-c", RACE, str(tmp_path / "log"), str(lines)], cwd=PROJECT, text=True,
-                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [sys.executable, "-c", RACE, str(tmp_path / "log"), str(lines)],
+        cwd=PROJECT,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.stdout == "done\n" and "Traceback" not in done.stderr, done.stderr

@@ -1,4 +1,5 @@
 """Reporting things once, and caches of a bounded size."""
+
 from __future__ import annotations
 
 import gc

@@ -1,4 +1,5 @@
 """Selecting messages and turning them into text."""
+
 import copy
 
 import pytest
@@ -87,9 +88,14 @@ def test_separate():
 def test_visible_tool_calls():
     talk = [
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": "ok", "tool_calls": [
-            {"id": "1", "function": {"name": "find", "arguments": '{"n": 3, "q": "' + "w" * 300 + '"}'}},
-            {"id": "2", "function": {"name": "now", "arguments": "not json"}}]},
+        {
+            "role": "assistant",
+            "content": "ok",
+            "tool_calls": [
+                {"id": "1", "function": {"name": "find", "arguments": '{"n": 3, "q": "' + "w" * 300 + '"}'}},
+                {"id": "2", "function": {"name": "now", "arguments": "not json"}},
+            ],
+        },
         {"role": "assistant", "content": "", "tool_calls": [{"id": "3", "function": {"name": "nil", "arguments": ""}}]},
         {"role": "tool", "content": "A", "tool_call_id": "2"},
         {"role": "tool", "content": "B", "tool_call_id": "9", "name": "own"},
@@ -98,9 +104,14 @@ def test_visible_tool_calls():
     ]
     before = copy.deepcopy(talk)
     assert texts(e.with_visible_tool_calls(talk)) == [
-        "go", f"ok\n[Tool Call: find] {'w' * 200}\n[Tool Call: now] not json", "[Tool Call: nil] ",
-        "[Tool Result: now not json] A", "[Tool Result: own] B", "[Tool Result: unknown_tool] C",
-        "[Tool Result: nil] D"]
+        "go",
+        f"ok\n[Tool Call: find] {'w' * 200}\n[Tool Call: now] not json",
+        "[Tool Call: nil] ",
+        "[Tool Result: now not json] A",
+        "[Tool Result: own] B",
+        "[Tool Result: unknown_tool] C",
+        "[Tool Result: nil] D",
+    ]
     assert talk == before
 
 
@@ -109,31 +120,50 @@ ODD_CALLS = [["x"], {"a": 1}, "x", 5, True, None, [], [None, 3]]
 
 @pytest.mark.parametrize("calls", ODD_CALLS)
 def test_tool_calls_that_are_none_stay_out_of_the_text(calls):
-    talk = [{"role": "assistant", "content": "ok", "tool_calls": calls},
-            {"role": "tool", "content": "A", "tool_call_id": "x"}]
+    talk = [
+        {"role": "assistant", "content": "ok", "tool_calls": calls},
+        {"role": "tool", "content": "A", "tool_call_id": "x"},
+    ]
     assert texts(e.with_visible_tool_calls(talk)) == ["ok", "[Tool Result: unknown_tool] A"]
 
 
-@pytest.mark.parametrize("call, line", [
-    ({}, "[Tool Call: None] "), ({"function": "f"}, "[Tool Call: None] "),
-    ({"function": {"name": "f", "arguments": {"n": 1, "q": "w"}}}, "[Tool Call: f] w"),
-    ({"function": {"name": "f", "arguments": ["w"]}}, '[Tool Call: f] ["w"]'),
-    ({"function": {"name": "f", "arguments": "[1]"}}, "[Tool Call: f] [1]")])
+@pytest.mark.parametrize(
+    "call, line",
+    [
+        ({}, "[Tool Call: None] "),
+        ({"function": "f"}, "[Tool Call: None] "),
+        ({"function": {"name": "f", "arguments": {"n": 1, "q": "w"}}}, "[Tool Call: f] w"),
+        ({"function": {"name": "f", "arguments": ["w"]}}, '[Tool Call: f] ["w"]'),
+        ({"function": {"name": "f", "arguments": "[1]"}}, "[Tool Call: f] [1]"),
+    ],
+)
 def test_odd_calls_among_tool_calls(call, line):
     talk = [{"role": "assistant", "content": "", "tool_calls": ["x", call]}]
     assert texts(e.with_visible_tool_calls(talk)) == [line]
 
 
-@pytest.mark.parametrize("node, endpoint, user, budget, multiplier", [
-    ({}, {}, None, None, 1.0),
-    ({}, {"maxContextTokenSize": 4096}, True, 4096 - 400 - 512, 1.0),
-    ({}, {"maxContextTokenSize": 4096, "clampPromptToContextWindow": False}, True, None, 1.0),
-    ({"clampPromptToContextWindow": "yes"}, {"maxContextTokenSize": 4096, "clampPromptToContextWindow": False,
-                                             "wilmerContextEstimationLevel": "aggressive"}, None, 5544 - 512, 1.5),
-    ({"clampPromptToContextWindow": True}, {"maxContextTokenSize": True}, None, None, 1.0),
-    ({"clampPromptToContextWindow": True}, {"maxContextTokenSize": "4096"}, None, None, 1.0),
-    ({"clampPromptToContextWindow": "no"}, {"maxContextTokenSize": 4096}, True, None, 1.0),
-])
+@pytest.mark.parametrize(
+    "node, endpoint, user, budget, multiplier",
+    [
+        ({}, {}, None, None, 1.0),
+        ({}, {"maxContextTokenSize": 4096}, True, 4096 - 400 - 512, 1.0),
+        ({}, {"maxContextTokenSize": 4096, "clampPromptToContextWindow": False}, True, None, 1.0),
+        (
+            {"clampPromptToContextWindow": "yes"},
+            {
+                "maxContextTokenSize": 4096,
+                "clampPromptToContextWindow": False,
+                "wilmerContextEstimationLevel": "aggressive",
+            },
+            None,
+            5544 - 512,
+            1.5,
+        ),
+        ({"clampPromptToContextWindow": True}, {"maxContextTokenSize": True}, None, None, 1.0),
+        ({"clampPromptToContextWindow": True}, {"maxContextTokenSize": "4096"}, None, None, 1.0),
+        ({"clampPromptToContextWindow": "no"}, {"maxContextTokenSize": 4096}, True, None, 1.0),
+    ],
+)
 def test_clamp(node, endpoint, user, budget, multiplier):
     assert e.context_clamp(node, endpoint, user, 400) == e.ContextClamp(budget, multiplier)
 
@@ -146,8 +176,11 @@ def test_clamp_limits():
 
 
 def test_the_discussion_id_and_its_tags():
-    messages = [{"role": "user", "content": "[DiscussionId]k1[/DiscussionId] Hi[DiscussionId]k2[/DiscussionId]"},
-                {"role": "tool", "content": "x[DiscussionId]k3[/DiscussionId]"}, {"role": "assistant", "content": None}]
+    messages = [
+        {"role": "user", "content": "[DiscussionId]k1[/DiscussionId] Hi[DiscussionId]k2[/DiscussionId]"},
+        {"role": "tool", "content": "x[DiscussionId]k3[/DiscussionId]"},
+        {"role": "assistant", "content": None},
+    ]
     assert e.extract_discussion_id(messages) == "k1"
     assert e.remove_discussion_id_tag(messages) is None
     assert [message["content"] for message in messages] == [" Hi", "x", None]

@@ -1,10 +1,17 @@
 """Operations on prompt templates."""
+
 from Middleware.utilities import prompt_template_utils as p
 
 TEMPLATE = {
-    "promptTemplateSystemPrefix": "<S>", "promptTemplateSystemSuffix": "</S>", "promptTemplateUserPrefix": "<U>",
-    "promptTemplateUserSuffix": "</U>", "promptTemplateAssistantPrefix": "<A>", "promptTemplateAssistantSuffix": "</A>",
-    "promptTemplateEndToken": "<end>", "promptTemplateSystemmesPrefix": "<M>", "promptTemplateSystemmesSuffix": "</M>",
+    "promptTemplateSystemPrefix": "<S>",
+    "promptTemplateSystemSuffix": "</S>",
+    "promptTemplateUserPrefix": "<U>",
+    "promptTemplateUserSuffix": "</U>",
+    "promptTemplateAssistantPrefix": "<A>",
+    "promptTemplateAssistantSuffix": "</A>",
+    "promptTemplateEndToken": "<end>",
+    "promptTemplateSystemmesPrefix": "<M>",
+    "promptTemplateSystemmesSuffix": "</M>",
 }
 
 

@@ -1,4 +1,5 @@
 """Blocking work that a stop or a deadline ends."""
+
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,5 @@
 """Redaction, truncation and masking."""
+
 from __future__ import annotations
 
 import logging
@@ -99,13 +100,16 @@ def test_short_images_and_image_like_text() -> None:
     assert truncate_for_log("data:image without data " + "y" * 2000).endswith("...[truncated]..." + "y" * 100)
 
 
-@pytest.mark.parametrize(("url", "shown"), [
-    ("http://127.0.0.1:5001", "http://127.0.0.1:5001"),
-    ("https://me:secret@host:1/v1?x=1", "https://host:1/v1?x=1"),
-    ("https://host/v1?api_key=abc&x=1&KEY=z", f"https://host/v1?api_key={MASK}&x=1&KEY={MASK}"),
-    ("http://[::1]:80/", "http://[::1]:80/"),
-    ("http://[bad@", MASK),
-])
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://127.0.0.1:5001", "http://127.0.0.1:5001"),
+        ("https://me:secret@host:1/v1?x=1", "https://host:1/v1?x=1"),
+        ("https://host/v1?api_key=abc&x=1&KEY=z", f"https://host/v1?api_key={MASK}&x=1&KEY={MASK}"),
+        ("http://[::1]:80/", "http://[::1]:80/"),
+        ("http://[bad@", MASK),
+    ],
+)
 def test_urls_lose_their_secrets(url: str, shown: str) -> None:
     assert mask_url(url) == shown
 

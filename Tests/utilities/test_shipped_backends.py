@@ -36,16 +36,40 @@ NO_THINK = {"mode": "unsupported"}
 API_TYPES: dict[str, tuple[str, str, str | None, str, dict[str, str], dict[str, Any] | None]] = {
     "Claude": ("claudeMessages", "ClaudeMessages", "", "max_tokens", NO_THINK, None),
     "KoboldCpp": ("koboldCppGenerate", "KoboldCpp", "max_context_length", "max_length", NO_THINK, None),
-    "LlamaCppServer": ("openAIChatCompletion", "LlamaCppServer", "truncation_length", "n_predict", LLAMA_THINK,
-                       CHAT_SCHEMA),
-    "OllamaApiChat": ("ollamaApiChat", "OllamaApiChat", "num_ctx", "num_predict", OLLAMA_THINK,
-                      {"field": "format", "style": "raw"}),
+    "LlamaCppServer": (
+        "openAIChatCompletion",
+        "LlamaCppServer",
+        "truncation_length",
+        "n_predict",
+        LLAMA_THINK,
+        CHAT_SCHEMA,
+    ),
+    "OllamaApiChat": (
+        "ollamaApiChat",
+        "OllamaApiChat",
+        "num_ctx",
+        "num_predict",
+        OLLAMA_THINK,
+        {"field": "format", "style": "raw"},
+    ),
     "OllamaApiGenerate": ("ollamaApiGenerate", "OllamaApiGenerate", "num_ctx", "num_predict", OLLAMA_THINK, None),
-    "Open-AI-API": ("openAIChatCompletion", "OpenAiCompatibleApis", "", "max_tokens", EFFORT,
-                    {**CHAT_SCHEMA, "strict": False}),
+    "Open-AI-API": (
+        "openAIChatCompletion",
+        "OpenAiCompatibleApis",
+        "",
+        "max_tokens",
+        EFFORT,
+        {**CHAT_SCHEMA, "strict": False},
+    ),
     "OpenAI-Compatible-Completions": ("openAIV1Completion", "OpenAiCompatibleApis", "", "max_tokens", NO_THINK, None),
-    "Text-Generation-WebUI": ("openAIChatCompletion", "Text-Generation-WebUI", "truncation_length", "max_tokens",
-                              NO_THINK, None),
+    "Text-Generation-WebUI": (
+        "openAIChatCompletion",
+        "Text-Generation-WebUI",
+        "truncation_length",
+        "max_tokens",
+        NO_THINK,
+        None,
+    ),
     "mlx-lm": ("openAIChatCompletion", "OpenAiCompatibleApis", None, "max_tokens", NO_THINK, None),
 }
 EMBEDDINGS = {"OpenAI-Embeddings": "openAIEmbeddings", "Ollama-Embeddings": "ollamaEmbeddings"}
@@ -106,9 +130,14 @@ def test_api_type(name: str) -> None:
     assert data.pop("structuredOutput", None) == schema
     assert data.pop("requestUsageInStreams", False) == (name == "Open-AI-API")
     assert data == {
-        "type": kind, "presetType": preset_type, "truncateLengthPropertyName": window,
-        "maxNewTokensPropertyName": limit, "streamPropertyName": "stream",
-        "supportsChatTemplateKwargs": name == "LlamaCppServer", "thinking": thinking}
+        "type": kind,
+        "presetType": preset_type,
+        "truncateLengthPropertyName": window,
+        "maxNewTokensPropertyName": limit,
+        "streamPropertyName": "stream",
+        "supportsChatTemplateKwargs": name == "LlamaCppServer",
+        "thinking": thinking,
+    }
 
 
 @pytest.mark.parametrize("name", EMBEDDINGS)
@@ -123,29 +152,81 @@ def test_embeddings_api_type(name: str) -> None:
 MIROSTAT = {"mirostat_tau": 5, "mirostat_eta": 0.1}
 PENALTIES = {"presence_penalty": 0, "frequency_penalty": 0}
 OLLAMA_PRESET = {
-    "temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0, "typical_p": 1, "repeat_last_n": 64,
-    "repeat_penalty": 1.1, **PENALTIES, "mirostat": 0, **MIROSTAT, "stop": [STOP], "think": False}
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.9,
+    "min_p": 0,
+    "typical_p": 1,
+    "repeat_last_n": 64,
+    "repeat_penalty": 1.1,
+    **PENALTIES,
+    "mirostat": 0,
+    **MIROSTAT,
+    "stop": [STOP],
+    "think": False,
+}
 ORDER = [6, 0, 1, 3, 4, 2, 5]
 VISION_EXTRA = {"top_a": 0, "tfs": 1, "smoothing_factor": 0, "rep_pen_slope": 1, "sampler_order": ORDER, "images": []}
 VISION_FOLDERS = ("_example_users", "_example_wikipedia", "_shared_discussionid", "_shared_manual_cot_discussionid")
 PRESETS: dict[str, dict[str, Any]] = {
     "ClaudeMessages/_example_preset/Example-Preset": {
-        "temperature": 0.7, "top_p": 0.9, "top_k": 40, "stop_sequences": [STOP]},
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 40,
+        "stop_sequences": [STOP],
+    },
     "KoboldCpp/_example_preset/Example-Preset": {
-        "temperature": 0.7, "top_k": 100, "top_a": 0, "top_p": 0.92, "min_p": 0, "typical": 1, "tfs": 1,
-        "rep_pen": 1.1, "rep_pen_range": 320, "rep_pen_slope": 1, **PENALTIES, "mirostat": 0, **MIROSTAT,
-        "sampler_order": ORDER, "stop_sequence": [STOP]},
+        "temperature": 0.7,
+        "top_k": 100,
+        "top_a": 0,
+        "top_p": 0.92,
+        "min_p": 0,
+        "typical": 1,
+        "tfs": 1,
+        "rep_pen": 1.1,
+        "rep_pen_range": 320,
+        "rep_pen_slope": 1,
+        **PENALTIES,
+        "mirostat": 0,
+        **MIROSTAT,
+        "sampler_order": ORDER,
+        "stop_sequence": [STOP],
+    },
     "LlamaCppServer/_example_preset/Example-Preset": {
-        "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "typical_p": 1, "repeat_penalty": 1,
-        "repeat_last_n": 64, **PENALTIES, "mirostat": 0, **MIROSTAT,
-        "chat_template_kwargs": {"enable_thinking": False}, "stop": [STOP]},
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "typical_p": 1,
+        "repeat_penalty": 1,
+        "repeat_last_n": 64,
+        **PENALTIES,
+        "mirostat": 0,
+        **MIROSTAT,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "stop": [STOP],
+    },
     "OllamaApiChat/_example_preset/Example-Preset": OLLAMA_PRESET,
     "OllamaApiGenerate/_example_preset/Example-Preset": OLLAMA_PRESET,
     "OpenAiCompatibleApis/_example_preset/Example-Preset": {
-        "temperature": 0.7, "top_p": 1, **PENALTIES, "stop": [STOP]},
+        "temperature": 0.7,
+        "top_p": 1,
+        **PENALTIES,
+        "stop": [STOP],
+    },
     "Text-Generation-WebUI/_example_preset/Example-Preset": {
-        "temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "typical_p": 1, "repetition_penalty": 1.1,
-        "repetition_penalty_range": 1024, **PENALTIES, "mirostat_mode": 0, **MIROSTAT, "stop": [STOP]},
+        "temperature": 0.7,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "typical_p": 1,
+        "repetition_penalty": 1.1,
+        "repetition_penalty_range": 1024,
+        **PENALTIES,
+        "mirostat_mode": 0,
+        **MIROSTAT,
+        "stop": [STOP],
+    },
     **{f"KoboldCpp/{folder}/Vision-Endpoint-extra": VISION_EXTRA for folder in VISION_FOLDERS},
 }
 CATALOGUE = "ClaudeMessages/_Available_Presets"
@@ -162,10 +243,18 @@ def test_preset(name: str) -> None:
 
 def test_catalogue_of_claude_fields() -> None:
     assert list(load(ROOT / "Presets" / f"{CATALOGUE}.json")) == [
-        "temperature", "top_p", "top_k", "stop_sequences", "metadata", "tool_choice", "thinking"]
+        "temperature",
+        "top_p",
+        "top_k",
+        "stop_sequences",
+        "metadata",
+        "tool_choice",
+        "thinking",
+    ]
 
 
 # -- documentation --------------------------------------------------------------------------------------------------
+
 
 def document(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")

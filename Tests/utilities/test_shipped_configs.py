@@ -32,17 +32,31 @@ SHIPPED_USERS: dict[str, tuple[int, str, str]] = {
     "_wikipedia_multi_step_workflow": (5075, "_example_wikipedia", ""),
     "_wikipedia_quick_workflow": (5076, "_example_wikipedia", ""),
     "isevendays-openwebui-norouting-general-offline-mcp": (
-        5022, "isevendays-openwebui-norouting-general-offline-mcp", ""),
+        5022,
+        "isevendays-openwebui-norouting-general-offline-mcp",
+        "",
+    ),
 }
 SHARED_USERS = [name for name, (_, _, shared) in SHIPPED_USERS.items() if shared]
 SHARED_FOLDERS = ("general", "fast", "general-reasoning", "fast-reasoning", "task")
 # The folder for coding agents, whose workflow is one node without settings of its own.
 AGENT = "agent"
-COMMON = ("General", "General_CoT", "General_With_Vision_DiscussionId", "General_With_Vision_DiscussionId_CoT", "Task",
-          "Direct_Model", "_DoNothing")
+COMMON = (
+    "General",
+    "General_CoT",
+    "General_With_Vision_DiscussionId",
+    "General_With_Vision_DiscussionId_CoT",
+    "Task",
+    "Direct_Model",
+    "_DoNothing",
+)
 OTHER_FILES = (
-    "Users/demo", "Users/_archived/group-chat-example", "Routing/_defaultCategoriesConfig",
-    "Routing/_exampleCustomCategoriesConfig", "PromptTemplates/_chatonly")
+    "Users/demo",
+    "Users/_archived/group-chat-example",
+    "Routing/_defaultCategoriesConfig",
+    "Routing/_exampleCustomCategoriesConfig",
+    "PromptTemplates/_chatonly",
+)
 ROLE_KEYS = ("{}Model", "{}Preset", "{}ResponseTokenSize", "MinMessagesToSend{}LLM", "MaxTokensToSend{}LLM")
 TRANSPORTS = ("stdio", "streamable_http", "sse")
 INPUT = re.compile(r"\{agent(\d+)Input\}")
@@ -122,6 +136,7 @@ def user(request: pytest.FixtureRequest) -> User:
 
 # -- names that guides and other configurations refer to --------------------------------------------------------------
 
+
 def test_every_shipped_user_is_there() -> None:
     found = {path.relative_to(ROOT / "Users").with_suffix("").as_posix() for path in USERS}
     assert found == {*SHIPPED_USERS, "demo", "_archived/group-chat-example"}
@@ -148,8 +163,10 @@ def test_the_documentation_lists_the_users() -> None:
     rows = re.findall(r"^\| `(\S+)` \| (\d+) \| (?:`(\S+)`|the same name) \|", text, re.MULTILINE)
     files = {name: load(ROOT / "Users" / f"{name}.json") for name, _, _ in rows}
     assert len(rows) == len(USERS)
-    assert all((int(port), folder or name) == (files[name]["port"], files[name]["endpointConfigsSubDirectory"])
-               for name, port, folder in rows)
+    assert all(
+        (int(port), folder or name) == (files[name]["port"], files[name]["endpointConfigsSubDirectory"])
+        for name, port, folder in rows
+    )
 
 
 def test_a_user_says_what_it_is_for_and_keeps_within_the_window(user: User) -> None:
@@ -177,13 +194,23 @@ def test_there_is_an_mcp_server_of_each_transport(transport: str) -> None:
 # -- what every workflow has ------------------------------------------------------------------------------------------
 
 WORKFLOWS = [path for path in FILES if path.is_relative_to(ROOT / "Workflows") and "nodes" in load(path)]
-SCHEMAS = {"Users": "user", "Endpoints": "endpoint", "Routing": "routing", "ApiTypes": "api-type",
-           "PromptTemplates": "prompt-template", "Workflows": "workflow"}
+SCHEMAS = {
+    "Users": "user",
+    "Endpoints": "endpoint",
+    "Routing": "routing",
+    "ApiTypes": "api-type",
+    "PromptTemplates": "prompt-template",
+    "Workflows": "workflow",
+}
 # no schema's path in files that are copied to another folder: it would lead nowhere there
 COPIED = (ROOT / "Presets", ROOT / "MCPServers", ROOT / "Endpoints" / "_example-endpoints" / "specific_examples")
 WITH_SCHEMA = [path for path in FILES if not any(path.is_relative_to(folder) for folder in COPIED)]
-CALLS = [pytest.param(node, id=f"{identify(path)}: {node['title']}")
-         for path in WORKFLOWS for node in load(path)["nodes"] if node.get("endpointName")]
+CALLS = [
+    pytest.param(node, id=f"{identify(path)}: {node['title']}")
+    for path in WORKFLOWS
+    for node in load(path)["nodes"]
+    if node.get("endpointName")
+]
 COUNTED = re.compile(r"\{agent(\d+)Output\}")
 
 
@@ -219,6 +246,7 @@ def test_a_file_that_is_to_be_copied_elsewhere_names_none(path: Path) -> None:
 
 
 # -- conversations that every back-end takes --------------------------------------------------------------------------
+
 
 @table("node", CALLS)
 def test_a_completion_back_end_gets_a_turn_of_the_user_and_an_open_one(node: dict[str, Any]) -> None:
@@ -302,6 +330,7 @@ def test_thinking_and_seeing_are_steps_of_their_own_where_the_user_says_so(name:
 
 # -- names within the files -------------------------------------------------------------------------------------------
 
+
 def test_a_user_with_routing_has_workflows_for_its_routes(user: User) -> None:
     if not user.data.get("routingConfig"):
         return
@@ -315,9 +344,16 @@ def test_a_user_with_routing_has_workflows_for_its_routes(user: User) -> None:
 
 def test_a_user_has_the_workflows_that_it_names(user: User) -> None:
     assert has(user.workflows / "_DefaultWorkflow.json")
-    for key in ("backgroundTaskWorkflow", "customWorkflow", "fileMemoryToolWorkflow", "chatSummaryToolWorkflow",
-                "conversationMemoryToolWorkflow", "recentMemoryToolWorkflow", "contextCompactorSettingsFile",
-                "discussionIdMemoryFileWorkflowSettings"):
+    for key in (
+        "backgroundTaskWorkflow",
+        "customWorkflow",
+        "fileMemoryToolWorkflow",
+        "chatSummaryToolWorkflow",
+        "conversationMemoryToolWorkflow",
+        "recentMemoryToolWorkflow",
+        "contextCompactorSettingsFile",
+        "discussionIdMemoryFileWorkflowSettings",
+    ):
         if user.data.get(key):
             assert has(user.workflows / f"{user.data[key]}.json"), key
     assert has(ROOT / "PromptTemplates" / f"{user.data['chatPromptTemplateName']}.json")
@@ -356,6 +392,7 @@ def test_an_answer_has_room_for_the_thoughts_of_its_endpoint(user: User) -> None
 
 
 # -- the demo, which everybody sees first -----------------------------------------------------------------------------
+
 
 def test_the_demo_has_three_routes() -> None:
     routing = load(ROOT / "Routing" / "demo.json")

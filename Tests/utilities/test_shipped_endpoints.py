@@ -37,14 +37,28 @@ from Tests.utilities.test_shipped_backends import (
 FOLDERS: dict[str, tuple[str, ...]] = {
     "": ("DefaultEndpoint",),
     "_example-endpoints": (
-        "chatgpt-4o-example", "claude-example", "koboldcpp_example", "llama-cpp-server",
-        "llama-cpp-server-canonical-samplers", "mlx-lm-example", "ollama-api-chat-example",
-        "ollama-api-generate-example", "ollama-openai-example", "openai-compatible-completions-example",
-        "openai-compatible-example", "text-generation-webui-example", "embeddings-ollama-example",
-        "embeddings-openai-compatible-example"),
+        "chatgpt-4o-example",
+        "claude-example",
+        "koboldcpp_example",
+        "llama-cpp-server",
+        "llama-cpp-server-canonical-samplers",
+        "mlx-lm-example",
+        "ollama-api-chat-example",
+        "ollama-api-generate-example",
+        "ollama-openai-example",
+        "openai-compatible-completions-example",
+        "openai-compatible-example",
+        "text-generation-webui-example",
+        "embeddings-ollama-example",
+        "embeddings-openai-compatible-example",
+    ),
     "_example-endpoints/specific_examples": (
-        "deepseek-r1-koboldcpp", "gemma-3-ollama-vision", "gpt-oss-ollama-low-effort", "mistral-small-vllm",
-        "qwen3-llama-cpp-no-thinking"),
+        "deepseek-r1-koboldcpp",
+        "gemma-3-ollama-vision",
+        "gpt-oss-ollama-low-effort",
+        "mistral-small-vllm",
+        "qwen3-llama-cpp-no-thinking",
+    ),
     "demo": ("Demo-LLM",),
 }
 FIVE = ("General", "Fast", "General-Reasoning", "Fast-Reasoning", "Worker")
@@ -63,18 +77,43 @@ FOLDERS |= {folder: tuple(f"{role}-Endpoint" for role in roles) for folder, role
 SHIPPED = [(folder, name) for folder, members in FOLDERS.items() for name in members]
 CLOUD = {"chatgpt-4o-example": "env:OPENAI_API_KEY", "claude-example": "env:ANTHROPIC_API_KEY"}
 KEYS = (  # in the order in which a file is read: connection, model, template, context, samplers, cleaning
-    "$schema", "modelNameForDisplayOnly", "endpoint", "apiTypeConfigFileName", "apiKey",
-    "backupEndpointName", "backupPresetName", "allowRemoteBackup",
-    "modelNameToSendToAPI", "dontIncludeModel",
-    "parallelCalls", "swapGroup", "swapStandIn", "swapPatienceInSeconds",
-    "promptTemplate", "addGenerationPrompt", "alternateRoles",
-    "addTextToStartOfSystem", "textToAddToStartOfSystem", "addTextToStartOfPrompt", "textToAddToStartOfPrompt",
-    "addTextToStartOfCompletion", "textToAddToStartOfCompletion", "ensureTextAddedToAssistantWhenChatCompletion",
+    "$schema",
+    "modelNameForDisplayOnly",
+    "endpoint",
+    "apiTypeConfigFileName",
+    "apiKey",
+    "backupEndpointName",
+    "backupPresetName",
+    "allowRemoteBackup",
+    "modelNameToSendToAPI",
+    "dontIncludeModel",
+    "parallelCalls",
+    "swapGroup",
+    "swapStandIn",
+    "swapPatienceInSeconds",
+    "promptTemplate",
+    "addGenerationPrompt",
+    "alternateRoles",
+    "addTextToStartOfSystem",
+    "textToAddToStartOfSystem",
+    "addTextToStartOfPrompt",
+    "textToAddToStartOfPrompt",
+    "addTextToStartOfCompletion",
+    "textToAddToStartOfCompletion",
+    "ensureTextAddedToAssistantWhenChatCompletion",
     "backendSupportsToolTurns",
-    "maxContextTokenSize", "clampPromptToContextWindow", "wilmerContextEstimationLevel",
-    "presetSamplers", "appendPresetName",
-    "trimBeginningAndEndLineBreaks", "removeThinking", "startThinkTag", "endThinkTag", "openingTagGracePeriod",
-    "expectOnlyClosingThinkTag", "removeCustomTextFromResponseStartEndpointWide",
+    "maxContextTokenSize",
+    "clampPromptToContextWindow",
+    "wilmerContextEstimationLevel",
+    "presetSamplers",
+    "appendPresetName",
+    "trimBeginningAndEndLineBreaks",
+    "removeThinking",
+    "startThinkTag",
+    "endThinkTag",
+    "openingTagGracePeriod",
+    "expectOnlyClosingThinkTag",
+    "removeCustomTextFromResponseStartEndpointWide",
     "responseStartTextToRemoveEndpointWide",
 )
 
@@ -99,8 +138,10 @@ def use(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setenv(key.removeprefix("env:"), "key")
 
     def choose(folder: str) -> None:
-        (tree / "Users" / "tester.json").write_text(json.dumps({
-            "endpointConfigsSubDirectory": folder, "presetConfigsSubDirectoryOverride": folder}), encoding="utf-8")
+        (tree / "Users" / "tester.json").write_text(
+            json.dumps({"endpointConfigsSubDirectory": folder, "presetConfigsSubDirectoryOverride": folder}),
+            encoding="utf-8",
+        )
         config_utils.reset_config_store()
 
     yield choose
@@ -161,14 +202,28 @@ def test_every_api_type_has_an_example() -> None:
 # what the roles share, and where they differ
 KWARGS_OFF = {"enable_thinking": False, "thinking_budget": 0}
 PLAIN = {"temperature": 0.3, "top_p": 1, "min_p": 0.01, "stop": [STOP], "chat_template_kwargs": KWARGS_OFF}
-THINKING = {"temperature": 0.6, "top_p": 0.95, "min_p": 0, "stop": [STOP],
-            "chat_template_kwargs": {"thinking_budget": 16384}}
-ROLE_SAMPLERS = {"Responder": {**PLAIN, "temperature": 0.7}, "Worker": {**PLAIN, "min_p": 0.05}, "Thinker": THINKING,
-                 "General-Reasoning": THINKING, "Fast-Reasoning": THINKING}
+THINKING = {
+    "temperature": 0.6,
+    "top_p": 0.95,
+    "min_p": 0,
+    "stop": [STOP],
+    "chat_template_kwargs": {"thinking_budget": 16384},
+}
+ROLE_SAMPLERS = {
+    "Responder": {**PLAIN, "temperature": 0.7},
+    "Worker": {**PLAIN, "min_p": 0.05},
+    "Thinker": THINKING,
+    "General-Reasoning": THINKING,
+    "Fast-Reasoning": THINKING,
+}
 KOBOLD_VISION = {"_shared_discussionid", "_shared_manual_cot_discussionid", "_example_users"}
 MCP = "isevendays-openwebui-norouting-general-offline-mcp"
-LLAMA_ROLES = [(folder, role) for folder, roles in ROLES.items() for role in roles
-               if folder != MCP and role != "Embedding" and not (role == "Vision" and folder in KOBOLD_VISION)]
+LLAMA_ROLES = [
+    (folder, role)
+    for folder, roles in ROLES.items()
+    for role in roles
+    if folder != MCP and role != "Embedding" and not (role == "Vision" and folder in KOBOLD_VISION)
+]
 
 
 @table(("folder", "role"), LLAMA_ROLES)
@@ -191,8 +246,17 @@ def test_vision_endpoint_on_koboldcpp(folder: str, use: Any) -> None:
     assert (data["maxContextTokenSize"], data["appendPresetName"]) == (65536, "Vision-Endpoint-extra")
     use(folder)
     payload = payload_of("Vision-Endpoint")
-    assert payload.items() >= {"temperature": 0.3, "min_p": 0.01, "rep_pen": 1.1, "rep_pen_range": 1024,
-                               "max_context_length": 65536, **VISION_EXTRA}.items()
+    assert (
+        payload.items()
+        >= {
+            "temperature": 0.3,
+            "min_p": 0.01,
+            "rep_pen": 1.1,
+            "rep_pen_range": 1024,
+            "max_context_length": 65536,
+            **VISION_EXTRA,
+        }.items()
+    )
     neutral = {"top_p": 1, "top_k": 0, "typical": 1, "mirostat": 0, "dynatemp_range": 0, **PENALTIES}
     assert payload.items() >= neutral.items()
 
@@ -229,6 +293,7 @@ def test_an_example_shows_every_canonical_sampler(use: Any) -> None:
 
 # -- documentation --------------------------------------------------------------------------------------------------
 
+
 def test_the_server_table_of_the_documentation() -> None:
     servers = rows(document("connecting-backends.md"), "Server")
     assert len(servers) >= 12
@@ -248,11 +313,13 @@ def test_names_in_the_documentation_exist() -> None:
     assert {row.split("|")[1].strip(" `") for row in rows(text, "Recipe")} == recipes
 
 
-def test_the_endpoint_files_of_the_documentation_load(
-        use: Any, tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_endpoint_files_of_the_documentation_load(use: Any, tree: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = re.compile(r"```json (?:file=Endpoints/|part=endpoint)[^\n]*\n({.*?)```", re.DOTALL)
-    files = [json.loads(block) for name in ("connecting-backends.md", "samplers-and-presets.md", "shipped-users.md")
-             for block in whole.findall(document(name))]
+    files = [
+        json.loads(block)
+        for name in ("connecting-backends.md", "samplers-and-presets.md", "shipped-users.md")
+        for block in whole.findall(document(name))
+    ]
     assert len(files) >= 3
     use("documented")
     (tree / "Endpoints" / "documented").mkdir(exist_ok=True)

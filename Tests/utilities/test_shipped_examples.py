@@ -1,4 +1,5 @@
 """What the shipped users are offered beside their own set-up: other routes, and texts that workflows read."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,5 @@
 """The shipped examples of MCP servers: one for each transport, ready to be copied."""
+
 from __future__ import annotations
 
 import json

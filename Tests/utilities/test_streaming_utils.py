@@ -1,4 +1,5 @@
 """Think removal, cleaning of whole answers and streams of fixed texts."""
+
 from __future__ import annotations
 
 import pytest
@@ -63,8 +64,9 @@ def test_post_processing_with_both_assistant_options() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True)])
-def test_the_assistant_prefix_goes_only_with_both_options(monkeypatch: pytest.MonkeyPatch, first: bool,
-                                                          second: bool) -> None:
+def test_the_assistant_prefix_goes_only_with_both_options(
+    monkeypatch: pytest.MonkeyPatch, first: bool, second: bool
+) -> None:
     flags = {"chatCompleteAddUserAssistant": first, "chatCompletionAddMissingAssistantGenerator": second}
     monkeypatch.setattr(config_utils, "user_flag", lambda key, *_: flags[key])
     assert streaming_utils.strip_assistant_prefix_enabled() == (first and second)
@@ -79,9 +81,9 @@ def test_cleaning_works_without_user_settings(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_lowercase_names_copies() -> None:
-    calls = [{"index": 0, "function": {"name": "GetIt", "arguments": "{\"A\":1}"}}, {"function": {}}, {"id": "X"}]
+    calls = [{"index": 0, "function": {"name": "GetIt", "arguments": '{"A":1}'}}, {"function": {}}, {"id": "X"}]
     lowered = lowercase_tool_call_names(calls)
-    assert lowered[0]["function"] == {"name": "getit", "arguments": "{\"A\":1}"}
+    assert lowered[0]["function"] == {"name": "getit", "arguments": '{"A":1}'}
     assert lowered[1:] == calls[1:]
     assert calls[0]["function"]["name"] == "GetIt"
 

@@ -1,4 +1,5 @@
 """Brace sentinels, the token estimate and flags."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,9 +7,21 @@ from hypothesis import strategies as st
 from Middleware.utilities import text_utils as t
 
 
-@pytest.mark.parametrize("text, estimate", [("hello world", 3), ("x" * 35, 11), ("", 0), ("a b c d e f g h i j", 14),
-                                            ("a", 1), ("hello", 1), ("one two three four five", 7), (" ", 0),
-                                            ("x" * 350, 110), ("word " * 1000, 1571)])
+@pytest.mark.parametrize(
+    "text, estimate",
+    [
+        ("hello world", 3),
+        ("x" * 35, 11),
+        ("", 0),
+        ("a b c d e f g h i j", 14),
+        ("a", 1),
+        ("hello", 1),
+        ("one two three four five", 7),
+        (" ", 0),
+        ("x" * 350, 110),
+        ("word " * 1000, 1571),
+    ],
+)
 def test_estimate(text, estimate):
     assert t.rough_estimate_token_length(text) == estimate
 
@@ -36,8 +49,10 @@ def test_braces_round_trip():
 LEFT, RIGHT = "__WILMER_L_CURLY__", "__WILMER_R_CURLY__"
 
 
-@given(st.lists(st.sampled_from(["{", "}", LEFT, RIGHT, LEFT[:9], LEFT[2:], RIGHT[:-2], "_", "__", "x"])),
-       st.integers(1, 40))
+@given(
+    st.lists(st.sampled_from(["{", "}", LEFT, RIGHT, LEFT[:9], LEFT[2:], RIGHT[:-2], "_", "__", "x"])),
+    st.integers(1, 40),
+)
 def test_long_texts_are_changed_like_short_ones(parts, piece):
     text = "".join(parts)
     with pytest.MonkeyPatch.context() as patch:
@@ -64,8 +79,10 @@ def test_restored_data_is_a_copy():
     assert data == {"a__WILMER_L_CURLY__": ["__WILMER_R_CURLY__", 1, None]}
 
 
-@pytest.mark.parametrize("level, factor", [
-    (None, 1.0), (" Balanced ", 1.25), ("aggressive", 1.5), ("XAGGRESSIVE", 1.85), ("conservative", 1.0)])
+@pytest.mark.parametrize(
+    "level, factor",
+    [(None, 1.0), (" Balanced ", 1.25), ("aggressive", 1.5), ("XAGGRESSIVE", 1.85), ("conservative", 1.0)],
+)
 def test_levels(level, factor):
     assert t.estimation_level_multiplier(level) == factor
 
@@ -76,15 +93,29 @@ def test_unknown_level_warns(level, caplog):
     assert "wilmerContextEstimationLevel" in caplog.text
 
 
-@pytest.mark.parametrize("text, size, pieces", [
-    ("one two three four five six", 3, ["one two three", "four five six"]), ("", 3, []), (" \n", 3, []),
-    ("supercalifragilistic a b", 2, ["supercalifragilistic", "a b"]), ("a  b\nc", 0, ["a", "b", "c"])])
+@pytest.mark.parametrize(
+    "text, size, pieces",
+    [
+        ("one two three four five six", 3, ["one two three", "four five six"]),
+        ("", 3, []),
+        (" \n", 3, []),
+        ("supercalifragilistic a b", 2, ["supercalifragilistic", "a b"]),
+        ("a  b\nc", 0, ["a", "b", "c"]),
+    ],
+)
 def test_splitting_into_pieces(text, size, pieces):
     assert t.split_into_tokenized_chunks(text, size) == pieces
 
 
-@pytest.mark.parametrize("limit, rest", [
-    (5, "two three four five six"), (0, ""), (-1, ""), (6, "one two three four five six"),
-    (99, "one two three four five six")])
+@pytest.mark.parametrize(
+    "limit, rest",
+    [
+        (5, "two three four five six"),
+        (0, ""),
+        (-1, ""),
+        (6, "one two three four five six"),
+        (99, "one two three four five six"),
+    ],
+)
 def test_the_last_words_that_fit(limit, rest):
     assert t.reduce_text_to_token_limit("one  two three\nfour five six", limit) == rest

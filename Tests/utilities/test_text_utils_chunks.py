@@ -22,18 +22,22 @@ WORDS = "x" * 35
 """Eleven estimated tokens."""
 
 
-@pytest.mark.parametrize(("text", "tokens"), [
-    ("", []), ("a b", ["a", "b"]), ("don't, größe_1!", ["don", "t", "größe_1"]), ("-- ::", [])])
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("", []), ("a b", ["a", "b"]), ("don't, größe_1!", ["don", "t", "größe_1"]), ("-- ::", [])]
+)
 def test_tokenize(text: str, tokens: list[str]) -> None:
     assert tokenize(text) == tokens
 
 
-@pytest.mark.parametrize(("size", "sizes"), [
-    (27, [1, 1, 1, 1, 1]),  # 80 % of it is 21.6, and two messages have 22
-    (27.5, [1, 2, 2]),
-    (1, [1, 1, 1, 1, 1]),
-    (1000, [5]),
-])
+@pytest.mark.parametrize(
+    ("size", "sizes"),
+    [
+        (27, [1, 1, 1, 1, 1]),  # 80 % of it is 21.6, and two messages have 22
+        (27.5, [1, 2, 2]),
+        (1, [1, 1, 1, 1, 1]),
+        (1000, [5]),
+    ],
+)
 def test_chunks_are_filled_from_the_newest(size: float, sizes: list[int]) -> None:
     given = messages(*(WORDS[:-1] + str(number) for number in range(5)))
     groups = chunk_messages_by_token_size(given, size)
@@ -41,8 +45,9 @@ def test_chunks_are_filled_from_the_newest(size: float, sizes: list[int]) -> Non
     assert [message for group in groups for message in group] == given
 
 
-@pytest.mark.parametrize(("count", "size", "sizes"), [
-    (7, 50, [1, 2, 2, 2]), (6, 60, [3, 3]), (6, 10, [1, 1, 1, 1, 1, 1])])
+@pytest.mark.parametrize(
+    ("count", "size", "sizes"), [(7, 50, [1, 2, 2, 2]), (6, 60, [3, 3]), (6, 10, [1, 1, 1, 1, 1, 1])]
+)
 def test_chunks_of_messages_of_fifteen_tokens(count: int, size: int, sizes: list[int]) -> None:
     assert [len(group) for group in chunk_messages_by_token_size(messages(*["x" * 48] * count), size)] == sizes
 
@@ -53,8 +58,9 @@ def test_a_large_message_stays_whole() -> None:
 
 
 def test_braces_count_as_braces() -> None:
-    assert messages_into_chunked_text_of_token_size(messages(*["__WILMER_L_CURLY__" * 7] * 2), 10) == \
-        ["\n".join(["__WILMER_L_CURLY__" * 7] * 2)]
+    assert messages_into_chunked_text_of_token_size(messages(*["__WILMER_L_CURLY__" * 7] * 2), 10) == [
+        "\n".join(["__WILMER_L_CURLY__" * 7] * 2)
+    ]
 
 
 def test_nothing_gives_no_chunk() -> None:
@@ -66,8 +72,9 @@ def test_text_block_has_no_roles() -> None:
     assert messages_to_text_block(messages("a", None, "b")) == "a\n\nb"
 
 
-@pytest.mark.parametrize(("lookback", "text"), [
-    (0, ["a\nb\nc"]), (-1, ["a\nb\nc"]), (1, ["d"]), (2, ["c\nd"]), (9, ["a\nb\nc\nd"])])
+@pytest.mark.parametrize(
+    ("lookback", "text"), [(0, ["a\nb\nc"]), (-1, ["a\nb\nc"]), (1, ["d"]), (2, ["c\nd"]), (9, ["a\nb\nc\nd"])]
+)
 def test_message_chunks(lookback: int, text: list[str]) -> None:
     assert get_message_chunks(messages("a", "b", "c", "d"), lookback, 400) == text
 

@@ -1,4 +1,5 @@
 """The pool of daemon threads that are kept for the next piece of work."""
+
 from __future__ import annotations
 
 import contextvars

@@ -1,4 +1,5 @@
 """Single operations on the memories of a discussion, found by its id."""
+
 from __future__ import annotations
 
 import logging
@@ -28,12 +29,19 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 READERS: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = [
-    (db.get_db_connection, (), None), (db.search_memories_by_keyword, ("a",), []),
-    (db.get_vector_check_hash_history, (), []), (db.get_all_embeddings, ("m",), []),
-    (db.get_memories_without_embeddings, ("m",), []), (db.get_memories_by_ids, ([1],), [])]
+    (db.get_db_connection, (), None),
+    (db.search_memories_by_keyword, ("a",), []),
+    (db.get_vector_check_hash_history, (), []),
+    (db.get_all_embeddings, ("m",), []),
+    (db.get_memories_without_embeddings, ("m",), []),
+    (db.get_memories_by_ids, ([1],), []),
+]
 WRITERS: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = [
-    (db.initialize_vector_db, (), False), (db.add_memory_to_vector_db, ("a", "{}"), None),
-    (db.add_vector_check_hash, ("h",), None), (db.add_embeddings_to_db, ([(1, b"abcd")], "m"), 0)]
+    (db.initialize_vector_db, (), False),
+    (db.add_memory_to_vector_db, ("a", "{}"), None),
+    (db.add_vector_check_hash, ("h",), None),
+    (db.add_embeddings_to_db, ([(1, b"abcd")], "m"), 0),
+]
 
 
 def names(cases: list[tuple[Callable[..., Any], tuple[Any, ...], Any]]) -> list[str]:
@@ -41,16 +49,23 @@ def names(cases: list[tuple[Callable[..., Any], tuple[Any, ...], Any]]) -> list[
 
 
 @pytest.mark.parametrize(("function", "arguments", "nothing"), READERS, ids=names(READERS))
-def test_reading_creates_nothing(root: Path, function: Callable[..., Any], arguments: tuple[Any, ...],
-                                 nothing: Any) -> None:
+def test_reading_creates_nothing(
+    root: Path, function: Callable[..., Any], arguments: tuple[Any, ...], nothing: Any
+) -> None:
     assert function("chat", *arguments) == nothing and not root.exists()
     assert function("chat", *arguments, api_key_hash=KEY_HASH, encryption_key=KEY) == nothing and not root.exists()
 
 
 @pytest.mark.parametrize(("function", "arguments", "nothing"), READERS[1:] + WRITERS, ids=names(READERS[1:] + WRITERS))
 @pytest.mark.parametrize("discussion", ["chat", "../chat", ""])
-def test_failures_are_logged(root: Path, caplog: pytest.LogCaptureFixture, discussion: str,
-                             function: Callable[..., Any], arguments: tuple[Any, ...], nothing: Any) -> None:
+def test_failures_are_logged(
+    root: Path,
+    caplog: pytest.LogCaptureFixture,
+    discussion: str,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    nothing: Any,
+) -> None:
     (root / "chat").mkdir(parents=True)
     (root / "chat" / "vector_memory.db").write_bytes(b"no database, but long enough for one " * 100)
     with caplog.at_level(logging.ERROR):
@@ -58,16 +73,25 @@ def test_failures_are_logged(root: Path, caplog: pytest.LogCaptureFixture, discu
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("key", [{}, {"api_key_hash": KEY_HASH}, {"api_key_hash": KEY_HASH, "encryption_key": KEY}],
-                         ids=["no key", "isolated", "encrypted"])
+@pytest.mark.parametrize(
+    "key",
+    [{}, {"api_key_hash": KEY_HASH}, {"api_key_hash": KEY_HASH, "encryption_key": KEY}],
+    ids=["no key", "isolated", "encrypted"],
+)
 def test_all_operations(root: Path, key: dict[str, Any]) -> None:
     assert db.initialize_vector_db("chat", **key) is True
     assert db.add_memory_to_vector_db("chat", "Mara hid it", metadata("Mara hid it", topics=["zoo"]), **key) == 1
-    assert db.add_memory_to_vector_db("chat", "It burned", metadata("It burned", topics=["zoo"]), index_topics=True,
-                                      **key) == 2
+    assert (
+        db.add_memory_to_vector_db("chat", "It burned", metadata("It burned", topics=["zoo"]), index_topics=True, **key)
+        == 2
+    )
     assert [row["id"] for row in db.search_memories_by_keyword("chat", "mara;zoo", **key)] in ([1, 2], [2, 1])
-    assert [row["id"] for row in db.search_memories_by_keyword("chat", "zoo", 5, bm25_weights=[1, 1, 1, 9, 1],
-                                                               use_recency=True, **key)] == [2]
+    assert [
+        row["id"]
+        for row in db.search_memories_by_keyword(
+            "chat", "zoo", 5, bm25_weights=[1, 1, 1, 9, 1], use_recency=True, **key
+        )
+    ] == [2]
     assert db.add_vector_check_hash("chat", "h1", **key) is None
     db.add_vector_check_hash("chat", "h2", **key)
     assert db.get_vector_check_hash_history("chat", 1, **key) == ["h2"]
@@ -76,7 +100,9 @@ def test_all_operations(root: Path, key: dict[str, Any]) -> None:
     assert db.get_all_embeddings("chat", "m", **key) == [(2, blob)]
     assert [row["id"] for row in db.get_memories_without_embeddings("chat", "m", **key)] == [1]
     assert [row["memory_text"] for row in db.get_memories_by_ids("chat", [2, 7, 1], **key)] == [
-        "It burned", "Mara hid it"]
+        "It burned",
+        "Mara hid it",
+    ]
     folder = root / KEY_HASH if key else root
     assert (folder / "chat" / "vector_memory.db").is_file()
     assert (b"burned" in bytes_on_disk(root)) is ("encryption_key" not in key)

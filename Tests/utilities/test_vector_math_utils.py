@@ -1,4 +1,5 @@
 """Vectors as bytes, cosine and rank fusion, with numpy where it is installed and without it."""
+
 from __future__ import annotations
 
 import itertools
@@ -33,9 +34,19 @@ def test_blob_round_trip(numbers: list[float]) -> None:
     assert vectors.blob_to_vector(vectors.vector_to_blob(numbers)) == numbers
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), [
-    ([1, 0], [1, 0], 1.0), ([1, 0], [-2, 0], -1.0), ([1, 0], [0, 3], 0.0), ([1, 0], [0, 0], 0.0), ([], [], 0.0),
-    ([3, 4], [4, 3], 0.96), ([1e300, 1e300], [1e-300, 1e-300], 1.0), ([float("inf"), 1], [1, 1], 0.0)])
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([1, 0], [1, 0], 1.0),
+        ([1, 0], [-2, 0], -1.0),
+        ([1, 0], [0, 3], 0.0),
+        ([1, 0], [0, 0], 0.0),
+        ([], [], 0.0),
+        ([3, 4], [4, 3], 0.96),
+        ([1e300, 1e300], [1e-300, 1e-300], 1.0),
+        ([float("inf"), 1], [1, 1], 0.0),
+    ],
+)
 def test_cosine(first: list[float], second: list[float], expected: float) -> None:
     assert vectors.cosine_similarity(first, second) == pytest.approx(expected)
 
@@ -46,8 +57,10 @@ def test_cosine_of_different_lengths_warns(caplog: pytest.LogCaptureFixture) -> 
     assert "2 and 1" in caplog.text
 
 
-@given(st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), max_size=12),
-       st.lists(st.floats(-10, 10), min_size=3, max_size=3))
+@given(
+    st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), max_size=12),
+    st.lists(st.floats(-10, 10), min_size=3, max_size=3),
+)
 def test_ranking_is_that_of_the_cosine(rows: list[list[float]], query: list[float]) -> None:
     candidates = [(number, vectors.vector_to_blob(row)) for number, row in enumerate(rows)]
     ranked = vectors.rank_by_cosine(query, candidates, 20)
@@ -72,7 +85,7 @@ def test_vectors_that_come_later_rank_as_if_all_had_come_at_once(engine: str, cu
     # Every third first, so that neither part has all of the lower numbers.
     mixed = candidates[::3] + candidates[1::3] + candidates[2::3]
     together = vectors.NormalisedVectors(candidates)
-    parts = vectors.NormalisedVectors(mixed[:cut]).extended(mixed[cut:cut + 2]).extended(mixed[cut + 2:])
+    parts = vectors.NormalisedVectors(mixed[:cut]).extended(mixed[cut : cut + 2]).extended(mixed[cut + 2 :])
     assert parts.ids == set(rows) and len(parts) == 7
     for query in ([1, 0], [0, 1], [1, 1, 1]):
         assert [parts.nearest(query, limit) for limit in (1, 9)] == [together.nearest(query, limit) for limit in (1, 9)]
@@ -84,8 +97,10 @@ def test_ranking_says_what_cannot_be_compared(caplog: pytest.LogCaptureFixture, 
     assert "2 of 2" in caplog.text
 
 
-@pytest.mark.parametrize(("lists", "expected"), [
-    ([[1, 2, 3], [3, 4]], [3, 1, 2, 4]), ([[1], [2]], [1, 2]), ([], []), ([[], [5]], [5]), ([[2, 1], [1, 2]], [2, 1])])
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [([[1, 2, 3], [3, 4]], [3, 1, 2, 4]), ([[1], [2]], [1, 2]), ([], []), ([[], [5]], [5]), ([[2, 1], [1, 2]], [2, 1])],
+)
 def test_fusion(lists: list[list[int]], expected: list[int]) -> None:
     assert vectors.reciprocal_rank_fusion(lists) == expected
 

@@ -1,4 +1,5 @@
 """Files with tests lie among the workflows and are none: nobody can list, choose or run them."""
+
 from __future__ import annotations
 
 import pytest
@@ -38,13 +39,14 @@ def test_they_are_not_loaded(lab, name):
     with pytest.raises(ConfigNotFoundError, match="holds tests of a workflow") as caught:
         config_utils.load_workflow(name)
 
-    assert caught.value.suggestion == name[:-len(".test")]
+    assert caught.value.suggestion == name[: -len(".test")]
 
 
 def test_they_are_not_run(lab):
     with pytest.raises(ConfigNotFoundError):
-        WorkflowManager.run_custom_workflow("quick.test", "r", None, [{"role": "user", "content": "hi"}],
-                                            workflow_user_folder_override="_shared")
+        WorkflowManager.run_custom_workflow(
+            "quick.test", "r", None, [{"role": "user", "content": "hi"}], workflow_user_folder_override="_shared"
+        )
 
 
 def test_they_are_not_suggested(lab):

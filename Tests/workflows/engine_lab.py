@@ -1,4 +1,5 @@
 """A config tree with workflows, a scripted LLM server behind it, and short ways to run the engine against both."""
+
 from __future__ import annotations
 
 import time
@@ -38,7 +39,7 @@ def llm(prompt: str = "", **more: Any) -> dict[str, Any]:
 def reply_to(request: RecordedRequest, text: str, **options: Any) -> Reply:
     """``text`` as the request wants it, streamed in pieces of three characters or whole."""
     if request.json.get("stream"):
-        return chat_stream_reply([text[i:i + 3] for i in range(0, len(text), 3)], **options)
+        return chat_stream_reply([text[i : i + 3] for i in range(0, len(text), 3)], **options)
     return chat_reply(text, **options)
 
 
@@ -89,15 +90,17 @@ class EngineLab(Lab):
 
     def run_named(self, name: str, *messages: Message, **options: Any) -> Any:
         with request_scope(self.request):
-            return WorkflowManager.run_custom_workflow(
-                name, "r-1", None, list(messages) or [user("hi")], **options)
+            return WorkflowManager.run_custom_workflow(name, "r-1", None, list(messages) or [user("hi")], **options)
 
     def chunks(self, nodes: list[dict[str, Any]], *messages: Message) -> list[dict[str, Any]]:
         """All chunk dicts of these nodes, streamed."""
         self.workflow("Main", nodes)
         with request_scope(self.request):
-            return list(WorkflowManager.run_custom_workflow(
-                "Main", "r-1", None, list(messages) or [user("hi")], is_streaming=True))
+            return list(
+                WorkflowManager.run_custom_workflow(
+                    "Main", "r-1", None, list(messages) or [user("hi")], is_streaming=True
+                )
+            )
 
     def streamed(self, nodes: list[dict[str, Any]], *messages: Message) -> str:
         return "".join(chunk["token"] for chunk in self.chunks(nodes, *messages))
@@ -149,8 +152,14 @@ class Probe(BaseHandler):
         return self.answer(context) if callable(self.answer) else self.answer
 
 
-def start(lab: EngineLab, name: str = "Main", *messages: Message, listener: EngineListener | None = None,
-          probes: dict[str, Any] | None = None, **run_fields: Any) -> Iterator[Any]:
+def start(
+    lab: EngineLab,
+    name: str = "Main",
+    *messages: Message,
+    listener: EngineListener | None = None,
+    probes: dict[str, Any] | None = None,
+    **run_fields: Any,
+) -> Iterator[Any]:
     """Start a written workflow with listeners and stand-ins for node types."""
     manager = WorkflowManager(name, listeners=[listener] if listener else None)
     manager.node_handlers.update(probes or {})

@@ -1,4 +1,5 @@
 """What the engine tells its listeners, and the execution summary in the log."""
+
 from __future__ import annotations
 
 import logging
@@ -29,8 +30,13 @@ def test_events_of_a_run(lab: EngineLab) -> None:
     lab.workflow("Main", [static("a", title="First"), static("b")])
     assert list(start(lab, listener=recorder)) == ["b"]
     assert recorder.events == [
-        ("run_started", "Main"), ("node_started", 1, "StaticResponse", "First"), ("node_finished", 1),
-        ("node_started", 2, "StaticResponse", "N/A"), ("node_finished", 2), ("run_finished", "")]
+        ("run_started", "Main"),
+        ("node_started", 1, "StaticResponse", "First"),
+        ("node_finished", 1),
+        ("node_started", 2, "StaticResponse", "N/A"),
+        ("node_finished", 2),
+        ("run_finished", ""),
+    ]
     assert recorder.finished[0].seconds >= sum(info.execution_time_seconds for info in recorder.infos) > 0
 
 
@@ -50,7 +56,11 @@ def test_children_report_too(lab: EngineLab) -> None:
     lab.workflow("Main", [{"type": "CustomWorkflow", "workflowName": "Child"}])
     list(start(lab, listener=recorder))
     assert [event for event in recorder.events if event[0].startswith("run")] == [
-        ("run_started", "Main"), ("run_started", "Child"), ("run_finished", ""), ("run_finished", "")]
+        ("run_started", "Main"),
+        ("run_started", "Child"),
+        ("run_finished", ""),
+        ("run_finished", ""),
+    ]
 
 
 class Loads(Recorder):
@@ -67,7 +77,8 @@ def test_a_workflow_is_told_before_its_run_and_is_the_same_object_until_it_chang
     lab.workflow("Main", [static("y")])
     list(start(lab, listener=listener))
     (_, name, first), (_, _, second), (_, _, third) = [
-        event for event in listener.events if event[0] == "workflow_loaded"]
+        event for event in listener.events if event[0] == "workflow_loaded"
+    ]
     assert name == "Workflows/tester/Main.json"
     assert first is second and first is not third
 
@@ -101,11 +112,14 @@ class Partial:
         self.heard.append(info.node_index)
 
 
-@pytest.mark.parametrize(("listener", "logged"), [
-    (ExitingListener(), "observer left"), (BrokenListener(), "observer is crooked"), (object(), "")],
-    ids=["exits", "no-methods", "nothing"])
-def test_odd_listeners_change_nothing(lab: EngineLab, caplog: pytest.LogCaptureFixture, listener: object,
-                                      logged: str) -> None:
+@pytest.mark.parametrize(
+    ("listener", "logged"),
+    [(ExitingListener(), "observer left"), (BrokenListener(), "observer is crooked"), (object(), "")],
+    ids=["exits", "no-methods", "nothing"],
+)
+def test_odd_listeners_change_nothing(
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, listener: object, logged: str
+) -> None:
     recorder = Recorder()
     lab.workflow("Main", [llm("x")])
     assert list(WorkflowManager("Main", listeners=[listener, recorder]).start(lab.request, [user("hi")])) == ["<x>"]
@@ -150,17 +164,27 @@ def test_summary_in_the_log(lab: EngineLab, caplog: pytest.LogCaptureFixture) ->
     assert "private" not in caplog.text
 
 
-CACHED = {"prompt_tokens": 2451, "completion_tokens": 120, "total_tokens": 2571,
-          "prompt_tokens_details": {"cached_tokens": 2230}}
+CACHED = {
+    "prompt_tokens": 2451,
+    "completion_tokens": 120,
+    "total_tokens": 2571,
+    "prompt_tokens_details": {"cached_tokens": 2230},
+}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("usage", "end", "sums"), [
-    (CACHED, "seconds || 2451 tokens in, 2230 cached, 120 out", (2, 4902, 442)),
-    ({"prompt_tokens": 82, "completion_tokens": 20}, "seconds || 82 tokens in, 20 out", (2, 164, None)),
-    (None, " seconds", (2, None, None))], ids=["cached", "counted", "nothing"])
-def test_the_summary_and_the_request_count_tokens(lab: EngineLab, caplog: pytest.LogCaptureFixture, stream: bool,
-                                                  usage: dict[str, Any] | None, end: str, sums: Any) -> None:
+@pytest.mark.parametrize(
+    ("usage", "end", "sums"),
+    [
+        (CACHED, "seconds || 2451 tokens in, 2230 cached, 120 out", (2, 4902, 442)),
+        ({"prompt_tokens": 82, "completion_tokens": 20}, "seconds || 82 tokens in, 20 out", (2, 164, None)),
+        (None, " seconds", (2, None, None)),
+    ],
+    ids=["cached", "counted", "nothing"],
+)
+def test_the_summary_and_the_request_count_tokens(
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, stream: bool, usage: dict[str, Any] | None, end: str, sums: Any
+) -> None:
     lab.backend.responder = lambda request: reply_to(request, "<x>", usage=usage)
     lab.workflow("Child", [llm("b")])
     lab.workflow("Main", [llm("a"), {"type": "CustomWorkflow", "workflowName": "Child"}])
@@ -185,12 +209,16 @@ CHOOSE = {"type": "ConditionalCustomWorkflow", "title": "Take it", "conditionalK
 
 
 @pytest.mark.parametrize("redact", [False, True], ids=["open", "redacted"])
-@pytest.mark.parametrize(("said", "table", "branch"), [
-    ("coding ", {"CODING": "Child", "Default": "Other"}, "CODING -> Child"),
-    ("my secret", {"CODING": "Other", "Default": "Child"}, "Default -> Child")])
+@pytest.mark.parametrize(
+    ("said", "table", "branch"),
+    [
+        ("coding ", {"CODING": "Child", "Default": "Other"}, "CODING -> Child"),
+        ("my secret", {"CODING": "Other", "Default": "Child"}, "Default -> Child"),
+    ],
+)
 def test_the_log_names_branches_and_at_debug_what_decided(
-        lab: EngineLab, caplog: pytest.LogCaptureFixture, said: str, table: dict[str, str], branch: str,
-        redact: bool) -> None:
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, said: str, table: dict[str, str], branch: str, redact: bool
+) -> None:
     lab.request.redact = redact
     lab.workflow("Child", [static("the answer of the child")])
     condition = {"type": "Conditional", "title": "Is it?", "condition": "{agent1Output} == 'x'"}
@@ -218,6 +246,7 @@ def test_no_summary_when_no_node_finished(lab: EngineLab, caplog: pytest.LogCapt
 
 # -- how runs and nodes end --------------------------------------------------------------------------------------------
 
+
 class Foreign(BaseException):
     """What no ``except Exception`` sees."""
 
@@ -225,8 +254,9 @@ class Foreign(BaseException):
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), Foreign(), OSError()], ids=repr)
 @pytest.mark.parametrize("variables", [{}, {"parallelNodes": True}], ids=["in-turn", "parallel"])
 @pytest.mark.parametrize("index", [0, 1])
-def test_any_failure_is_told_and_passed_on(lab: EngineLab, error: BaseException, variables: dict[str, Any],
-                                           index: int) -> None:
+def test_any_failure_is_told_and_passed_on(
+    lab: EngineLab, error: BaseException, variables: dict[str, Any], index: int
+) -> None:
     def broken(context: Any) -> str:
         if context.config["content"] == str(index):
             raise error
@@ -296,6 +326,7 @@ def test_the_end_is_told_even_if_locks_cannot_be_released(lab: EngineLab, monkey
 
 # -- calls of LLMs -----------------------------------------------------------------------------------------------------
 
+
 class Calls(EngineListener):
     def __init__(self) -> None:
         self.events: list[tuple[str, str, int, str]] = []
@@ -319,8 +350,14 @@ class Calls(EngineListener):
 def test_calls_name_their_node(lab: EngineLab, stream: bool) -> None:
     calls = Calls()
     lab.workflow("Child", [static("c"), llm("inner", title="Ask", returnToUser=True), llm("later", title="After")])
-    lab.workflow("Main", [llm("first"), {"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True},
-                          llm("last", agentName="Last")])
+    lab.workflow(
+        "Main",
+        [
+            llm("first"),
+            {"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True},
+            llm("last", agentName="Last"),
+        ],
+    )
     list(start(lab, listener=calls, stream=stream))
     places = [("Main", 1, "N/A"), ("Child", 2, "Ask"), ("Child", 3, "After"), ("Main", 3, "Last")]
     assert calls.events == [(event, *place) for place in places for event in ("started", "finished")]
@@ -331,11 +368,13 @@ def test_calls_name_their_node(lab: EngineLab, stream: bool) -> None:
 
 def test_parallel_nodes_keep_their_calls_apart(lab: EngineLab) -> None:
     calls = Calls()
-    lab.workflow("Main", [llm(f"q{index}", title=f"t{index}") for index in range(4)] + [static("x")],
-                 parallelNodes=True)
+    lab.workflow(
+        "Main", [llm(f"q{index}", title=f"t{index}") for index in range(4)] + [static("x")], parallelNodes=True
+    )
     list(start(lab, listener=calls))
     assert sorted(calls.events) == sorted(
-        (event, "Main", index + 1, f"t{index}") for index in range(4) for event in ("started", "finished"))
+        (event, "Main", index + 1, f"t{index}") for index in range(4) for event in ("started", "finished")
+    )
 
 
 def test_a_call_that_fails(lab: EngineLab) -> None:
@@ -347,13 +386,23 @@ def test_a_call_that_fails(lab: EngineLab) -> None:
     assert [event[0] for event in calls.events] == ["started", "BackendStatusError"]
 
 
-RAG = {"type": "SlowButQualityRAG", "ragType": "CurrentConversation", "ragTarget": "x--ChunkBreak--y",
-       "prompt": "[TextChunk]"}
+RAG = {
+    "type": "SlowButQualityRAG",
+    "ragType": "CurrentConversation",
+    "ragTarget": "x--ChunkBreak--y",
+    "prompt": "[TextChunk]",
+}
 
 
-@pytest.mark.parametrize("node", [
-    {**RAG, "endpointName": "Main"}, {**RAG, "multiModelList": [{"endpointName": "Main"}, {"endpointName": "Main"}]},
-    {"type": "ImageProcessor", "endpointName": "Main", "prompt": "describe"}], ids=["chunks", "parallel", "images"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        {**RAG, "endpointName": "Main"},
+        {**RAG, "multiModelList": [{"endpointName": "Main"}, {"endpointName": "Main"}]},
+        {"type": "ImageProcessor", "endpointName": "Main", "prompt": "describe"},
+    ],
+    ids=["chunks", "parallel", "images"],
+)
 def test_calls_that_nodes_make_themselves(lab: EngineLab, node: dict[str, Any]) -> None:
     calls = Calls()
     lab.workflow("Main", [static("a"), {**node, "title": "Own"}, static("b")])
@@ -362,16 +411,24 @@ def test_calls_that_nodes_make_themselves(lab: EngineLab, node: dict[str, Any]) 
     assert sorted(calls.events) == [(event, "Main", 2, "Own") for event in ("finished", "started") for _ in range(2)]
 
 
-@pytest.mark.parametrize(("listener", "events", "heard"), [
-    (EngineListener(), ["run_started", "llm_call_started"], False), (object(), ["run_started"], False),
-    (BrokenListener(), ["run_started", "run_finished"], False),
-    (LogSummary(), ["llm_call_started", "run_finished"], True),
-    (Calls(), ["run_started"], False), (Calls(), ["llm_call_failed"], True), (Partial(), ["request_finished"], True)])
+@pytest.mark.parametrize(
+    ("listener", "events", "heard"),
+    [
+        (EngineListener(), ["run_started", "llm_call_started"], False),
+        (object(), ["run_started"], False),
+        (BrokenListener(), ["run_started", "run_finished"], False),
+        (LogSummary(), ["llm_call_started", "run_finished"], True),
+        (Calls(), ["run_started"], False),
+        (Calls(), ["llm_call_failed"], True),
+        (Partial(), ["request_finished"], True),
+    ],
+)
 def test_what_is_heard(listener: object, events: list[str], heard: bool) -> None:
     assert Listeners([object(), listener]).listens_to(*events) is heard
 
 
 # -- whose listeners ---------------------------------------------------------------------------------------------------
+
 
 def test_the_listeners_of_a_run_are_those_of_its_request(lab: EngineLab) -> None:
     recorder, other = Recorder(), Recorder()

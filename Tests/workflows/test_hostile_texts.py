@@ -1,4 +1,5 @@
 """Texts that look like templates, from everyone who is not the author of the workflow: they stay what they are."""
+
 from __future__ import annotations
 
 import logging
@@ -70,8 +71,11 @@ def from_model(lab: EngineLab, text: str) -> tuple[list[dict[str, Any]], list[Me
 
 def from_tool(lab: EngineLab, text: str) -> tuple[list[dict[str, Any]], list[Message], str]:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    return [], [user("hi"), assistant(None, tool_calls=[call]),
-                {"role": "tool", "tool_call_id": "c1", "content": text}], "chat_user_prompt_last_one"
+    return (
+        [],
+        [user("hi"), assistant(None, tool_calls=[call]), {"role": "tool", "tool_call_id": "c1", "content": text}],
+        "chat_user_prompt_last_one",
+    )
 
 
 def from_file(lab: EngineLab, text: str) -> tuple[list[dict[str, Any]], list[Message], str]:
@@ -81,8 +85,11 @@ def from_file(lab: EngineLab, text: str) -> tuple[list[dict[str, Any]], list[Mes
 
 def from_child(lab: EngineLab, text: str) -> tuple[list[dict[str, Any]], list[Message], str]:
     lab.workflow("Echo", [static("{agent1Input}")], secret=SECRET)
-    return ([{"type": "CustomWorkflow", "workflowName": "Echo", "scoped_variables": ["{chat_user_prompt_last_one}"]}],
-            [user(text)], "agent1Output")
+    return (
+        [{"type": "CustomWorkflow", "workflowName": "Echo", "scoped_variables": ["{chat_user_prompt_last_one}"]}],
+        [user(text)],
+        "agent1Output",
+    )
 
 
 SOURCES = [from_user, from_assistant, from_system, from_model, from_tool, from_file, from_child]
@@ -104,17 +111,31 @@ def placeholder(name: str, jinja: bool) -> str:
 
 # -- what workflows do with it -----------------------------------------------------------------------------------------
 
+
 @table("text", HOSTILE)
 def test_in_prompts_choices_and_the_answer(lab: EngineLab, source: Source, jinja: bool, text: str) -> None:
     nodes, messages, name = source(lab, text)
     variable = placeholder(name, jinja)
     number = len(nodes)
-    default(lab, *nodes, llm(f"p {variable} {variable}", systemPrompt=f"s {variable}", jinja2=jinja),
-            {"type": "Conditional", "condition": f'"{variable}" == "other"', "jinja2": jinja},
-            {"type": "ConditionalCustomWorkflow", "conditionalKey": variable, "conditionalWorkflows": {},
-             "UseDefaultContentInsteadOfWorkflow": "no " + variable, "jinja2": jinja},
-            {"type": "StringConcatenator", "delimiter": " ", "jinja2": jinja, "strings": [
-                variable, *(placeholder(f"agent{number + step}Output", jinja) for step in (2, 3))]})
+    default(
+        lab,
+        *nodes,
+        llm(f"p {variable} {variable}", systemPrompt=f"s {variable}", jinja2=jinja),
+        {"type": "Conditional", "condition": f'"{variable}" == "other"', "jinja2": jinja},
+        {
+            "type": "ConditionalCustomWorkflow",
+            "conditionalKey": variable,
+            "conditionalWorkflows": {},
+            "UseDefaultContentInsteadOfWorkflow": "no " + variable,
+            "jinja2": jinja,
+        },
+        {
+            "type": "StringConcatenator",
+            "delimiter": " ",
+            "jinja2": jinja,
+            "strings": [variable, *(placeholder(f"agent{number + step}Output", jinja) for step in (2, 3))],
+        },
+    )
     answer = ask(lab, *messages)
     system, prompt = lab.backend.requests[-1].json["messages"]
     text = restore_braces(text)
@@ -127,10 +148,23 @@ def test_in_a_child(lab: EngineLab, jinja: bool, text: str) -> None:
     """Inputs and overrides, through two workflows: filled in by the parent, then once more by the child."""
     answering(lab, text)
     output, inherited = placeholder("agent1Output", jinja), placeholder("agent1Input", jinja)
-    lab.workflow("Child", [llm("unused", systemPrompt="unused", jinja2=jinja),
-                           static("i " + inherited, jinja2=jinja)], secret=SECRET)
-    default(lab, llm("x"), {"type": "CustomWorkflow", "workflowName": "Child", "scoped_variables": [output],
-                            "promptOverride": f"p {output}", "systemPromptOverride": f"s {output}", "jinja2": jinja})
+    lab.workflow(
+        "Child",
+        [llm("unused", systemPrompt="unused", jinja2=jinja), static("i " + inherited, jinja2=jinja)],
+        secret=SECRET,
+    )
+    default(
+        lab,
+        llm("x"),
+        {
+            "type": "CustomWorkflow",
+            "workflowName": "Child",
+            "scoped_variables": [output],
+            "promptOverride": f"p {output}",
+            "systemPromptOverride": f"s {output}",
+            "jinja2": jinja,
+        },
+    )
     text = restore_braces(text)
     assert ask(lab) == f"i {text}"
     assert [message["content"] for message in lab.backend.requests[-1].json["messages"]] == [f"s {text}", f"p {text}"]
@@ -140,18 +174,30 @@ def test_in_a_child(lab: EngineLab, jinja: bool, text: str) -> None:
 def test_from_a_template_to_a_plain_child(lab: EngineLab, text: str) -> None:
     answering(lab, text)
     lab.workflow("Child", [llm("unused")], secret=SECRET)
-    default(lab, llm("x"), {"type": "CustomWorkflow", "workflowName": "Child", "jinja2": True,
-                            "scoped_variables": ["in"], "promptOverride": "{{ agent1Output }} {agent1Input}"})
+    default(
+        lab,
+        llm("x"),
+        {
+            "type": "CustomWorkflow",
+            "workflowName": "Child",
+            "jinja2": True,
+            "scoped_variables": ["in"],
+            "promptOverride": "{{ agent1Output }} {agent1Input}",
+        },
+    )
     ask(lab)
     assert lab.prompts[-1] == f"{restore_braces(text)} in"
 
 
 @table("text", HOSTILE)
 def test_messages_as_objects(lab: EngineLab, text: str) -> None:
-    default(lab, static("{messages[0][content]}"),
-            static("{% for m in messages %}{{ m.content }}{% endfor %}", jinja2=True),
-            static("{% if messages[0].content == agent1Output %}same{% endif %}", jinja2=True),
-            static("{agent1Output}|{agent2Output}|{agent3Output}"))
+    default(
+        lab,
+        static("{messages[0][content]}"),
+        static("{% for m in messages %}{{ m.content }}{% endfor %}", jinja2=True),
+        static("{% if messages[0].content == agent1Output %}same{% endif %}", jinja2=True),
+        static("{agent1Output}|{agent2Output}|{agent3Output}"),
+    )
     text = restore_braces(text)
     assert ask(lab, user(text)) == f"{text}|{text}|same"
 
@@ -165,11 +211,13 @@ def test_the_conversation_itself(lab: EngineLab, text: str) -> None:
 
 # -- names, folders and settings ---------------------------------------------------------------------------------------
 
+
 @table("text", HOSTILE)
 def test_in_settings_that_know_early_variables(lab: EngineLab, text: str) -> None:
     answering(lab, text)
-    default(lab, llm("x"), llm("y", maxResponseSizeInTokens="{agent1Output}", endpointName="{endpoint}"),
-            endpoint="Main")
+    default(
+        lab, llm("x"), llm("y", maxResponseSizeInTokens="{agent1Output}", endpointName="{endpoint}"), endpoint="Main"
+    )
     ask(lab)
     assert lab.backend.requests[-1].json["max_tokens"] == 400
     assert SECRET not in str([request.json for request in lab.backend.requests])
@@ -177,27 +225,49 @@ def test_in_settings_that_know_early_variables(lab: EngineLab, text: str) -> Non
 
 # -- texts of the configuration may hold placeholders, one level deep, and nothing worse -------------------------------
 
+
 @pytest.mark.parametrize("kind", ["of the workflow", "of the user"])
-@table(("text", "expected"), [
-    ("{x.__class__}", None), ("{messages.__class__}", None), ("{secret.__class__}", None), ("{0}", None),
-    ("{agent9Output}", None), ("{}", None), ("{", None), ("{secret:>999999999999}", None),
-    ("{% for a in range(10**9) %}x{% endfor %}", None), ('{"a": {"b": 1}}', None), ("%(secret)s", None),
-    ("{secret}", SECRET), ("{agent1Output}", "{secret} {{secret}}"),
-    ("{{ ''.__class__ }}", "{ ''.__class__ }"), ("{{secret}}", "{secret}"),
-    ("__WILMER_L_CURLY__secret__WILMER_R_CURLY__", "{secret}")])
+@table(
+    ("text", "expected"),
+    [
+        ("{x.__class__}", None),
+        ("{messages.__class__}", None),
+        ("{secret.__class__}", None),
+        ("{0}", None),
+        ("{agent9Output}", None),
+        ("{}", None),
+        ("{", None),
+        ("{secret:>999999999999}", None),
+        ("{% for a in range(10**9) %}x{% endfor %}", None),
+        ('{"a": {"b": 1}}', None),
+        ("%(secret)s", None),
+        ("{secret}", SECRET),
+        ("{agent1Output}", "{secret} {{secret}}"),
+        ("{{ ''.__class__ }}", "{ ''.__class__ }"),
+        ("{{secret}}", "{secret}"),
+        ("__WILMER_L_CURLY__secret__WILMER_R_CURLY__", "{secret}"),
+    ],
+)
 def test_variables_of_the_configuration(lab: EngineLab, kind: str, text: str, expected: str | None) -> None:
     """The values that they bring along are not filled in again."""
     answering(lab, "{secret} {{secret}}")
     variables = {"hostile": text} if kind == "of the workflow" else {}
     if not variables:
         lab.user(userWideWorkflowVariables={"hostile": text})
-    default(lab, llm("x"), static("<{hostile}>"), static("<{{ hostile }}>", jinja2=True),
-            static("{agent2Output} {agent3Output}"), **variables)
+    default(
+        lab,
+        llm("x"),
+        static("<{hostile}>"),
+        static("<{{ hostile }}>", jinja2=True),
+        static("{agent2Output} {agent3Output}"),
+        **variables,
+    )
     plain = text if expected is None else expected
     assert ask(lab) == f"<{plain}> <{restore_braces(text)}>"
 
 
 # -- what the client gets ----------------------------------------------------------------------------------------------
+
 
 @table("stream", [False, True])
 @table("text", HOSTILE)

@@ -1,4 +1,5 @@
 """A conversation that grows: how often what a back-end gets does not begin with what it got before."""
+
 from __future__ import annotations
 
 import itertools
@@ -15,8 +16,12 @@ from Tests.workflows.engine_lab import EngineLab, Message, assistant, llm, user
 TURNS = 31
 NODES = [
     llm("<{chat_user_prompt_n_messages}", nMessagesToIncludeInVariable=21, systemPrompt="S", returnToUser=False),
-    llm("<{chat_user_prompt_estimated_token_limit}", estimatedTokensToIncludeInVariable=21, systemPrompt="S",
-        returnToUser=False),
+    llm(
+        "<{chat_user_prompt_estimated_token_limit}",
+        estimatedTokensToIncludeInVariable=21,
+        systemPrompt="S",
+        returnToUser=False,
+    ),
     llm("", lastMessagesToSendInsteadOfPrompt=21, systemPrompt="S"),
 ]
 
@@ -51,8 +56,16 @@ def new_beginnings(lab: EngineLab) -> list[int]:
 @pytest.mark.parametrize("completion", [False, True])
 def test_windows_jump_instead_of_sliding(lab: EngineLab, completion: bool) -> None:
     if completion:
-        lab.write("ApiTypes/Text", {"type": "openAIV1Completion", "presetType": "Text", "samplerFieldMap": {},
-                                    "streamPropertyName": "stream", "maxNewTokensPropertyName": "max_tokens"})
+        lab.write(
+            "ApiTypes/Text",
+            {
+                "type": "openAIV1Completion",
+                "presetType": "Text",
+                "samplerFieldMap": {},
+                "streamPropertyName": "stream",
+                "maxNewTokensPropertyName": "max_tokens",
+            },
+        )
         lab.backend.responder = lambda _: Reply(body={"choices": [{"text": "x"}]})
         lab.endpoint("Main", {"apiTypeConfigFileName": "Text", "promptTemplate": "chatml"}, lab.backend.url)
     assert new_beginnings(lab) == [20, 20, 20]

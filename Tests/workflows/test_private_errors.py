@@ -1,4 +1,5 @@
 """Configuration errors that may quote what a model wrote."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,13 +10,22 @@ from Middleware.exceptions import BackendStatusError, ConfigNotFoundError
 from Middleware.workflows.processors.workflows_processor import mark_if_private
 
 
-@pytest.mark.parametrize(("node", "private"), [
-    ({"endpointName": "Fast", "prompt": "{agent1Output}", "args": ["{x}"]}, False), ({}, False),
-    ({"lateSystemPrompt": "{x}", "lateInstruction": "{x}", "exampleTurns": [{"user": "{x}"}]}, False),
-    ({"endpointName": "{agent1Output}"}, True), ({"allowedHosts": ["{x}"]}, True), ({"preset": "{{ x }}"}, True),
-    ({"conditionalWorkflows": {"Yes": "Poem", "No": {}}}, False), ({"conditionalWorkflows": {"Yes": "{x}"}}, True),
-    ({"conditionalWorkflows": {"{x}": "Poem"}}, True), ({"steps": [{"name": "Poem"}]}, False),
-    ({"steps": [{"name": ["{x}"]}]}, True)])
+@pytest.mark.parametrize(
+    ("node", "private"),
+    [
+        ({"endpointName": "Fast", "prompt": "{agent1Output}", "args": ["{x}"]}, False),
+        ({}, False),
+        ({"lateSystemPrompt": "{x}", "lateInstruction": "{x}", "exampleTurns": [{"user": "{x}"}]}, False),
+        ({"endpointName": "{agent1Output}"}, True),
+        ({"allowedHosts": ["{x}"]}, True),
+        ({"preset": "{{ x }}"}, True),
+        ({"conditionalWorkflows": {"Yes": "Poem", "No": {}}}, False),
+        ({"conditionalWorkflows": {"Yes": "{x}"}}, True),
+        ({"conditionalWorkflows": {"{x}": "Poem"}}, True),
+        ({"steps": [{"name": "Poem"}]}, False),
+        ({"steps": [{"name": ["{x}"]}]}, True),
+    ],
+)
 def test_names_that_variables_make(node: dict[str, Any], private: bool) -> None:
     error = ConfigNotFoundError("endpoint 'x' does not exist")
     mark_if_private(error, node)

@@ -1,4 +1,5 @@
 """Late texts and example turns of nodes on the wire, in every dialect and for every type of node that has prompts."""
+
 from __future__ import annotations
 
 import json
@@ -19,11 +20,23 @@ from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, llm, reply_to, start, static, user
 
 TURNS: tuple[Message, ...] = (user("q1"), assistant("a1"), user("q2"))
-PARTS = {"systemPrompt": "S", "lateSystemPrompt": "{agent1Output}", "lateInstruction": "Do {chat_user_prompt_last_one}",
-         "exampleTurns": [{"user": "e1 {agent1Output}", "assistant": "x1"}, {"user": "e2", "assistant": "x2"}]}
+PARTS = {
+    "systemPrompt": "S",
+    "lateSystemPrompt": "{agent1Output}",
+    "lateInstruction": "Do {chat_user_prompt_last_one}",
+    "exampleTurns": [{"user": "e1 {agent1Output}", "assistant": "x1"}, {"user": "e2", "assistant": "x2"}],
+}
 # What is sent, in messages.
-SENT = [("system", "S"), ("user", "e1 notes {}"), ("assistant", "x1"), ("user", "e2"), ("assistant", "x2"),
-        ("user", "q1"), ("assistant", "a1"), ("user", "notes {}\n\nq2\n\nDo q2")]
+SENT = [
+    ("system", "S"),
+    ("user", "e1 notes {}"),
+    ("assistant", "x1"),
+    ("user", "e2"),
+    ("assistant", "x2"),
+    ("user", "q1"),
+    ("assistant", "a1"),
+    ("user", "notes {}\n\nq2\n\nDo q2"),
+]
 
 
 @pytest.fixture
@@ -35,8 +48,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
         yield lab
 
 
-def run(lab: EngineLab, *nodes: dict[str, Any], discussion_id: str | None = None,
-        messages: tuple[Message, ...] = TURNS) -> Any:
+def run(
+    lab: EngineLab, *nodes: dict[str, Any], discussion_id: str | None = None, messages: tuple[Message, ...] = TURNS
+) -> Any:
     lab.workflow("Main", list(nodes))
     return list(start(lab, "Main", *messages, discussion_id=discussion_id))[-1]
 
@@ -78,10 +92,17 @@ def test_nodes_that_share_a_beginning_differ_in_the_newest_message_only(lab: Eng
 
 
 def test_templates_of_jinja(lab: EngineLab) -> None:
-    run(lab, static("notes"), llm(
-        jinja2=True, lateSystemPrompt="{% if agent1Output %}Notes: {{ agent1Output }}{% endif %}",
-        lateInstruction="{% if agent1Output == 'no' %}x{% endif %}",
-        exampleTurns=[{"user": "{{ agent1Output }}", "assistant": "{x}"}]), messages=(user("q"),))
+    run(
+        lab,
+        static("notes"),
+        llm(
+            jinja2=True,
+            lateSystemPrompt="{% if agent1Output %}Notes: {{ agent1Output }}{% endif %}",
+            lateInstruction="{% if agent1Output == 'no' %}x{% endif %}",
+            exampleTurns=[{"user": "{{ agent1Output }}", "assistant": "{x}"}],
+        ),
+        messages=(user("q"),),
+    )
     assert sent(lab.backend.requests[0]) == [("user", "notes"), ("assistant", "{x}"), ("user", "Notes: notes\n\nq")]
 
 
@@ -92,11 +113,24 @@ def test_blocks_of_a_text(lab: EngineLab, more: dict[str, Any], calls: list[str]
     lab.write("ApiTypes/Other", {"type": api_type})
     lab.endpoint("Main", {"apiTypeConfigFileName": "Other"}, lab.backend.url)
     lab.backend.responder = lambda _: DIALECTS[api_type].reply(Answer(), stream=False)
-    run(lab, {"type": "SlowButQualityRAG", "ragType": "x", "ragTarget": "x--ChunkBreak--y", "endpointName": "Main",
-              "systemPrompt": "S", "prompt": "Read this.", "lateInstruction": "[TextChunk]", **more,
-              "exampleTurns": [{"user": "e", "assistant": "[TextChunk]!"}]}, discussion_id="d1")
-    expected = [[("system", "S"), ("user", "e"), ("assistant", f"{text}!"), ("user", f"Read this.\n\n{text}")]
-                for text in calls]
+    run(
+        lab,
+        {
+            "type": "SlowButQualityRAG",
+            "ragType": "x",
+            "ragTarget": "x--ChunkBreak--y",
+            "endpointName": "Main",
+            "systemPrompt": "S",
+            "prompt": "Read this.",
+            "lateInstruction": "[TextChunk]",
+            **more,
+            "exampleTurns": [{"user": "e", "assistant": "[TextChunk]!"}],
+        },
+        discussion_id="d1",
+    )
+    expected = [
+        [("system", "S"), ("user", "e"), ("assistant", f"{text}!"), ("user", f"Read this.\n\n{text}")] for text in calls
+    ]
     bodies = sorted((request.json for request in lab.backend.requests), key=json.dumps)
     if chat:
         assert [[(message["role"], message["content"]) for message in body["messages"]] for body in bodies] == expected
@@ -109,9 +143,19 @@ def test_markers_and_tags_of_a_summary(lab: EngineLab) -> None:
     for number in range(1, 5):
         store.append_memory(f"k{number}", f"h{number}")
     lab.backend.responder = lambda request: reply_to(request, "<old>All is well in the mill by the river.</old>")
-    run(lab, {"type": "chatSummarySummarizer", "endpointName": "Main", "systemPrompt": "S", "prompt": "Fold.",
-              "lateSystemPrompt": "<old>[CHAT_SUMMARY]</old>", "lateInstruction": "[LATEST_MEMORIES]",
-              "minMemoriesPerSummary": 1}, discussion_id="d1")
+    run(
+        lab,
+        {
+            "type": "chatSummarySummarizer",
+            "endpointName": "Main",
+            "systemPrompt": "S",
+            "prompt": "Fold.",
+            "lateSystemPrompt": "<old>[CHAT_SUMMARY]</old>",
+            "lateInstruction": "[LATEST_MEMORIES]",
+            "minMemoriesPerSummary": 1,
+        },
+        discussion_id="d1",
+    )
     lines = [sent(request)[-1][1].replace("\n", " ") for request in lab.backend.requests]
     assert len(lines) == 2
     assert "<old>There is not yet a summary file</old>  Fold.  k1" in lines[0] and lines[0].endswith("k3")
@@ -120,9 +164,16 @@ def test_markers_and_tags_of_a_summary(lab: EngineLab) -> None:
 
 def remember(lab: EngineLab, **settings: Any) -> None:
     name = "_DiscussionId-MemoryFile-Workflow-Settings"
-    lab.write(f"Workflows/tester/{name}", {
-        "endpointName": "Main", "chunkEstimatedTokenSize": 5, "maxMessagesBetweenChunks": 1, "lookbackStartTurn": 0,
-        **settings})
+    lab.write(
+        f"Workflows/tester/{name}",
+        {
+            "endpointName": "Main",
+            "chunkEstimatedTokenSize": 5,
+            "maxMessagesBetweenChunks": 1,
+            "lookbackStartTurn": 0,
+            **settings,
+        },
+    )
     lab.user(discussionIdMemoryFileWorkflowSettings=name)
     run(lab, {"type": "QualityMemory"}, discussion_id="d1", messages=(*TURNS, assistant("a2"), user("q3")))
     assert lab.backend.requests
@@ -147,6 +198,7 @@ def test_a_description_made_with_another_late_text_is_not_used(lab: EngineLab) -
     def describe(request: RecordedRequest) -> Reply:
         seen.append(str(request.json["messages"][-1]["content"][0]["text"]))
         return reply_to(request, f"description {len(seen)}")
+
     lab.backend.responder = describe
     image: Message = {"role": "user", "content": "look", "images": ["data:image/png;base64,iVBORw0KGgo="]}
     node = {"type": "ImageProcessor", "endpointName": "Main", "lateInstruction": "{agent1Output}"}

@@ -1,4 +1,5 @@
 """A container's health check: exit status 0 if the server of this container answers, 1 if not. It needs no key."""
+
 from __future__ import annotations
 
 import http.client

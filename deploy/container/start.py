@@ -8,6 +8,7 @@
 is ever overwritten. The server's port is that of ``--port``, else of the environment's ``WILMER_PORT``, whatever the
 user's file says: it must be the one that the container publishes.
 """
+
 from __future__ import annotations
 
 import os
@@ -24,8 +25,10 @@ from Middleware.cli.shipped_configuration import cannot_fill, fill
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = ROOT / "run_waitress.py"
 DEFAULT_PORT = "5000"
-REMEDY = ("If it is a folder of the computer, give it to that user (sudo chown -R UID FOLDER), or name its owner as "
-          'the container\'s user (docker run --user UID:GID; in compose.yaml user: "UID:GID").')
+REMEDY = (
+    "If it is a folder of the computer, give it to that user (sudo chown -R UID FOLDER), or name its owner as "
+    'the container\'s user (docker run --user UID:GID; in compose.yaml user: "UID:GID").'
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

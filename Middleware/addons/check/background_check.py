@@ -1,4 +1,5 @@
 """The check of a server that launchers start: its modules are imported while the server listens already."""
+
 from __future__ import annotations
 
 import logging
@@ -31,6 +32,7 @@ class BackgroundCheck:
         try:
             self._loaded().check_start()
             from Middleware.cli.call_order import log_call_order
+
             log_call_order()
         # A lack of file descriptors, as in the check itself. The first workflow tries again.
         except OSError as error:
@@ -47,5 +49,6 @@ class BackgroundCheck:
         with self._lock:
             if self._check is None:
                 from Middleware.addons.check.load_check import LoadCheck
+
                 self._check = LoadCheck()
             return self._check

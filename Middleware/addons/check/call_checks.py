@@ -1,4 +1,5 @@
 """Checks of workflows that run each other: endless loops, answers that go nowhere, inputs that no node passes."""
+
 from __future__ import annotations
 
 import math
@@ -25,6 +26,7 @@ _MAY_END_THE_RUN = "WorkflowLock"
 
 # -- loops -------------------------------------------------------------------------------------------------------------
 
+
 def check_loop(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Yield a finding if the node always leads back to its own workflow. A loop has one, in its first file."""
     if view.runs_as != "CustomWorkflow" or not _always_runs(view.loaded, view.index):
@@ -32,8 +34,12 @@ def check_loop(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     circle = _circle(view, lookups)
     if circle and view.loaded.display == min(loaded.display for loaded in circle):
         names = " -> ".join(_short(loaded) for loaded in (*circle, view.loaded))
-        yield view.finding("error", "workflowName", "the workflow runs itself again and again, without a condition: "
-                           f"{names}", expected="a ConditionalCustomWorkflow that ends the loop")
+        yield view.finding(
+            "error",
+            "workflowName",
+            f"the workflow runs itself again and again, without a condition: {names}",
+            expected="a ConditionalCustomWorkflow that ends the loop",
+        )
 
 
 def _always_runs(loaded: LoadedWorkflow, index: int) -> bool:
@@ -50,8 +56,10 @@ def _circle(view: NodeView, lookups: Lookups) -> list[LoadedWorkflow]:
             return way[:-1]
         if way[-1].display not in known and len(way) <= MAX_NESTING:
             known.add(way[-1].display)
-            waiting += [[*way, following] for following in lookups.always_run_by(
-                way[-1], lambda loaded: _always_run_by(loaded, lookups))]
+            waiting += [
+                [*way, following]
+                for following in lookups.always_run_by(way[-1], lambda loaded: _always_run_by(loaded, lookups))
+            ]
     return []
 
 
@@ -67,29 +75,36 @@ def _short(loaded: LoadedWorkflow) -> str:
 
 # -- who answers -------------------------------------------------------------------------------------------------------
 
+
 def check_child_answers(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Yield a finding if only a node inside a child is marked to answer, and the child's result goes nowhere."""
     nodes = view.loaded.nodes
     is_last = view.index == len(nodes) - 1
     if view.runs_as not in ("CustomWorkflow", "ConditionalCustomWorkflow") or is_last or any(map(is_responder, nodes)):
         return
-    marked = next((loaded for loaded in child_workflows(view, lookups) or () if any(map(is_responder, loaded.nodes))),
-                  None)
+    marked = next(
+        (loaded for loaded in child_workflows(view, lookups) or () if any(map(is_responder, loaded.nodes))), None
+    )
     if marked is None or _is_used(view):
         return
     last = NodeView(view.loaded, len(nodes) - 1, nodes[-1], "Standard", {})
-    yield view.finding("warning", "", f"a node of the child workflow {quoted(_short(marked))} is marked to answer, but "
-                       f"no node of this workflow is, so that {last.label} answers and the child's text goes nowhere",
-                       expected='"returnToUser": true in the node that runs the child')
+    yield view.finding(
+        "warning",
+        "",
+        f"a node of the child workflow {quoted(_short(marked))} is marked to answer, but "
+        f"no node of this workflow is, so that {last.label} answers and the child's text goes nowhere",
+        expected='"returnToUser": true in the node that runs the child',
+    )
 
 
 def _is_used(view: NodeView) -> bool:
     name = f"agent{view.index + 1}Output"
-    everything = [view.loaded.variables, *view.loaded.nodes[view.index + 1:]]
+    everything = [view.loaded.variables, *view.loaded.nodes[view.index + 1 :]]
     return any(re.search(rf"\b{name}\b", text) for one in everything for _, text, _ in texts_in(one, "", SECRET_KEYS))
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class _Call:
@@ -123,8 +138,9 @@ class Inputs:
                 child_loaded = None if "{" in name else lookups.child(name, folder or None, loaded)
                 if child_loaded is not None:
                     missing = missing_inputs(child_loaded, count, lookups, _replaced_prompts(view))
-                    self._calls[child_loaded.display].setdefault((loaded.display, view.index),
-                                                                 _Call(view, path, missing))
+                    self._calls[child_loaded.display].setdefault(
+                        (loaded.display, view.index), _Call(view, path, missing)
+                    )
 
     def named(self, names: Iterable[str]) -> None:
         """Add names in settings: the program itself runs these workflows, and passes inputs to some of them."""
@@ -149,9 +165,13 @@ def _passed_by_none(calls: Sequence[_Call], numbers: Collection[int]) -> Iterato
         view, path = calls[0].missing[number]
         given = f"pass {most} at most" if most else "pass none"
         entries = "one entry" if number == 1 else f"{number} entries"
-        yield view.finding("warning", "", f"{{agent{number}Input}} is never filled in: the nodes that run this "
-                           f"workflow {given}", path=path,
-                           expected=f"'scoped_variables' with {entries} in the node that runs it")
+        yield view.finding(
+            "warning",
+            "",
+            f"{{agent{number}Input}} is never filled in: the nodes that run this workflow {given}",
+            path=path,
+            expected=f"'scoped_variables' with {entries} in the node that runs it",
+        )
 
 
 def _passed_by_others(call: _Call, missing: Mapping[int, tuple[NodeView, str]]) -> Finding:
@@ -159,24 +179,36 @@ def _passed_by_others(call: _Call, missing: Mapping[int, tuple[NodeView, str]]) 
     user = next(iter(missing.values()))[0]
     where = child(view.path, "scoped_variables") if "scoped_variables" in view.node else call.path
     names = ", ".join(f"{{agent{number}Input}}" for number in sorted(missing))
-    return view.finding("warning", "", f"{names} in {user.label} of workflow {quoted(_short(user.loaded))} "
-                        f"{'is' if len(missing) == 1 else 'are'} not filled in when this node runs it: it passes "
-                        f"{counted(count, 'input') if count else 'no inputs'}", path=where,
-                        expected="'scoped_variables' with "
-                                 + counted(max(missing) - messages_first(view), "entry", "entries"))
+    return view.finding(
+        "warning",
+        "",
+        f"{names} in {user.label} of workflow {quoted(_short(user.loaded))} "
+        f"{'is' if len(missing) == 1 else 'are'} not filled in when this node runs it: it passes "
+        f"{counted(count, 'input') if count else 'no inputs'}",
+        path=where,
+        expected="'scoped_variables' with " + counted(max(missing) - messages_first(view), "entry", "entries"),
+    )
 
 
 def check_request_inputs(loaded: LoadedWorkflow, lookups: Lookups, caller: str = "a request") -> Iterator[Finding]:
     """Yield a finding for each input of a workflow that ``caller`` runs, which passes none."""
     for number, (view, path) in missing_inputs(loaded, 0, lookups).items():
-        yield view.finding("warning", "", f"{{agent{number}Input}} is never filled in where {caller} runs this "
-                           "workflow: only nodes that run a workflow pass inputs", path=path,
-                           expected="a variable of the conversation, such as {chat_user_prompt_last_one}")
+        yield view.finding(
+            "warning",
+            "",
+            f"{{agent{number}Input}} is never filled in where {caller} runs this "
+            "workflow: only nodes that run a workflow pass inputs",
+            path=path,
+            expected="a variable of the conversation, such as {chat_user_prompt_last_one}",
+        )
 
 
 def _replaced_prompts(view: NodeView) -> list[str]:
     """Return the prompts that a node replaces in its child, for some value at least."""
     routes = view.node.get("routeOverrides")
     sources = [view.node, *(routes.values() if isinstance(routes, Mapping) else ())]
-    return [key for key, names in REPLACED_BY.items() if any(
-        source.get(name) for source in sources if isinstance(source, Mapping) for name in names)]
+    return [
+        key
+        for key, names in REPLACED_BY.items()
+        if any(source.get(name) for source in sources if isinstance(source, Mapping) for name in names)
+    ]

@@ -1,4 +1,5 @@
 """``python server.py check``: checks the whole configuration, and reports mistakes before a request runs into them."""
+
 from __future__ import annotations
 
 import argparse
@@ -49,11 +50,17 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--errors", action="store_true", help="print only errors; the rest is counted")
-    which.add_argument("--notes", action="store_true",
-                       help="also print the notes about what LLM servers read again, which are counted otherwise")
-    parser.add_argument("--online", action="store_true",
-                        help="also ask the LLM servers whether they answer: those of the users that are named, else "
-                             "those of the current one")
+    which.add_argument(
+        "--notes",
+        action="store_true",
+        help="also print the notes about what LLM servers read again, which are counted otherwise",
+    )
+    parser.add_argument(
+        "--online",
+        action="store_true",
+        help="also ask the LLM servers whether they answer: those of the users that are named, else "
+        "those of the current one",
+    )
     parser.add_argument("--strict", action="store_true", help="warnings, too, make the exit status 1")
     try:
         arguments, options = parse_command_arguments(parser, words, _take_scope)
@@ -62,8 +69,11 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
         return 1
     words = _users_without_flag(arguments, options)
     if words:
-        arguments = replace(arguments, config_directory=config_utils.clean_directory(options.ConfigDirectory),
-                            users=list(dict.fromkeys([*arguments.users, *words])))
+        arguments = replace(
+            arguments,
+            config_directory=config_utils.clean_directory(options.ConfigDirectory),
+            users=list(dict.fromkeys([*arguments.users, *words])),
+        )
     apply_arguments(arguments)
     # What reading the files would log is reported by the check, with its position.
     logging.disable(logging.CRITICAL)
@@ -78,10 +88,12 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
     finally:
         logging.disable(logging.NOTSET)
     selection = Selection(options.errors, options.notes or options.json)
-    say(json_text(result.findings, summary, selection) if options.json else
-        human_text(result.findings, summary, wants_colour(sys.stdout), selection))
-    return 1 if count_of(result.findings, "error") or (
-        options.strict and count_of(result.findings, "warning")) else 0
+    say(
+        json_text(result.findings, summary, selection)
+        if options.json
+        else human_text(result.findings, summary, wants_colour(sys.stdout), selection)
+    )
+    return 1 if count_of(result.findings, "error") or (options.strict and count_of(result.findings, "warning")) else 0
 
 
 def _take_scope(options: argparse.Namespace) -> None:
@@ -89,15 +101,15 @@ def _take_scope(options: argparse.Namespace) -> None:
     configs = config_utils.clean_directory(options.ConfigDirectory)
     public = config_utils.clean_directory(options.PublicDirectory) or config_utils.get_root_public_directory()
     words = [word for word in (word.strip() for word in options.positionals) if word]
-    options.scope, options.positionals, root = split_words(words, configs or os.path.join(public, "Configs"),
-                                                           bool(configs))
+    options.scope, options.positionals, root = split_words(
+        words, configs or os.path.join(public, "Configs"), bool(configs)
+    )
     options.ConfigDirectory = root or options.ConfigDirectory
     options.User += options.positionals if root else ()
 
 
 def _users_without_flag(arguments: LaunchArguments, options: argparse.Namespace) -> list[str]:
-    """Return the words that are not flags, if they name users: the first may also be the folder of the configuration.
-    """
+    """Return the words that are not flags, if they name users: the first may be the folder of the configuration."""
     words = [word for word in (word.strip() for word in options.positionals) if word]
     folder = config_utils.clean_directory(words[0]) if words else None
     if not folder or os.path.isdir(folder) or not arguments.config_directory:
@@ -121,26 +133,32 @@ def _require_users(words: Sequence[str]) -> None:
                 raise StartError(f"User '{word}' cannot be used: {error}") from error
             exists = False
         if not exists:
-            raise StartError(f"There is no user '{word}', and no configuration folder of that name."
-                             f"{users.existing_users_hint(word)}")
+            raise StartError(
+                f"There is no user '{word}', and no configuration folder of that name.{users.existing_users_hint(word)}"
+            )
 
 
-def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str | None,
-           check_test_files: FileCheck) -> tuple[CheckResult, Summary]:
+def _check(
+    names: Sequence[str] | None, options: argparse.Namespace, logs: str | None, check_test_files: FileCheck
+) -> tuple[CheckResult, Summary]:
     started = time.monotonic()
     result = TreeCheck(names, scope=options.scope).run()
     found = list(check_data_folders(result.users, logs or config_utils.get_default_logging_directory()))
     found += check_modes(result.paths, result.endpoints)
     found += check_conversation_modes(result.users)
-    found += check_test_files(path for file, path in result.paths.items()
-                              if file.endswith(TEST_SUFFIX) and options.scope.holds(file))
+    found += check_test_files(
+        path for file, path in result.paths.items() if file.endswith(TEST_SUFFIX) and options.scope.holds(file)
+    )
     if options.online:
         whose = names or _served(result)
         endpoints = {file: content for user in whose for file, content in result.used_endpoints.get(user, {}).items()}
         servers = origins(endpoints)
         # To standard error, so that the output with --json stays one document.
-        say(f"Asking {counted(len(servers), 'server')} of {', '.join(whose)} for an answer and a list of models: "
-            f"{', '.join(servers) or 'none'}", error_stream=True)
+        say(
+            f"Asking {counted(len(servers), 'server')} of {', '.join(whose)} for an answer and a list of models: "
+            f"{', '.join(servers) or 'none'}",
+            error_stream=True,
+        )
         found += check_servers(servers, endpoints)
     result.add(finding for finding in (*found, *_spellings()) if options.scope.holds(finding.file))
     root = config_utils.get_root_config_directory()
@@ -156,6 +174,11 @@ def _served(result: CheckResult) -> Sequence[str]:
 def _spellings() -> Iterator[Finding]:
     """Return a note about each file and folder whose name is spelled differently where it is used."""
     for meant, used in config_lookup().other_spellings:
-        yield Finding("note", used, "", None,
-                      f"it is named as '{meant.rpartition('/')[2]}', which differs in upper and lower case. It works; "
-                      "write the name as it is spelled here")
+        yield Finding(
+            "note",
+            used,
+            "",
+            None,
+            f"it is named as '{meant.rpartition('/')[2]}', which differs in upper and lower case. It works; "
+            "write the name as it is spelled here",
+        )

@@ -1,4 +1,5 @@
 """The check of the expressions of Conditional nodes: whether they can be read, with the position of the mistake."""
+
 from __future__ import annotations
 
 import re
@@ -41,20 +42,35 @@ def check_condition(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         yield _unreadable(view, expression, skipped, error)
         return
     for start, signs in skipped[:1]:
-        yield _at(view, start, view.finding("warning", "condition", f"{quoted(signs)} is no part of a condition and "
-                                            "is left out", expected=GRAMMAR, suggestion=_FOREIGN.get(signs, "")))
+        yield _at(
+            view,
+            start,
+            view.finding(
+                "warning",
+                "condition",
+                f"{quoted(signs)} is no part of a condition and is left out",
+                expected=GRAMMAR,
+                suggestion=_FOREIGN.get(signs, ""),
+            ),
+        )
 
 
-def _unreadable(view: NodeView, expression: str, skipped: list[tuple[int, str]],
-                error: ConditionSyntaxError) -> Finding:
+def _unreadable(
+    view: NodeView, expression: str, skipped: list[tuple[int, str]], error: ConditionSyntaxError
+) -> Finding:
     always = "the condition cannot be read and counts as FALSE"
     negation = _NOT.search(_STRING.sub(lambda found: " " * len(found.group()), expression))
     # A character that fits nowhere explains what goes wrong after it, and what seems to be unfinished.
     if skipped:
         start, signs = skipped[0]
         cause = "there is no NOT" if signs == "!" else f"{quoted(signs)} is no part of a condition"
-        return _at(view, start, view.finding("error", "condition", f"{always}: {cause}", expected=GRAMMAR,
-                                             suggestion=_FOREIGN.get(signs, "")))
+        return _at(
+            view,
+            start,
+            view.finding(
+                "error", "condition", f"{always}: {cause}", expected=GRAMMAR, suggestion=_FOREIGN.get(signs, "")
+            ),
+        )
     cause, start = str(error), error.position
     if negation is not None:
         cause, start = "there is no NOT; write the opposite comparison", negation.start()

@@ -1,4 +1,5 @@
 """Checks of the directories for conversations, locks and logs, and of the permissions of files."""
+
 from __future__ import annotations
 
 import contextlib
@@ -76,16 +77,35 @@ def check_data_folders(users: Sequence[str], logs: str | None = None) -> Iterato
 def _of_user(file: ConfigFile) -> Iterator[tuple[DataDirectory, list[Finding]]]:
     """Yield the data directories of the current user, each with a finding if its name means something elsewhere."""
     for purpose, flag, key, find in (
-            ("conversations", instance.DISCUSSION_DIRECTORY, "discussionDirectory",
-             config_utils.get_discussions_root_directory),
-            ("lock databases", instance.USER_LEVEL_SQLITE_DIRECTORY, "sqlLiteDirectory",
-             config_utils.get_lock_database_directory)):
+        (
+            "conversations",
+            instance.DISCUSSION_DIRECTORY,
+            "discussionDirectory",
+            config_utils.get_discussions_root_directory,
+        ),
+        (
+            "lock databases",
+            instance.USER_LEVEL_SQLITE_DIRECTORY,
+            "sqlLiteDirectory",
+            config_utils.get_lock_database_directory,
+        ),
+    ):
         written = config_utils.clean_directory(file.content.get(key)) if not flag else None
         path = find()
         foreign = []
         if written and os.name != "nt" and _WINDOWS_PATH.match(written) and not os.path.isdir(written):
-            foreign = [_located(Finding("warning", file.display, key, None, f"{quoted(written)} is a Windows path, "
-                                        f"which means nothing here; {path} is used", "a path of this system"))]
+            foreign = [
+                _located(
+                    Finding(
+                        "warning",
+                        file.display,
+                        key,
+                        None,
+                        f"{quoted(written)} is a Windows path, which means nothing here; {path} is used",
+                        "a path of this system",
+                    )
+                )
+            ]
         is_named = written == path
         yield DataDirectory(purpose, path, file.display if is_named else "", key if is_named else ""), foreign
 
@@ -103,8 +123,9 @@ def _directory(directory: DataDirectory) -> Iterator[Finding]:
         return
     free = shutil.disk_usage(existing).free
     if free < NEARLY_FULL_BYTES:
-        yield directory.finding("error" if free < FULL_BYTES else "warning",
-                                f"only {free // 1024 // 1024} MB are free on its disk")
+        yield directory.finding(
+            "error" if free < FULL_BYTES else "warning", f"only {free // 1024 // 1024} MB are free on its disk"
+        )
     # With the sticky bit, as of /tmp, others cannot touch what is not theirs.
     if os.name != "nt" and existing == path and _mode(path) & stat.S_IWOTH and not _mode(path) & stat.S_ISVTX:
         yield directory.finding("warning", "every user of this computer can change what it holds", f"chmod o-w {path}")
@@ -119,8 +140,9 @@ def _existing(path: str) -> str:
 
 def _why_not_writable(path: str, existing: str) -> str:
     if not os.path.isdir(existing):
-        return ("it is not a directory" if existing == path else
-                f"it cannot be created, as {existing} is not a directory")
+        return (
+            "it is not a directory" if existing == path else f"it cannot be created, as {existing} is not a directory"
+        )
     if existing != path:
         return "" if os.access(existing, os.W_OK | os.X_OK) else f"it cannot be created in {existing}: no permission"
     try:
@@ -139,13 +161,28 @@ def check_modes(paths: Mapping[str, str], endpoints: Mapping[str, object]) -> It
         return
     loose = [display for display, path in paths.items() if _mode(path) & stat.S_IWOTH]
     if loose:
-        yield Finding("warning", loose[0], "", None, f"every user of this computer can change this file{_more(loose)}, "
-                      "and with it what the program runs", "chmod -R o-w on the folder of the configuration")
-    keys = [display for display, content in endpoints.items()
-            if _holds_key(content) and _mode(path_of(display)) & stat.S_IROTH]
+        yield Finding(
+            "warning",
+            loose[0],
+            "",
+            None,
+            f"every user of this computer can change this file{_more(loose)}, and with it what the program runs",
+            "chmod -R o-w on the folder of the configuration",
+        )
+    keys = [
+        display
+        for display, content in endpoints.items()
+        if _holds_key(content) and _mode(path_of(display)) & stat.S_IROTH
+    ]
     if keys:
-        yield Finding("note", keys[0], "apiKey", None, f"every user of this computer can read the API key in this "
-                      f"file{_more(keys)}", "chmod o-r, or 'env:NAME' or 'file:PATH' in place of the key")
+        yield Finding(
+            "note",
+            keys[0],
+            "apiKey",
+            None,
+            f"every user of this computer can read the API key in this file{_more(keys)}",
+            "chmod o-r, or 'env:NAME' or 'file:PATH' in place of the key",
+        )
 
 
 def check_conversation_modes(users: Sequence[str]) -> Iterator[Finding]:
@@ -158,19 +195,23 @@ def check_conversation_modes(users: Sequence[str]) -> Iterator[Finding]:
     roots = set()
     for user in users:
         # A file that cannot be read is reported by other checks.
-        with request_scope(RequestContext(request_id=f"check {user}", user=user)), \
-                contextlib.suppress(ConfigurationError):
+        with (
+            request_scope(RequestContext(request_id=f"check {user}", user=user)),
+            contextlib.suppress(ConfigurationError),
+        ):
             roots.add(os.path.abspath(config_utils.get_discussions_root_directory()))
     for root in sorted(roots):
         if wide := sorted(_wide(root)):
-            yield DataDirectory("conversations", root).finding("note", _openness(root, wide),
-                                                               command(["chmod", "-R", "go=", root]))
+            yield DataDirectory("conversations", root).finding(
+                "note", _openness(root, wide), command(["chmod", "-R", "go=", root])
+            )
 
 
 def _openness(root: str, wide: Sequence[str]) -> str:
     folders = sum(map(os.path.isdir, wide))
-    counts = " and ".join(counted(count, noun) for count, noun in ((folders, "folder"), (len(wide) - folders, "file"))
-                          if count)
+    counts = " and ".join(
+        counted(count, noun) for count, noun in ((folders, "folder"), (len(wide) - folders, "file")) if count
+    )
     names = ", ".join(os.path.relpath(path, root) for path in wide[:MAX_NAMED])
     more = f" and {len(wide) - MAX_NAMED} more" if len(wide) > MAX_NAMED else ""
     return f"other users of this computer have access to {counts} in it ({names}{more}); new ones are private"

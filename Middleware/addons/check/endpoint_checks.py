@@ -1,4 +1,5 @@
 """Checks of the values in endpoint files and API types, beyond their types, with their backups and presets."""
+
 from __future__ import annotations
 
 import re
@@ -35,8 +36,16 @@ from Middleware.utilities.text_utils import nearest
 CANONICAL = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
 NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("int", "number"))
 # Ends of addresses that the program adds itself.
-PATHS = ("/chat/completions", "/completions", "/api/chat", "/api/generate", "/messages", "/embeddings", "/api/embed",
-         "/generate/stream")
+PATHS = (
+    "/chat/completions",
+    "/completions",
+    "/api/chat",
+    "/api/generate",
+    "/messages",
+    "/embeddings",
+    "/api/embed",
+    "/generate/stream",
+)
 
 
 # Parts of the names of models whose chat template refuses anything but users and assistants in turn.
@@ -51,8 +60,10 @@ def named_as_strict(content: Mapping[str, object]) -> bool:
 
 def strict_template(what: str) -> str:
     """Return what is said about an endpoint that needs ``alternateRoles``."""
-    return (f"{what} accepts only users and assistants in turn, so that requests with two messages of the user in a "
-            "row, an empty answer or a later system message fail")
+    return (
+        f"{what} accepts only users and assistants in turn, so that requests with two messages of the user in a "
+        "row, an empty answer or a later system message fail"
+    )
 
 
 def check_key(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
@@ -94,11 +105,16 @@ class EndpointCheck:
         expected = "an address such as http://127.0.0.1:5001"
         if not is_address(url):
             near = f"http://{url}" if not any(mark in url for mark in ("://", "@", "?", " ")) else ""
-            yield self._at("error", "endpoint", f"'endpoint' is {shown_address(url)}, which is not an address",
-                           expected, near)
+            yield self._at(
+                "error", "endpoint", f"'endpoint' is {shown_address(url)}, which is not an address", expected, near
+            )
         elif (path := urlsplit(url).path).rstrip("/").endswith(PATHS):
-            yield self._at("warning", "endpoint", f"the address ends in {quoted(path)}, and such a path is added "
-                           "to it once more", "the address of the server without the path of the API")
+            yield self._at(
+                "warning",
+                "endpoint",
+                f"the address ends in {quoted(path)}, and such a path is added to it once more",
+                "the address of the server without the path of the API",
+            )
 
     def _api_type(self) -> Iterator[Finding]:
         name = _name(self._content, "apiTypeConfigFileName")
@@ -128,13 +144,21 @@ class EndpointCheck:
                 rejected.append(sampler)
             # These two have settings of their own in an API type, in place of the name of a field.
             elif sampler not in ("thinkingMode", "chat_template_kwargs"):
-                yield self._at("warning", child("presetSamplers", sampler), f"the sampler {quoted(sampler)} is "
-                               "unknown, likely a typo; it is not sent", "", nearest(sampler, {*CANONICAL, *fields}))
+                yield self._at(
+                    "warning",
+                    child("presetSamplers", sampler),
+                    f"the sampler {quoted(sampler)} is unknown, likely a typo; it is not sent",
+                    "",
+                    nearest(sampler, {*CANONICAL, *fields}),
+                )
             elif value is not None and not _takes(api_type, sampler):
                 rejected.append(sampler)
         if rejected:
-            yield self._at("warning", child("presetSamplers", rejected[0]), f"API type '{name}' does not take "
-                           f"{', '.join(rejected)}; not sent")
+            yield self._at(
+                "warning",
+                child("presetSamplers", rejected[0]),
+                f"API type '{name}' does not take {', '.join(rejected)}; not sent",
+            )
 
     def _template(self, api_type: Mapping[str, object]) -> Iterator[Finding]:
         name = _name(self._content, "promptTemplate")
@@ -151,14 +175,21 @@ class EndpointCheck:
         kind = str(api_type.get("type"))
         kind = ALIASES.get(kind, kind)
         if kind in KNOWN_TYPES - EMBEDDINGS_TYPES and named_as_strict(self._content):
-            yield self._at("note", "modelNameToSendToAPI", strict_template("the chat template of such a model usually"),
-                           TURN_ON)
+            yield self._at(
+                "note", "modelNameToSendToAPI", strict_template("the chat template of such a model usually"), TURN_ON
+            )
         if kind in KNOWN_TYPES - EMBEDDINGS_TYPES - COMPLETION_TYPES and injected_text(
-                self._content, "addTextToStartOfPrompt", "textToAddToStartOfPrompt"):
-            found = self._at("note", "addTextToStartOfPrompt", "the text stands before the newest message of the user "
-                             "only, so that the server reads this message and the answer to it again with the next "
-                             "one", "the text in 'lateInstruction' of the nodes that need it, or before the system "
-                             "prompt with 'addTextToStartOfSystem'")
+            self._content, "addTextToStartOfPrompt", "textToAddToStartOfPrompt"
+        ):
+            found = self._at(
+                "note",
+                "addTextToStartOfPrompt",
+                "the text stands before the newest message of the user "
+                "only, so that the server reads this message and the answer to it again with the next "
+                "one",
+                "the text in 'lateInstruction' of the nodes that need it, or before the system "
+                "prompt with 'addTextToStartOfSystem'",
+            )
             yield replace(found, is_advice=True)
 
     def _quoted_numbers(self) -> Iterator[Finding]:
@@ -169,19 +200,29 @@ class EndpointCheck:
                 yield self._at("warning", child("presetSamplers", name), f"'{name}' {SENT_AS_STRING}", unquoted(value))
         window = self._content.get("maxContextTokenSize")
         if unquoted(window):
-            yield self._at("warning", "maxContextTokenSize", f"'maxContextTokenSize' {SENT_AS_STRING}; and "
-                           "conversations are not shortened to it", unquoted(window))
+            yield self._at(
+                "warning",
+                "maxContextTokenSize",
+                f"'maxContextTokenSize' {SENT_AS_STRING}; and conversations are not shortened to it",
+                unquoted(window),
+            )
 
     def _cleaning(self) -> Iterator[Finding]:
         content = self._content
-        start, end, legacy = (isinstance(content.get(key), str) and content[key] != ""
-                              for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
+        start, end, legacy = (
+            isinstance(content.get(key), str) and content[key] != ""
+            for key in ("startThinkTag", "endThinkTag", "thinkTagText")
+        )
         # The older key gives both tags, and counts only if neither of the others does.
         usable = legacy if not start and not end else start and end
         if ENDPOINT.flag(content, "removeThinking") and not usable:
             what = "a tag is missing" if start or end else "the tags are missing"
-            yield self._at("warning", "removeThinking", f"'removeThinking' is on, but {what}; thinking is kept",
-                           "'startThinkTag' and 'endThinkTag', such as <think> and </think>")
+            yield self._at(
+                "warning",
+                "removeThinking",
+                f"'removeThinking' is on, but {what}; thinking is kept",
+                "'startThinkTag' and 'endThinkTag', such as <think> and </think>",
+            )
 
     # -- the backup --------------------------------------------------------------------------------------------------
     def _backup(self) -> Iterator[Finding]:
@@ -204,13 +245,20 @@ class EndpointCheck:
             yield self._at("warning", key, f"the backups form a circle: {circle}", "a last endpoint without a backup")
         own_type, other = _type_of(self._content), _type_of(backup)
         if own_type and other and (own_type in EMBEDDINGS_TYPES) != (other in EMBEDDINGS_TYPES):
-            what = ("makes embeddings and cannot write text" if other in EMBEDDINGS_TYPES else
-                    "generates text and cannot make embeddings")
+            what = (
+                "makes embeddings and cannot write text"
+                if other in EMBEDDINGS_TYPES
+                else "generates text and cannot make embeddings"
+            )
             yield self._at("error", key, f"endpoint {quoted(name)} {what}")
         elif not ENDPOINT.flag(backup, "allowRemoteBackup") and _is_remote(backup):
-            yield self._at("warning", key, f"endpoint {quoted(name)} is beyond the local network, and its file does "
-                           "not allow that, so that it is never used as a backup",
-                           '"allowRemoteBackup": true in the file of that endpoint')
+            yield self._at(
+                "warning",
+                key,
+                f"endpoint {quoted(name)} is beyond the local network, and its file does "
+                "not allow that, so that it is never used as a backup",
+                '"allowRemoteBackup": true in the file of that endpoint',
+            )
 
     def _other(self, key: str, name: str) -> FoundFile | Finding:
         """Return the file of the endpoint that is named under ``key``, or the finding that there is none."""
@@ -235,21 +283,33 @@ class EndpointCheck:
         # A file that cannot be read is reported itself.
         if other is None:
             return
-        expected = f"another endpoint with the 'swapGroup' {quoted(group)}" if group else (
-            "an endpoint with the same 'swapGroup' as this one, which has none")
+        expected = (
+            f"another endpoint with the 'swapGroup' {quoted(group)}"
+            if group
+            else ("an endpoint with the same 'swapGroup' as this one, which has none")
+        )
         if found.display == self._display:
             yield self._at("error", key, "the endpoint names itself", expected)
         elif not group or group_of(other) != group:
             where = f" but in {quoted(group_of(other))}" if group and group_of(other) else ""
-            yield self._at("error", key, f"endpoint {quoted(name)} is not in the same group{where}, and never stands "
-                           "in", expected)
+            yield self._at(
+                "error", key, f"endpoint {quoted(name)} is not in the same group{where}, and never stands in", expected
+            )
         elif {_type_of(self._content), _type_of(other)} & EMBEDDINGS_TYPES:
             whose = f"endpoint {quoted(name)}" if _type_of(other) in EMBEDDINGS_TYPES else "this endpoint"
-            yield self._at("error", key, f"{whose} makes embeddings, for which no other model can stand in",
-                           "endpoints that write text")
+            yield self._at(
+                "error",
+                key,
+                f"{whose} makes embeddings, for which no other model can stand in",
+                "endpoints that write text",
+            )
         elif circle := self._circle(found, key):
-            yield self._at("error", key, f"the endpoints stand in for each other: {circle}",
-                           "a last endpoint without 'swapStandIn'")
+            yield self._at(
+                "error",
+                key,
+                f"the endpoints stand in for each other: {circle}",
+                "a last endpoint without 'swapStandIn'",
+            )
 
     def _group(self) -> Iterator[Finding]:
         """Yield a finding if the swap group has no other member, but another group is called almost the same."""
@@ -267,8 +327,14 @@ class EndpointCheck:
         near = nearest(group, [one for one in members if one and re.sub(r"\d", "", one) != re.sub(r"\d", "", group)])
         # Of two groups of one endpoint each, only one is reported.
         if group not in members and near and (len(members[near]) > 1 or members[near][0] < own):
-            yield self._at("note", key, f"no other endpoint is in {quoted(group)}, so that the key has no effect; "
-                           f"there is a group {quoted(near)}", "", near)
+            yield self._at(
+                "note",
+                key,
+                f"no other endpoint is in {quoted(group)}, so that the key has no effect; "
+                f"there is a group {quoted(near)}",
+                "",
+                near,
+            )
 
     def _circle(self, found: FoundFile, key: str) -> str:
         """Return the names of endpoints whose ``key`` leads in a circle, at the first of their files; "" elsewhere."""
@@ -290,8 +356,15 @@ def check_api_type(display: str, content: Mapping[str, object]) -> Iterator[Find
     for name in fields:
         near = "" if name in CANONICAL or is_remark(name) else nearest(name, CANONICAL, 0.85)
         if near and near not in fields:
-            yield Finding("warning", display, child("samplerFieldMap", name), None, f"the sampler {quoted(name)} is "
-                          "unknown, likely a typo", "", near)
+            yield Finding(
+                "warning",
+                display,
+                child("samplerFieldMap", name),
+                None,
+                f"the sampler {quoted(name)} is unknown, likely a typo",
+                "",
+                near,
+            )
 
 
 def check_preset_folder(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
@@ -299,8 +372,15 @@ def check_preset_folder(display: str, content: Mapping[str, object]) -> Iterator
     folder = content.get("presetType")
     problem = folder_problem(folder.strip(), "Presets") if isinstance(folder, str) and folder.strip() else None
     if problem is not None:
-        yield Finding("warning", display, "presetType", None, f"{problem.message}, so that endpoints of this API type "
-                      "have no presets", "the name of a folder in Presets", problem.suggestion)
+        yield Finding(
+            "warning",
+            display,
+            "presetType",
+            None,
+            f"{problem.message}, so that endpoints of this API type have no presets",
+            "the name of a folder in Presets",
+            problem.suggestion,
+        )
 
 
 def is_address(url: str) -> bool:
@@ -343,8 +423,15 @@ def check_presets_anywhere(display: str, content: Mapping[str, object]) -> Itera
         folders = ["", *folders_in("Presets", preset_type)]
         if not any(find_file(candidate(name, "Presets", preset_type, folder, kind="preset")) for folder in folders):
             known = [file for folder in folders for file in files_in("Presets", preset_type, *filter(None, [folder]))]
-            yield Finding("error", display, key, None, f"preset {quoted(name)} does not exist in Presets/{preset_type}",
-                          "", nearest(name, known, 0.6))
+            yield Finding(
+                "error",
+                display,
+                key,
+                None,
+                f"preset {quoted(name)} does not exist in Presets/{preset_type}",
+                "",
+                nearest(name, known, 0.6),
+            )
 
 
 def _presets(display: str, content: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:

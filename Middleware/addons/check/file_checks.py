@@ -1,4 +1,5 @@
 """The check of one configuration file by itself: its text, its JSON, and its keys as its kind declares them."""
+
 from __future__ import annotations
 
 import os
@@ -55,8 +56,14 @@ def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
     except OSError as error:
         target = dangling_target(path)
         if target:
-            check.findings.append(_finding("error", display, f"the file is a link that points to {quoted(target)}, "
-                                           "which does not exist", "a link to a file that exists, or the file itself"))
+            check.findings.append(
+                _finding(
+                    "error",
+                    display,
+                    f"the file is a link that points to {quoted(target)}, which does not exist",
+                    "a link to a file that exists, or the file itself",
+                )
+            )
             return check
         check.findings.append(_finding("error", display, why_unreadable(error)))
         return check
@@ -108,8 +115,14 @@ def _keys(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterat
         if isinstance(entry, dict):
             yield from check.findings(entry, kind.key, child("", name), is_open=kind.is_open)
         else:
-            yield Finding("error", display, child("", name), None, f"'{name}' must be an object, not {quoted(entry)}",
-                          " and ".join(f"'{key.name}'" for key in kind.keys))
+            yield Finding(
+                "error",
+                display,
+                child("", name),
+                None,
+                f"'{name}' must be an object, not {quoted(entry)}",
+                " and ".join(f"'{key.name}'" for key in kind.keys),
+            )
 
 
 def _nodes(display: str, nodes: Any, path: str) -> Iterator[Finding]:
@@ -120,15 +133,29 @@ def _nodes(display: str, nodes: Any, path: str) -> Iterator[Finding]:
 
 def _encoding(foreign: Position | None, display: str) -> Iterator[Finding]:
     if foreign is not None:
-        yield Finding("warning", display, "", foreign.line, f"the file is not UTF-8; it is read as "
-                      f"{legacy_code_page()}", "a file saved as UTF-8", column=foreign.column)
+        yield Finding(
+            "warning",
+            display,
+            "",
+            foreign.line,
+            f"the file is not UTF-8; it is read as {legacy_code_page()}",
+            "a file saved as UTF-8",
+            column=foreign.column,
+        )
 
 
 def duplicate_keys(source: JsonSource) -> Iterator[Finding]:
     """Yield a finding for each key that an object of the parsed text repeats."""
     for key in source.duplicates():
-        yield Finding("warning", source.display, key.json_path, key.line, "the key appears twice in one object, "
-                      f"first in line {key.first_line}; this one counts", "each key once", column=key.column)
+        yield Finding(
+            "warning",
+            source.display,
+            key.json_path,
+            key.line,
+            f"the key appears twice in one object, first in line {key.first_line}; this one counts",
+            "each key once",
+            column=key.column,
+        )
 
 
 def _finding(severity: Severity, display: str, message: str, expected: str = "") -> Finding:
@@ -146,27 +173,47 @@ def check_mcp_server(display: str, content: Mapping[str, object]) -> Iterator[Fi
         return
     value = content.get(needed)
     if value is None or value == "":
-        yield Finding("error", display, needed if needed in content else "", None, f"the transport '{transport}' needs "
-                      f"'{needed}'", "the program that is the server" if needed == "command" else
-                      "an address such as http://127.0.0.1:8000/mcp")
+        yield Finding(
+            "error",
+            display,
+            needed if needed in content else "",
+            None,
+            f"the transport '{transport}' needs '{needed}'",
+            "the program that is the server" if needed == "command" else "an address such as http://127.0.0.1:8000/mcp",
+        )
     elif needed == "url" and isinstance(value, str) and not is_address(value):
-        yield Finding("error", display, "url", None, f"'url' is {shown_address(value)}, which is not an address",
-                      "a string that begins with http:// or https://")
+        yield Finding(
+            "error",
+            display,
+            "url",
+            None,
+            f"'url' is {shown_address(value)}, which is not an address",
+            "a string that begins with http:// or https://",
+        )
     folder = content.get("cwd")
-    if transport == "stdio" and isinstance(folder, str) and folder.strip() and not os.path.isdir(
-            os.path.expanduser(folder.strip())):
+    if (
+        transport == "stdio"
+        and isinstance(folder, str)
+        and folder.strip()
+        and not os.path.isdir(os.path.expanduser(folder.strip()))
+    ):
         yield Finding("error", display, "cwd", None, f"the folder {quoted(folder)} does not exist")
 
 
 def check_prompt_template(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """Yield a finding if nothing marks a kind of message, which the model then takes for part of another."""
     unknown = [name for name in content if name not in PROMPT_TEMPLATE]
-    lacking = {turn: keys for turn, keys in MARKED_TURNS.items() if all(content.get(key) is None for key in keys)
-               and not any(is_meant(name, key, content) for name in unknown for key in keys)}
-    expected = "the keys for each kind of message, with \"\" for a mark that the model does not have"
+    lacking = {
+        turn: keys
+        for turn, keys in MARKED_TURNS.items()
+        if all(content.get(key) is None for key in keys)
+        and not any(is_meant(name, key, content) for name in unknown for key in keys)
+    }
+    expected = 'the keys for each kind of message, with "" for a mark that the model does not have'
     if len(lacking) == len(MARKED_TURNS):
-        yield _finding("warning", display, "the template has no marks, so that the model cannot tell who speaks",
-                       expected)
+        yield _finding(
+            "warning", display, "the template has no marks, so that the model cannot tell who speaks", expected
+        )
     elif lacking:
         names = ", ".join(key for keys in lacking.values() for key in keys)
         yield _finding("warning", display, f"nothing marks {' and '.join(lacking)}: {names} are missing", expected)
@@ -182,13 +229,24 @@ def check_workflow_top(display: str, content: Mapping[str, object]) -> Iterator[
     for name in content:
         # The other keys are variables, whose names are free.
         if name != "parallelNodes" and nearest(name, ("parallelNodes",), 0.85):
-            yield Finding("warning", display, child("", name), None, f"the key {quoted(name)} is a variable of the "
-                          "workflow and nothing else", "", "parallelNodes")
+            yield Finding(
+                "warning",
+                display,
+                child("", name),
+                None,
+                f"the key {quoted(name)} is a variable of the workflow and nothing else",
+                "",
+                "parallelNodes",
+            )
 
 
 # What is checked beyond the keys. A new check of a kind of file is one function in this table.
 KIND_CHECKS: Mapping[str, Callable[[str, Mapping[str, object]], Iterator[Finding]]] = {
-    "endpoint": lambda display, content: EndpointCheck(display, content).findings(), "api-type": check_api_type,
-    "preset": check_preset, "mcp-server": check_mcp_server, "structured-output": check_schema,
+    "endpoint": lambda display, content: EndpointCheck(display, content).findings(),
+    "api-type": check_api_type,
+    "preset": check_preset,
+    "mcp-server": check_mcp_server,
+    "structured-output": check_schema,
     "prompt-template": check_prompt_template,
-    "workflow": check_workflow_top}
+    "workflow": check_workflow_top,
+}

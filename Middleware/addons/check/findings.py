@@ -1,4 +1,5 @@
 """The findings of all checks: one mistake, one message, in the forms that the log, a terminal and programs read."""
+
 from __future__ import annotations
 
 import json
@@ -17,8 +18,14 @@ from Middleware.utilities.text_utils import counted
 # The severities, the worst one first.
 PLURALS: Mapping[Severity, str] = {"error": "errors", "warning": "warnings", "note": "notes"}
 
-COLOURS: Mapping[str, str] = {"error": "1;31", "warning": "1;33", "note": "36", "file": "1", "hint": "32",
-                              "gutter": "34"}
+COLOURS: Mapping[str, str] = {
+    "error": "1;31",
+    "warning": "1;33",
+    "note": "36",
+    "file": "1",
+    "hint": "32",
+    "gutter": "34",
+}
 # A file of another kind under the name of a workflow has a finding for nearly every line; the first ones say it all.
 MAX_LISTED = 40
 # A line of the log that begins with a long path, and quotes a long value, must still be readable.
@@ -83,12 +90,17 @@ class Finding:
         """Return the finding with its position in its file, whose text is ``source``."""
         path = self.json_path
         position = source.position(path) if self.offset is None else source.position_in(path, self.offset)
-        return replace(self, line=position.line if position else None, column=position.column if position else None,
-                       json_path=path.removeprefix("nodes") if source.is_list else path)
+        return replace(
+            self,
+            line=position.line if position else None,
+            column=position.column if position else None,
+            json_path=path.removeprefix("nodes") if source.is_list else path,
+        )
 
 
-def finding_in(display: str, severity: Severity, path: str, message: str, expected: str, suggestion: str,
-               asked_by: str = "") -> Finding:
+def finding_in(
+    display: str, severity: Severity, path: str, message: str, expected: str, suggestion: str, asked_by: str = ""
+) -> Finding:
     """Return a finding about a value of the file ``display``; the other arguments are those of ``KeyCheck``."""
     return Finding(severity, display, path, None, message, expected, suggestion, asked_by)
 
@@ -96,8 +108,16 @@ def finding_in(display: str, severity: Severity, path: str, message: str, expect
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by severity, the worst first, and by file and position; advice is the last."""
     severities = list(PLURALS)
-    return sorted(findings, key=lambda finding: (finding.is_advice, severities.index(finding.severity), finding.file,
-                                                 finding.line or 0, finding.column or 0))
+    return sorted(
+        findings,
+        key=lambda finding: (
+            finding.is_advice,
+            severities.index(finding.severity),
+            finding.file,
+            finding.line or 0,
+            finding.column or 0,
+        ),
+    )
 
 
 def distinct(findings: Iterable[Finding], bad_files: Container[str] = ()) -> list[Finding]:
@@ -110,8 +130,11 @@ def distinct(findings: Iterable[Finding], bad_files: Container[str] = ()) -> lis
     together: dict[tuple[str, str], list[Finding]] = {}
     for finding in kept:
         together.setdefault((finding.file, finding.json_path), []).append(finding)
-    return [finding for finding in kept if not any(
-        _says_more(other, finding) for other in together[finding.file, finding.json_path])]
+    return [
+        finding
+        for finding in kept
+        if not any(_says_more(other, finding) for other in together[finding.file, finding.json_path])
+    ]
 
 
 def _says_more(other: Finding, finding: Finding) -> bool:
@@ -132,20 +155,25 @@ def count_of(findings: Iterable[Finding], severity: Severity) -> int:
 
 # -- in the log --------------------------------------------------------------------------------------------------------
 
+
 def report(findings: Sequence[Finding]) -> str:
     """Return one text about all findings, a block of lines per file; empty without findings."""
     files = dict.fromkeys(finding.file for finding in findings)
     excerpts = Excerpts(get_root_config_directory())
-    return "\n".join(_block(file, [finding for finding in findings if finding.file == file], excerpts)
-                     for file in files)
+    return "\n".join(
+        _block(file, [finding for finding in findings if finding.file == file], excerpts) for file in files
+    )
 
 
 def _block(file: str, findings: Sequence[Finding], excerpts: Excerpts) -> str:
     asked_by = findings[0].asked_by
     own = f"Workflow {_short(file)}" if file.startswith("Workflows/") else file
     name = f"{file}, needed by workflow {_short(asked_by)}" if asked_by else own
-    lines = [line for finding in findings[:MAX_LISTED]
-             for line in (f"  {finding}", *(f"  {line}" for line in _excerpt(finding, excerpts)))]
+    lines = [
+        line
+        for finding in findings[:MAX_LISTED]
+        for line in (f"  {finding}", *(f"  {line}" for line in _excerpt(finding, excerpts)))
+    ]
     if len(findings) > MAX_LISTED:
         lines.append(f"  ... and {len(findings) - MAX_LISTED} more")
     return "\n".join([f"{name}: {counted(len(findings), 'thing')} to look at", *lines])
@@ -167,11 +195,17 @@ def with_excerpts(findings: Iterable[Finding]) -> list[str]:
 
 
 def _excerpt(finding: Finding, excerpts: Excerpts, colour: bool = False) -> list[str]:
-    return excerpts.lines(finding.file, finding.line, finding.column, finding.severity,
-                          lambda text, name: painted(text, COLOURS[name], colour))
+    return excerpts.lines(
+        finding.file,
+        finding.line,
+        finding.column,
+        finding.severity,
+        lambda text, name: painted(text, COLOURS[name], colour),
+    )
 
 
 # -- printed -----------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -202,16 +236,22 @@ class Selection:
     advice: bool = False
 
     def of(self, findings: Iterable[Finding]) -> list[Finding]:
-        return [finding for finding in findings if (
-            finding.severity == "error" if self.errors else self.advice or not finding.is_advice)]
+        return [
+            finding
+            for finding in findings
+            if (finding.severity == "error" if self.errors else self.advice or not finding.is_advice)
+        ]
 
 
-def human_text(findings: Sequence[Finding], summary: Summary, colour: bool = False,
-               selection: Selection = Selection()) -> str:
+def human_text(
+    findings: Sequence[Finding], summary: Summary, colour: bool = False, selection: Selection = Selection()
+) -> str:
     """Return the selected findings by severity and file, and last lines with the numbers of all."""
     excerpts = Excerpts(summary.root)
-    blocks = ["\n".join(_lines(finding, summary.root, colour, excerpts) for finding in group)
-              for _, group in groupby(selection.of(findings), key=lambda finding: finding.file)]
+    blocks = [
+        "\n".join(_lines(finding, summary.root, colour, excerpts) for finding in group)
+        for _, group in groupby(selection.of(findings), key=lambda finding: finding.file)
+    ]
     counts = ", ".join(counted(count, severity) for severity in PLURALS if (count := count_of(findings, severity)))
     extent = f"{counted(summary.files, 'file')}, {counted(len(summary.users), 'user')}"
     last = f"Checked {extent} in {summary.seconds:.1f} s: {counts or 'nothing wrong found'}."
@@ -230,8 +270,10 @@ def _lines(finding: Finding, root: str, colour: bool, excerpts: Excerpts) -> str
     # The name of a file may hold escape sequences, which a terminal would obey.
     start = painted(printable(path_shown(root, finding.file)) + finding.position, COLOURS["file"], colour)
     severity = finding.severity
-    lines = [f"{start}: {painted(severity, COLOURS[severity], colour)}: {finding.path_prefix}{finding.message}",
-             *(f"  {line}" for line in _excerpt(finding, excerpts, colour))]
+    lines = [
+        f"{start}: {painted(severity, COLOURS[severity], colour)}: {finding.path_prefix}{finding.message}",
+        *(f"  {line}" for line in _excerpt(finding, excerpts, colour)),
+    ]
     if finding.expected:
         lines.append(f"    Expected: {finding.expected}")
     if finding.suggestion:
@@ -244,16 +286,33 @@ def _lines(finding: Finding, root: str, colour: bool, excerpts: Excerpts) -> str
 def json_text(findings: Sequence[Finding], summary: Summary, selection: Selection = Selection(advice=True)) -> str:
     """Return one JSON document, in ASCII, with the selected findings and the numbers of all."""
     counts = {plural: count_of(findings, severity) for severity, plural in PLURALS.items()}
-    return json.dumps({
-        "configuration": os.path.abspath(summary.root), "users": list(summary.users), "files": summary.files,
-        "seconds": round(summary.seconds, 3), "online": summary.online, **counts,
-        "findings": [_as_json(finding, summary.root) for finding in selection.of(findings)]}, indent=2)
+    return json.dumps(
+        {
+            "configuration": os.path.abspath(summary.root),
+            "users": list(summary.users),
+            "files": summary.files,
+            "seconds": round(summary.seconds, 3),
+            "online": summary.online,
+            **counts,
+            "findings": [_as_json(finding, summary.root) for finding in selection.of(findings)],
+        },
+        indent=2,
+    )
 
 
 def _as_json(finding: Finding, root: str) -> dict[str, object]:
-    return {"severity": finding.severity, "file": finding.file, "path": _absolute(root, finding.file),
-            "line": finding.line, "column": finding.column, "jsonPath": finding.json_path, "message": finding.message,
-            "expected": finding.expected, "suggestion": finding.suggestion, "users": list(finding.users)}
+    return {
+        "severity": finding.severity,
+        "file": finding.file,
+        "path": _absolute(root, finding.file),
+        "line": finding.line,
+        "column": finding.column,
+        "jsonPath": finding.json_path,
+        "message": finding.message,
+        "expected": finding.expected,
+        "suggestion": finding.suggestion,
+        "users": list(finding.users),
+    }
 
 
 def path_shown(root: str, file: str) -> str:

@@ -3,6 +3,7 @@
 ``Flow`` follows a text through variables, Jinja2, the outputs of nodes, the inputs of its workflow and the workflows
 that nodes run. What it does not follow counts as unknown, so that nothing is reported about it.
 """
+
 from __future__ import annotations
 
 import re
@@ -23,14 +24,25 @@ from Middleware.workflows.processors.workflows_processor import find_responder
 
 TIMES = frozenset({"current_time_12h", "current_time_24h", "time_context_summary"})
 # Nodes that only pass on or take apart the texts in their keys.
-PASSING_ON = frozenset({"StaticResponse", "StringConcatenator", "DelimitedChunker", "JsonExtractor",
-                        "TagTextExtractor"})
+PASSING_ON = frozenset(
+    {"StaticResponse", "StringConcatenator", "DelimitedChunker", "JsonExtractor", "TagTextExtractor"}
+)
 # Nodes whose output does not change with the conversation: a number, TRUE or FALSE, a text file such as a persona.
-STEADY = frozenset({"ArithmeticProcessor", "Conditional", "GetCustomFile", "SaveCustomFile", "WorkflowLock",
-                    "ConversationChunkProcessor"})
+STEADY = frozenset(
+    {
+        "ArithmeticProcessor",
+        "Conditional",
+        "GetCustomFile",
+        "SaveCustomFile",
+        "WorkflowLock",
+        "ConversationChunkProcessor",
+    }
+)
 # The variables with the categories of the routing, as `category_variables` of the engine makes them.
-CATEGORY_VARIABLES = re.compile(r"category_list|category_descriptions|category_colon_descriptions|"
-                                r"categoriesSeparatedByOr|categoryNameBulletpoints")
+CATEGORY_VARIABLES = re.compile(
+    r"category_list|category_descriptions|category_colon_descriptions|"
+    r"categoriesSeparatedByOr|categoryNameBulletpoints"
+)
 CHOICES, DEFAULT_CONTENT = "conditionalWorkflows", "UseDefaultContentInsteadOfWorkflow"
 # How far texts are followed from node to node. Workflows may run each other in a circle, which is reported itself.
 MAX_DEPTH = 10
@@ -72,8 +84,11 @@ class Value:
     def of(self, parts: Iterable[Value]) -> Value:
         """Return this value as one that changes with its parts."""
         known = list(parts)
-        return replace(self, time=next((part.time for part in known if part.time), ""),
-                       writer=next((part.writer for part in known if part.writer), None))
+        return replace(
+            self,
+            time=next((part.time for part in known if part.time), ""),
+            writer=next((part.writer for part in known if part.writer), None),
+        )
 
 
 UNKNOWN = Value()
@@ -133,8 +148,10 @@ class Flow:
         if given is None:
             return Value(time=name) if name in TIMES else UNKNOWN
         callers = [self.caller] if self.caller else self.callers.get(self.loaded.display, ())
-        return UNKNOWN.of(flow.text(passed_text(view, int(given[1])), NODE.flag(view.node, "jinja2"), view.index,
-                                    depth + 1) for flow, view in callers)
+        return UNKNOWN.of(
+            flow.text(passed_text(view, int(given[1])), NODE.flag(view.node, "jinja2"), view.index, depth + 1)
+            for flow, view in callers
+        )
 
     def _output(self, index: int, depth: int) -> Value:
         if depth > MAX_DEPTH:
@@ -154,7 +171,8 @@ class Flow:
         if node_type in PASSING_ON:
             content = self.text(node.get("content"), jinja, index, depth) if node_type == "StaticResponse" else UNKNOWN
             return replace(content, source=content.source if content.is_open else source).of(
-                self.text(text, jinja, index, depth) for _, text, _ in texts_in(node, "", frozenset()))
+                self.text(text, jinja, index, depth) for _, text, _ in texts_in(node, "", frozenset())
+            )
         view = NodeView(self.loaded, index, node, node_type, handler.TABLES[node_type])
         writer = (self.loaded.display, label)
         if "workflowName" in view.keys or CHOICES in view.keys:
@@ -162,8 +180,13 @@ class Flow:
             # For the time, its name is shown; for the rest, the reader of this file sees this node.
             return replace(value, writer=value.writer and writer)
         if handler.needs_endpoint and not node.get("structuredOutputFile"):
-            return Value(None, f"what the LLM of {label} writes", True,
-                         CATEGORY_VARIABLES.search(" ".join(prompt_templates(node))) is not None, writer=writer)
+            return Value(
+                None,
+                f"what the LLM of {label} writes",
+                True,
+                CATEGORY_VARIABLES.search(" ".join(prompt_templates(node))) is not None,
+                writer=writer,
+            )
         return Value(writer=writer)
 
     def _of_children(self, view: NodeView, source: str, depth: int) -> Value:
@@ -174,8 +197,12 @@ class Flow:
         children = child_workflows(view, self.lookups)
         if children is None:
             return UNKNOWN
-        values = [UNKNOWN if loaded.display in around else
-                  Flow(loaded, self.lookups, self.callers, (self, view)).result(depth + 1) for loaded in children]
+        values = [
+            UNKNOWN
+            if loaded.display in around
+            else Flow(loaded, self.lookups, self.callers, (self, view)).result(depth + 1)
+            for loaded in children
+        ]
         content = view.node.get(DEFAULT_CONTENT)
         if content is not None:
             values.append(self.text(str(content), NODE.flag(view.node, "jinja2"), view.index, depth))
@@ -183,6 +210,7 @@ class Flow:
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
+
 
 def _filled(text: str, jinja: bool, names: Mapping[str, Value]) -> Value:
     """Return what a text with the variables ``names`` may be. A text of several parts is not looked into."""
@@ -243,13 +271,17 @@ def _of_expression(node: Any, names: Mapping[str, Value]) -> Value:
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 # The prompts of a child that its caller may replace, with the keys of the caller.
-REPLACED_BY = {"systemPrompt": ("firstNodeSystemPromptOverride", "systemPromptOverride"),
-               "prompt": ("firstNodePromptOverride", "promptOverride")}
+REPLACED_BY = {
+    "systemPrompt": ("firstNodeSystemPromptOverride", "systemPromptOverride"),
+    "prompt": ("firstNodePromptOverride", "promptOverride"),
+}
 _NAME = re.compile(r"(?<!\{)\{([^\W\d]\w{0,99})")
 # In a Jinja2 statement, or with a filter or a test, a missing input may be what the author expects.
-_OPTIONAL = re.compile(r"\{%[^%]*agent([1-9][0-9]{0,3})Input\b|"
-                       r"agent([1-9][0-9]{0,3})Input\s*(?:\||is\b|or\b|if\b|and\b)|"
-                       r"(?:\bif|\bor|\band|\bnot)\s+agent([1-9][0-9]{0,3})Input\b")
+_OPTIONAL = re.compile(
+    r"\{%[^%]*agent([1-9][0-9]{0,3})Input\b|"
+    r"agent([1-9][0-9]{0,3})Input\s*(?:\||is\b|or\b|if\b|and\b)|"
+    r"(?:\bif|\bor|\band|\bnot)\s+agent([1-9][0-9]{0,3})Input\b"
+)
 
 
 def passed(view: NodeView) -> Sequence[object]:
@@ -271,8 +303,9 @@ def passed_text(view: NodeView, number: int) -> object:
     return values[index] if 0 <= index < len(values) else None
 
 
-def missing_inputs(loaded: LoadedWorkflow, count: float, lookups: Lookups,
-                   replaced: Collection[str] = ()) -> dict[int, tuple[NodeView, str]]:
+def missing_inputs(
+    loaded: LoadedWorkflow, count: float, lookups: Lookups, replaced: Collection[str] = ()
+) -> dict[int, tuple[NodeView, str]]:
     """Return the inputs above ``count`` that a workflow uses, each with the first node and JSON path that does.
 
     ``replaced``: the prompts that the caller replaces in the first node with prompts.

@@ -2,6 +2,7 @@
 
 Both only log. If a request fails before it reaches a workflow, the user's file and all files that it names are checked.
 """
+
 from __future__ import annotations
 
 import logging
@@ -61,7 +62,8 @@ class _Checked:
         self.compared_at = now
         try:
             return not self.lookups.changed() and all(
-                _is_same(_version(file), version) for file, version in self.versions.items())
+                _is_same(_version(file), version) for file, version in self.versions.items()
+            )
         except Exception:
             # Without lookups nothing is compared again, so that the log does not fill up with the same failure.
             self.lookups, self.versions = Lookups(), {}
@@ -115,9 +117,11 @@ class LoadCheck(EngineListener):
     # -- at a request ------------------------------------------------------------------------------------------------
     def workflow_loaded(self, loaded: LoadedWorkflow) -> None:
         """Check ``loaded`` unless that was done. Call it inside the request, whose user's settings apply."""
-        self._check(id(loaded.nodes), lambda: _Checked(loaded.display, loaded.nodes),
-                    lambda lookups: [finding for finding in check_workflow(loaded, lookups)
-                                     if not _is_logged_by_run(finding)])
+        self._check(
+            id(loaded.nodes),
+            lambda: _Checked(loaded.display, loaded.nodes),
+            lambda lookups: [finding for finding in check_workflow(loaded, lookups) if not _is_logged_by_run(finding)],
+        )
 
     def configuration_failed(self, error: ConfigurationError) -> None:
         """Check the file that the error names, if any, and the way to a workflow. Call it inside the request."""
@@ -152,16 +156,22 @@ class LoadCheck(EngineListener):
             self._report(user, [*find(checked.lookups), *_named(checked)], checked)
         # A workflow that would run must run, whatever its check runs into.
         except Exception:
-            logger.warning("%s could not be checked", f"Workflow {display}" if display else "The configuration",
-                           exc_info=True)
+            logger.warning(
+                "%s could not be checked", f"Workflow {display}" if display else "The configuration", exc_info=True
+            )
 
     def _report(self, user: str, found: list[Finding], checked: _Checked) -> None:
         bad = {finding.file for finding in found if not finding.about and finding.severity != "note"}
         with self._lock:
             # A file or folder that was reported itself is not reported again at each name of it.
             bad |= {finding.about for finding in found if finding.about and self._was_reported(user, finding.about)}
-            news = [finding for finding in distinct(found, bad - {checked.display}) if self._is_news(
-                user, finding, checked.nodes if finding.file == checked.display else _version(finding.file))]
+            news = [
+                finding
+                for finding in distinct(found, bad - {checked.display})
+                if self._is_news(
+                    user, finding, checked.nodes if finding.file == checked.display else _version(finding.file)
+                )
+            ]
         if news:
             whose = f"With the settings of user {user}:\n" if len(config_utils.configured_users()) > 1 else ""
             level = logging.INFO if all(finding.severity == "note" for finding in news) else logging.WARNING
@@ -191,20 +201,27 @@ def short_form(findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
     Empty if there is nothing worse than a note.
     """
     # A file that cannot be read at all comes first: nothing else in it counts.
-    errors = sorted((finding for finding in findings if finding.severity == "error"),
-                    key=lambda finding: bool(finding.json_path))
-    counts = [counted(count, severity) for severity, count in (
-        ("error", len(errors)), ("warning", count_of(findings, "warning"))) if count]
+    errors = sorted(
+        (finding for finding in findings if finding.severity == "error"), key=lambda finding: bool(finding.json_path)
+    )
+    counts = [
+        counted(count, severity)
+        for severity, count in (("error", len(errors)), ("warning", count_of(findings, "warning")))
+        if count
+    ]
     if not counts:
         return "", []
     shown = errors[:MAX_LINES]
     rest = [f"  ... and {counted(len(errors) - len(shown), 'error')} more"] if len(errors) > len(shown) else []
-    first = (f"In the configuration there {'is' if counts[0].startswith('1 ') else 'are'} {' and '.join(counts)} "
-             f"(for all run: {program_name('check', *same_configuration())}){':' if shown else ''}")
+    first = (
+        f"In the configuration there {'is' if counts[0].startswith('1 ') else 'are'} {' and '.join(counts)} "
+        f"(for all run: {program_name('check', *same_configuration())}){':' if shown else ''}"
+    )
     return "\n".join([first, *(f"  {line}" for line in with_excerpts(shown)), *rest]), shown
 
 
 # -- files that are named ----------------------------------------------------------------------------------------------
+
 
 def _named(checked: _Checked) -> Iterator[Finding]:
     """Yield findings about the user's file and all files that are named, directly or by those files."""

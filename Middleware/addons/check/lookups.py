@@ -1,4 +1,5 @@
 """The questions that checks ask about folders, other files, scripts and the settings of the user."""
+
 from __future__ import annotations
 
 import ast
@@ -67,8 +68,9 @@ def folder_problem(folder: str, *parents: str) -> Problem | None:
     forbidden = forbidden_folder(*((*parent.split("/"), *above, name, "") for parent in parents))
     if forbidden is not None:
         return problem_of(forbidden, forbidden.file)
-    near = nearest(name, {other for parent in parents for other in folders_in(*parent.split("/"), *above)},
-                   FOLDER_CUTOFF)
+    near = nearest(
+        name, {other for parent in parents for other in folders_in(*parent.split("/"), *above)}, FOLDER_CUTOFF
+    )
     where = " or ".join(parents) if len(parents) < 3 else "any folder of Presets"
     return Problem(f"there is no folder {quoted(folder)} in {where}", "/".join((*above, near)) if near else "")
 
@@ -150,24 +152,27 @@ class Lookups:
         return answer.config if isinstance(answer, EndpointFile) else None
 
     def preset(self, name: str | None, endpoint: str) -> Problem | None:
-        """Return the samplers that ``name`` means for a usable endpoint; None: those the endpoint has without a preset.
-        """
+        """Return the samplers that ``name`` means for a usable endpoint; None: those it has without a preset."""
         return self._problem(("preset", name, endpoint), lambda: self._preset(name, endpoint))
 
     def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
         """Look up a child workflow of ``parent``. If ``folder`` is given, only that folder is searched."""
-        return self._problem(("workflow", name, folder, parent.folder, parent.name),
-                          lambda: self._workflow(name, folder, parent.folder, parent.name))
+        return self._problem(
+            ("workflow", name, folder, parent.folder, parent.name),
+            lambda: self._workflow(name, folder, parent.folder, parent.name),
+        )
 
     def child(self, name: str, folder: str | None, parent: LoadedWorkflow) -> LoadedWorkflow | None:
-        """Return a child workflow of ``parent``; None if it cannot be read, or only a user's settings show which it is.
-        """
-        found = self._answer(("child", name, folder, parent.folder, parent.name), lambda: config_utils.load_workflow(
-            name, folder, parent.folder, parent.name))
+        """Return a child workflow of ``parent``; None if it cannot be read, or only a user's settings choose it."""
+        found = self._answer(
+            ("child", name, folder, parent.folder, parent.name),
+            lambda: config_utils.load_workflow(name, folder, parent.folder, parent.name),
+        )
         return found if isinstance(found, LoadedWorkflow) else None
 
-    def always_run_by(self, loaded: LoadedWorkflow,
-                      find: Callable[[LoadedWorkflow], Iterator[LoadedWorkflow]]) -> list[LoadedWorkflow]:
+    def always_run_by(
+        self, loaded: LoadedWorkflow, find: Callable[[LoadedWorkflow], Iterator[LoadedWorkflow]]
+    ) -> list[LoadedWorkflow]:
         """Return the workflows that ``find`` says ``loaded`` runs in any case; it is asked once for each."""
         if loaded.display not in self._always_run:
             self._always_run[loaded.display] = list(find(loaded))
@@ -188,23 +193,27 @@ class Lookups:
 
     def structured_output(self, name: str) -> Problem | None:
         """Look up a JSON schema in StructuredOutputs."""
-        return _only_problem(self._file("structured-output", name, config_utils.structured_output_file,
-                                        config_utils.load_structured_output))
+        return _only_problem(
+            self._file(
+                "structured-output", name, config_utils.structured_output_file, config_utils.load_structured_output
+            )
+        )
 
     def mcp_server(self, name: str) -> Problem | None:
         """Look up the file of an MCP server."""
-        return _only_problem(self._file("mcp-server", name, config_utils.mcp_server_file,
-                                        config_utils.load_mcp_server))
+        return _only_problem(self._file("mcp-server", name, config_utils.mcp_server_file, config_utils.load_mcp_server))
 
     def prompt_template(self, name: str) -> Problem | None:
         """Look up a prompt template."""
-        return _only_problem(self._file("prompt-template", name, config_utils.prompt_template_file,
-                                        config_utils.load_prompt_template))
+        return _only_problem(
+            self._file("prompt-template", name, config_utils.prompt_template_file, config_utils.load_prompt_template)
+        )
 
     def routing(self, name: str) -> Mapping[str, Mapping[str, str]] | Problem:
         """Return the categories of a routing file."""
         answer: Mapping[str, Mapping[str, str]] | Problem = self._file(
-            "routing", name, config_utils.routing_file, config_utils.load_routing)
+            "routing", name, config_utils.routing_file, config_utils.load_routing
+        )
         return answer
 
     def script(self, path: str) -> Problem | None:
@@ -249,12 +258,17 @@ class Lookups:
 
     def misspelt_user_key(self, key: str, known: Collection[str]) -> str:
         """Return the key of the user's file that was probably meant to be ``key``; empty if there is none."""
-        answer: str = self._answer(("misspelt", key), lambda: next(
-            (name for name in self.user_file().content if name not in known and meant_key(name, {key})), ""))
+        answer: str = self._answer(
+            ("misspelt", key),
+            lambda: next(
+                (name for name in self.user_file().content if name not in known and meant_key(name, {key})), ""
+            ),
+        )
         return answer
 
     def settings_file(self, name: str) -> ConfigFile | Problem:
         """Return a settings file among the user's workflows."""
+
         def find() -> ConfigFile | Problem:
             try:
                 content, display = config_utils.load_settings_file(name)
@@ -309,9 +323,11 @@ class Lookups:
             content = read_object(found)
         except ConfigurationError:
             return
-        for key, kind, find in (("apiTypeConfigFileName", "api-type", config_utils.api_type_file),
-                                ("promptTemplate", "prompt-template", config_utils.prompt_template_file),
-                                ("backupEndpointName", "endpoint", config_utils.endpoint_file)):
+        for key, kind, find in (
+            ("apiTypeConfigFileName", "api-type", config_utils.api_type_file),
+            ("promptTemplate", "prompt-template", config_utils.prompt_template_file),
+            ("backupEndpointName", "endpoint", config_utils.endpoint_file),
+        ):
             name = content.get(key)
             try:
                 if isinstance(name, str) and name.strip():
@@ -356,8 +372,9 @@ class Lookups:
         known = [name for preset_type in folders_in("Presets") for name in folders_in("Presets", preset_type)]
         return self.user_file().display if folder and folder not in known and nearest(folder, known, 0.6) else ""
 
-    def _workflow(self, name: str, folder: str | None, calling_folder: str | None,
-                  calling_name: str | None) -> Problem | None:
+    def _workflow(
+        self, name: str, folder: str | None, calling_folder: str | None, calling_name: str | None
+    ) -> Problem | None:
         try:
             self.named[config_utils.load_workflow(name, folder, calling_folder, calling_name).display] = "workflow"
         except ConfigurationError as error:
@@ -378,6 +395,7 @@ class Lookups:
 
     def _file(self, kind: str, name: str, locate: Callable[[str], FoundFile], load: Callable[[str], Any]) -> Any:
         """Return the content of the file ``name`` of a kind, or the problem with it."""
+
         def find() -> object:
             self.named[locate(name).display] = kind
             return load(name)

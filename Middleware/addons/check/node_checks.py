@@ -2,6 +2,7 @@
 
 These are about the files that a node names, its limit on the response, and CurlCommand.
 """
+
 from __future__ import annotations
 
 import os
@@ -51,8 +52,9 @@ class NodeView:
         """Whether the node fails unless it names an endpoint."""
         return node_types()[self.runs_as].needs_endpoint and not self.is_misread
 
-    def finding(self, severity: Severity, key: str, message: str, *, expected: str = "", suggestion: str = "",
-                path: str = "") -> Finding:
+    def finding(
+        self, severity: Severity, key: str, message: str, *, expected: str = "", suggestion: str = "", path: str = ""
+    ) -> Finding:
         """Return a finding at ``key`` of this node ("": the node), or at ``path`` inside it."""
         where = path or (child(self.path, key) if key else self.path)
         return Finding(severity, self.loaded.display, where, None, f"{self.label}: {message}", expected, suggestion)
@@ -121,8 +123,10 @@ def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[
         if isinstance(item, str):
             yield where, item, secret
         elif isinstance(item, Mapping):
-            waiting.extend((child(where, str(key)), entry, secret or str(key).lower() in secret_keys)
-                           for key, entry in reversed([*item.items()]))
+            waiting.extend(
+                (child(where, str(key)), entry, secret or str(key).lower() in secret_keys)
+                for key, entry in reversed([*item.items()])
+            )
         elif isinstance(item, (list, tuple)):
             waiting.extend((child(where, index), entry, secret) for index, entry in reversed([*enumerate(item)]))
 
@@ -130,8 +134,11 @@ def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[
 # -- names -------------------------------------------------------------------------------------------------------------
 
 # The keys of each type whose paths must be in the directories that the user allows.
-FILE_KEYS = {"GetCustomFile": ("filepath",), "SaveCustomFile": ("filepath",),
-             "ConversationChunkProcessor": ("cursorDirectory", "returnFile")}
+FILE_KEYS = {
+    "GetCustomFile": ("filepath",),
+    "SaveCustomFile": ("filepath",),
+    "ConversationChunkProcessor": ("cursorDirectory", "returnFile"),
+}
 
 RISKY_KEYS = {"PythonModule": ("module_path",), "MCPToolCall": ("server", "tool")}
 _PATH_PLACEHOLDER = re.compile(r"\{+\s*([^\W\d]\w{0,99})")
@@ -145,8 +152,11 @@ def check_targets(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     yield from _endpoints(view, lookups)
     yield from _children(view, lookups)
     yield from _risky_names(view, lookups)
-    for key, look_up in (("structuredOutputFile", lookups.structured_output), ("module_path", lookups.script),
-                         ("server", lookups.mcp_server)):
+    for key, look_up in (
+        ("structuredOutputFile", lookups.structured_output),
+        ("module_path", lookups.script),
+        ("server", lookups.mcp_server),
+    ):
         name = view.node.get(key)
         if key in view.keys and isinstance(name, str) and name.strip() and "{" not in name:
             yield from _problem(view, key, look_up(name))
@@ -188,8 +198,13 @@ def _models(view: NodeView, models: Any, lookups: Lookups) -> Iterator[Finding]:
         if isinstance(name, str) and name.strip():
             yield from _endpoint(view, name, lookups, child(path, "endpointName"))
         else:
-            yield view.finding("error", "", "an entry of multiModelList names no endpoint", path=path,
-                               expected="an object with 'endpointName', the name of a file in Endpoints")
+            yield view.finding(
+                "error",
+                "",
+                "an entry of multiModelList names no endpoint",
+                path=path,
+                expected="an object with 'endpointName', the name of a file in Endpoints",
+            )
 
 
 def _endpoint(view: NodeView, name: str, lookups: Lookups, path: str) -> Iterator[Finding]:
@@ -216,11 +231,14 @@ def check_response_limit(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 def check_answer_choices(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Yield findings for a node with two constraints on its answer, or with none to remember."""
     if view.node.get("answerChoices"):
-        for key, given in (("structuredOutputFile", view.node.get("structuredOutputFile")),
-                           ("allowTools", as_flag(view.node.get("allowTools")))):
+        for key, given in (
+            ("structuredOutputFile", view.node.get("structuredOutputFile")),
+            ("allowTools", as_flag(view.node.get("allowTools"))),
+        ):
             if given and key in view.keys:
-                yield view.finding("error", key, f"the node has both 'answerChoices' and '{key}'",
-                                   expected="one of the two")
+                yield view.finding(
+                    "error", key, f"the node has both 'answerChoices' and '{key}'", expected="one of the two"
+                )
     elif "rememberChoice" in view.keys and as_flag(view.node.get("rememberChoice")):
         yield view.finding("note", "rememberChoice", "'rememberChoice' has no effect without 'answerChoices'")
 
@@ -233,9 +251,11 @@ def limit_problems(key: str, value: object, endpoint: str, lookups: Lookups) -> 
         return
     window = lookups.context_window(endpoint)
     if window is not None and limit >= window:
-        yield (f"'{key}' is {limit:.15g}, but the context window of endpoint {quoted(endpoint)} has {window} tokens "
-               "for the prompt and the answer together; no room is left for the prompt",
-               f"a number well below {window}")
+        yield (
+            f"'{key}' is {limit:.15g}, but the context window of endpoint {quoted(endpoint)} has {window} tokens "
+            "for the prompt and the answer together; no room is left for the prompt",
+            f"a number well below {window}",
+        )
 
 
 def _preset_key(node: Mapping[str, object]) -> str:
@@ -273,8 +293,9 @@ def child_workflows(view: NodeView, lookups: Lookups) -> list[LoadedWorkflow] | 
     folder = child_folder(view)
     if folder is None:
         return None
-    found = [lookups.child(name, folder or None, view.loaded) if "{" not in name else None
-             for _, name in child_names(view)]
+    found = [
+        lookups.child(name, folder or None, view.loaded) if "{" not in name else None for _, name in child_names(view)
+    ]
     known = [loaded for loaded in found if loaded is not None]
     return known if len(known) == len(found) else None
 
@@ -306,23 +327,29 @@ def _risky_names(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         through = [str(variables[name]) for name in _PATH_PLACEHOLDER.findall(text) if name in variables]
         names = [name for name in _PATH_PLACEHOLDER.findall(" ".join((text, *through))) if _FOREIGN_IN_PATH.match(name)]
         if names:
-            yield view.finding("warning", key, f"{{{names[0]}}} stands in '{key}', so that what an LLM or a client "
-                               "wrote decides what is run", expected="a name that is written here, or chosen by nodes "
-                                                                     "such as ConditionalCustomWorkflow")
+            yield view.finding(
+                "warning",
+                key,
+                f"{{{names[0]}}} stands in '{key}', so that what an LLM or a client wrote decides what is run",
+                expected="a name that is written here, or chosen by nodes such as ConditionalCustomWorkflow",
+            )
 
 
 def _problem(view: NodeView, key: str, problem: Problem | None, path: str = "") -> Iterator[Finding]:
     if problem is not None:
-        yield replace(view.finding("error", key, problem.message, suggestion=problem.suggestion, path=path),
-                      about=problem.file)
+        yield replace(
+            view.finding("error", key, problem.message, suggestion=problem.suggestion, path=path), about=problem.file
+        )
 
 
 _INSTEAD = {
-    "form": "--form-string, which takes a text as it is", "header": "-H 'X-Name: ...', with the header's name written "
-    "here", "proxy-header": "--proxy-header 'X-Name: ...', with the header's name written here",
+    "form": "--form-string, which takes a text as it is",
+    "header": "-H 'X-Name: ...', with the header's name written here",
+    "proxy-header": "--proxy-header 'X-Name: ...', with the header's name written here",
     "data-urlencode": "--data-urlencode 'name=...', with the field's name written here",
     "url-query": "--url-query 'name=...', with the field's name written here",
-    "json": "--data-raw with -H 'Content-Type: application/json', which takes a text as it is"}
+    "json": "--data-raw with -H 'Content-Type: application/json', which takes a text as it is",
+}
 _DATA_INSTEAD = "--data-raw, which takes a text as it is"
 
 _PLACEHOLDER = re.compile(r"\{[^{}]+\}")
@@ -340,16 +367,23 @@ def check_curl_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     variables = {**lookups.user_variables(), **view.loaded.variables}
     for argument in read_arguments(texts):
         if not argument.allowed and names_option(texts[argument.index], argument.name):
-            yield view.finding("error", "args", refusal(argument.name),
-                               path=child(child(view.path, "args"), argument.index))
+            yield view.finding(
+                "error", "args", refusal(argument.name), path=child(child(view.path, "args"), argument.index)
+            )
         placeholder = _risky_placeholder(argument, view.node, variables)
         if placeholder:
-            mark = "with '=@' in it" if argument.name == "form" and "=" not in (argument.value or "") else (
-                "beginning with '@'")
+            mark = (
+                "with '=@' in it"
+                if argument.name == "form" and "=" not in (argument.value or "")
+                else ("beginning with '@'")
+            )
             yield view.finding(
-                "warning", "args", f"{placeholder} is the text of a model or a client; {mark}, it makes curl send a "
-                "file of this computer", expected=_INSTEAD.get(argument.name, _DATA_INSTEAD),
-                path=child(child(view.path, "args"), argument.value_index or 0))
+                "warning",
+                "args",
+                f"{placeholder} is the text of a model or a client; {mark}, it makes curl send a file of this computer",
+                expected=_INSTEAD.get(argument.name, _DATA_INSTEAD),
+                path=child(child(view.path, "args"), argument.value_index or 0),
+            )
 
 
 def _risky_placeholder(argument: Argument, node: Mapping[str, object], variables: Mapping[str, Any]) -> str:
@@ -364,7 +398,7 @@ def _risky_placeholder(argument: Argument, node: Mapping[str, object], variables
     pattern = _JINJA_PLACEHOLDER if jinja else _PLACEHOLDER
     refused = as_flag(node.get("blockOptionInjection")) and argument.index != argument.value_index
     for found in pattern.finditer(value):
-        before, after = (pattern.sub("", text) for text in (value[:found.start()], value[found.end():]))
+        before, after = (pattern.sub("", text) for text in (value[: found.start()], value[found.end() :]))
         if refused and not before:
             # The node refuses an item that begins with '@'.
             continue
@@ -375,9 +409,11 @@ def _risky_placeholder(argument: Argument, node: Mapping[str, object], variables
 
 def _with_own_texts(value: str, variables: Mapping[str, Any]) -> str:
     """Return the value with the author's own texts in place of their names, and without literal braces."""
+
     def text(match: re.Match[str]) -> str:
         found = variables.get(match[0][1:-1])
         return _without_literal_braces(found) if isinstance(found, str) else match[0]
+
     return _PLACEHOLDER.sub(text, _without_literal_braces(value))
 
 

@@ -1,4 +1,5 @@
 """Whether the LLM servers of endpoint files answer, accept the keys, and have the models."""
+
 from __future__ import annotations
 
 import json
@@ -65,20 +66,45 @@ def check_servers(servers: Mapping[str, Sequence[str]], endpoints: Mapping[str, 
     """
     with ThreadPoolExecutor(min(PARALLEL, max(len(servers), 1))) as pool:
         problems = dict(zip(servers, pool.map(why_silent, servers), strict=True))
-        questions = [question for file, content in endpoints.items() if isinstance(content, Mapping)
-                     and (question := _question(file, content)) and not problems.get(question.origin, "unknown")]
+        questions = [
+            question
+            for file, content in endpoints.items()
+            if isinstance(content, Mapping)
+            and (question := _question(file, content))
+            and not problems.get(question.origin, "unknown")
+        ]
         # Several files often name the same server, which is asked once.
         lists = {(one.url, one.type, one.key): one for one in questions}
         answers = dict(zip(lists, pool.map(_ask_for_models, lists.values()), strict=True))
-        asked = [one for file, content in endpoints.items() if isinstance(content, Mapping)
-                 and (one := _template_question(file, content)) and not problems.get(one.origin, "unknown")]
+        asked = [
+            one
+            for file, content in endpoints.items()
+            if isinstance(content, Mapping)
+            and (one := _template_question(file, content))
+            and not problems.get(one.origin, "unknown")
+        ]
         templates = {(one.origin, one.key): one for one in asked}
         strict = dict(zip(templates, pool.map(_is_strict, templates.values()), strict=True))
     silent = [_silent(origin, servers[origin], problem) for origin, problem in problems.items() if problem]
-    refusing = [_located(Finding("note", one.file, "endpoint", None, strict_template(
-        f"the chat template that {one.origin} has loaded"), TURN_ON)) for one in asked if strict[one.origin, one.key]]
-    return [*silent, *refusing, *(finding for one in questions
-                                  for finding in _of_model(one, *answers[one.url, one.type, one.key]))]
+    refusing = [
+        _located(
+            Finding(
+                "note",
+                one.file,
+                "endpoint",
+                None,
+                strict_template(f"the chat template that {one.origin} has loaded"),
+                TURN_ON,
+            )
+        )
+        for one in asked
+        if strict[one.origin, one.key]
+    ]
+    return [
+        *silent,
+        *refusing,
+        *(finding for one in questions for finding in _of_model(one, *answers[one.url, one.type, one.key])),
+    ]
 
 
 def origins(endpoints: Mapping[str, object]) -> dict[str, list[str]]:
@@ -115,9 +141,12 @@ def _ask_for_models(question: ModelQuestion) -> tuple[int, list[Mapping[str, obj
     """Return the status and the entries of a server's list of models. The key is only sent where it is needed."""
     status, entries = _list(question.url, {})
     if status == UNAUTHORIZED and question.key:
-        status, entries = _list(question.url, {"x-api-key": question.key, "anthropic-version": API_VERSION}
-                                if question.type == api_types.CLAUDE_MESSAGES
-                                else {"Authorization": f"Bearer {question.key}"})
+        status, entries = _list(
+            question.url,
+            {"x-api-key": question.key, "anthropic-version": API_VERSION}
+            if question.type == api_types.CLAUDE_MESSAGES
+            else {"Authorization": f"Bearer {question.key}"},
+        )
     return status, entries
 
 
@@ -130,8 +159,14 @@ def _list(url: str, headers: Mapping[str, str]) -> tuple[int, list[Mapping[str, 
 def _get(url: str, headers: Mapping[str, str]) -> tuple[int, object]:
     """Return the status and the JSON of a server's answer; 0 if there is none, None for anything but JSON."""
     try:
-        request = HttpRequest(parse_target(url), "GET", {"Accept": "application/json", **headers}, PROBE_SECONDS,
-                              PROBE_SECONDS, max_bytes=MAX_LIST_BYTES)
+        request = HttpRequest(
+            parse_target(url),
+            "GET",
+            {"Accept": "application/json", **headers},
+            PROBE_SECONDS,
+            PROBE_SECONDS,
+            max_bytes=MAX_LIST_BYTES,
+        )
         response = HttpClient().call(request, seconds=PROBE_SECONDS)
         return response.head.status, json.loads(response.body) if response.complete else None
     # The server has answered already; not every one has such a page. RecursionError: JSON that nests too deeply.
@@ -146,15 +181,28 @@ def _of_model(question: ModelQuestion, status: int, entries: Sequence[Mapping[st
         problem = "does not accept the API key of this file" if question.key else "wants an API key"
         yield _located(Finding("warning", question.file, "apiKey", None, f"{question.origin} {problem}"))
     # Foreign strings are shown on a terminal.
-    names = sorted({name for one in entries for key in ("id", "name")
-                    if isinstance(name := one.get(key), str) and name.isprintable()})
+    names = sorted(
+        {
+            name
+            for one in entries
+            for key in ("id", "name")
+            if isinstance(name := one.get(key), str) and name.isprintable()
+        }
+    )
     if not names or any(one.get("owned_by") in ONE_MODEL for one in entries) or _has(question, names):
         return
     more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
-    yield _located(Finding(
-        "warning", question.file, "modelNameToSendToAPI", None,
-        f"{question.origin} has no model {quoted(question.model)}",
-        f"one of its models: {', '.join(names[:SHOWN_MODELS])}{more}", nearest(question.model, names, 0.6)))
+    yield _located(
+        Finding(
+            "warning",
+            question.file,
+            "modelNameToSendToAPI",
+            None,
+            f"{question.origin} has no model {quoted(question.model)}",
+            f"one of its models: {', '.join(names[:SHOWN_MODELS])}{more}",
+            nearest(question.model, names, 0.6),
+        )
+    )
 
 
 def _template_question(file: str, content: Mapping[str, object]) -> TemplateQuestion | None:
@@ -189,8 +237,10 @@ def _has(question: ModelQuestion, names: Sequence[str]) -> bool:
     fold = str.casefold if question.type in OLLAMA_TYPES else str
     wanted = fold(question.model).removesuffix(":latest")
     # LiteLLM lists patterns such as openai/*, for every model of a provider.
-    return any(wanted == fold(name).removesuffix(":latest")
-               or (name.endswith("*") and question.model.startswith(name[:-1])) for name in names)
+    return any(
+        wanted == fold(name).removesuffix(":latest") or (name.endswith("*") and question.model.startswith(name[:-1]))
+        for name in names
+    )
 
 
 def _located(finding: Finding) -> Finding:
@@ -199,8 +249,16 @@ def _located(finding: Finding) -> Finding:
 
 def _silent(origin: str, files: Sequence[str], problem: str) -> Finding:
     more = f" ({len(files) - 1} more endpoint files name it)" if len(files) > 1 else ""
-    return _located(Finding("warning", files[0], "endpoint", None, f"{origin} {problem}{more}",
-                            "a server that runs and can be reached from this computer"))
+    return _located(
+        Finding(
+            "warning",
+            files[0],
+            "endpoint",
+            None,
+            f"{origin} {problem}{more}",
+            "a server that runs and can be reached from this computer",
+        )
+    )
 
 
 def _origin(url: object) -> str:

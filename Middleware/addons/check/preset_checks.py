@@ -1,4 +1,5 @@
 """The check of preset files: their samplers have the names of the server's API, and values like those of endpoints."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -33,8 +34,15 @@ def check_preset(display: str, content: Mapping[str, object]) -> Iterator[Findin
     for name, value in content.items():
         near = "" if name in known or is_remark(name) else nearest(name, known, PRESET_CUTOFF)
         if near:
-            yield Finding("warning", display, child("", name), None, f"the key {quoted(name)} is sent as it is, and "
-                          "the server probably does not know it", "", near)
+            yield Finding(
+                "warning",
+                display,
+                child("", name),
+                None,
+                f"the key {quoted(name)} is sent as it is, and the server probably does not know it",
+                "",
+                near,
+            )
         elif name in known and value is not None and value != NULL_MARKER:
             # API types of one folder may give the name different meanings; a value that one of them takes is right.
             yield from min((_value(display, name, key, value) for key in known[name]), key=len)

@@ -2,6 +2,7 @@
 
 These findings need all workflows of a user, so they are part of the check of a whole configuration only.
 """
+
 from __future__ import annotations
 
 import re
@@ -78,6 +79,7 @@ def _endpoint_name(view: NodeView) -> str:
 
 # -- several nodes of one workflow -------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True)
 class _Place:
     """An LLM node and the content of the endpoint file that it names."""
@@ -99,15 +101,21 @@ def _different_beginnings(places: Sequence[_Place]) -> Iterator[Finding]:
     # Other types call their LLM only at times: when memories are due, or for a picture.
     for place in (place for place in places if place.view.runs_as == "Standard"):
         view, other = place.view, first.setdefault(place.model, place.view)
-        if place.model in told or place.model[0] not in single or NODE.value(
-                view.node, "systemPrompt") == NODE.value(other.node, "systemPrompt"):
+        if (
+            place.model in told
+            or place.model[0] not in single
+            or NODE.value(view.node, "systemPrompt") == NODE.value(other.node, "systemPrompt")
+        ):
             continue
         told.add(place.model)
         key = "systemPrompt" if "systemPrompt" in view.node else ""
-        yield view.advice(key, f"the node begins with another system prompt than {other.label}, and the server runs "
-                          "one call at a time, so that each reads all of its prompt again",
-                          "the same 'systemPrompt' in both, with what each is to do in 'lateInstruction'; or a server "
-                          "with two slots, and 'parallelCalls' 2")
+        yield view.advice(
+            key,
+            f"the node begins with another system prompt than {other.label}, and the server runs "
+            "one call at a time, so that each reads all of its prompt again",
+            "the same 'systemPrompt' in both, with what each is to do in 'lateInstruction'; or a server "
+            "with two slots, and 'parallelCalls' 2",
+        )
 
 
 def _alternating_models(places: Sequence[_Place]) -> Iterator[Finding]:
@@ -117,16 +125,21 @@ def _alternating_models(places: Sequence[_Place]) -> Iterator[Finding]:
         group, name = group_of(place.endpoint), _endpoint_name(place.view)
         if not group or name.casefold() in told or ENDPOINT.text(place.endpoint, "swapStandIn").strip():
             continue
-        others = {number: model_of(one.endpoint) for number, one in enumerate(places)
-                  if group_of(one.endpoint) == group and model_of(one.endpoint) != model_of(place.endpoint)}
+        others = {
+            number: model_of(one.endpoint)
+            for number, one in enumerate(places)
+            if group_of(one.endpoint) == group and model_of(one.endpoint) != model_of(place.endpoint)
+        }
         later = {model for number, model in others.items() if number > index}
         around = next((places[number] for number, model in others.items() if number < index and model in later), None)
         if around is not None:
             told.add(name.casefold())
             yield place.view.advice(
-                "endpointName", f"the model of endpoint '{name}' is loaded between two calls of endpoint "
+                "endpointName",
+                f"the model of endpoint '{name}' is loaded between two calls of endpoint "
                 f"'{_endpoint_name(around.view)}', which has the same memory ('swapGroup' {quoted(group)})",
-                expected=f"'swapStandIn' in the file of endpoint '{name}', or all calls of a model one after the other")
+                expected=f"'swapStandIn' in the file of endpoint '{name}', or all calls of a model one after the other",
+            )
 
 
 def check_block_size(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
@@ -139,11 +152,17 @@ def check_block_size(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 def check_relative_times(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Yield a finding if the time of each message that is sent changes with every call."""
     relative = "useRelativeTimestamps"
-    if _messages_follow(view) and NODE.flag(view.node, relative) and NODE.flag(
-            view.node, "addDiscussionIdTimestampsForLLM"):
-        yield view.advice(relative, "the messages say how long ago they were sent, which changes from call to call, so "
-                          "that the server reads the whole conversation again",
-                          f"times that stay the same, without '{relative}'")
+    if (
+        _messages_follow(view)
+        and NODE.flag(view.node, relative)
+        and NODE.flag(view.node, "addDiscussionIdTimestampsForLLM")
+    ):
+        yield view.advice(
+            relative,
+            "the messages say how long ago they were sent, which changes from call to call, so "
+            "that the server reads the whole conversation again",
+            f"times that stay the same, without '{relative}'",
+        )
 
 
 def _messages_follow(view: NodeView) -> bool:
@@ -155,8 +174,11 @@ def odd_block_size(value: object) -> Iterator[tuple[str, str]]:
     """Yield message and expectation if ``value`` is an odd number of messages above 1."""
     size = number_from(value, whole=True)
     if size is not None and size > 1 and size % 2:
-        yield (f"'{BLOCK_SIZE}' is {size}, which is odd, so that every second window begins with a message of the "
-               "assistant", f"an even number, such as {size + 1}")
+        yield (
+            f"'{BLOCK_SIZE}' is {size}, which is odd, so that every second window begins with a message of the "
+            "assistant",
+            f"an even number, such as {size + 1}",
+        )
 
 
 @dataclass(frozen=True)
@@ -175,14 +197,23 @@ class _Prompt:
     def _changing(self, key: str, subject: str, texts: Iterable[object]) -> Iterator[Finding]:
         value = UNKNOWN.of(map(self._value, texts))
         if value.time:
-            yield self.view.advice(key, f"{subject} the time ({{{value.time}}}), which changes from call to call, "
-                                   f"{_AFTER}", "the time in 'lateSystemPrompt'; the date may stay")
+            yield self.view.advice(
+                key,
+                f"{subject} the time ({{{value.time}}}), which changes from call to call, {_AFTER}",
+                "the time in 'lateSystemPrompt'; the date may stay",
+            )
         if value.writer is not None:
             file, label = value.writer
-            where = "" if file == self.view.loaded.display else (
-                f" of workflow {quoted(file.removeprefix('Workflows/').removesuffix('.json'))}")
-            yield self.view.advice(key, f"{subject} the output of {label}{where}, which changes from call to call, "
-                                   f"{_AFTER}", "that output in 'lateSystemPrompt'")
+            where = (
+                ""
+                if file == self.view.loaded.display
+                else (f" of workflow {quoted(file.removeprefix('Workflows/').removesuffix('.json'))}")
+            )
+            yield self.view.advice(
+                key,
+                f"{subject} the output of {label}{where}, which changes from call to call, {_AFTER}",
+                "that output in 'lateSystemPrompt'",
+            )
 
     def _value(self, text: object) -> Value:
         return self.flow.text(text, NODE.flag(self.view.node, "jinja2"), self.view.index)
@@ -206,9 +237,12 @@ class _Prompt:
             key, size = COUNT, f"more than {count} messages"
         else:
             return
-        yield self.view.advice(key, f"in a conversation with {size}, each message moves the beginning of what is sent, "
-                               "so that the server reads all of it again",
-                               f"'{BLOCK_SIZE}' in the node or the user file, such as 10")
+        yield self.view.advice(
+            key,
+            f"in a conversation with {size}, each message moves the beginning of what is sent, "
+            "so that the server reads all of it again",
+            f"'{BLOCK_SIZE}' in the node or the user file, such as 10",
+        )
 
     def constant_text_last(self) -> Iterator[Finding]:
         """Yield a finding if much text that never changes stands behind the conversation, which always does."""
@@ -222,25 +256,39 @@ class _Prompt:
                 if name:
                     constant += len(literal)
                     continue
-                name = next((one for one in names if _CONVERSATION.fullmatch(one) or (
-                    key == EXAMPLES and self._value(f"{{{one}}}").changes)), "")
+                name = next(
+                    (
+                        one
+                        for one in names
+                        if _CONVERSATION.fullmatch(one) or (key == EXAMPLES and self._value(f"{{{one}}}").changes)
+                    ),
+                    "",
+                )
                 where = key if name else ""
         if constant > MOST_CONSTANT:
-            yield self.view.advice(where, f"{constant} characters that never change stand behind {{{name}}}, so that "
-                                   "the server reads them again with each message",
-                                   "examples that never change, or that one as the last" if where == EXAMPLES else
-                                   "text that never changes in 'systemPrompt', or at the beginning of 'prompt'")
+            yield self.view.advice(
+                where,
+                f"{constant} characters that never change stand behind {{{name}}}, so that "
+                "the server reads them again with each message",
+                "examples that never change, or that one as the last"
+                if where == EXAMPLES
+                else "text that never changes in 'systemPrompt', or at the beginning of 'prompt'",
+            )
 
     def _variables(self) -> Mapping[str, object]:
         return {**self.flow.lookups.user_variables(), **self.view.loaded.variables}
 
 
 def example_texts(node: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the texts of the examples of a node in their order, each with the key. Wrong ones are reported themselves.
-    """
+    """Return the texts of the examples of a node in their order, with keys. Wrong ones are reported themselves."""
     turns = node.get(EXAMPLES)
-    return [(EXAMPLES, text) for turn in (turns if isinstance(turns, (list, tuple)) else ())
-            if isinstance(turn, Mapping) for text in (turn.get("user"), turn.get("assistant")) if isinstance(text, str)]
+    return [
+        (EXAMPLES, text)
+        for turn in (turns if isinstance(turns, (list, tuple)) else ())
+        if isinstance(turn, Mapping)
+        for text in (turn.get("user"), turn.get("assistant"))
+        if isinstance(text, str)
+    ]
 
 
 def _pieces(text: str, variables: Mapping[str, object]) -> Iterator[tuple[str, list[str]]]:
@@ -264,7 +312,7 @@ def _jinja_pieces(text: str) -> Iterator[tuple[str, list[str]]]:
     for tag in _JINJA_TAG.finditer(text):
         names = re.findall(r"[^\W\d]\w*", tag[0])
         # What stands in a condition or a loop is there at times only.
-        yield text[end:tag.start()] if not depth else "", names
+        yield text[end : tag.start()] if not depth else "", names
         word = names[0] if names and tag[0].startswith("{%") else ""
         depth += (word in ("if", "for")) - (word in ("endif", "endfor"))
         end = tag.end()

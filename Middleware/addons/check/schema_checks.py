@@ -1,4 +1,5 @@
 """The check of structured-output files: whether they are JSON Schemas."""
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
@@ -23,8 +24,9 @@ def check_schema(display: str, content: Mapping[str, object]) -> Iterator[Findin
     validator = _validator(content)
     if validator is None:
         return
-    error = next(iter(sorted(validator(validator.META_SCHEMA).iter_errors(content), key=lambda one: len(one.path))),
-                 None)
+    error = next(
+        iter(sorted(validator(validator.META_SCHEMA).iter_errors(content), key=lambda one: len(one.path))), None
+    )
     if error is not None:
         yield _invalid(display, error)
         return
@@ -32,8 +34,14 @@ def check_schema(display: str, content: Mapping[str, object]) -> Iterator[Findin
     if not any(name in keywords for name in content):
         # The form in which OpenAI's API takes a schema; the program makes it itself.
         wrapped = "the value of 'schema' alone" if isinstance(content.get("schema"), Mapping) else expected
-        yield Finding("error", display, "", None, "none of the keys is a keyword of JSON Schema, so that the schema "
-                      "allows anything", wrapped)
+        yield Finding(
+            "error",
+            display,
+            "",
+            None,
+            "none of the keys is a keyword of JSON Schema, so that the schema allows anything",
+            wrapped,
+        )
         return
     for name in content:
         near = "" if name in keywords or is_remark(name) else nearest(name, keywords, 0.85)
@@ -47,8 +55,9 @@ def _invalid(display: str, error: Any) -> Finding:
         path = child(path, part)
     if error.absolute_path and error.absolute_path[-1] == "type":
         near = nearest(error.instance, TYPES, CHOICE_CUTOFF) if isinstance(error.instance, str) else ""
-        return Finding("error", display, path, None, f"{quoted(error.instance)} is no type of JSON Schema",
-                       ", ".join(TYPES), near)
+        return Finding(
+            "error", display, path, None, f"{quoted(error.instance)} is no type of JSON Schema", ", ".join(TYPES), near
+        )
     return Finding("error", display, path, None, f"this is not a JSON Schema: {shortened(error.message, MAX_SAID)}")
 
 
@@ -65,6 +74,24 @@ def _validator(content: Mapping[str, object]) -> Any:
 
 def _keywords(meta_schema: Mapping[str, Any], validator: Any) -> Collection[str]:
     """Return the keywords of the schema's version, and the older ones that all versions accept."""
-    return {*validator.VALIDATORS, *meta_schema.get("properties", {}), "$schema", "$id", "$defs", "$comment", "$anchor",
-            "definitions", "title", "description", "default", "examples", "readOnly", "writeOnly", "deprecated",
-            "then", "else", "contentMediaType", "contentEncoding"}
+    return {
+        *validator.VALIDATORS,
+        *meta_schema.get("properties", {}),
+        "$schema",
+        "$id",
+        "$defs",
+        "$comment",
+        "$anchor",
+        "definitions",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "readOnly",
+        "writeOnly",
+        "deprecated",
+        "then",
+        "else",
+        "contentMediaType",
+        "contentEncoding",
+    }

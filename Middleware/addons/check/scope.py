@@ -1,4 +1,5 @@
 """The files and folders that the command line names, to which the report of a check is limited."""
+
 from __future__ import annotations
 
 import os
@@ -98,7 +99,9 @@ def _root_of(path: str, root: str, is_given: bool) -> str:
 def _require_configuration(path: str, home: str) -> None:
     """Raise StartError for a file that is no part of a configuration."""
     if not home:
-        raise StartError(f"{path} is in no configuration folder, that is one with a folder 'Users'. Copy the file "
-                         "into such a folder, or name it with --ConfigDirectory.")
+        raise StartError(
+            f"{path} is in no configuration folder, that is one with a folder 'Users'. Copy the file "
+            "into such a folder, or name it with --ConfigDirectory."
+        )
     if not path.lower().endswith((".json", *OTHER_ENDINGS)):
         raise StartError(f"{path} is not a configuration file: their names end in .json.")

@@ -1,4 +1,5 @@
 """Checks of one text of a node: its placeholders, its braces, its Jinja2."""
+
 from __future__ import annotations
 
 import re
@@ -15,9 +16,14 @@ from Middleware.workflows.managers.variable_table import BUILT_IN_VARIABLES
 EARLY_BUILT_IN = frozenset({"Discussion_Id"})
 # Names that published examples use although they were never variables, and the closest existing one.
 NOT_VARIABLES: Mapping[str, str] = {
-    "current_chat_summary": "", "userInput": "chat_user_prompt_last_one",
-    "lastUserMessage": "chat_user_prompt_last_one", "userName": "", "currentDate": "todays_date_pretty",
-    "current_username": "", "llm_responder_output": ""}
+    "current_chat_summary": "",
+    "userInput": "chat_user_prompt_last_one",
+    "lastUserMessage": "chat_user_prompt_last_one",
+    "userName": "",
+    "currentDate": "todays_date_pretty",
+    "current_username": "",
+    "llm_responder_output": "",
+}
 
 _NUMBERED = re.compile(r"agent([1-9][0-9]{0,5})(Input|Output)")
 
@@ -53,8 +59,11 @@ class Names:
         number = int(numbered[1])
         if number > self.count:
             return f"there is no node {number}, the last one is node {self.count}"
-        return "that is the output of this node itself" if number == self.number else (
-            f"node {number} runs after this node")
+        return (
+            "that is the output of this node itself"
+            if number == self.number
+            else (f"node {number} runs after this node")
+        )
 
     def nearest(self, name: str, early: bool = False) -> str:
         """Return the known name most like ``name``; empty if none is near."""
@@ -74,8 +83,9 @@ _IDENTIFIER = re.compile(r"[^\W\d]\w{0,99}")
 _SIMPLE = re.compile(r"(?<!\{)\{([^\W\d]\w{0,99})\}(?!\})")
 _JINJA = re.compile(r"\{\{\s+([^\W\d]\w{0,99})\b[^{}]*\}\}|\{%")
 # Raw blocks, expressions, statements and comments.
-_JINJA_PARTS = re.compile(r"\{%[-+]?\s*raw\s*[-+]?%\}.*?\{%[-+]?\s*endraw\s*[-+]?%\}|\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}",
-                          re.DOTALL)
+_JINJA_PARTS = re.compile(
+    r"\{%[-+]?\s*raw\s*[-+]?%\}.*?\{%[-+]?\s*endraw\s*[-+]?%\}|\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL
+)
 # A text with many unknown names should not push the other findings off the screen.
 MAX_NAMED = 5
 # The longest part of a Jinja2 message to show: such messages end with a list of the expected tags.
@@ -146,8 +156,9 @@ def check_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
     elif not valid or len(unknown) > len(missing):
         yield _stray_braces(text, rules)
     elif _is_jinja(text, rules.names):
-        yield TextProblem("warning", 'this looks like Jinja2, but the node does not set "jinja2": true; it stays as '
-                                     "written")
+        yield TextProblem(
+            "warning", 'this looks like Jinja2, but the node does not set "jinja2": true; it stays as written'
+        )
 
 
 def check_names(text: str, rules: TextRules) -> Iterator[TextProblem]:
@@ -169,9 +180,11 @@ def check_early_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
         yield _missing_outputs(missing, rules, "error", "it stays as written")
     for name in others[:MAX_NAMED]:
         yield TextProblem(
-            "warning", f"{_listed([name], rules)} cannot be filled in here and stays as written",
+            "warning",
+            f"{_listed([name], rules)} cannot be filled in here and stays as written",
             "a key of this file, agentNInput, agentNOutput of an earlier node, Discussion_Id or a user-wide variable",
-            _suggestion(name, rules, early=True))
+            _suggestion(name, rules, early=True),
+        )
 
 
 def check_handed_down_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
@@ -182,13 +195,21 @@ def check_handed_down_text(text: str, rules: TextRules) -> Iterator[TextProblem]
     unknown = [name for name in fields if not rules.names.knows(name)]
     misspelt = {name: near for name in unknown if (near := _meant_for_child(name, rules))}
     for name, near in list(misspelt.items())[:MAX_NAMED]:
-        yield TextProblem("warning", f"{_listed([name], rules)} is not a variable, neither here nor of the child "
-                                     "workflow; nothing in this text is filled in", "", near if rules.show else "")
+        yield TextProblem(
+            "warning",
+            f"{_listed([name], rules)} is not a variable, neither here nor of the child "
+            "workflow; nothing in this text is filled in",
+            "",
+            near if rules.show else "",
+        )
     if not valid:
         yield _stray_braces(text, rules)
     elif unknown and not misspelt:
-        yield TextProblem("note", f"{_listed(unknown, rules)} is unknown here, so the text is left to the child "
-                                  "workflow, where it must be known")
+        yield TextProblem(
+            "note",
+            f"{_listed(unknown, rules)} is unknown here, so the text is left to the child "
+            "workflow, where it must be known",
+        )
 
 
 def _meant_for_child(name: str, rules: TextRules) -> str:
@@ -212,8 +233,9 @@ def check_jinja(text: str, rules: TextRules, is_filled_again: bool = False) -> I
         used = _jinja_names(text)
     except TemplateSyntaxError as error:
         said = f": {shortened(error.message or '', MAX_SAID)}" if rules.show else ""
-        yield TextProblem("error", f"line {error.lineno} of this text is not valid Jinja2{said}; nothing in it is "
-                                   "filled in")
+        yield TextProblem(
+            "error", f"line {error.lineno} of this text is not valid Jinja2{said}; nothing in it is filled in"
+        )
         return
     # The parser of another package may raise anything for long numbers or deep nesting.
     except Exception:
@@ -230,9 +252,14 @@ def _single_braces(text: str, rules: TextRules) -> Iterator[TextProblem]:
     found = [name for name in _SIMPLE.finditer(literal) if rules.names.knows(name[1])]
     if found:
         names = [*dict.fromkeys(name[1] for name in found)]
-        yield TextProblem("warning", f"{_listed(names, rules)} stays as written: with \"jinja2\": true the text is a "
-                          "Jinja2 template, where variables have two braces", "",
-                          f"{{{{{names[0]}}}}}" if rules.show else "", found[0].start())
+        yield TextProblem(
+            "warning",
+            f'{_listed(names, rules)} stays as written: with "jinja2": true the text is a '
+            "Jinja2 template, where variables have two braces",
+            "",
+            f"{{{{{names[0]}}}}}" if rules.show else "",
+            found[0].start(),
+        )
 
 
 def check_plain_value(text: str, rules: TextRules) -> Iterator[TextProblem]:
@@ -269,8 +296,10 @@ def _jinja_names(text: str) -> list[str]:
 
     environment = jinja_environment()
     tree = parsed_template(text)
-    for node_type, kind, known in ((nodes.Filter, "filter", environment.filters),
-                                   (nodes.Test, "test", environment.tests)):
+    for node_type, kind, known in (
+        (nodes.Filter, "filter", environment.filters),
+        (nodes.Test, "test", environment.tests),
+    ):
         unknown = next((node for node in tree.find_all(node_type) if node.name not in known), None)
         if unknown is not None:
             raise TemplateAssertionError(f"no {kind} named '{unknown.name}'", unknown.lineno)
@@ -284,8 +313,9 @@ def _check_jinja_names(unknown: list[str], rules: TextRules) -> Iterator[TextPro
     near = [name for name in unknown if name in NOT_VARIABLES or rules.names.nearest(name)]
     misspelt = [name for name in near if name not in missing]
     for name in misspelt[:MAX_NAMED]:
-        yield TextProblem("warning", f"{_listed([name], rules)} is unknown, and so empty",
-                          suggestion=_suggestion(name, rules))
+        yield TextProblem(
+            "warning", f"{_listed([name], rules)} is unknown, and so empty", suggestion=_suggestion(name, rules)
+        )
 
 
 def _missing_outputs(names: list[str], rules: TextRules, severity: Severity, effect: str) -> TextProblem:
@@ -295,15 +325,22 @@ def _missing_outputs(names: list[str], rules: TextRules, severity: Severity, eff
 
 def _misspelt(fields: Mapping[str, str], rules: TextRules) -> list[TextProblem]:
     """Yield a problem for each placeholder that is not a variable and was probably meant to be one."""
-    names = [name for name, spec in fields.items()
-             if not rules.names.knows(name) and not rules.names.never_comes(name) and _is_placeholder(name, spec)]
+    names = [
+        name
+        for name, spec in fields.items()
+        if not rules.names.knows(name) and not rules.names.never_comes(name) and _is_placeholder(name, spec)
+    ]
     return [_unknown(name, rules) for name in names[:MAX_NAMED]]
 
 
 def _unknown(name: str, rules: TextRules) -> TextProblem:
     known_mistake = ", although examples use it" if name in NOT_VARIABLES else ""
-    return TextProblem("warning", f"{_listed([name], rules)} is not a variable{known_mistake}; {rules.rest} (braces "
-                                  "meant as text are written twice)", suggestion=_suggestion(name, rules))
+    return TextProblem(
+        "warning",
+        f"{_listed([name], rules)} is not a variable{known_mistake}; {rules.rest} (braces "
+        "meant as text are written twice)",
+        suggestion=_suggestion(name, rules),
+    )
 
 
 def _stray_braces(text: str, rules: TextRules) -> TextProblem:
@@ -311,14 +348,16 @@ def _stray_braces(text: str, rules: TextRules) -> TextProblem:
     jinja = ', or set "jinja2": true for a Jinja2 template' if "{%" in text else ""
     if lost or jinja:
         also = f", not even {_listed(lost, rules)}" if lost else ""
-        return TextProblem("warning", "there are braces that are not placeholders, so nothing in this text is filled "
-                                      f"in{also}; write braces meant as text twice{jinja}")
+        return TextProblem(
+            "warning",
+            "there are braces that are not placeholders, so nothing in this text is filled "
+            f"in{also}; write braces meant as text twice{jinja}",
+        )
     return TextProblem("note", "there are braces that are not placeholders; nothing in this text is filled in")
 
 
 def _fields(text: str) -> tuple[dict[str, str], bool]:
-    """Return the names of a text's placeholders with the start of their format, and whether the braces are well-formed.
-    """
+    """Return the names of a text's placeholders with the start of their format, and whether the braces fit."""
     try:
         template = parse(text)
     except SubstitutionError:

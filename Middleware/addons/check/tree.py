@@ -1,4 +1,5 @@
 """The files below the config root, each with its kind, and the workflows that a user reaches."""
+
 from __future__ import annotations
 
 import os
@@ -61,7 +62,7 @@ class Tree:
 
     def users(self) -> list[str]:
         """Return the names of all users, including those in folders and those that start with ``_``."""
-        return [file.display[len("Users/"):-len(".json")] for file in self.of_kind("user")]
+        return [file.display[len("Users/") : -len(".json")] for file in self.of_kind("user")]
 
 
 def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
@@ -75,9 +76,10 @@ def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
         if lower.endswith(".json") and not lower.endswith(".json.json"):
             _add(tree, display, path)
         elif lower.endswith(OTHER_ENDINGS) and display.partition("/")[0] in COLLECTIONS:
-            stem = display.rpartition("/")[2][:-len(next(end for end in OTHER_ENDINGS if lower.endswith(end)))]
-            tree.findings.append(_unread(display, "the name does not end in .json, so the program does not read it",
-                                         f"{stem}.json"))
+            stem = display.rpartition("/")[2][: -len(next(end for end in OTHER_ENDINGS if lower.endswith(end)))]
+            tree.findings.append(
+                _unread(display, "the name does not end in .json, so the program does not read it", f"{stem}.json")
+            )
         elif display.partition("/")[0] in COLLECTIONS and (target := dangling_target(path)):
             # Most likely a folder: files have an ending.
             tree.findings.append(_unread(display, f"the link points to {quoted(target)}, which does not exist"))
@@ -88,17 +90,25 @@ def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
 
 def _misnamed_defaults(tree: Tree) -> Iterator[Finding]:
     """Yield files whose name is nearly that of a folder's default workflow, in folders that have none."""
-    defaults = {display.rpartition("/")[0] for display in tree.files
-                if display.rpartition("/")[2].casefold() == DEFAULT_WORKFLOW.casefold()}
+    defaults = {
+        display.rpartition("/")[0]
+        for display in tree.files
+        if display.rpartition("/")[2].casefold() == DEFAULT_WORKFLOW.casefold()
+    }
     for display in tree.files:
         folder, _, name = display.rpartition("/")
         if folder.startswith("Workflows/") and folder not in defaults and plain(name) == plain(DEFAULT_WORKFLOW):
-            yield _unread(display, "the name is not that of a default workflow, so that clients are not offered the "
-                                   f"folder '{folder.rpartition('/')[2]}' as a model", DEFAULT_WORKFLOW)
+            yield _unread(
+                display,
+                "the name is not that of a default workflow, so that clients are not offered the "
+                f"folder '{folder.rpartition('/')[2]}' as a model",
+                DEFAULT_WORKFLOW,
+            )
 
 
-def _walk(root: str, folder: str, findings: list[Finding],
-          above: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
+def _walk(
+    root: str, folder: str, findings: list[Finding], above: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, str]]:
     """Walk one folder. Folders that must not be read are added to ``findings``.
 
     ``above``: the real paths of the folders around it, into which links may lead back.
@@ -108,8 +118,9 @@ def _walk(root: str, folder: str, findings: list[Finding],
     if real in above:
         return
     if is_forbidden(here):
-        findings.append(Finding("error", folder, "", None, FORBIDDEN_FOLDER, "a folder that the user of the program "
-                                "may read"))
+        findings.append(
+            Finding("error", folder, "", None, FORBIDDEN_FOLDER, "a folder that the user of the program may read")
+        )
         return
     try:
         with os.scandir(here) as found:
@@ -132,18 +143,41 @@ def _add(tree: Tree, display: str, path: str) -> None:
     tree.files[display] = TreeFile(display, path, kind)
     folder, _, rest = display.partition("/")
     if not display.endswith(".json"):
-        tree.findings.append(_unread(display, "the ending is not in lower case, so that the file may not be found",
-                                     display.rpartition("/")[2][:-5] + ".json"))
+        tree.findings.append(
+            _unread(
+                display,
+                "the ending is not in lower case, so that the file may not be found",
+                display.rpartition("/")[2][:-5] + ".json",
+            )
+        )
     elif kind is None and not rest:
-        tree.findings.append(_unread(display, "the file lies in none of the folders of the configuration, so the "
-                                              "program does not read it", "", ", ".join(COLLECTIONS)))
+        tree.findings.append(
+            _unread(
+                display,
+                "the file lies in none of the folders of the configuration, so the program does not read it",
+                "",
+                ", ".join(COLLECTIONS),
+            )
+        )
     elif kind is None and not _is_known(tree, folder):
         near = nearest(folder, COLLECTIONS, FOLDER_CUTOFF)
-        tree.findings.append(_unread(display, f"the program does not read files in the folder '{folder}'", near,
-                                     ", ".join(COLLECTIONS) if not near else ""))
+        tree.findings.append(
+            _unread(
+                display,
+                f"the program does not read files in the folder '{folder}'",
+                near,
+                ", ".join(COLLECTIONS) if not near else "",
+            )
+        )
     elif folder in FLAT_COLLECTIONS and "/" in rest and not rest.startswith("_"):
-        tree.findings.append(_unread(display, f"files in folders below {folder} are never found", "",
-                                     f"the file in {folder} itself, or in a folder such as _examples"))
+        tree.findings.append(
+            _unread(
+                display,
+                f"files in folders below {folder} are never found",
+                "",
+                f"the file in {folder} itself, or in a folder such as _examples",
+            )
+        )
 
 
 def _is_known(tree: Tree, folder: str) -> bool:
@@ -170,7 +204,7 @@ def _named_settings(tree: Tree, users: Collection[str] | None) -> Iterator[tuple
     """Yield files that a name of settings in a user file may refer to, and the kind of these settings."""
     wanted = None if users is None else {user.casefold() for user in users}
     for file in tree.of_kind("user"):
-        own = file.display[len("Users/"):-len(".json")]
+        own = file.display[len("Users/") : -len(".json")]
         settings = _content(file) if wanted is None or own.casefold() in wanted else {}
         folder = USER.value(settings, "workflowConfigsSubDirectoryOverride") or own
         for key, kind in SETTINGS_KEYS.items():
@@ -182,8 +216,9 @@ def settings_like(content: Mapping[str, object]) -> str:
     """Return the kind of settings whose keys a file without nodes has; empty if it has none of them."""
     if not content or "nodes" in content:
         return ""
-    own = {name: sum(key in KINDS[name].key for key in content if not is_remark(key))
-           for name in SETTINGS_KEYS.values()}
+    own = {
+        name: sum(key in KINDS[name].key for key in content if not is_remark(key)) for name in SETTINGS_KEYS.values()
+    }
     best = max(own, key=lambda name: own[name])
     return best if own[best] > 1 else ""
 
@@ -196,8 +231,12 @@ def _content(file: TreeFile) -> Mapping[str, object]:
     return data if isinstance(data, dict) else {}
 
 
-SETTINGS_WORKFLOWS = tuple(key.name for cls in (MemorySettings, CompactorSettings)
-                           for key in settings_keys(cls).values() if key.names == "workflow")
+SETTINGS_WORKFLOWS = tuple(
+    key.name
+    for cls in (MemorySettings, CompactorSettings)
+    for key in settings_keys(cls).values()
+    if key.names == "workflow"
+)
 
 
 @dataclass(frozen=True)
@@ -210,8 +249,7 @@ class WorkflowReference:
     calling_name: str | None = None
 
     def load(self, lookups: Lookups) -> LoadedWorkflow | None:
-        """Return the workflow; None if there is none that can be read: ``lookups`` then know the file, if there is one.
-        """
+        """Return the workflow; None if none can be read: ``lookups`` then know the file, if there is one."""
         try:
             return config_utils.load_workflow(self.name, self.folder, self.calling_folder, self.calling_name)
         except ConfigurationError as error:
@@ -220,8 +258,7 @@ class WorkflowReference:
             return None
 
 
-def reached_workflows(user: UserCheck, lookups: Lookups,
-                      workflows: Collection[str]) -> Iterator[LoadedWorkflow]:
+def reached_workflows(user: UserCheck, lookups: Lookups, workflows: Collection[str]) -> Iterator[LoadedWorkflow]:
     """Yield every workflow that a request of the user, or a node of another workflow, can lead to, each file once.
 
     Shared workflows that no list shows to a client are left out (``UserCheck.chooses_shared``).
@@ -245,9 +282,12 @@ def followed(first: Iterable[WorkflowReference], lookups: Lookups) -> Iterator[L
         yield loaded
         waiting += _children(loaded)
         # The check of the workflow just yielded may have looked up settings files, which name workflows too.
-        waiting += [WorkflowReference(str(file.content[key])) for file in lookups.settings_files()
-                    for key in SETTINGS_WORKFLOWS
-                    if isinstance(file.content.get(key), str) and file.content[key].strip()]
+        waiting += [
+            WorkflowReference(str(file.content[key]))
+            for file in lookups.settings_files()
+            for key in SETTINGS_WORKFLOWS
+            if isinstance(file.content.get(key), str) and file.content[key].strip()
+        ]
 
 
 def _of_user(user: UserCheck, workflows: Collection[str]) -> Iterator[WorkflowReference]:
@@ -259,8 +299,11 @@ def _of_user(user: UserCheck, workflows: Collection[str]) -> Iterator[WorkflowRe
         return
     for folder in folders:
         prefix = f"Workflows/{folder}/".casefold()
-        yield from (WorkflowReference(file[len(prefix):-len(".json")]) for file in workflows
-                    if file.casefold().startswith(prefix))
+        yield from (
+            WorkflowReference(file[len(prefix) : -len(".json")])
+            for file in workflows
+            if file.casefold().startswith(prefix)
+        )
 
 
 def _shared() -> Iterator[WorkflowReference]:

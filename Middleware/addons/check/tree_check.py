@@ -1,4 +1,5 @@
 """The check of a whole configuration, or of the files that some users reach, with the settings of each user."""
+
 from __future__ import annotations
 
 import os
@@ -38,8 +39,10 @@ from Middleware.utilities.config.workflows import (
 from Middleware.utilities.config_utils import endpoint_candidate
 from Middleware.utilities.files.file_access import is_forbidden
 
-_EXPECTED = {"--ConfigDirectory": "--ConfigDirectory with the path of the folder Configs",
-             "--PublicDirectory": "--PublicDirectory with the path of the folder that holds Configs"}
+_EXPECTED = {
+    "--ConfigDirectory": "--ConfigDirectory with the path of the folder Configs",
+    "--PublicDirectory": "--PublicDirectory with the path of the folder that holds Configs",
+}
 
 
 @dataclass
@@ -105,8 +108,13 @@ class TreeCheck:
             prompts for a category (a model may have been trained for them), folders of presets.
     """
 
-    def __init__(self, users: Sequence[str] | None = None, pause: Callable[[], None] = lambda: None,
-                 scope: Scope = EVERYTHING, at_start: bool = False) -> None:
+    def __init__(
+        self,
+        users: Sequence[str] | None = None,
+        pause: Callable[[], None] = lambda: None,
+        scope: Scope = EVERYTHING,
+        at_start: bool = False,
+    ) -> None:
         self._pause, self._scope, self._at_start = pause, scope, at_start
         self._only = None if users is None else list(users)
         self._sources: dict[str, SourceCheck] = {}
@@ -145,8 +153,9 @@ class TreeCheck:
         if not self._at_start:
             self._add(self._locate(self._unpassed_inputs()))
         self._add(finding for finding in tree.findings if self._concerns(finding.file))
-        self.result.findings = _merged([(user, finding) for user, finding in self._found
-                                        if self._scope.holds(finding.file)], self._users)
+        self.result.findings = _merged(
+            [(user, finding) for user, finding in self._found if self._scope.holds(finding.file)], self._users
+        )
         self.result.files = sum(map(self._scope.holds, self._sources))
         return self.result
 
@@ -180,7 +189,8 @@ class TreeCheck:
         folders = file.casefold().split("/")
         # A folder named like another user is that user's, unless these users' files are in it too.
         return others.isdisjoint(folders) or any(
-            known.rpartition("/")[0] == file.rpartition("/")[0] for known in self._sources)
+            known.rpartition("/")[0] == file.rpartition("/")[0] for known in self._sources
+        )
 
     def _locate(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         """Return the findings with positions; for a broken file, further findings are left out."""
@@ -209,8 +219,12 @@ class TreeCheck:
             return
         lookups = Lookups()
         check = UserCheck(lookups)
-        about_file = [*check.findings(), *check.startable(), *allowed_folders(check.file.content, file.display),
-                      *(() if self._at_start else check.category_prompt())]
+        about_file = [
+            *check.findings(),
+            *check.startable(),
+            *allowed_folders(check.file.content, file.display),
+            *(() if self._at_start else check.category_prompt()),
+        ]
         self._add(self._locate(about_file), user)
         self._workflows(user, check, lookups, tree)
         known = {finding.json_path for _, finding in self._found if finding.file == file.display}
@@ -303,7 +317,7 @@ class TreeCheck:
                 self._add(self._locate(check_presets_anywhere(file.display, content)))
 
     def _alone(self, file: TreeFile, lookups: Lookups, beginnings: Beginnings) -> Iterator[Finding]:
-        folder, _, name = file.display[len("Workflows/"):-len(".json")].rpartition("/")
+        folder, _, name = file.display[len("Workflows/") : -len(".json")].rpartition("/")
         try:
             loaded = load_workflow(name, folder or ".")
         # Reported at the file.
@@ -314,8 +328,7 @@ class TreeCheck:
         beginnings.add(loaded)
 
     def _unpassed_inputs(self) -> Iterator[Finding]:
-        """Yield the inputs of workflows that callers do not pass; of the users who are checked, all callers are known.
-        """
+        """Yield the inputs of workflows that callers do not pass; all callers of the checked users are known."""
         for file in self._tree.of_kind("user", *SETTINGS):
             content = self._sources[file.display].content if file.display in self._sources else None
             names = content.values() if isinstance(content, dict) else ()
@@ -336,6 +349,7 @@ def _variables(content: object) -> Iterator[str]:
 
 
 # -- one mistake, one message ------------------------------------------------------------------------------------------
+
 
 def _merged(found: Sequence[tuple[str, Finding]], users: dict[str, set[str]]) -> list[Finding]:
     """Return the sorted findings, each once with the users it applies to, without those that follow from others."""

@@ -1,4 +1,5 @@
 """Checks of the names in a user file: routing, workflows, settings files, templates and folders."""
+
 from __future__ import annotations
 
 import os
@@ -61,9 +62,13 @@ class UserCheck:
         """Yield what prevents every request from starting although no name in the file is wrong."""
         if not self._has_workflows():
             yield from self._no_workflows()
-        elif (misspelt := self._misspelt()):
-            yield self._at("error", misspelt, f"{no_effect(misspelt)}, so that there is no workflow to "
-                           "run", suggestion=meant_key(misspelt, STARTING_KEYS))
+        elif misspelt := self._misspelt():
+            yield self._at(
+                "error",
+                misspelt,
+                f"{no_effect(misspelt)}, so that there is no workflow to run",
+                suggestion=meant_key(misspelt, STARTING_KEYS),
+            )
         elif not self._name("routingConfig") and not USER.flag(self._settings, "customWorkflowOverride"):
             yield from self._default()
 
@@ -71,8 +76,12 @@ class UserCheck:
         """Yield a finding if the LLM that chooses a category of the routing is not told the categories."""
         routing = self._lookups.routing(self._name("routingConfig")) if self._name("routingConfig") else {}
         chooser = self._lookups.own_workflow(self._name("categorizationWorkflow") or DEFAULT_WORKFLOW)
-        if routing and isinstance(routing, Mapping) and chooser is not None and not USER.flag(
-                self._settings, "customWorkflowOverride"):
+        if (
+            routing
+            and isinstance(routing, Mapping)
+            and chooser is not None
+            and not USER.flag(self._settings, "customWorkflowOverride")
+        ):
             yield from check_category_prompt(chooser, routing, self._lookups)
 
     def memory(self, known: Collection[str]) -> Iterator[Finding]:
@@ -88,8 +97,13 @@ class UserCheck:
 
     def workflow_names(self) -> list[str]:
         """Return the workflows that the file names, and those of its routing file."""
-        names = [DEFAULT_WORKFLOW, *(self._name(key) for key in (
-            "customWorkflow", "categorizationWorkflow", "backgroundTaskWorkflow", *MEMORY_KEYS))]
+        names = [
+            DEFAULT_WORKFLOW,
+            *(
+                self._name(key)
+                for key in ("customWorkflow", "categorizationWorkflow", "backgroundTaskWorkflow", *MEMORY_KEYS)
+            ),
+        ]
         routing = self._lookups.routing(self._name("routingConfig")) if self._name("routingConfig") else {}
         if isinstance(routing, Mapping):
             names += [entry["workflow"] for entry in routing.values()]
@@ -113,8 +127,9 @@ class UserCheck:
     def _folders(self) -> Iterator[Finding]:
         yield from self._folder("endpointConfigsSubDirectory", "error", "Endpoints")
         types = folders_in("Presets")
-        yield from self._folder("presetConfigsSubDirectoryOverride", "note",
-                                *(f"Presets/{preset_type}" for preset_type in types))
+        yield from self._folder(
+            "presetConfigsSubDirectoryOverride", "note", *(f"Presets/{preset_type}" for preset_type in types)
+        )
         yield from self._folder("workflowConfigsSubDirectoryOverride", "error", "Workflows/_overrides", "Workflows")
         shared: Severity = "warning" if USER.flag(self._settings, "allowSharedWorkflows") else "note"
         # The default folder need not exist: not every configuration shares workflows.
@@ -133,8 +148,7 @@ class UserCheck:
             if not problem.suggestion and not problem.is_invalid:
                 return
             severity = "warning"
-        yield self._at("error" if problem.is_invalid else severity, key, problem.message,
-                       suggestion=problem.suggestion)
+        yield self._at("error" if problem.is_invalid else severity, key, problem.message, suggestion=problem.suggestion)
 
     def _has_workflows(self) -> bool:
         """Return whether the user has a folder of workflows. If not, the folder is reported instead of each name."""
@@ -147,12 +161,18 @@ class UserCheck:
     def _no_workflows(self) -> Iterator[Finding]:
         """Yield one finding about all names of workflows that cannot be found without their folder."""
         wanted = USER.flag(self._settings, "customWorkflowOverride") or any(
-            self._name(key) for key in ("routingConfig", "backgroundTaskWorkflow"))
+            self._name(key) for key in ("routingConfig", "backgroundTaskWorkflow")
+        )
         if not self._name("workflowConfigsSubDirectoryOverride") and (wanted or not self._shares()):
             name = current_snapshot().name
-            yield self._at("error", "", f"there is no folder {quoted(name)} in Workflows, and "
-                           "'workflowConfigsSubDirectoryOverride' names no other; this user has no workflows", "",
-                           nearest(name, folders_in("Workflows"), FOLDER_CUTOFF))
+            yield self._at(
+                "error",
+                "",
+                f"there is no folder {quoted(name)} in Workflows, and "
+                "'workflowConfigsSubDirectoryOverride' names no other; this user has no workflows",
+                "",
+                nearest(name, folders_in("Workflows"), FOLDER_CUTOFF),
+            )
 
     # -- workflows ---------------------------------------------------------------------------------------------------
     def _workflows(self) -> Iterator[Finding]:
@@ -160,8 +180,12 @@ class UserCheck:
         routing = self._name("routingConfig")
         yield from self._inputs()
         if custom and not self._name("customWorkflow"):
-            yield self._at("error", "customWorkflowOverride", "'customWorkflowOverride' is true, but 'customWorkflow' "
-                           "names no workflow", "the name of a workflow")
+            yield self._at(
+                "error",
+                "customWorkflowOverride",
+                "'customWorkflowOverride' is true, but 'customWorkflow' names no workflow",
+                "the name of a workflow",
+            )
         if not self._has_workflows():
             return
         yield from self._workflow("customWorkflow", in_use=custom)
@@ -169,8 +193,12 @@ class UserCheck:
         if routing and not custom:
             yield from self._workflow("categorizationWorkflow", in_use=True)
             if not self._name("categorizationWorkflow") and self._lookups.user_workflow(DEFAULT_WORKFLOW) is None:
-                yield self._at("warning", "categorizationWorkflow", "'categorizationWorkflow' is not set, so that "
-                               f"{DEFAULT_WORKFLOW} chooses the category", "the name of a workflow")
+                yield self._at(
+                    "warning",
+                    "categorizationWorkflow",
+                    f"'categorizationWorkflow' is not set, so that {DEFAULT_WORKFLOW} chooses the category",
+                    "the name of a workflow",
+                )
         if routing:
             yield from self._routing(routing, in_use=not custom)
         elif not custom:
@@ -184,8 +212,10 @@ class UserCheck:
         else:
             entries = routing.values() if isinstance(routing, Mapping) else ()
             names = [self._name("categorizationWorkflow") if routing else "", *(entry["workflow"] for entry in entries)]
-        callers = {**dict.fromkeys((self._name(key) for key in HELPERS), "a memory node"),
-                   **dict.fromkeys((*names, self._name("backgroundTaskWorkflow")), "a request")}
+        callers = {
+            **dict.fromkeys((self._name(key) for key in HELPERS), "a memory node"),
+            **dict.fromkeys((*names, self._name("backgroundTaskWorkflow")), "a request"),
+        }
         for name, caller in callers.items():
             loaded = self._lookups.own_workflow(name) if name else None
             # That one reports it itself.
@@ -207,8 +237,16 @@ class UserCheck:
         for category, entry in found.items() if in_use else ():
             problem = self._lookups.user_workflow(entry["workflow"])
             if problem is not None:
-                yield Finding("error", display, child(child("", category), "workflow"), None, problem.message, "",
-                              problem.suggestion, about=problem.file)
+                yield Finding(
+                    "error",
+                    display,
+                    child(child("", category), "workflow"),
+                    None,
+                    problem.message,
+                    "",
+                    problem.suggestion,
+                    about=problem.file,
+                )
 
     def _unmatched(self, name: str, routing: Mapping[str, object]) -> Iterator[Finding]:
         """Yield a finding if an answer may name no category, and there is no workflow for that."""
@@ -218,33 +256,50 @@ class UserCheck:
             return
         chooser = self._name("categorizationWorkflow")
         if not chooser:
-            yield self._at("error", "routingConfig", f"no workflow chooses a category of the routing {quoted(name)}: "
-                           f"there is neither 'categorizationWorkflow' nor a workflow {DEFAULT_WORKFLOW}",
-                           "'categorizationWorkflow' with the name of a workflow", problem.suggestion)
+            yield self._at(
+                "error",
+                "routingConfig",
+                f"no workflow chooses a category of the routing {quoted(name)}: "
+                f"there is neither 'categorizationWorkflow' nor a workflow {DEFAULT_WORKFLOW}",
+                "'categorizationWorkflow' with the name of a workflow",
+                problem.suggestion,
+            )
             return
         loaded = self._lookups.own_workflow(chooser)
         said = Flow(loaded, self._lookups).result() if loaded is not None else Value()
         if said.is_open or any(match_category(text, list(routing)) is None for text in (said.texts or {}).values()):
-            yield self._at("warning", "routingConfig", f"the answer of workflow {quoted(chooser)} may name no category "
-                           f"of the routing {quoted(name)} ({', '.join(routing)}), and there is no workflow "
-                           f"{DEFAULT_WORKFLOW}, which would run then; the request fails", "a workflow "
-                           f"{DEFAULT_WORKFLOW} for every other answer", problem.suggestion)
+            yield self._at(
+                "warning",
+                "routingConfig",
+                f"the answer of workflow {quoted(chooser)} may name no category "
+                f"of the routing {quoted(name)} ({', '.join(routing)}), and there is no workflow "
+                f"{DEFAULT_WORKFLOW}, which would run then; the request fails",
+                f"a workflow {DEFAULT_WORKFLOW} for every other answer",
+                problem.suggestion,
+            )
 
     def _default(self) -> Iterator[Finding]:
         """Yield a finding if a request without routing has neither ``_DefaultWorkflow`` nor a shared workflow."""
         problem = self._lookups.user_workflow(DEFAULT_WORKFLOW)
         if problem is not None and not problem.file and not self._shares():
-            yield self._at("error", "", f"the file names no routing and no workflow that always runs, and "
-                           f"{problem.message}", f"a workflow {DEFAULT_WORKFLOW}, 'routingConfig', or "
-                           "'customWorkflow' with 'customWorkflowOverride'")
+            yield self._at(
+                "error",
+                "",
+                f"the file names no routing and no workflow that always runs, and {problem.message}",
+                f"a workflow {DEFAULT_WORKFLOW}, 'routingConfig', or 'customWorkflow' with 'customWorkflowOverride'",
+            )
 
     def _misspelt(self) -> str:
         """Return the misspelt key because of which the user has no workflow to run; empty if there is none."""
-        if any(self._name(key) for key in ("routingConfig", "customWorkflow")) or self._shares() or (
-                self._lookups.user_workflow(DEFAULT_WORKFLOW) is None):
+        if (
+            any(self._name(key) for key in ("routingConfig", "customWorkflow"))
+            or self._shares()
+            or (self._lookups.user_workflow(DEFAULT_WORKFLOW) is None)
+        ):
             return ""
-        return next((name for name in self._settings if any(is_meant(name, key, self._settings)
-                                                            for key in STARTING_KEYS)), "")
+        return next(
+            (name for name in self._settings if any(is_meant(name, key, self._settings) for key in STARTING_KEYS)), ""
+        )
 
     def _shares(self) -> bool:
         try:
@@ -273,8 +328,16 @@ class UserCheck:
             problem = self._lookups.embeddings_endpoint(text) if text else None
             if problem is not None:
                 path = key if index is None else child(key, index)
-                yield Finding("error", self.file.display, path, None, problem.message, EMBEDDINGS_EXPECTED,
-                              problem.suggestion, about=problem.file)
+                yield Finding(
+                    "error",
+                    self.file.display,
+                    path,
+                    None,
+                    problem.message,
+                    EMBEDDINGS_EXPECTED,
+                    problem.suggestion,
+                    about=problem.file,
+                )
 
     def _name(self, key: str) -> str:
         value = self._settings.get(key)
@@ -298,8 +361,14 @@ def allowed_folders(settings: Mapping[str, object], display: str) -> Iterator[Fi
     for index, entry in enumerate(value if isinstance(value, (list, tuple)) else ()):
         path = child("allowedFileDirectories", index)
         if isinstance(entry, str) and not entry.strip():
-            yield Finding("error", display, path, None, "an entry of 'allowedFileDirectories' is blank, so that no "
-                          "file can be used", "the path of a directory")
+            yield Finding(
+                "error",
+                display,
+                path,
+                None,
+                "an entry of 'allowedFileDirectories' is blank, so that no file can be used",
+                "the path of a directory",
+            )
         elif isinstance(entry, str) and not os.path.isdir(os.path.join(root, os.path.expanduser(entry.strip()))):
             yield Finding("note", display, path, None, f"there is no directory {quoted(entry)} yet")
 
@@ -312,7 +381,14 @@ def check_current_user(content: Mapping[str, object], display: str, users: Colle
         return
     try:
         if find_user_file(name) is None:
-            yield Finding("error", display, "currentUser", None, f"user {quoted(name)} does not exist", "",
-                          nearest(name, users, FOLDER_CUTOFF))
+            yield Finding(
+                "error",
+                display,
+                "currentUser",
+                None,
+                f"user {quoted(name)} does not exist",
+                "",
+                nearest(name, users, FOLDER_CUTOFF),
+            )
     except ConfigurationError as error:
         yield Finding("error", display, "currentUser", None, str(error))

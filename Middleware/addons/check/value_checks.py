@@ -1,4 +1,5 @@
 """Checks of nodes that choose a workflow by a value, and of the workflow that chooses a category of the routing."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -29,9 +30,13 @@ def check_choice(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     if value.texts is not None:
         yield from _check_fixed(view, value, value.texts, keys, has_fallback)
     elif value.is_open and not has_fallback:
-        yield view.finding("warning", CHOICES, f"the value is {value.source}, which may be any text, and there is no "
-                           "'Default'; the request fails where the text is not exactly one of the keys",
-                           expected="'Default' with the workflow for every other value")
+        yield view.finding(
+            "warning",
+            CHOICES,
+            f"the value is {value.source}, which may be any text, and there is no "
+            "'Default'; the request fails where the text is not exactly one of the keys",
+            expected="'Default' with the workflow for every other value",
+        )
     if value.lists_categories:
         yield from _check_categories(view, keys, lookups)
 
@@ -40,15 +45,20 @@ def check_category_prompt(loaded: LoadedWorkflow, routing: Mapping[str, object],
     """Yield a finding if no text of a workflow whose LLM chooses a category says what the categories are."""
     texts = _all_texts(loaded, lookups) if Flow(loaded, lookups).result().is_open else None
     names = [name.casefold() for name in routing if name != UNKNOWN]
-    if texts is None or any(CATEGORY_VARIABLES.search(text) or any(name in text.casefold() for name in names)
-                            for text in texts):
+    if texts is None or any(
+        CATEGORY_VARIABLES.search(text) or any(name in text.casefold() for name in names) for text in texts
+    ):
         return
     index = find_responder(loaded.nodes)
     node = loaded.nodes[index]
     view = NodeView(loaded, index, node, "Standard", {})
-    yield view.finding("warning", next((key for key in ("prompt", "systemPrompt") if node.get(key)), ""),
-                       "nothing in this workflow, which chooses the category, tells the LLM what the categories are "
-                       f"({', '.join(routing)})", expected="{category_colon_descriptions} in a prompt")
+    yield view.finding(
+        "warning",
+        next((key for key in ("prompt", "systemPrompt") if node.get(key)), ""),
+        "nothing in this workflow, which chooses the category, tells the LLM what the categories are "
+        f"({', '.join(routing)})",
+        expected="{category_colon_descriptions} in a prompt",
+    )
 
 
 def _all_texts(loaded: LoadedWorkflow, lookups: Lookups) -> list[str] | None:
@@ -67,8 +77,9 @@ def _all_texts(loaded: LoadedWorkflow, lookups: Lookups) -> list[str] | None:
     return texts
 
 
-def _brought_by(loaded: LoadedWorkflow, index: int, node: Mapping[str, Any],
-                lookups: Lookups) -> list[LoadedWorkflow] | None:
+def _brought_by(
+    loaded: LoadedWorkflow, index: int, node: Mapping[str, Any], lookups: Lookups
+) -> list[LoadedWorkflow] | None:
     """Return the workflows that a node runs; None if it may read texts that no file of a workflow shows."""
     node_type = node.get("type", "Standard")
     handler = node_types().get(node_type) if isinstance(node_type, str) else None
@@ -77,8 +88,9 @@ def _brought_by(loaded: LoadedWorkflow, index: int, node: Mapping[str, Any],
     return child_workflows(NodeView(loaded, index, node, node_type, handler.TABLES[node_type]), lookups)
 
 
-def _check_fixed(view: NodeView, value: Value, texts: Mapping[str, str], keys: Mapping[str, str],
-                 has_fallback: bool) -> Iterator[Finding]:
+def _check_fixed(
+    view: NodeView, value: Value, texts: Mapping[str, str], keys: Mapping[str, str], has_fallback: bool
+) -> Iterator[Finding]:
     without_key = [text for key, text in texts.items() if key not in keys]
     never = [name for key, name in keys.items() if key not in texts]
     said = f"{value.source}, which is {_listed(texts.values())}"
@@ -86,14 +98,20 @@ def _check_fixed(view: NodeView, value: Value, texts: Mapping[str, str], keys: M
         fails = "no request can pass this node" if len(without_key) == len(texts) else "the request fails then"
         unused = f" (the keys are {', '.join(map(quoted, keys.values()))})" if never else ""
         yield view.finding(
-            "error" if len(without_key) == len(texts) else "warning", CHOICES,
+            "error" if len(without_key) == len(texts) else "warning",
+            CHOICES,
             f"the value is {said}; there is no key {_listed(without_key)}{unused} and no 'Default', so that {fails}",
-            expected=f"the keys {_listed(texts.values(), 'and')}, or 'Default' for every other value")
+            expected=f"the keys {_listed(texts.values(), 'and')}, or 'Default' for every other value",
+        )
         return
     for name in never:
-        yield view.finding("warning", "", f"the workflow of {quoted(name)} never runs: the value is {said}",
-                           suggestion=nearest(name, texts.values()),
-                           path=child(child(view.path, CHOICES), name))
+        yield view.finding(
+            "warning",
+            "",
+            f"the workflow of {quoted(name)} never runs: the value is {said}",
+            suggestion=nearest(name, texts.values()),
+            path=child(child(view.path, CHOICES), name),
+        )
 
 
 def _check_categories(view: NodeView, keys: Mapping[str, str], lookups: Lookups) -> Iterator[Finding]:
@@ -105,9 +123,14 @@ def _check_categories(view: NodeView, keys: Mapping[str, str], lookups: Lookups)
     known = {category.strip().lower() for category in routing}
     for value, key in keys.items():
         if value not in known:
-            yield view.finding("warning", "", f"{quoted(key)} is not a category of the routing {quoted(name)}, among "
-                               "which the LLM chooses", expected=", ".join(routing), suggestion=nearest(key, routing),
-                               path=child(child(view.path, CHOICES), key))
+            yield view.finding(
+                "warning",
+                "",
+                f"{quoted(key)} is not a category of the routing {quoted(name)}, among which the LLM chooses",
+                expected=", ".join(routing),
+                suggestion=nearest(key, routing),
+                path=child(child(view.path, CHOICES), key),
+            )
 
 
 def _listed(texts: Any, word: str = "or") -> str:

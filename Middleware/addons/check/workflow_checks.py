@@ -1,4 +1,5 @@
 """The check of a whole workflow file against the declared node types and the files that it names."""
+
 from __future__ import annotations
 
 import re
@@ -51,8 +52,15 @@ from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.processors.workflows_processor import find_responder
 
 # Keys whose texts a child workflow fills in again.
-HANDED_DOWN = frozenset({"firstNodeSystemPromptOverride", "systemPromptOverride", "firstNodePromptOverride",
-                         "promptOverride", "routeOverrides"})
+HANDED_DOWN = frozenset(
+    {
+        "firstNodeSystemPromptOverride",
+        "systemPromptOverride",
+        "firstNodePromptOverride",
+        "promptOverride",
+        "routeOverrides",
+    }
+)
 
 NAMES_OF_NODES = frozenset({"type", "title", "agentName", "dependsOn"})
 NEVER_HONOURED = "isResponder"
@@ -102,15 +110,23 @@ class _Check:
         meant = nearest("nodes", self.loaded.variables)
         if not meant:
             return self._at("warning", "nodes", "the workflow has no nodes, and so no answer")
-        return self._at("error", child("", meant), f"the key {quoted(meant)} is a variable and nothing else; the "
-                        "workflow has no nodes, and so no answer", "nodes")
+        return self._at(
+            "error",
+            child("", meant),
+            f"the key {quoted(meant)} is a variable and nothing else; the workflow has no nodes, and so no answer",
+            "nodes",
+        )
 
     def _responders(self) -> Iterator[Finding]:
         marked = [index for index, node in enumerate(self.loaded.nodes) if is_responder(node)]
         if len(marked) > 1:
             others = ", ".join(str(index + 1) for index in marked[1:])
-            yield self._at("warning", f"nodes[{marked[1]}]", "several nodes are marked to answer; node "
-                           f"{marked[0] + 1} does, and the mark on {others} has no effect")
+            yield self._at(
+                "warning",
+                f"nodes[{marked[1]}]",
+                "several nodes are marked to answer; node "
+                f"{marked[0] + 1} does, and the mark on {others} has no effect",
+            )
 
     def _variables(self) -> Iterator[Finding]:
         """Yield findings for placeholders inside the file's own variables, where a text of a node names these."""
@@ -120,8 +136,12 @@ class _Check:
                 continue
             rules = TextRules(names, partly=True, show=name.lower() not in SECRET_KEYS)
             for problem in check_names(value, rules):
-                yield self._at(problem.severity, child("", name), f"the variable '{shortened(name)}': "
-                               f"{problem.message}", suggestion=problem.suggestion)
+                yield self._at(
+                    problem.severity,
+                    child("", name),
+                    f"the variable '{shortened(name)}': {problem.message}",
+                    suggestion=problem.suggestion,
+                )
 
     def _is_used(self, name: str) -> bool:
         pattern = re.compile(r"\{" + re.escape(name) + r"[}\[.!:]")
@@ -140,8 +160,15 @@ class _Check:
 
     def _node_keys(self, view: NodeView) -> Iterator[Finding]:
         """Check the keys of a node against their declarations. Keys of other types are harmless."""
-        check = KeyCheck(view.at, near_only=True, known=self._elsewhere, of_node=True, homes=HOMES, top=view.path,
-                         needed=("endpointName",) if view.needs_endpoint else ())
+        check = KeyCheck(
+            view.at,
+            near_only=True,
+            known=self._elsewhere,
+            of_node=True,
+            homes=HOMES,
+            top=view.path,
+            needed=("endpointName",) if view.needs_endpoint else (),
+        )
         if NEVER_HONOURED in view.node:
             yield _never_honoured(view)
         yield from check.present(view.node, view.keys, view.path)
@@ -165,13 +192,22 @@ class _Check:
             for path, text, secret in texts_in(value, child(view.path, key.name), SECRET_KEYS):
                 if not has_braces(text):
                     continue
-                rules = TextRules(names, self._partly, show=not (secret or secret_key),
-                                  children=self._variables_of_children(view) if key.name in HANDED_DOWN else None)
+                rules = TextRules(
+                    names,
+                    self._partly,
+                    show=not (secret or secret_key),
+                    children=self._variables_of_children(view) if key.name in HANDED_DOWN else None,
+                )
                 for problem in _check_by_declaration(key, text, jinja, rules):
-                    found = view.finding(problem.severity, key.name, problem.message, expected=problem.expected,
-                                         suggestion=problem.suggestion, path=path)
+                    found = view.finding(
+                        problem.severity,
+                        key.name,
+                        problem.message,
+                        expected=problem.expected,
+                        suggestion=problem.suggestion,
+                        path=path,
+                    )
                     yield replace(found, offset=problem.offset)
-
 
     def _variables_of_children(self, view: NodeView) -> frozenset[str] | None:
         """Return the variables of all workflows that the node may run; None if one of them is not known."""
@@ -192,17 +228,23 @@ def _check_by_declaration(key: ConfigKey, text: str, jinja: bool, rules: TextRul
 
 # -- checks of single nodes --------------------------------------------------------------------------------------------
 
+
 def check_type(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Yield a finding if the type of a node is unknown."""
     written = view.node.get("type", "Standard")
     if not isinstance(written, str):
-        yield view.finding("warning", "type", f"the type must be a string, not {quoted(written)}; the node runs as "
-                                              "Standard")
+        yield view.finding(
+            "warning", "type", f"the type must be a string, not {quoted(written)}; the node runs as Standard"
+        )
     elif written not in node_types():
         fails = not view.node.get("endpointName")
-        yield view.finding("error" if fails else "warning", "type", f"the type {quoted(written)} is unknown; the "
-                           f"node runs as Standard{', and fails without an endpoint' if fails else ''}",
-                           suggestion=nearest_type(written))
+        yield view.finding(
+            "error" if fails else "warning",
+            "type",
+            f"the type {quoted(written)} is unknown; the "
+            f"node runs as Standard{', and fails without an endpoint' if fails else ''}",
+            suggestion=nearest_type(written),
+        )
 
 
 def check_tools(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
@@ -212,8 +254,12 @@ def check_tools(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     nodes = view.loaded.nodes
     # Only the answer of the responder reaches the client, and with it its tool calls.
     if view.index != find_responder(nodes):
-        yield view.finding("warning", "allowTools", "the node gives its model the client's tools, but does not "
-                           "answer the client; no tool call of it is carried out")
+        yield view.finding(
+            "warning",
+            "allowTools",
+            "the node gives its model the client's tools, but does not "
+            "answer the client; no tool call of it is carried out",
+        )
 
 
 def check_dependencies(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
@@ -223,16 +269,23 @@ def check_dependencies(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         found, near = _nodes_meant(entry, view.loaded.nodes)
         if any(index < view.index for index in found):
             continue
-        message = (f"dependsOn names no node with {quoted(entry)}" if not found else
-                   f"dependsOn names node {found[0] + 1}, which is not an earlier one; nothing is waited for")
+        message = (
+            f"dependsOn names no node with {quoted(entry)}"
+            if not found
+            else f"dependsOn names node {found[0] + 1}, which is not an earlier one; nothing is waited for"
+        )
         yield view.finding("warning", "", message, suggestion=near, path=child(child(view.path, "dependsOn"), position))
 
 
 def _never_honoured(view: NodeView) -> Finding:
     has_flag = "returnToUser" in view.node or "is_responder" in view.node
     meant = bool(view.node[NEVER_HONOURED]) and not has_flag
-    return view.finding("warning" if meant else "note", NEVER_HONOURED, "'isResponder' never has an effect",
-                        expected="'returnToUser' or 'is_responder'")
+    return view.finding(
+        "warning" if meant else "note",
+        NEVER_HONOURED,
+        "'isResponder' never has an effect",
+        expected="'returnToUser' or 'is_responder'",
+    )
 
 
 def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[list[int], str]:
@@ -248,10 +301,21 @@ def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[
 
 # A new check of single nodes is one function in this list.
 NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
-    check_type, check_targets, check_memory_node, check_curl_node, check_dependencies, check_tools,
-    check_choice, check_response_limit, check_answer_choices, check_condition,
-    check_block_size, check_relative_times,
-    check_loop, check_child_answers)
+    check_type,
+    check_targets,
+    check_memory_node,
+    check_curl_node,
+    check_dependencies,
+    check_tools,
+    check_choice,
+    check_response_limit,
+    check_answer_choices,
+    check_condition,
+    check_block_size,
+    check_relative_times,
+    check_loop,
+    check_child_answers,
+)
 
 
 def all_located(findings: Sequence[Finding], lookups: Lookups, loaded: LoadedWorkflow | None = None) -> list[Finding]:

@@ -1,4 +1,5 @@
 """One recorded call, edited, sent once more straight to an endpoint. No workflow runs."""
+
 from __future__ import annotations
 
 import contextlib
@@ -23,8 +24,16 @@ from Middleware.models.request_context import RequestContext, SentRequest
 MOST_TOKENS = 400
 
 
-def again_events(call: Call, document: RunDocument, span: Span, messages: Sequence[Message], endpoint: str,
-                 preset: str | None, max_tokens: int | None, times: int) -> Iterator[Event | None]:
+def again_events(
+    call: Call,
+    document: RunDocument,
+    span: Span,
+    messages: Sequence[Message],
+    endpoint: str,
+    preset: str | None,
+    max_tokens: int | None,
+    times: int,
+) -> Iterator[Event | None]:
     """Return the events of a call that is sent ``times`` times: its run, pieces of text, and the run again at the end.
 
     Raises ConfigurationError for an endpoint or preset that cannot be used.
@@ -32,8 +41,10 @@ def again_events(call: Call, document: RunDocument, span: Span, messages: Sequen
     request = repeating_request(call, document, "again", span.id)
     request.stream = True
     # Made before the answer begins, so that a mistake in the configuration has a status of its own.
-    services = [LlmApiService(endpoint, preset, max_tokens or _limit(document, span), True,
-                              scope=request.cancel_scope) for _ in range(times)]
+    services = [
+        LlmApiService(endpoint, preset, max_tokens or _limit(document, span), True, scope=request.cancel_scope)
+        for _ in range(times)
+    ]
     tools, choice = _tools(document, span)
     shape = _shape(document, span)
     request.endpoint = endpoint
@@ -42,17 +53,26 @@ def again_events(call: Call, document: RunDocument, span: Span, messages: Sequen
     return _Events(request, services, partial(_stream, messages, tools, choice, *shape))
 
 
-def _stream(messages: Sequence[Message], tools: list[Mapping[str, object]] | None, choice: object,
-            schema: Mapping[str, object] | None, answers: Sequence[str], service: LlmApiService
-            ) -> Generator[Chunk, None, None]:
+def _stream(
+    messages: Sequence[Message],
+    tools: list[Mapping[str, object]] | None,
+    choice: object,
+    schema: Mapping[str, object] | None,
+    answers: Sequence[str],
+    service: LlmApiService,
+) -> Generator[Chunk, None, None]:
     return service.stream_verbatim(messages, tools, choice, schema, answers)
 
 
 class _Events:
     """The events of a request; closing them ends it as a run, also if nobody has asked for the first of them."""
 
-    def __init__(self, request: RequestContext, services: Sequence[LlmApiService],
-                 send: Callable[[LlmApiService], Generator[Chunk, None, None]]) -> None:
+    def __init__(
+        self,
+        request: RequestContext,
+        services: Sequence[LlmApiService],
+        send: Callable[[LlmApiService], Generator[Chunk, None, None]],
+    ) -> None:
         self._request, self._send = request, send
         self._events = self._all(services)
         self._ended = False
@@ -95,7 +115,8 @@ class _Events:
         with contextlib.closing(self._send(service)) as chunks:
             for chunk in chunks:
                 value: dict[str, object] = {
-                    name: chunk[name] for name in ("reasoning", "tool_calls") if chunk.get(name)}
+                    name: chunk[name] for name in ("reasoning", "tool_calls") if chunk.get(name)
+                }
                 if not (value or chunk["token"]):
                     # Nothing is said yet.
                     yield None
@@ -147,5 +168,11 @@ def _tools(document: RunDocument, span: Span) -> tuple[list[Mapping[str, object]
 def _openai_tool(tool: Mapping[str, object]) -> Mapping[str, object]:
     if "input_schema" not in tool:
         return tool
-    return {"type": "function", "function": {"name": tool.get("name"), "description": tool.get("description", ""),
-                                             "parameters": tool["input_schema"]}}
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.get("name"),
+            "description": tool.get("description", ""),
+            "parameters": tool["input_schema"],
+        },
+    }

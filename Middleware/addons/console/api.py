@@ -1,4 +1,5 @@
 """The table of all calls of the console's API, put together from the modules of routes at the first call."""
+
 from __future__ import annotations
 
 import importlib
@@ -7,9 +8,19 @@ from collections.abc import Sequence
 from Middleware.addons.console.calls import Routes
 
 # Each has a function ``register(routes)``. A module is listed when the pages that need it are whole.
-ROUTE_MODULES = ("session_routes", "run_routes", "event_routes", "settings_routes", "playground_routes",
-                 "backend_routes", "replay_routes", "made_test_routes", "workflow_routes", "memory_routes",
-                 "config_routes")
+ROUTE_MODULES = (
+    "session_routes",
+    "run_routes",
+    "event_routes",
+    "settings_routes",
+    "playground_routes",
+    "backend_routes",
+    "replay_routes",
+    "made_test_routes",
+    "workflow_routes",
+    "memory_routes",
+    "config_routes",
+)
 
 
 def load_routes(modules: Sequence[str] | None = None) -> Routes:

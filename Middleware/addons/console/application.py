@@ -3,6 +3,7 @@
 The page and its files are public and hold nothing. Every call of the API needs a token in ``Authorization``, which no
 foreign page can send, and is refused unless it comes from the page that this server itself has sent.
 """
+
 from __future__ import annotations
 
 import contextvars
@@ -69,10 +70,15 @@ ANONYMOUS = Session(Role.ANONYMOUS)
 SIGN_IN_BYTES = 16 * 1024
 # A thread that has not begun by then belongs to an overloaded machine.
 ARRIVAL_SECONDS = 5.0
-PAGE_POLICY = ("default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
-               "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-OWN_HEADERS: Headers = (*SECURITY_HEADERS, ("Cross-Origin-Opener-Policy", "same-origin"),
-                        ("Cross-Origin-Resource-Policy", "same-origin"))
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+OWN_HEADERS: Headers = (
+    *SECURITY_HEADERS,
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
 Gate = Callable[[WSGIApplication, WSGIEnvironment, StartResponse], Iterable[bytes]]
 
 
@@ -96,10 +102,20 @@ class ConsoleApplication:
         shared: other processes with the same folder and address may get the next call of a browser.
     """
 
-    def __init__(self, records: RunRecords, keys: AccessKeys | None, browsers: BrowserSafety, app: WSGIApplication,
-                 gate: Gate = no_gate, listeners: Observer | None = None, max_request_mb: int = 0,
-                 modules: Sequence[str] | None = None, static: StaticFiles | None = None,
-                 clock: Callable[[], float] = time.time, shared: bool = False) -> None:
+    def __init__(
+        self,
+        records: RunRecords,
+        keys: AccessKeys | None,
+        browsers: BrowserSafety,
+        app: WSGIApplication,
+        gate: Gate = no_gate,
+        listeners: Observer | None = None,
+        max_request_mb: int = 0,
+        modules: Sequence[str] | None = None,
+        static: StaticFiles | None = None,
+        clock: Callable[[], float] = time.time,
+        shared: bool = False,
+    ) -> None:
         self.records = records
         self.keys = keys
         self._browsers = browsers
@@ -134,8 +150,9 @@ class ConsoleApplication:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         return self._guarded(self._answer, environ, start_response)
 
-    def _guarded(self, answer: WSGIApplication, environ: WSGIEnvironment,
-                 start_response: StartResponse) -> Iterable[bytes]:
+    def _guarded(
+        self, answer: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         """Answer, and give every error the form of the API."""
         try:
             return answer(environ, start_response)
@@ -147,21 +164,24 @@ class ConsoleApplication:
             failed = ConsoleError(public.status, public.message, where=public.param or "")
         # A mistake in one route must not end the connection without a word.
         except Exception:
-            logger.exception("A call of the console failed: %s %s", environ["REQUEST_METHOD"],
-                             ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
+            logger.exception(
+                "A call of the console failed: %s %s",
+                environ["REQUEST_METHOD"],
+                ascii(environ.get("PATH_INFO", ""))[1:-1][:200],
+            )
             failed = ConsoleError(500, "Internal error; the server's log has the details.")
         # Unless it was read, the connection cannot be used again.
         if has_body(environ) and not isinstance(environ.get("wsgi.input"), BytesIO):
             environ[BODY_LEFT_KEY] = True
-        return _send(environ, start_response, failed.status, to_json(failed.body), "application/json",
-                     failed.headers)
+        return _send(environ, start_response, failed.status, to_json(failed.body), "application/json", failed.headers)
 
     def _log_refusal(self, environ: WSGIEnvironment, error: ConsoleError) -> None:
         peer = environ.get("REMOTE_ADDR", "-")
         # Pages ask again every few seconds, so each kind is said once; nothing of what was sent is in the line.
         if error.status in (401, 403, 429) and self._logged.first(f"{peer} {error.status}"):
-            logger.warning("The console refused a call of %s with %d (%s)", peer, error.status,
-                           error_type(error.status))
+            logger.warning(
+                "The console refused a call of %s with %d (%s)", peer, error.status, error_type(error.status)
+            )
 
     # -- the rules -------------------------------------------------------------------------------------------------
     def _require_own_host(self, environ: WSGIEnvironment) -> None:
@@ -187,8 +207,9 @@ class ConsoleApplication:
         self._require_own_page(environ)
         method = environ["REQUEST_METHOD"]
         find = partial(self.routes.find, "GET" if method == "HEAD" else method, words[1:])
-        authenticate = partial(self.sessions.of_call, environ.get("REMOTE_ADDR", ""),
-                               environ.get("HTTP_AUTHORIZATION"), count)
+        authenticate = partial(
+            self.sessions.of_call, environ.get("REMOTE_ADDR", ""), environ.get("HTTP_AUTHORIZATION"), count
+        )
         if words[:1] != ("api",):
             raise ConsoleError(404, "There is no such page.")
         try:
@@ -202,8 +223,11 @@ class ConsoleApplication:
             return route, Call(self, environ, ANONYMOUS, parts, self._query(environ, route))
         session = authenticate()
         if session.role < route.least:
-            raise ConsoleError(403, f"This needs the role '{route.least.word}', and the session has "
-                                    f"'{session.role.word}'.{_way_to(route.least)}")
+            raise ConsoleError(
+                403,
+                f"This needs the role '{route.least.word}', and the session has "
+                f"'{session.role.word}'.{_way_to(route.least)}",
+            )
         if route.edit and self.records.mode != "edit":
             raise ConsoleError(403, "Saving is off: start WilmerAI with --console edit.")
         return route, Call(self, environ, session, parts, self._query(environ, route))
@@ -222,6 +246,7 @@ class ConsoleApplication:
         """The table of all routes. Their modules are imported at the first call."""
         if self._routes is None:
             from Middleware.addons.console.api import load_routes
+
             self._routes = load_routes(self._modules)
         return self._routes
 
@@ -240,8 +265,9 @@ class ConsoleApplication:
             return self._run(route, call, start_response)
         return self._reply(call, route.answer(call), start_response)
 
-    def _send_file(self, environ: WSGIEnvironment, start_response: StartResponse,
-                   words: tuple[str, ...]) -> Iterable[bytes]:
+    def _send_file(
+        self, environ: WSGIEnvironment, start_response: StartResponse, words: tuple[str, ...]
+    ) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             raise ConsoleError(405, "Pages and files can only be read.", headers=(("Allow", "GET, HEAD"),))
         if environ["PATH_INFO"] == PREFIX:
@@ -249,28 +275,45 @@ class ConsoleApplication:
             return _send(environ, start_response, 308, b"", "text/plain", (("Location", "console/"),))
         if not words:
             data, nonce = self._static.page()
-            return _send(environ, start_response, 200, data, "text/html; charset=utf-8", (
-                ("Content-Security-Policy", PAGE_POLICY.format(nonce)), ("Cache-Control", "no-store")))
+            return _send(
+                environ,
+                start_response,
+                200,
+                data,
+                "text/html; charset=utf-8",
+                (("Content-Security-Policy", PAGE_POLICY.format(nonce)), ("Cache-Control", "no-store")),
+            )
         file = self._static.find(words[1], "/".join(words[2:])) if words[0] == "static" and len(words) > 2 else None
         if file is None:
             raise ConsoleError(404, "There is no such page.")
-        return _send(environ, start_response, 200, file.data, file.content_type,
-                     (("Cache-Control", file.cache_control),))
+        return _send(
+            environ, start_response, 200, file.data, file.content_type, (("Cache-Control", file.cache_control),)
+        )
 
     def _reply(self, call: Call, value: object, start_response: StartResponse) -> Iterable[bytes]:
         if isinstance(value, Forward):
             return self._forward(call, value, start_response)
         if isinstance(value, Events):
             from Middleware.addons.console.streams import EventBody
-            start_response("200 OK", [("Content-Type", "text/event-stream; charset=utf-8"),
-                                      ("X-Accel-Buffering", "no"), *OWN_HEADERS])
+
+            start_response(
+                "200 OK",
+                [("Content-Type", "text/event-stream; charset=utf-8"), ("X-Accel-Buffering", "no"), *OWN_HEADERS],
+            )
             return EventBody(value.events, call.request, probe_for(call.environ), contextvars.copy_context())
         if isinstance(value, Download):
-            return _send(call.environ, start_response, 200, value.body, value.content_type,
-                         (("Content-Disposition", f'attachment; filename="{value.name}"'),))
+            return _send(
+                call.environ,
+                start_response,
+                200,
+                value.body,
+                value.content_type,
+                (("Content-Disposition", f'attachment; filename="{value.name}"'),),
+            )
         reply = value if isinstance(value, Reply) else Reply(value)
-        return _send(call.environ, start_response, reply.status, to_json(reply.value), "application/json",
-                     reply.headers)
+        return _send(
+            call.environ, start_response, reply.status, to_json(reply.value), "application/json", reply.headers
+        )
 
     def _run(self, route: Route, call: Call, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a call that runs the engine, as a request that passes the gate."""
@@ -289,16 +332,20 @@ class ConsoleApplication:
         """Let ``app`` answer a request that nobody reads, on a thread of its own. It passes the gate as any other."""
         request.listeners = self._listeners
         # What tells whether the client of this call is still there would end the request when it has its answer.
-        copy: WSGIEnvironment = {key: value for key, value in environ.items()
-                                 if isinstance(value, str) or key in ("wsgi.url_scheme", "wsgi.version")}
+        copy: WSGIEnvironment = {
+            key: value
+            for key, value in environ.items()
+            if isinstance(value, str) or key in ("wsgi.url_scheme", "wsgi.version")
+        }
         copy.update({REQUEST_ID_KEY: request.request_id, "wsgi.input": BytesIO(b""), "CONTENT_LENGTH": "0"})
         arrived = threading.Event()
         run_in_pool(partial(self._answer_in_background, copy, request, app, arrived), "console-run")
         # The run is found under its id as soon as its caller knows that.
         arrived.wait(ARRIVAL_SECONDS)
 
-    def _answer_in_background(self, environ: WSGIEnvironment, request: RequestContext, app: WSGIApplication,
-                              arrived: threading.Event) -> None:
+    def _answer_in_background(
+        self, environ: WSGIEnvironment, request: RequestContext, app: WSGIApplication, arrived: threading.Event
+    ) -> None:
         def start(status: str, headers: list[tuple[str, str]], *exc_info: object) -> Callable[[bytes], object]:
             return bytes
 
@@ -319,14 +366,27 @@ class ConsoleApplication:
         environ, session = call.environ, call.session
         # ASCII alone: escapes carry what UTF-8 cannot, and the text must arrive as it was.
         body = json.dumps(forward.body).encode("ascii")
-        environ.update({"PATH_INFO": forward.path, "QUERY_STRING": "", "wsgi.input": BytesIO(body),
-                        "wsgi.input_terminated": True, "CONTENT_LENGTH": str(len(body)),
-                        PERMITTED_USERS_KEY: session.users, KEY_NAME_KEY: session.key_name})
+        environ.update(
+            {
+                "PATH_INFO": forward.path,
+                "QUERY_STRING": "",
+                "wsgi.input": BytesIO(body),
+                "wsgi.input_terminated": True,
+                "CONTENT_LENGTH": str(len(body)),
+                PERMITTED_USERS_KEY: session.users,
+                KEY_NAME_KEY: session.key_name,
+            }
+        )
         environ.pop("HTTP_AUTHORIZATION", None)
         if session.key is not None:
             environ["HTTP_AUTHORIZATION"] = f"Bearer {session.key}"
-        request = RequestContext(request_id=environ[REQUEST_ID_KEY], api_type=api_type_of(environ), kind=forward.kind,
-                                 api_key=session.key, key_name=session.key_name)
+        request = RequestContext(
+            request_id=environ[REQUEST_ID_KEY],
+            api_type=api_type_of(environ),
+            kind=forward.kind,
+            api_key=session.key,
+            key_name=session.key_name,
+        )
         request.listeners = self._listeners
         return admit(self._app, request, environ, start_response)
 
@@ -334,7 +394,7 @@ class ConsoleApplication:
 def _words(environ: WSGIEnvironment) -> tuple[str, ...]:
     """Return the words of the path below ``/console``."""
     # WSGI decodes the bytes of a path as Latin-1.
-    path = environ["PATH_INFO"].encode("latin-1", "replace").decode("utf-8", "replace")[len(PREFIX):].strip("/")
+    path = environ["PATH_INFO"].encode("latin-1", "replace").decode("utf-8", "replace")[len(PREFIX) :].strip("/")
     return tuple(path.split("/")) if path else ()
 
 
@@ -347,28 +407,42 @@ def _require_small_body(environ: WSGIEnvironment) -> None:
 
 def _way_to(role: Role) -> str:
     if role is Role.OPERATOR:
-        return (" 'python server.py console' (installed from a wheel: 'wilmerai console') on the server's computer "
-                "prints a sign-in link for it.")
+        return (
+            " 'python server.py console' (installed from a wheel: 'wilmerai console') on the server's computer "
+            "prints a sign-in link for it."
+        )
     return " The key's line in the list of accepted keys would have to say 'console=all'."
 
 
 def _as_api(start_response: StartResponse) -> StartResponse:
     """Return a ``start_response`` that lets no answer of the API be stored or shared, whoever made it."""
+
     def start(status: str, headers: list[tuple[str, str]], *exc_info: OptExcInfo | None) -> Callable[[bytes], object]:
         names = {"cache-control", *(name.lower() for name, _ in OWN_HEADERS)}
-        kept = [(name, value) for name, value in headers
-                if name.lower() not in names and not name.lower().startswith("access-control-")]
+        kept = [
+            (name, value)
+            for name, value in headers
+            if name.lower() not in names and not name.lower().startswith("access-control-")
+        ]
         return start_response(status, [*kept, ("Cache-Control", "no-store"), *OWN_HEADERS], *exc_info)
 
     return start
 
 
-def _send(environ: WSGIEnvironment, start_response: StartResponse, status: int, body: bytes, content_type: str,
-          headers: Headers = ()) -> Iterable[bytes]:
+def _send(
+    environ: WSGIEnvironment,
+    start_response: StartResponse,
+    status: int,
+    body: bytes,
+    content_type: str,
+    headers: Headers = (),
+) -> Iterable[bytes]:
     own = {name for name, _ in headers}
     added = [(name, value) for name, value in OWN_HEADERS if name not in own]
     if "Cache-Control" not in own:
         added.append(("Cache-Control", "no-store"))
-    start_response(f"{status} {HTTPStatus(status).phrase}", [
-        ("Content-Type", content_type), ("Content-Length", str(len(body))), *headers, *added])
+    start_response(
+        f"{status} {HTTPStatus(status).phrase}",
+        [("Content-Type", content_type), ("Content-Length", str(len(body))), *headers, *added],
+    )
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]

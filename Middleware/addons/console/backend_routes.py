@@ -1,4 +1,5 @@
 """The calls of the page Back-ends: the queue, the endpoints with figures of recorded calls, and asking servers."""
+
 from __future__ import annotations
 
 import time
@@ -77,14 +78,24 @@ def _page(call: Call, asked: dict[BackendServer, BackendStatus]) -> dict[str, ob
     for one in _endpoints(call):
         found = figures.get(one.name) or no_figures()
         status = asked.get(one.server) if one.server is not None else None
-        lines.append({
-            "name": one.name, "user": one.user, "server": one.shown, "type": one.type,
-            "status": status.status if status else "not asked",
-            "problem": status.problem if status else one.problem,
-            "model": (status.model if status else None) or one.model or found["model"],
-            "slots": status.slots if status else None, "calls": found["calls"], "failed": found["failed"],
-            "first_token_us": found["first_token_us"], "speed": found["speed"], "last_error": found["last_error"],
-            "hours": found["hours"]})
+        lines.append(
+            {
+                "name": one.name,
+                "user": one.user,
+                "server": one.shown,
+                "type": one.type,
+                "status": status.status if status else "not asked",
+                "problem": status.problem if status else one.problem,
+                "model": (status.model if status else None) or one.model or found["model"],
+                "slots": status.slots if status else None,
+                "calls": found["calls"],
+                "failed": found["failed"],
+                "first_token_us": found["first_token_us"],
+                "speed": found["speed"],
+                "last_error": found["last_error"],
+                "hours": found["hours"],
+            }
+        )
     return {"queue": gate_figures(), "endpoints": lines}
 
 
@@ -110,10 +121,12 @@ def _endpoints(call: Call) -> Iterator[_Endpoint]:
 def _endpoint(name: str, user: str) -> _Endpoint:
     try:
         content = config_utils.load_endpoint(name)
-        kind = api_types.canonical_type(config_utils.load_api_type(
-            ENDPOINT.text(content, "apiTypeConfigFileName").strip()))
-        server = BackendServer(ENDPOINT.text(content, "endpoint"), kind, resolve_api_key(
-            ENDPOINT.value(content, "apiKey"), name))
+        kind = api_types.canonical_type(
+            config_utils.load_api_type(ENDPOINT.text(content, "apiTypeConfigFileName").strip())
+        )
+        server = BackendServer(
+            ENDPOINT.text(content, "endpoint"), kind, resolve_api_key(ENDPOINT.value(content, "apiKey"), name)
+        )
         return _Endpoint(name, user, server.origin, kind, api_types.model_name(content) or None, server)
     except (ConfigurationError, OSError) as error:
         return _Endpoint(name, user, "", "", None, None, str(error))

@@ -2,6 +2,7 @@
 
 Nobody is asked unless somebody looks at the page Back-ends and asks for it.
 """
+
 from __future__ import annotations
 
 import json
@@ -192,8 +193,14 @@ class _ServerQueries:
         return {"Authorization": f"Bearer {self._server.key}"}
 
     def _send(self, url: str, headers: Mapping[str, str]) -> _Answer:
-        request = HttpRequest(parse_target(url), "GET", {"Accept": "application/json", **headers}, ASK_SECONDS,
-                              ASK_SECONDS, max_bytes=MAX_BYTES)
+        request = HttpRequest(
+            parse_target(url),
+            "GET",
+            {"Accept": "application/json", **headers},
+            ASK_SECONDS,
+            ASK_SECONDS,
+            max_bytes=MAX_BYTES,
+        )
         began = time.monotonic()
         try:
             response = self._client.call(request, seconds=ASK_SECONDS)
@@ -210,6 +217,9 @@ def _names(entries: object, field_name: str) -> str | None:
     """Return the printable names in a list of objects, with commas; None if there are none."""
     if not isinstance(entries, list):
         return None
-    names = [name for one in entries if isinstance(one, Mapping) and isinstance(name := one.get(field_name), str)
-             and name.isprintable()]
+    names = [
+        name
+        for one in entries
+        if isinstance(one, Mapping) and isinstance(name := one.get(field_name), str) and name.isprintable()
+    ]
     return ", ".join(names) or None

@@ -2,6 +2,7 @@
 
 A module of routes has one function, ``register(routes)``, and its name is in ``ROUTE_MODULES`` of ``api.py``.
 """
+
 from __future__ import annotations
 
 import enum
@@ -151,7 +152,7 @@ class Route:
         if FOLDER in self.words:
             begin = self.words.index(FOLDER)
             end = len(words) - (len(self.words) - begin - 1)
-            words = (*words[:begin], "/".join(words[begin:end]), *words[max(begin, end):])
+            words = (*words[:begin], "/".join(words[begin:end]), *words[max(begin, end) :])
         if len(words) != len(self.words):
             return None
         parts = {}
@@ -169,8 +170,17 @@ class Routes:
     def __init__(self) -> None:
         self.all: list[Route] = []
 
-    def add(self, method: str, path: str, least: Role, answer: Answer, *, query: tuple[str, ...] = (),
-            edit: bool = False, runs: bool = False) -> None:
+    def add(
+        self,
+        method: str,
+        path: str,
+        least: Role,
+        answer: Answer,
+        *,
+        query: tuple[str, ...] = (),
+        edit: bool = False,
+        runs: bool = False,
+    ) -> None:
         """Add a route; ``path`` is relative, with parts in capitals: ``runs/ID/texts/SPAN``."""
         self.all.append(Route(method, tuple(path.split("/")), least, answer, query, edit, runs))
 
@@ -252,4 +262,3 @@ def _object_in(environ: WSGIEnvironment) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise ConsoleError(400, "The body must be a JSON object.")
     return body
-

@@ -1,4 +1,5 @@
 """The workflows as they are connected, with the fields of the console's API."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,4 +1,5 @@
 """The configuration as the console shows and changes it, in the words of its API."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol

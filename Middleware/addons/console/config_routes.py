@@ -1,4 +1,5 @@
 """The routes of the Configuration page: files, their findings and older versions, completion, and saving."""
+
 from __future__ import annotations
 
 from Middleware.addons.console.calls import Call, ConsoleError, Role, Routes
@@ -58,8 +59,13 @@ def check_all(call: Call) -> object:
 def save(call: Call) -> object:
     """Save a file, and return it as it is then."""
     body = call.checked_body("path", "text", "base", "confirm")
-    return _editor(call).save(_text(body, "path"), _text(body, "text"), _text(body, "base"),
-                              _text({"confirm": "", **body}, "confirm"), call.session.id)
+    return _editor(call).save(
+        _text(body, "path"),
+        _text(body, "text"),
+        _text(body, "base"),
+        _text({"confirm": "", **body}, "confirm"),
+        call.session.id,
+    )
 
 
 def _editor(call: Call) -> ConfigEditor:

@@ -3,6 +3,7 @@
 Whoever can read the secret in the console's folder is its operator; the link proves that. It is good once, for ten
 minutes, and its code stands behind a ``#``, which browsers do not send.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,8 +18,11 @@ from Middleware.cli.running_server import find_server
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.paths import console_directory
 
-DESCRIPTION = ("Prints a link that signs a browser in to the run console of the running server, as its operator. It is "
-               "good once, for ten minutes.")
+DESCRIPTION = (
+    "Prints a link that signs a browser in to the run console of the running server, as its operator. It is "
+    "good once, for ten minutes."
+)
+
 
 def console_folder() -> ConsoleFolder:
     """Return the folder of the console of this configuration."""
@@ -29,8 +33,11 @@ def main(words: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     parser = build_command_parser(program_name("console"), DESCRIPTION)
     parser.add_argument("--open", action="store_true", help="open the console in this computer's browser")
-    parser.add_argument("--url", metavar="URL", help="the server's address for the link, such as "
-                                                     "http://192.168.1.5:5000, if the browser is on another device")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="the server's address for the link, such as http://192.168.1.5:5000, if the browser is on another device",
+    )
     parser.add_argument("--revoke", action="store_true", help="sign every operator out, in all browsers")
     arguments, options = parse_command_arguments(parser, words)
     apply_arguments(arguments)
@@ -39,8 +46,11 @@ def main(words: Sequence[str]) -> int:
     try:
         return _revoke() if options.revoke else _print_link(options.url, arguments.users, options.open)
     except OSError as error:
-        say(f"ERROR: The console's folder {console_folder().path} cannot be used: {error.strerror or error}. Run this "
-            "as the account that runs the server, or name the folder with --ConsoleDirectory.", error_stream=True)
+        say(
+            f"ERROR: The console's folder {console_folder().path} cannot be used: {error.strerror or error}. Run this "
+            "as the account that runs the server, or name the folder with --ConsoleDirectory.",
+            error_stream=True,
+        )
         return 1
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
@@ -50,6 +60,7 @@ def main(words: Sequence[str]) -> int:
 def _operators() -> OperatorSessions:
     """Return the operators' sessions in the console's folder."""
     from Middleware.addons.records.store.index import INDEX_FILE, open_index
+
     path = console_folder().file(INDEX_FILE)
     return OperatorSessions(lambda: closing(open_index(path)))
 
@@ -64,12 +75,15 @@ def _print_link(url: str | None, users: Sequence[str], opens: bool) -> int:
     """Print the link; raise StartError if no server is running."""
     server = find_server(users)
     if server is None:
-        raise StartError("No server of this configuration is running, so a link would lead nowhere. Start one with "
-                         f"{own_command()}; if one runs, give this command its flags too.")
+        raise StartError(
+            "No server of this configuration is running, so a link would lead nowhere. Start one with "
+            f"{own_command()}; if one runs, give this command its flags too."
+        )
     link = sign_in_link(url or server.url, console_folder())
     say(link)
     if opens:
         # Imported here: it looks for the system's browsers.
         import webbrowser
+
         webbrowser.open(link)
     return 0

@@ -3,6 +3,7 @@
 Nobody tells the stream anything: twice a second it looks at the runs in memory for what has a higher number than what
 it has sent. A request pays nothing for it, and only while somebody looks does anything happen.
 """
+
 from __future__ import annotations
 
 import threading
@@ -59,11 +60,16 @@ def events(call: Call) -> object:
     feed = Feed(call, after)
     if wait == "0":
         found = list(feed.news())
-        return {"events": [{"n": event.number, "event": event.name, "data": event.value} for event in found],
-                "next": feed.number}
+        return {
+            "events": [{"n": event.number, "event": event.name, "data": event.value} for event in found],
+            "next": feed.number,
+        }
     if not process().one(LiveStreams).enter():
-        raise ConsoleError(503, f"There are {MAX_STREAMS} open live streams already. Ask with wait=0 meanwhile.",
-                           headers=(("Retry-After", str(RETRY_SECONDS)),))
+        raise ConsoleError(
+            503,
+            f"There are {MAX_STREAMS} open live streams already. Ask with wait=0 meanwhile.",
+            headers=(("Retry-After", str(RETRY_SECONDS)),),
+        )
     return Events(LiveStream(feed, call))
 
 
@@ -103,8 +109,9 @@ class Feed:
             self._said_hello = True
             yield Event("hello", {"server": INSTANCE_ID, "reset": self._begun_again}, after)
         documents = [document for document in self._ring.documents() if self._viewer.sees(document.facts)]
-        changed = sorted((document for document in documents if document.touched > after),
-                         key=lambda document: document.touched)
+        changed = sorted(
+            (document for document in documents if document.touched > after), key=lambda document: document.touched
+        )
         for document in changed:
             yield from self._changes(document, after)
         for document in documents:
@@ -128,6 +135,7 @@ class Feed:
         if not changed:
             return
         from Middleware.addons.records.texts import normalised_spans
+
         # Only what has changed is made ready to be shown: a run may have megabytes of prompts.
         for before, span in zip(changed, normalised_spans(document, changed), strict=True):
             row = span.as_row()
@@ -146,8 +154,9 @@ class Feed:
         for live in lives:
             if self._is_new((run_id, live["span"]), live["tokens"]):
                 texts = {"text": live["text"], "reasoning": live["reasoning"]} if reads else {}
-                yield Event("live", {"run": run_id, "span": live["span"], "tokens": live["tokens"], "us": us, **texts},
-                            number)
+                yield Event(
+                    "live", {"run": run_id, "span": live["span"], "tokens": live["tokens"], "us": us, **texts}, number
+                )
 
     def _is_new(self, key: tuple[str, int], tokens: int) -> bool:
         known, self._tokens[key] = self._tokens.get(key, 0), tokens
@@ -194,8 +203,9 @@ class LiveStream:
             return True
         environ = self._call.environ
         try:
-            self._call.application.sessions.of_call(environ.get("REMOTE_ADDR", ""), environ.get("HTTP_AUTHORIZATION"),
-                                                    False)
+            self._call.application.sessions.of_call(
+                environ.get("REMOTE_ADDR", ""), environ.get("HTTP_AUTHORIZATION"), False
+            )
         except ConsoleError:
             return True
         return False

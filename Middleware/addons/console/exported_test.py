@@ -1,4 +1,5 @@
 """A recorded run as a workflow test: the same request, what the LLM answered, and what came of it."""
+
 from __future__ import annotations
 
 import json
@@ -56,9 +57,14 @@ class ExportedTest:
 Messages: TypeAlias = Sequence[Mapping[str, object]]
 
 
-def exported(document: RunDocument, name: str, expected: Collection[str], needs_stub: Callable[[str], bool],
-             changing: Collection[str] = (), as_sent: Callable[[Messages], Messages] = lambda messages: messages,
-             ) -> ExportedTest:
+def exported(
+    document: RunDocument,
+    name: str,
+    expected: Collection[str],
+    needs_stub: Callable[[str], bool],
+    changing: Collection[str] = (),
+    as_sent: Callable[[Messages], Messages] = lambda messages: messages,
+) -> ExportedTest:
     """Return a run as a test. Raises NotKeptError if its texts are not there.
 
     Args:
@@ -94,11 +100,16 @@ class _Export:
         facts = self._document.facts
         model = facts["model"] or ""
         test: dict[str, object] = {
-            "name": name, "entry": "request", **({"model": model} if model else {}),
+            "name": name,
+            "entry": "request",
+            **({"model": model} if model else {}),
             "messages": [_message(message) for message in as_sent(self._request.messages)],
             **({"stream": True} if facts["stream"] else {}),
             **({"tools": list(self._request.tools)} if self._request.tools else {}),
-            "replies": self._replies(), **({"stubs": stubs} if (stubs := self._stubs()) else {}), "expect": expect}
+            "replies": self._replies(),
+            **({"stubs": stubs} if (stubs := self._stubs()) else {}),
+            "expect": expect,
+        }
         return ExportedTest(path, "" if config_utils.user_of_folder(folder) == user else user, test, self._omitted)
 
     def _outermost(self) -> Span:
@@ -135,10 +146,12 @@ class _Export:
 
     # -- what the LLM answers ------------------------------------------------------------------------------------
     def _replies(self) -> dict[str, object] | list[dict[str, object]]:
-        in_nodes = [(node, call) for node in self._nodes if not self._has_stub(node)
-                    for call in own_calls(self._tree, node)]
-        outside = [span for span in self._document.spans if span.kind == "llm"
-                   and self._tree.around(span, "node") is None]
+        in_nodes = [
+            (node, call) for node in self._nodes if not self._has_stub(node) for call in own_calls(self._tree, node)
+        ]
+        outside = [
+            span for span in self._document.spans if span.kind == "llm" and self._tree.around(span, "node") is None
+        ]
         if not outside and not any(self._needs_rules(call) for _, call in in_nodes):
             by_name: dict[str, list[object]] = {}
             for node, call in in_nodes:
@@ -148,22 +161,37 @@ class _Export:
                     by_name.setdefault(self._name(node), []).append(node.texts["output"])
             return {name: replies[0] if len(replies) == 1 else replies for name, replies in by_name.items()}
         calls = [*in_nodes, *((None, call) for call in outside)]
-        rules = [rule for node, call in sorted(calls, key=lambda entry: entry[1].id)
-                 for rule in self._rules(node, call)]
-        return [*rules, *({"node": self._name(node), "reply": node.texts["output"]} for node in self._nodes
-                          if self._was_remembered(node))]
+        rules = [
+            rule for node, call in sorted(calls, key=lambda entry: entry[1].id) for rule in self._rules(node, call)
+        ]
+        return [
+            *rules,
+            *(
+                {"node": self._name(node), "reply": node.texts["output"]}
+                for node in self._nodes
+                if self._was_remembered(node)
+            ),
+        ]
 
     def _was_remembered(self, node: Span) -> bool:
         """Return whether a node has an answer of its endpoint without a call: an earlier one, which was remembered."""
-        return bool(node.attributes.get("endpoint")) and isinstance(node.texts.get("output"), str) \
-            and not self._has_stub(node) and not any(self._tree.children(node))
+        return (
+            bool(node.attributes.get("endpoint"))
+            and isinstance(node.texts.get("output"), str)
+            and not self._has_stub(node)
+            and not any(self._tree.children(node))
+        )
 
     def _needs_rules(self, call: Span) -> bool:
         """Return whether a list of replies cannot say what a call got: one failed, or several ran at the same time."""
         return bool(self._failures(call)) or any(
-            other is not call and other.start < call.start + call.duration
-            and call.start < other.start + other.duration and self._caller(other) == self._caller(call)
-            for other in self._document.spans if other.kind == "llm")
+            other is not call
+            and other.start < call.start + call.duration
+            and call.start < other.start + other.duration
+            and self._caller(other) == self._caller(call)
+            for other in self._document.spans
+            if other.kind == "llm"
+        )
 
     def _caller(self, call: Span) -> str:
         """Return the name of the node that makes a call, "" for none."""
@@ -178,8 +206,13 @@ class _Export:
             yield {**of_node, "endpoint": endpoint, **prompt, "fail": error, "times": 1}
         if self._answered(call):
             endpoint = _endpoint(call)
-            yield {**of_node, **({"endpoint": endpoint} if endpoint else {}), **prompt, "reply": self._reply(call),
-                   **({} if line else {"times": 1})}
+            yield {
+                **of_node,
+                **({"endpoint": endpoint} if endpoint else {}),
+                **prompt,
+                "reply": self._reply(call),
+                **({} if line else {"times": 1}),
+            }
 
     def _failures(self, call: Span) -> list[tuple[str, str]]:
         """Return the endpoints that did not answer a call, with their error. Retries that helped do not count."""
@@ -208,9 +241,11 @@ class _Export:
         payload = payload_of(self._tree, call)
         if payload is None:
             return None
-        others = "\n".join("\n".join(read_payload(other)) for span in self._document.spans
-                           if span.kind == "llm" and span is not call
-                           and (other := payload_of(self._tree, span)) is not None)
+        others = "\n".join(
+            "\n".join(read_payload(other))
+            for span in self._document.spans
+            if span.kind == "llm" and span is not call and (other := payload_of(self._tree, span)) is not None
+        )
         lines = "\n".join(read_payload(payload)).splitlines()
         # The end of a prompt is what distinguishes it as a rule.
         return next((line for line in reversed(lines) if len(line) >= LEAST_LINE and line not in others), None)
@@ -221,8 +256,10 @@ class _Export:
             if self._has_stub(node):
                 output = node.texts.get("output")
                 if output is not None and not isinstance(output, str):
-                    self._omit(f"stubs[{self._name(node)!r}]", f"the output of '{self._name(node)}' is no text, and "
-                                                               "the test has its JSON in its place")
+                    self._omit(
+                        f"stubs[{self._name(node)!r}]",
+                        f"the output of '{self._name(node)}' is no text, and the test has its JSON in its place",
+                    )
                 found.setdefault(self._name(node), []).append(output_text(output))
         return {name: outputs[0] if len(set(outputs)) == 1 else outputs for name, outputs in found.items()}
 
@@ -255,8 +292,14 @@ class _Export:
 
     def _answer(self) -> dict[str, object] | None:
         outermost = self._outermost()
-        responder = next((node for node in self._tree.children(outermost)
-                          if node.kind == "node" and node.attributes.get("responder")), None)
+        responder = next(
+            (
+                node
+                for node in self._tree.children(outermost)
+                if node.kind == "node" and node.attributes.get("responder")
+            ),
+            None,
+        )
         if responder is None or not responder.texts:
             return None
         return {"equals": output_text(responder.texts.get("output"))}
@@ -265,8 +308,12 @@ class _Export:
         found: dict[str, object] = {}
         for node in self._nodes:
             name, output = self._name(node), node.texts.get("output")
-            if name not in found and output is not None and not self._has_stub(node) \
-                    and self._is_constant(self._written(node), f"expect.outputs[{name!r}]"):
+            if (
+                name not in found
+                and output is not None
+                and not self._has_stub(node)
+                and self._is_constant(self._written(node), f"expect.outputs[{name!r}]")
+            ):
                 found[name] = {"equals": output_text(output)}
         return found
 
@@ -285,8 +332,11 @@ class _Export:
         system, prompt = read_payload(payload)
         written = self._written(node)
         apart = bool(system) and system != prompt and isinstance(written, Mapping)
-        rest = {key: value for key, value in written.items() if key != "systemPrompt"} \
-            if apart and isinstance(written, Mapping) else written
+        rest = (
+            {key: value for key, value in written.items() if key != "systemPrompt"}
+            if apart and isinstance(written, Mapping)
+            else written
+        )
         if not self._is_constant(rest, expectation):
             return {}
         parts: dict[str, object] = {"prompt": {"equals": prompt}}

@@ -1,4 +1,5 @@
 """The calls that make a workflow test of a recorded run, run it, and save it beside its workflow."""
+
 from __future__ import annotations
 
 import json
@@ -64,14 +65,21 @@ def save(call: Call) -> dict[str, object]:
         raise ConsoleError(409, why)
     before, records = _text_of(_file_of(test)), call.records
     try:
-        save_file(records.folder, records.store, test.path, appended(before, test), call.session.id,
-                  f"a test of run {call.parts['ID'][:8]} was added")
+        save_file(
+            records.folder,
+            records.store,
+            test.path,
+            appended(before, test),
+            call.session.id,
+            f"a test of run {call.parts['ID'][:8]} was added",
+        )
     except OSError as error:
         raise ConsoleError(409, f"{test.path} cannot be written: {error.strerror}.") from None
     return {"path": test.path}
 
 
 # -- the test ----------------------------------------------------------------------------------------------------------
+
 
 def _exported(call: Call) -> ExportedTest:
     body, document = call.checked_body("name", "expect", "without"), known_run(call)
@@ -81,8 +89,9 @@ def _exported(call: Call) -> ExportedTest:
     expected: Any = body.get("expect", list(EXPECTATIONS))
     without: Any = body.get("without", [])
     if not isinstance(name, str) or not name.strip() or len(name) > MOST_NAME:
-        raise ConsoleError(400, f"'name' is a sentence of at most {MOST_NAME} characters that says what must be true.",
-                           where="name")
+        raise ConsoleError(
+            400, f"'name' is a sentence of at most {MOST_NAME} characters that says what must be true.", where="name"
+        )
     if not isinstance(expected, list) or not all(one in EXPECTATIONS for one in expected):
         raise ConsoleError(400, f"'expect' is a list of {', '.join(EXPECTATIONS)}.", where="expect")
     if not isinstance(without, list) or not all(isinstance(path, str) for path in without):
@@ -104,8 +113,13 @@ def needs_stub(node_type: str) -> bool:
 
 
 def _shown(test: ExportedTest) -> dict[str, object]:
-    return {"path": test.path, "user": test.user, "test": test.test, "unticked": test.omitted,
-            "file": json.dumps(test.file(), indent=2, ensure_ascii=False) + "\n"}
+    return {
+        "path": test.path,
+        "user": test.user,
+        "test": test.test,
+        "unticked": test.omitted,
+        "file": json.dumps(test.file(), indent=2, ensure_ascii=False) + "\n",
+    }
 
 
 def _run(test: ExportedTest) -> dict[str, Any]:
@@ -131,8 +145,10 @@ def _told(report: dict[str, Any]) -> dict[str, Any]:
     lines = [f"{mistake['jsonPath']}: {mistake['message']}" for mistake in report["mistakes"]]
     for failure in outcome["failures"]:
         first, *rest = failure["lines"] or [""]
-        lines += [f"{failure['expectation']}: {first}" if failure["expectation"] else first,
-                  *(f"  {line}" for line in rest)]
+        lines += [
+            f"{failure['expectation']}: {first}" if failure["expectation"] else first,
+            *(f"  {line}" for line in rest),
+        ]
     if outcome["failures"]:
         lines += [f"log: {line}" for line in outcome["log"]]
     return {"passed": outcome["passed"] and not report["mistakes"], "seconds": outcome["seconds"], "lines": lines}
@@ -166,8 +182,9 @@ def without_expectation(test: ExportedTest, path: str, reason: str) -> ExportedT
         if title not in entries:
             return test
         one = entries[title]
-        entry = {key: value for key, value in one.items() if key != found[4]} \
-            if found[4] and isinstance(one, dict) else {}
+        entry = (
+            {key: value for key, value in one.items() if key != found[4]} if found[4] and isinstance(one, dict) else {}
+        )
         kept = {key: entry if key == title else value for key, value in entries.items() if key != title or entry}
         # In its old place, so that the page shows the same order.
         left = {key: kept if key == name else value for key, value in expect.items() if key != name or kept}
@@ -176,6 +193,7 @@ def without_expectation(test: ExportedTest, path: str, reason: str) -> ExportedT
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
+
 
 def _file_of(test: ExportedTest) -> str:
     return os.path.join(get_root_config_directory(), *test.path.split("/"))

@@ -2,6 +2,7 @@
 
 A key sees the discussions of its own folder, an operator those of all; what is encrypted can be read with its key only.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -77,6 +78,7 @@ class _Found:
 
 # -- what there is -----------------------------------------------------------------------------------------------------
 
+
 def discussions(call: Call) -> object:
     """Return all discussions that the session may see, those changed last first."""
     rows = []
@@ -94,8 +96,10 @@ def discussion(call: Call) -> object:
         raise ConsoleError(400, f"'part' must be one of {', '.join(PARTS)}.", where="part")
     limit, before = _number(call, "limit", LIMIT, MAX_LIMIT), _number(call, "before", None)
     with _one(call) as found:
-        return {"discussion": found.as_json(),
-                **page(found.reader, part, limit or LIMIT, before, call.query.get("q", ""))}
+        return {
+            "discussion": found.as_json(),
+            **page(found.reader, part, limit or LIMIT, before, call.query.get("q", "")),
+        }
 
 
 def download(call: Call) -> object:
@@ -111,6 +115,7 @@ def origin(call: Call) -> object:
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
+
 
 def change(call: Call) -> object:
     """Replace the text of a memory."""
@@ -164,6 +169,7 @@ def _file_name(discussion_id: str) -> str:
 
 # -- which discussion --------------------------------------------------------------------------------------------------
 
+
 @contextlib.contextmanager
 def _one(call: Call) -> Iterator[_Found]:
     """Yield the discussion of a call, with the settings of its user; errors become those of the API."""
@@ -184,8 +190,9 @@ def _one(call: Call) -> Iterator[_Found]:
     except (DiscussionBusyError, removal.RemovalRefusedError) as error:
         raise ConsoleError(409, str(error)) from None
     except DataKeyError:
-        raise ConsoleError(403, "This discussion is encrypted. Sign in with its access key to read or change it.",
-                           where="ID") from None
+        raise ConsoleError(
+            403, "This discussion is encrypted. Sign in with its access key to read or change it.", where="ID"
+        ) from None
     except UnreadableDataError as error:
         raise ConsoleError(409, str(error)) from None
     except StateUnavailableError as error:

@@ -1,4 +1,5 @@
 """Which recorded call wrote a memory."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -82,6 +83,9 @@ def _call_of(document: RunDocument, written: Span) -> Span:
             number = parents.get(number)
         return number == written.parent
 
-    calls = [span for span in document.spans
-             if span.kind == "llm" and span.start <= written.start + written.duration and is_below(span.parent)]
+    calls = [
+        span
+        for span in document.spans
+        if span.kind == "llm" and span.start <= written.start + written.duration and is_below(span.parent)
+    ]
     return max(calls, key=lambda span: span.start, default=written)

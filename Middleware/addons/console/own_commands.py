@@ -1,4 +1,5 @@
 """Commands of this program, such as ``test``, in a process of their own, as they may take long."""
+
 from __future__ import annotations
 
 import atexit
@@ -38,12 +39,24 @@ def run_command(arguments: Sequence[str], text: bytes = b"", seconds: float = 12
 
     Raises CommandTooSlowError after ``seconds``, and OSError if the process cannot be started.
     """
-    line = [sys.executable, os.path.join(get_project_root_directory_path(), "server.py"), *arguments,
-            "--ConfigDirectory", get_root_config_directory(), "--PublicDirectory", get_root_public_directory()]
+    line = [
+        sys.executable,
+        os.path.join(get_project_root_directory_path(), "server.py"),
+        *arguments,
+        "--ConfigDirectory",
+        get_root_config_directory(),
+        "--PublicDirectory",
+        get_root_public_directory(),
+    ]
     # The output may quote a conversation, so it stays in memory.
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"},
-                          creationflags=_flags()) as child:
+    with subprocess.Popen(
+        line,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"},
+        creationflags=_flags(),
+    ) as child:
         _lower_priority(child.pid)
         # The end of the server does not wait for it.
         atexit.register(child.kill)

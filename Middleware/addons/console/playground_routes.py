@@ -1,4 +1,5 @@
 """The calls of the Playground: a real request, as a chat program would send it, with the session's key."""
+
 from __future__ import annotations
 
 from typing import Any

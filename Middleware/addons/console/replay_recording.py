@@ -1,4 +1,5 @@
 """The nodes of a recorded run, found again by the nodes of its replay."""
+
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,5 @@
 """The calls that run a recorded run or one of its calls once more, and the comparison of two runs."""
+
 from __future__ import annotations
 
 import contextlib
@@ -36,6 +37,7 @@ def register(routes: Routes) -> None:
 
 # -- replay ------------------------------------------------------------------------------------------------------------
 
+
 def replayable(call: Call) -> dict[str, object]:
     """Return the nodes with which a replay may begin, and those that would not run in it."""
     document = known_run(call)
@@ -52,10 +54,18 @@ def _entered(recording: Recording) -> list[RecordedNode]:
 
 def _node_row(node: RecordedNode) -> dict[str, object]:
     handler = node_types().get(node.type)
-    return {"workflow": node.place.workflow, "node": node.place.node, "occurrence": node.place.occurrence,
-            "title": node.title, "type": node.type, "acts": handler.acts if handler else "outside",
-            "stands_in": handler is None or is_replaced(handler), "recorded": node.delivered,
-            "name": name_of_node(workflow_of(node), node.title), "span": node.span.id}
+    return {
+        "workflow": node.place.workflow,
+        "node": node.place.node,
+        "occurrence": node.place.occurrence,
+        "title": node.title,
+        "type": node.type,
+        "acts": handler.acts if handler else "outside",
+        "stands_in": handler is None or is_replaced(handler),
+        "recorded": node.delivered,
+        "name": name_of_node(workflow_of(node), node.title),
+        "span": node.span.id,
+    }
 
 
 def workflow_of(node: RecordedNode) -> str:
@@ -70,8 +80,11 @@ def replay(call: Call) -> dict[str, str]:
         raise ConsoleError(409, "This run is still at work. Wait for its end, or stop it.", where="ID")
     _require_kept(document)
     recording = Recording(document)
-    return {"id": start_replay(call, document, recording, _start(body.get("from"), recording),
-                               _also(body.get("also"), recording))}
+    return {
+        "id": start_replay(
+            call, document, recording, _start(body.get("from"), recording), _also(body.get("also"), recording)
+        )
+    }
 
 
 def _start(value: object, recording: Recording) -> RecordedNode | None:
@@ -80,12 +93,14 @@ def _start(value: object, recording: Recording) -> RecordedNode | None:
     fields = value if isinstance(value, Mapping) else {}
     workflow, node, occurrence = fields.get("workflow"), fields.get("node"), fields.get("occurrence", 1)
     if not isinstance(workflow, str) or type(node) is not int or type(occurrence) is not int:
-        raise ConsoleError(400, "'from' is null, or an object with 'workflow', 'node' (a number) and 'occurrence'.",
-                           where="from")
+        raise ConsoleError(
+            400, "'from' is null, or an object with 'workflow', 'node' (a number) and 'occurrence'.", where="from"
+        )
     found = recording.at(NodePlace(workflow, node, occurrence))
     if found is None:
-        raise ConsoleError(404, f"The run has no node {node} in {workflow[:100]!r} that ran {occurrence} times.",
-                           where="from")
+        raise ConsoleError(
+            404, f"The run has no node {node} in {workflow[:100]!r} that ran {occurrence} times.", where="from"
+        )
     return found
 
 
@@ -97,8 +112,9 @@ def _also(value: object, recording: Recording) -> list[str]:
     known = {name_of_node(workflow_of(node), node.title) for node in recording.nodes}
     for name in value:
         if name not in known:
-            raise ConsoleError(404, f"The run has no node {name[:100]!r}. Names are written Workflow/title.",
-                               where="also")
+            raise ConsoleError(
+                404, f"The run has no node {name[:100]!r}. Names are written Workflow/title.", where="also"
+            )
     return value
 
 
@@ -110,6 +126,7 @@ def _require_kept(document: RunDocument) -> None:
 
 
 # -- again -------------------------------------------------------------------------------------------------------------
+
 
 def choices(call: Call) -> dict[str, object]:
     """Return the endpoints and presets of a run's user; without a run, those of the session's first user."""
@@ -126,8 +143,11 @@ def choices_of(user: str | None) -> dict[str, object]:
     with contextlib.suppress(ConfigurationError), request_scope(RequestContext(user=user)):
         endpoints = config_utils.endpoint_names()
         presets = {name: config_utils.preset_names(name) for name in endpoints}
-    return {"endpoints": endpoints, "presets": sorted({preset for names in presets.values() for preset in names}),
-            "presets_of": presets}
+    return {
+        "endpoints": endpoints,
+        "presets": sorted({preset for names in presets.values() for preset in names}),
+        "presets_of": presets,
+    }
 
 
 def recorded_call(call: Call) -> dict[str, object]:
@@ -144,13 +164,22 @@ def recorded_call(call: Call) -> dict[str, object]:
     written, first = told.get("usage.output_tokens"), llm.attributes.get("time_to_first_token")
     writing = llm.duration - first if isinstance(first, int) else 0
     messages = [{"role": part.role, "content": part.text} for part in prompt_parts(payload) if part.role != "tools"]
-    return {"messages": messages,
-            "endpoint": llm.attributes.get("endpoint"), "preset": node.attributes.get("preset") if node else None,
-            "max_tokens": told.get("request.max_tokens"), **choices_of(document.facts["user"]),
-            "recorded": {"text": texts.get("answer") or "", "reasoning": texts.get("reasoning") or "",
-                         "us": llm.duration, "first_token_us": first, "tokens_in": told.get("usage.input_tokens"),
-                         "tokens_out": written, "speed": written * 1_000_000 / writing
-                         if isinstance(written, int) and writing > 0 else None}}
+    return {
+        "messages": messages,
+        "endpoint": llm.attributes.get("endpoint"),
+        "preset": node.attributes.get("preset") if node else None,
+        "max_tokens": told.get("request.max_tokens"),
+        **choices_of(document.facts["user"]),
+        "recorded": {
+            "text": texts.get("answer") or "",
+            "reasoning": texts.get("reasoning") or "",
+            "us": llm.duration,
+            "first_token_us": first,
+            "tokens_in": told.get("usage.input_tokens"),
+            "tokens_out": written,
+            "speed": written * 1_000_000 / writing if isinstance(written, int) and writing > 0 else None,
+        },
+    }
 
 
 def again(call: Call) -> Events:
@@ -160,18 +189,33 @@ def again(call: Call) -> Events:
     if span is None or span.kind not in ("llm", "attempt"):
         raise ConsoleError(404, "The run has no such LLM call.", where="SPAN")
     messages, endpoint, preset = body.get("messages"), body.get("endpoint"), body.get("preset")
-    if not isinstance(messages, list) or not messages or not all(
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or not all(
             isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
-            for one in messages):
-        raise ConsoleError(400, "'messages' is a list of messages with 'role' and 'content', both texts.",
-                           where="messages")
+            for one in messages
+        )
+    ):
+        raise ConsoleError(
+            400, "'messages' is a list of messages with 'role' and 'content', both texts.", where="messages"
+        )
     if not isinstance(endpoint, str) or not endpoint:
         raise ConsoleError(400, "'endpoint' is the name of an endpoint.", where="endpoint")
     if preset is not None and not isinstance(preset, str):
         raise ConsoleError(400, "'preset' is the name of a preset, or null for that of the endpoint.", where="preset")
-    return Events(again_events(call, document, span, messages, endpoint, preset or None,
-                               _whole(body, "max_tokens", None, 1, 10_000_000), _whole(body, "times", 1, 1, MOST_TIMES)
-                               or 1))
+    return Events(
+        again_events(
+            call,
+            document,
+            span,
+            messages,
+            endpoint,
+            preset or None,
+            _whole(body, "max_tokens", None, 1, 10_000_000),
+            _whole(body, "times", 1, 1, MOST_TIMES) or 1,
+        )
+    )
 
 
 def _whole(body: Mapping[str, object], name: str, default: int | None, least: int, most: int) -> int | None:
@@ -185,6 +229,7 @@ def _whole(body: Mapping[str, object], name: str, default: int | None, least: in
 
 # -- compare -----------------------------------------------------------------------------------------------------------
 
+
 def compare(call: Call) -> dict[str, object]:
     """Return the nodes of two runs beside each other, and the configuration files in which they differ."""
     a, b = known_run(call, call.parts["A"]), known_run(call, call.parts["B"])
@@ -195,6 +240,14 @@ def compare(call: Call) -> dict[str, object]:
             return None
         return document.config_texts.get(version) or body_of(version)
 
-    changes = [{"path": change["path"], "before": text(a, change["a"]), "after": text(b, change["b"]),
-                "a": change["a"], "b": change["b"]} for change in config_changes(a.facts["config"], b.facts["config"])]
+    changes = [
+        {
+            "path": change["path"],
+            "before": text(a, change["a"]),
+            "after": text(b, change["b"]),
+            "a": change["a"],
+            "b": change["b"],
+        }
+        for change in config_changes(a.facts["config"], b.facts["config"])
+    ]
     return {"a": a.facts, "b": b.facts, "steps": aligned_steps(a, b), "configuration": changes}

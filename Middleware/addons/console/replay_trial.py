@@ -1,4 +1,5 @@
 """The trial of a replay: LLM calls are real, and what would read or change something answers from a recording."""
+
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -27,8 +28,14 @@ class ReplayTrial(FolderTrial):
         also: the names of nodes that act after all, as ``name_of_node`` gives them.
     """
 
-    def __init__(self, recording: Recording, folder: Path, user: str, start: RecordedNode | None = None,
-                 also: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        folder: Path,
+        user: str,
+        start: RecordedNode | None = None,
+        also: Collection[str] = (),
+    ) -> None:
         super().__init__(folder, user)
         self._recording = recording
         self._start = start
@@ -51,7 +58,8 @@ class ReplayTrial(FolderTrial):
         if recorded is None or not recorded.delivered:
             raise NotRecordedError(
                 f"the replay stops at node '{site.workflow_name}/{title}' ({context.node_type}): it "
-                f"{_ACTS.get(handler.acts, 'acts')}, and the run has no output of it. 'Also run' lets it act")
+                f"{_ACTS.get(handler.acts, 'acts')}, and the run has no output of it. 'Also run' lets it act"
+            )
         return self._output(recorded)
 
     def _output(self, recorded: RecordedNode) -> object:

@@ -1,4 +1,5 @@
 """The replay of a recorded run: the same request through today's configuration, as a trial."""
+
 from __future__ import annotations
 
 import contextlib
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from Middleware.addons.console.calls import Call
 
 
-def start_replay(call: Call, document: RunDocument, recording: Recording, start: RecordedNode | None,
-                 also: Collection[str]) -> str:
+def start_replay(
+    call: Call, document: RunDocument, recording: Recording, start: RecordedNode | None, also: Collection[str]
+) -> str:
     """Begin a replay on a thread of its own and return its id. It passes the gate as a client's request does."""
     request = repeating_request(call, document, "replay", None if start is None else start.span.id)
     folder = Path(tempfile.mkdtemp(prefix="wilmer-replay-"))
@@ -59,8 +61,11 @@ def start_replay(call: Call, document: RunDocument, recording: Recording, start:
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         with request_scope(request):
-            return _answer(request, environ, lambda: start_user_prompt(
-                request, messages, request.stream, request.api_key, tools, sent.tool_choice))
+            return _answer(
+                request,
+                environ,
+                lambda: start_user_prompt(request, messages, request.stream, request.api_key, tools, sent.tool_choice),
+            )
 
     call.application.run_in_background(call.environ, request, answer)
     return request.request_id

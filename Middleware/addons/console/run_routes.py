@@ -1,4 +1,5 @@
 """The calls about recorded runs: list, one, its texts, export, stop, pin, note, delete."""
+
 from __future__ import annotations
 
 import json
@@ -45,8 +46,7 @@ def listed(call: Call) -> dict[str, object]:
     # Taken before the runs are read: what changes meanwhile comes as an event, too, and nothing is missed.
     event = next(call.records.ring.counter)
     page = archive.runs(query, call.viewer)
-    answer: dict[str, object] = {"runs": page.runs, "next": page.next, "total": page.total,
-                                 "event": event}
+    answer: dict[str, object] = {"runs": page.runs, "next": page.next, "total": page.total, "event": event}
     if page.searched is not None:
         answer["searched"] = page.searched
     # The filters of the page change little, so only its first call gets them.
@@ -61,6 +61,7 @@ def show(call: Call) -> dict[str, object]:
     # Imported here: the two are pure functions that only this call needs.
     from Middleware.addons.records.analysis.explanation import explain
     from Middleware.addons.records.analysis.prefix import prefixes
+
     event = next(call.records.ring.counter)
     archive, document = call.records.archive, known_run(call)
     spans = []
@@ -69,9 +70,15 @@ def show(call: Call) -> dict[str, object]:
         row[-1] = {name: shortened(value) for name, value in span.texts.items()}
         spans.append(row)
     compared = prefixes(document, archive.earlier(document, call.viewer))
-    return {"run": document.facts, "event": event, "spans": spans, "spans_left_out": document.spans_left_out,
-            "text_bytes_left_out": document.text_bytes_left_out,
-            "explanation": explain(document, time.time_ns() // 1000, compared), "prefix": compared}
+    return {
+        "run": document.facts,
+        "event": event,
+        "spans": spans,
+        "spans_left_out": document.spans_left_out,
+        "text_bytes_left_out": document.text_bytes_left_out,
+        "explanation": explain(document, time.time_ns() // 1000, compared),
+        "prefix": compared,
+    }
 
 
 def texts(call: Call) -> dict[str, object]:
@@ -129,8 +136,11 @@ def known_run(call: Call, run_id: str = "") -> RunDocument:
     """Return a run that the session may see, by default the one of the path. Raises ConsoleError."""
     document = call.records.archive.run(run_id or call.parts["ID"], call.viewer)
     if document is None:
-        raise ConsoleError(404, "There is no such run, or it is not yours to see. Runs are kept for as long as "
-                                "Settings says.", where="ID")
+        raise ConsoleError(
+            404,
+            "There is no such run, or it is not yours to see. Runs are kept for as long as Settings says.",
+            where="ID",
+        )
     return document
 
 

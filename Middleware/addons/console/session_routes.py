@@ -1,4 +1,5 @@
 """The calls about sign-ins and sessions."""
+
 from __future__ import annotations
 
 from typing import TypedDict
@@ -40,8 +41,9 @@ def sign_in(call: Call) -> SignedIn:
     if (code is None) == (key is None) or not isinstance(given, str) or not given.strip():
         raise ConsoleError(400, "A sign-in needs either 'code', from a sign-in link, or 'key', an access key.")
     environ = call.environ
-    token, session = call.application.sessions.sign_in(environ.get("REMOTE_ADDR", ""), code, key and key.strip(),
-                                                       _label(environ.get("HTTP_USER_AGENT", "")))
+    token, session = call.application.sessions.sign_in(
+        environ.get("REMOTE_ADDR", ""), code, key and key.strip(), _label(environ.get("HTTP_USER_AGENT", ""))
+    )
     return {"token": token, **_facts(call, session)}
 
 
@@ -66,15 +68,34 @@ def end(call: Call) -> dict[str, bool]:
 
 def _facts(call: Call, session: Session) -> SessionFacts:
     records = call.records
-    return {"role": session.role.word, "users": None if session.users is None else sorted(session.users),
-            "expires": session.expires, "mode": records.mode, "recording": records.settings.mode(), "version": VERSION}
+    return {
+        "role": session.role.word,
+        "users": None if session.users is None else sorted(session.users),
+        "expires": session.expires,
+        "mode": records.mode,
+        "recording": records.settings.mode(),
+        "version": VERSION,
+    }
 
 
 # What browsers and systems call themselves, in the order in which one contains the name of another.
-_BROWSERS = (("Edg", "Edge"), ("OPR", "Opera"), ("Firefox", "Firefox"), ("Chrome", "Chrome"), ("Safari", "Safari"),
-             ("curl", "curl"), ("python", "Python"))
-_SYSTEMS = (("Android", "Android"), ("iPhone", "iPhone"), ("iPad", "iPad"), ("Windows", "Windows"),
-            ("Mac OS", "macOS"), ("Linux", "Linux"))
+_BROWSERS = (
+    ("Edg", "Edge"),
+    ("OPR", "Opera"),
+    ("Firefox", "Firefox"),
+    ("Chrome", "Chrome"),
+    ("Safari", "Safari"),
+    ("curl", "curl"),
+    ("python", "Python"),
+)
+_SYSTEMS = (
+    ("Android", "Android"),
+    ("iPhone", "iPhone"),
+    ("iPad", "iPad"),
+    ("Windows", "Windows"),
+    ("Mac OS", "macOS"),
+    ("Linux", "Linux"),
+)
 
 
 def _label(agent: str) -> str:

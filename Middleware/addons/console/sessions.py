@@ -1,5 +1,6 @@
 """Who is signed in to the console: operators, known by a hash in the store, and keys, known in memory alone, or, where
 several processes share the console, by a token that contains the session."""
+
 from __future__ import annotations
 
 import base64
@@ -88,6 +89,7 @@ class Session:
     def viewer(self) -> Viewer:
         """Return who asks, for the archive of runs."""
         from Middleware.addons.records.viewers import Viewer
+
         roles: dict[Role, ViewerRole] = {Role.OWN: "own", Role.ALL: "all", Role.OPERATOR: "operator"}
         return Viewer(roles[self.role], hash_api_key(self.key) if self.key else None, self.users, self.key)
 
@@ -146,7 +148,8 @@ class OperatorSessions:
         """Return whether ``spend`` has had this, here or in another process on the same folder."""
         return nonce in self._spent or self._on_disk(
             lambda index: index.execute("SELECT 1 FROM spent WHERE nonce = ?", (nonce,)).fetchone() is not None,
-            unless=False)
+            unless=False,
+        )
 
     def begin(self, token: str, label: str) -> Session:
         """Store a new session."""
@@ -154,8 +157,9 @@ class OperatorSessions:
 
         def store(index: sqlite3.Connection) -> bool:
             index.execute("DELETE FROM session WHERE used < ?", (self._oldest(),))
-            index.execute("INSERT INTO session (hash, created, used, label) VALUES (?, ?, ?, ?)",
-                          (digest, now, now, label))
+            index.execute(
+                "INSERT INTO session (hash, created, used, label) VALUES (?, ?, ?, ?)", (digest, now, now, label)
+            )
             return True
 
         if not self._on_disk(store, unless=False):
@@ -182,15 +186,20 @@ class OperatorSessions:
         self._seen[digest] = used
         if used < now - TOUCH_SECONDS * MICROSECONDS:
             # A disk that takes no writes ends no session.
-            self._on_disk(lambda index: index.execute("UPDATE session SET used = ? WHERE hash = ?", (now, digest)),
-                          unless=None)
+            self._on_disk(
+                lambda index: index.execute("UPDATE session SET used = ? WHERE hash = ?", (now, digest)), unless=None
+            )
             used = now
         return self._session(digest, used)
 
     def lines(self) -> list[SessionLine]:
         """Return all sessions, the last used first."""
-        rows: list[tuple[bytes, str, int, int]] = self._on_disk(lambda index: index.execute(
-            "SELECT hash, label, created, used FROM session WHERE used >= ?", (self._oldest(),)).fetchall(), unless=[])
+        rows: list[tuple[bytes, str, int, int]] = self._on_disk(
+            lambda index: index.execute(
+                "SELECT hash, label, created, used FROM session WHERE used >= ?", (self._oldest(),)
+            ).fetchall(),
+            unless=[],
+        )
         found = [_line(digest, label or "", created, used) for digest, label, created, used in rows]
         return sorted([*found, *self._unstored.values()], key=lambda line: -line["used"])
 
@@ -201,8 +210,12 @@ class OperatorSessions:
         unstored = [digest for digest in list(self._unstored) if _id(digest) == name]
         for digest in unstored:
             del self._unstored[digest]
-        gone = self._on_disk(lambda index: index.execute(
-            "DELETE FROM session WHERE lower(substr(hex(hash), 1, 16)) = ?", (name,)).rowcount, unless=0)
+        gone = self._on_disk(
+            lambda index: (
+                index.execute("DELETE FROM session WHERE lower(substr(hex(hash), 1, 16)) = ?", (name,)).rowcount
+            ),
+            unless=0,
+        )
         return bool(unstored) or gone > 0
 
     def end_all(self) -> int:
@@ -229,6 +242,7 @@ class OperatorSessions:
         import sqlite3
 
         from Middleware.utilities.sqlite import when_free
+
         try:
             with self._index() as index:
                 result = when_free(lambda: action(index))
@@ -339,8 +353,13 @@ class SharedKeySessions(KeySessions):
     read from a token without that. A session that has ended is noted in the index, where all of them look.
     """
 
-    def __init__(self, keys: AccessKeys | None, operators: OperatorSessions, secret: Callable[[], bytes],
-                 clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        keys: AccessKeys | None,
+        operators: OperatorSessions,
+        secret: Callable[[], bytes],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         super().__init__(keys, clock)
         self._operators = operators
         self._secret = secret
@@ -375,6 +394,7 @@ class SharedKeySessions(KeySessions):
     def _opened(self, token: str) -> _KeySession | None:
         # Imported here, as elsewhere: most servers never encrypt.
         from cryptography.fernet import InvalidToken
+
         try:
             content = self._fernet().decrypt(token.removeprefix(TOKEN_PREFIX).encode("ascii", "replace"))
         # Without the folder, nobody can be signed in.
@@ -385,14 +405,18 @@ class SharedKeySessions(KeySessions):
 
     def _fernet(self) -> Fernet:
         from cryptography.fernet import Fernet
+
         return Fernet(base64.urlsafe_b64encode(hmac.digest(self._secret(), b"wilmer console key session", "sha256")))
 
 
 def _granted(grant: Grant, key: str) -> Session:
     if not grant.console:
-        raise ConsoleError(403, "This key is accepted, but does not open the console. Its line in the list of keys "
-                                "would read 'KEY console=own' (its own runs) or 'KEY console=all' (the runs of its "
-                                "users), with 'user=NAME', if it has that, behind it.")
+        raise ConsoleError(
+            403,
+            "This key is accepted, but does not open the console. Its line in the list of keys "
+            "would read 'KEY console=own' (its own runs) or 'KEY console=all' (the runs of its "
+            "users), with 'user=NAME', if it has that, behind it.",
+        )
     role = Role.ALL if grant.console == "all" else Role.OWN
     return Session(role, grant.console_users, key=key, key_name=grant.name)
 
@@ -429,8 +453,13 @@ class Sessions:
         secret: returns the secret of the console's folder, by which sign-in codes are made.
     """
 
-    def __init__(self, operators: OperatorSessions, keys: KeySessions, secret: Callable[[], bytes],
-                 clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        operators: OperatorSessions,
+        keys: KeySessions,
+        secret: Callable[[], bytes],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.operators = operators
         self.keys = keys
         self._secret = secret
@@ -454,9 +483,12 @@ class Sessions:
     def _begin_operator(self, token: str, code: str, label: str) -> Session:
         read = read_code(self._secret(), code, self._clock())
         if read is None or not self.operators.spend(*read):
-            raise ConsoleError(401, "This sign-in link is not valid: each is good once, for ten minutes. "
-                                    "'python server.py console' (installed from a wheel: 'wilmerai console') prints "
-                                    "a new one.")
+            raise ConsoleError(
+                401,
+                "This sign-in link is not valid: each is good once, for ten minutes. "
+                "'python server.py console' (installed from a wheel: 'wilmerai console') prints "
+                "a new one.",
+            )
         return self.operators.begin(token, label)
 
     def of_call(self, peer: str, authorization: str | None, count: bool = True) -> Session:
@@ -484,8 +516,11 @@ class Sessions:
     def _refuse_after_failures(self, peer: str) -> None:
         seconds = self._failed.seconds_to_wait(peer)
         if seconds:
-            raise ConsoleError(429, f"Too many failed sign-ins. Try again in {seconds} seconds.",
-                               headers=(("Retry-After", str(seconds)),))
+            raise ConsoleError(
+                429,
+                f"Too many failed sign-ins. Try again in {seconds} seconds.",
+                headers=(("Retry-After", str(seconds)),),
+            )
 
     def end(self, session: Session) -> None:
         """Sign out."""
@@ -498,8 +533,7 @@ class Sessions:
 
     def lines(self, current: Session) -> list[SessionLine]:
         """Return all sessions, those of operators first."""
-        return [{**line, "current": line["id"] == current.id} for line in
-                [*self.operators.lines(), *self.keys.lines()]]
+        return [{**line, "current": line["id"] == current.id} for line in [*self.operators.lines(), *self.keys.lines()]]
 
 
 def _unauthorized(message: str) -> ConsoleError:

@@ -1,4 +1,5 @@
 """The codes in sign-in links: an HMAC over the end of their time and a random part, so that no list of them is kept."""
+
 from __future__ import annotations
 
 import base64

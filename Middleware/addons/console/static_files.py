@@ -1,4 +1,5 @@
 """The page of the console and its files, which are public and hold nothing."""
+
 from __future__ import annotations
 
 import hashlib
@@ -10,8 +11,17 @@ from pathlib import Path
 STATIC = Path(__file__).parent / "static"
 PAGE = "index.html"
 # The standard library's table depends on the system; Windows' lacks .mjs.
-TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".json": "application/json",
-         ".svg": "image/svg+xml", ".png": "image/png", ".txt": "text/plain", "": "text/plain", ".md": "text/plain"}
+TYPES = {
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".css": "text/css",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".txt": "text/plain",
+    "": "text/plain",
+    ".md": "text/plain",
+}
 # Browsers ask no more for a file under its version, which changes with any file.
 FOR_EVER = "public, max-age=31536000, immutable"
 

@@ -1,4 +1,5 @@
 """The bodies of streamed answers of the console's API."""
+
 from __future__ import annotations
 
 import contextvars
@@ -27,8 +28,13 @@ class EventBody:
     back-end is silent; when the client leaves, its request is cancelled.
     """
 
-    def __init__(self, events: Iterable[Event | None], request: RequestContext | None, probe: Probe | None,
-                 context: contextvars.Context) -> None:
+    def __init__(
+        self,
+        events: Iterable[Event | None],
+        request: RequestContext | None,
+        probe: Probe | None,
+        context: contextvars.Context,
+    ) -> None:
         self._events = events
         self._request = request
         self._probe = probe
@@ -89,8 +95,9 @@ class EventBody:
         except BaseException as error:
             log_error(error, request, "in the console")
             public = describe_error(error, request)
-            failure = Event("error", {"error": {
-                "message": public.message, "type": error_type(public.status), "where": ""}})
+            failure = Event(
+                "error", {"error": {"message": public.message, "type": error_type(public.status), "where": ""}}
+            )
         finally:
             self._close_events()
             running_requests().answered(request)

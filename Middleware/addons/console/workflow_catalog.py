@@ -2,6 +2,7 @@
 
 For the console's pages. Everything is read from the files when it is asked for, with the settings of each user.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -64,8 +65,7 @@ class WorkflowCatalog:
                 self._add_unused(display, path)
 
     def workflow(self, path: str) -> Workflow | None:
-        """Return one of them by the path of its file below ``Workflows``, without ``.json``; None if it is not there.
-        """
+        """Return one of them by its path below ``Workflows``, without ``.json``; None if it is not there."""
         display = f"{FOLDER}{path}.json"
         summary = next((one for one in self.workflows() if one.path == display), None)
         if summary is None:
@@ -103,11 +103,11 @@ class WorkflowCatalog:
             return known
         folder, _, name = loaded.display.removeprefix(FOLDER).removesuffix(".json").rpartition("/")
         # A name with a variable is chosen by the workflow that runs this one.
-        endpoints = dict.fromkeys(name for view in views_of(loaded) for name in _endpoints(view)
-                                  if "{" not in name)
+        endpoints = dict.fromkeys(name for view in views_of(loaded) for name in _endpoints(view) if "{" not in name)
         self._loaded[loaded.display] = loaded
-        summary = self._summaries[loaded.display] = WorkflowSummary(loaded.display, folder, name, len(loaded.nodes),
-                                                                    [*endpoints])
+        summary = self._summaries[loaded.display] = WorkflowSummary(
+            loaded.display, folder, name, len(loaded.nodes), [*endpoints]
+        )
         return summary
 
     def _add_children(self, loaded: LoadedWorkflow, lookups: Lookups) -> None:
@@ -140,6 +140,7 @@ def _as_user(user: str) -> contextlib.AbstractContextManager[RequestContext]:
 
 
 # -- what leads to a workflow ------------------------------------------------------------------------------------------
+
 
 def _uses_of_user(user: str, check: UserCheck, lookups: Lookups) -> Iterator[tuple[WorkflowUse, str]]:
     """Yield what the files of the current user lead to, each with the path of the workflow's file."""
@@ -182,6 +183,7 @@ def _models(user: str) -> Iterator[tuple[WorkflowUse, str]]:
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
+
 def _described(summary: WorkflowSummary, loaded: LoadedWorkflow, lookups: Lookups) -> Workflow:
     views = views_of(loaded)
     source = lookups.source(loaded.path)
@@ -189,10 +191,20 @@ def _described(summary: WorkflowSummary, loaded: LoadedWorkflow, lookups: Lookup
     nodes = []
     for view in views:
         position = source.position(view.path)
-        nodes.append(Node(
-            view.index + 1, _title(view.node), view.runs_as, _endpoints(view), _preset(view.node),
-            view.index == answering, view.index > answering, _uses(view), [*_children(view, lookups)],
-            position.line if position else None))
+        nodes.append(
+            Node(
+                view.index + 1,
+                _title(view.node),
+                view.runs_as,
+                _endpoints(view),
+                _preset(view.node),
+                view.index == answering,
+                view.index > answering,
+                _uses(view),
+                [*_children(view, lookups)],
+                position.line if position else None,
+            )
+        )
     about_file = []
     for finding in check_workflow(loaded, lookups):
         place = _NODE.match(finding.json_path) if finding.file == loaded.display else None
@@ -230,8 +242,11 @@ def _title(node: Mapping[str, object]) -> str:
 
 def _endpoints(view: NodeView) -> list[str]:
     models = view.node.get("multiModelList") if "multiModelList" in view.keys else None
-    entries = [entry.get("endpointName") for entry in models if isinstance(entry, Mapping)] \
-        if isinstance(models, (list, tuple)) else []
+    entries = (
+        [entry.get("endpointName") for entry in models if isinstance(entry, Mapping)]
+        if isinstance(models, (list, tuple))
+        else []
+    )
     return [str(name) for name in (view.node.get("endpointName"), *entries) if name]
 
 
@@ -250,8 +265,9 @@ def _uses(view: NodeView) -> list[int]:
     """Return the numbers of the nodes whose outputs a node contains, also through variables of the file."""
     jinja, variables = NODE.flag(view.node, "jinja2"), view.loaded.variables
     names = {name for _, text, _ in texts_in(view.node, "", frozenset()) for name in variables_in(text, jinja)}
-    through = {inner for name in names if isinstance(text := variables.get(name), str)
-               for inner in variables_in(text, False)}
+    through = {
+        inner for name in names if isinstance(text := variables.get(name), str) for inner in variables_in(text, False)
+    }
     numbers = {int(found[1]) for name in names | through if (found := _OUTPUT.fullmatch(name))}
     return sorted(number for number in numbers if number <= len(view.loaded.nodes))
 

@@ -1,4 +1,5 @@
 """The routes of the Workflows pages: the list, one workflow with what its last runs took, and the map."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -54,12 +55,18 @@ def workflow(call: Call) -> object:
     path = f"{call.parts['FOLDER']}/{call.parts['NAME']}".removeprefix("/")
     found = _catalog(call).workflow(path)
     if found is None:
-        raise ConsoleError(404, f"There is no workflow {path[:200]!r}, or nobody whose runs you may see uses it.",
-                           where="NAME")
+        raise ConsoleError(
+            404, f"There is no workflow {path[:200]!r}, or nobody whose runs you may see uses it.", where="NAME"
+        )
     runs, figures = figures_of(call.records.archive, call.viewer, path)
     nodes = [{**asdict(node), "figures": figures.get(node.index)} for node in found.nodes]
-    return {**asdict(found.summary), "hash": found.hash, "nodes": nodes,
-            "findings": [asdict(finding) for finding in found.findings], "runs": runs}
+    return {
+        **asdict(found.summary),
+        "hash": found.hash,
+        "nodes": nodes,
+        "findings": [asdict(finding) for finding in found.findings],
+        "runs": runs,
+    }
 
 
 def map_(call: Call) -> object:
@@ -77,6 +84,7 @@ def _catalog(call: Call) -> WorkflowCatalog:
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
+
 
 class Figures(TypedDict):
     """What a node took in the last runs: how often it ran and failed, and the median of its times."""
@@ -98,8 +106,10 @@ def figures_of(archive: RunArchive, viewer: Viewer, path: str) -> tuple[int, dic
             if span.status in ("ok", "error"):
                 times.setdefault(number, []).append(span.duration)
                 failed[number] = failed.get(number, 0) + (span.status == "error")
-    return runs, {number: {"runs": len(took), "failed": failed[number], "median_us": int(median(took))}
-                  for number, took in times.items()}
+    return runs, {
+        number: {"runs": len(took), "failed": failed[number], "median_us": int(median(took))}
+        for number, took in times.items()
+    }
 
 
 def nodes_in(document: RunDocument, path: str) -> Iterator[tuple[int, Span]]:
@@ -118,6 +128,7 @@ def path_of(span: Span) -> str:
 
 
 # -- the map -----------------------------------------------------------------------------------------------------------
+
 
 def map_of(listed: Sequence[WorkflowSummary]) -> tuple[list[Box], list[Arrow]]:
     """Return boxes and arrows: users and routings, workflows, endpoints. Too many workflows become their folders."""

@@ -5,6 +5,7 @@ root, those of clients with an API key one level deeper. Old installations have 
 ``Public/DiscussionIds`` in the install directory, files named after the conversation beside the folders, and databases
 in ``Public``. Scanning creates and changes nothing.
 """
+
 from __future__ import annotations
 
 import errno
@@ -41,8 +42,14 @@ OBJECT_FILES = (TRACKER_FILE, ANCHORS_FILE, TIMESTAMPS_FILE, VISION_FILE, FOLDED
 JSON_FILES = PAIR_FILES + OBJECT_FILES
 LOCK_FILES = (MEMORIES, COMPACTOR, SHORT)
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
-DATA_FILES = frozenset((*JSON_FILES, STATE_FILE, *(f"{name}{BACKUP}" for name in (*JSON_FILES, STATE_FILE)),
-                        *(f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES)))
+DATA_FILES = frozenset(
+    (
+        *JSON_FILES,
+        STATE_FILE,
+        *(f"{name}{BACKUP}" for name in (*JSON_FILES, STATE_FILE)),
+        *(f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES),
+    )
+)
 NO_KEY = "none"
 _FLAT = {f"_{name}{suffix}": name for name in JSON_FILES for suffix in ("", BACKUP)}
 # Ids are typed from memory, so that a distant match is still a useful suggestion.
@@ -118,7 +125,7 @@ class StoredDiscussion:
     def name_of(self, file: StoredFile) -> str:
         """Return the name of a file without that of the discussion."""
         outside = os.path.dirname(file.path) not in self.folders
-        return file.name[len(self.discussion_id) + 1:] if outside else file.name
+        return file.name[len(self.discussion_id) + 1 :] if outside else file.name
 
     def database(self) -> str | None:
         """Return the file of its searchable memories; None if there is none."""
@@ -128,13 +135,17 @@ class StoredDiscussion:
             return inside
         name = f"{self.discussion_id}_{VECTOR_DATABASE}"
         paths = {file.path for file in self.files}
-        return next((path for path in (os.path.join(folder, name) for folder in database_folders()) if path in paths),
-                    None)
+        return next(
+            (path for path in (os.path.join(folder, name) for folder in database_folders()) if path in paths), None
+        )
 
     def _file_in(self, folder: str, name: str) -> str | None:
         """Return the file with this exact name, else, for JSON files only, the first whose name differs in case."""
-        alike = sorted(file.name for file in self.files
-                       if file.name.lower() == name.lower() and os.path.dirname(file.path) == folder)
+        alike = sorted(
+            file.name
+            for file in self.files
+            if file.name.lower() == name.lower() and os.path.dirname(file.path) == folder
+        )
         if name in alike:
             return os.path.join(folder, name)
         return os.path.join(folder, alike[0]) if alike and name.endswith(".json") else None
@@ -173,8 +184,9 @@ class DiscussionWithoutFiles(StoredDiscussion):
     @staticmethod
     def of(listed: ListedDiscussion) -> DiscussionWithoutFiles:
         files = tuple(StoredFile(document.name, document.size, document.modified) for document in listed.documents)
-        return DiscussionWithoutFiles(listed.discussion_id, listed.key_hash, listed.place, (), files,
-                                      listed.searchable, listed.remove)
+        return DiscussionWithoutFiles(
+            listed.discussion_id, listed.key_hash, listed.place, (), files, listed.searchable, listed.remove
+        )
 
 
 @dataclass
@@ -185,10 +197,12 @@ class _Found:
 
 # -- scanning ----------------------------------------------------------------------------------------------------------
 
+
 def discussion_roots() -> list[str]:
     """Return the folders in which the server looks for discussions, in this order."""
-    return _different([config_utils.get_discussions_root_directory(),
-                       os.path.join(own_public_directory(), "DiscussionIds")])
+    return _different(
+        [config_utils.get_discussions_root_directory(), os.path.join(own_public_directory(), "DiscussionIds")]
+    )
 
 
 def database_folders() -> list[str]:
@@ -216,9 +230,16 @@ def _scan(roots: list[str], folders_of_databases: list[str]) -> list[StoredDiscu
     for folder in folders_of_databases:
         _scan_databases(folder, found)
     _share_flat_files(found, roots)
-    return [StoredDiscussion(place[1], place[0], _root_of(found[place].folders, place[0], roots),
-                             tuple(found[place].folders), tuple(found[place].files))
-            for place in sorted(found, key=lambda place: (place[0] or "", place[1]))]
+    return [
+        StoredDiscussion(
+            place[1],
+            place[0],
+            _root_of(found[place].folders, place[0], roots),
+            tuple(found[place].folders),
+            tuple(found[place].files),
+        )
+        for place in sorted(found, key=lambda place: (place[0] or "", place[1]))
+    ]
 
 
 def is_key_folder_name(name: str) -> bool:
@@ -268,8 +289,12 @@ def _share_flat_files(found: dict[DiscussionIdentity, _Found], roots: list[str])
             alike.setdefault(name.lower(), []).append(name)
     for names in alike.values():
         if len(names) > 1:
-            flat = {file.path: file for name in names for file in found[None, name].files
-                    if os.path.dirname(file.path) in roots}
+            flat = {
+                file.path: file
+                for name in names
+                for file in found[None, name].files
+                if os.path.dirname(file.path) in roots
+            }
             for name in names:
                 own = {file.path: file for file in found[None, name].files}
                 found[None, name].files = list((own | flat).values())
@@ -287,7 +312,7 @@ def _add_file(found: dict[DiscussionIdentity, _Found], place: DiscussionIdentity
 def _id_of_flat_file(name: str) -> str | None:
     lower = name.lower()
     ending = next((ending for ending in _FLAT if lower.endswith(ending)), None)
-    discussion_id = name[:-len(ending)] if ending else ""
+    discussion_id = name[: -len(ending)] if ending else ""
     return discussion_id if is_flat_name(discussion_id) else None
 
 
@@ -316,8 +341,8 @@ def _different(paths: Iterable[str]) -> list[str]:
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
 
-def choose(stored: Iterable[StoredDiscussion], discussion_id: str, key_folder: str | None = None
-           ) -> StoredDiscussion:
+
+def choose(stored: Iterable[StoredDiscussion], discussion_id: str, key_folder: str | None = None) -> StoredDiscussion:
     """Return the discussion with this id.
 
     Args:
@@ -331,11 +356,14 @@ def choose(stored: Iterable[StoredDiscussion], discussion_id: str, key_folder: s
     if len(found) == 1:
         return found[0]
     if found:
-        raise NoSuchDiscussionError(f"There are {len(found)} discussions named '{discussion_id}': {_places(found)}. "
-                                    "Choose one with --key-folder, or give the API key.")
+        raise NoSuchDiscussionError(
+            f"There are {len(found)} discussions named '{discussion_id}': {_places(found)}. "
+            "Choose one with --key-folder, or give the API key."
+        )
     if same_id:
-        raise NoSuchDiscussionError(f"There is no discussion '{discussion_id}' in key folder {key_folder}. There is "
-                                    f"one {_places(same_id)}.")
+        raise NoSuchDiscussionError(
+            f"There is no discussion '{discussion_id}' in key folder {key_folder}. There is one {_places(same_id)}."
+        )
     raise NoSuchDiscussionError(f"There is no discussion '{discussion_id}'.{_hint(known, discussion_id)}")
 
 

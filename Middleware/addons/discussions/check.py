@@ -1,4 +1,5 @@
 """Check the stored data of a conversation."""
+
 from __future__ import annotations
 
 import re
@@ -43,6 +44,7 @@ def check(reader: Reader) -> list[Finding]:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
+
 
 def _files(reader: Reader) -> Iterator[Finding]:
     for file in reader.discussion.files:
@@ -90,6 +92,7 @@ def _cannot_read(reader: Reader, name: str, error: Exception) -> Finding:
 
 # -- how files belong together -----------------------------------------------------------------------------------------
 
+
 def _references(reader: Reader) -> Iterator[Finding]:
     try:
         known = {stored for _, stored in reader.pairs(MEMORIES_FILE)}
@@ -101,14 +104,21 @@ def _references(reader: Reader) -> Iterator[Finding]:
     if len(summary) > 1:
         yield Finding(f"{reader.discussion.display(SUMMARY_FILE)}: {len(summary)} entries; only the first is used")
     if summary and summary[-1][1] and summary[-1][1] not in known:
-        yield Finding(f"{reader.discussion.display(SUMMARY_FILE)}: it refers to a memory that is not stored (any "
-                      "more), so all memories are summarized again", False)
+        yield Finding(
+            f"{reader.discussion.display(SUMMARY_FILE)}: it refers to a memory that is not stored (any "
+            "more), so all memories are summarized again",
+            False,
+        )
     if condensed and condensed not in known:
-        yield Finding(f"{reader.discussion.display(TRACKER_FILE)}: it refers to a memory that is not stored (any "
-                      "more), so condensation starts with the oldest", False)
+        yield Finding(
+            f"{reader.discussion.display(TRACKER_FILE)}: it refers to a memory that is not stored (any "
+            "more), so condensation starts with the oldest",
+            False,
+        )
 
 
 # -- database ----------------------------------------------------------------------------------------------------------
+
 
 def _database(reader: Reader) -> Iterator[Finding]:
     if not reader.discussion.has_memories:
@@ -121,8 +131,9 @@ def _database(reader: Reader) -> Iterator[Finding]:
             yield from (Finding(f"{display}: {text}") for text in _faults(path))
         yield from (Finding(f"{display}: {text}") for text in _metadata_faults(reader))
         if reader.searchable().memories and not _is_logged(reader):
-            yield Finding(f"{display}: no processed message is logged, so the whole conversation is processed again",
-                          False)
+            yield Finding(
+                f"{display}: no processed message is logged, so the whole conversation is processed again", False
+            )
     except DataKeyError:
         yield _locked(reader, VECTOR_DATABASE)
     except (sqlite3.Error, OSError, UnreadableDataError) as error:
@@ -149,10 +160,16 @@ def _faults(path: str) -> list[str]:
         if broken or "memories" not in tables:
             return [f"the database is damaged: {text}" for text in broken] or ["it has no table 'memories'"]
         # The two tables that older versions did not have are made by the next write.
-        missing = [f"it has no table '{name}'; rebuild-index makes it"
-                   for name in sorted(schema.NAMES - tables - {"memory_embeddings", "memory_indexed_topics"})]
-        return [*missing, *_index_faults(database, tables), *_vector_faults(database, tables),
-                *_log_faults(database, tables)]
+        missing = [
+            f"it has no table '{name}'; rebuild-index makes it"
+            for name in sorted(schema.NAMES - tables - {"memory_embeddings", "memory_indexed_topics"})
+        ]
+        return [
+            *missing,
+            *_index_faults(database, tables),
+            *_vector_faults(database, tables),
+            *_log_faults(database, tables),
+        ]
 
 
 def _index_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterator[str]:
@@ -173,8 +190,9 @@ def _vector_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iter
     if stray:
         yield f"{stray} vectors belong to no memory"
     # Encrypted vectors are texts, whose length says nothing.
-    odd = _count(database, "FROM memory_embeddings WHERE typeof(vector) = 'blob' AND "
-                           f"length(vector) <> dim * {FLOAT_BYTES}")
+    odd = _count(
+        database, f"FROM memory_embeddings WHERE typeof(vector) = 'blob' AND length(vector) <> dim * {FLOAT_BYTES}"
+    )
     if odd:
         yield f"{odd} vectors do not have their recorded length"
 

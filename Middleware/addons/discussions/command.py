@@ -1,4 +1,5 @@
 """``python server.py memory``: looks after stored conversations."""
+
 from __future__ import annotations
 
 import argparse
@@ -83,11 +84,15 @@ class Session:
 
 # -- commands: each returns the exit status ----------------------------------------------------------------------------
 
+
 def list_all(session: Session) -> int:
     known = catalog.all_discussions()
     rows = [overview(one, session.keys) for one in known if session.covers(one)]
-    output.say(json.dumps([as_json(row) for row in rows], indent=2, ensure_ascii=False)
-               if session.options.json else output.table(rows, len(known) - len(rows)))
+    output.say(
+        json.dumps([as_json(row) for row in rows], indent=2, ensure_ascii=False)
+        if session.options.json
+        else output.table(rows, len(known) - len(rows))
+    )
     return 0
 
 
@@ -104,9 +109,19 @@ def search(session: Session) -> int:
         raise NotDoneError(f"--mode {options.mode} needs --endpoint, the name of an embedding endpoint.")
     _require_sound(reader)
     found = MemoryService().search_vector_memories(
-        reader.discussion.discussion_id, options.phrases, options.limit, reader.discussion.key_hash, options.weights,
-        options.recency, options.dates, options.mode, options.query, options.endpoint, options.expand,
-        encryption_key=reader.encryption_key)
+        reader.discussion.discussion_id,
+        options.phrases,
+        options.limit,
+        reader.discussion.key_hash,
+        options.weights,
+        options.recency,
+        options.dates,
+        options.mode,
+        options.query,
+        options.endpoint,
+        options.expand,
+        encryption_key=reader.encryption_key,
+    )
     output.say(restore_braces(found))
     return 0
 
@@ -178,11 +193,18 @@ def _offer_runs(discussion: catalog.StoredDiscussion, options: Options) -> None:
     from Middleware.addons.records.queries import RunQuery
     from Middleware.addons.records.records import stored_runs
     from Middleware.addons.records.viewers import Viewer
+
     operator, name = Viewer("operator"), discussion.discussion_id
     with stored_runs() as archive:
         count = archive.runs(RunQuery(limit=1, discussion=name), operator).total
-        if not count or not (options.runs or (not options.yes and _typed(
-                f"The console has {counted(count, 'run')} of it. Type the id again to delete them, too: ") == name)):
+        if not count or not (
+            options.runs
+            or (
+                not options.yes
+                and _typed(f"The console has {counted(count, 'run')} of it. Type the id again to delete them, too: ")
+                == name
+            )
+        ):
             return
         output.say(f"{counted(archive.delete_discussion(name, operator, discussion.key_hash), 'run')} deleted.")
 
@@ -197,11 +219,18 @@ def _typed(question: str) -> str | None:
 
 
 COMMANDS: dict[str, Callable[[Session], int]] = {
-    "list": list_all, "show": show, "search": search, "check": check_some, "rebuild-index": rebuild_index,
-    "export": export_one, "delete": delete}
+    "list": list_all,
+    "show": show,
+    "search": search,
+    "check": check_some,
+    "rebuild-index": rebuild_index,
+    "export": export_one,
+    "delete": delete,
+}
 
 
 # -- command line ------------------------------------------------------------------------------------------------------
+
 
 def run(arguments: Sequence[str] | None = None, program: str = "memory_tool.py") -> int:
     """Run the command, or its older form ``Scripts/memory_tool.py``; return the exit status."""
@@ -218,10 +247,12 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
         with _conversations(options.database or database_of_environment()):
             return COMMANDS[options.command](session)
     except DataKeyError as error:
-        output.print_error(f"{error}, or encryptUsingApiKey of this user is off." if key_of(options, ask=False)
-                           else f"The data is {ENCRYPTED}.")
-    except (NotDoneError, StartError, catalog.NoSuchDiscussionError, removal.RemovalRefusedError,
-            WilmerError) as error:
+        output.print_error(
+            f"{error}, or encryptUsingApiKey of this user is off."
+            if key_of(options, ask=False)
+            else f"The data is {ENCRYPTED}."
+        )
+    except (NotDoneError, StartError, catalog.NoSuchDiscussionError, removal.RemovalRefusedError, WilmerError) as error:
         output.print_error(str(error))
     except (OSError, sqlite3.Error) as error:
         output.print_error(f"{type(error).__name__}: {error}")
@@ -233,10 +264,15 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
 def _session(options: Options) -> Session:
     """Makes the process use the configuration that was named. Raises ConfigurationError for an unknown user."""
     clean = config_utils.clean_directory
-    apply_arguments(LaunchArguments(
-        config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
-        discussion_directory=clean(options.DiscussionDirectory),
-        console_directory=clean(options.ConsoleDirectory), users=[options.User] if options.User else []))
+    apply_arguments(
+        LaunchArguments(
+            config_directory=clean(options.ConfigDirectory),
+            public_directory=clean(options.PublicDirectory),
+            discussion_directory=clean(options.DiscussionDirectory),
+            console_directory=clean(options.ConsoleDirectory),
+            users=[options.User] if options.User else [],
+        )
+    )
     config_utils.user_settings()
     key = key_of(options, ask=True)
     keys = discussion_keys(key)
@@ -249,6 +285,7 @@ def _conversations(database: str | None) -> contextlib.AbstractContextManager[No
         return contextlib.nullcontext()
     require_database_packages("--database")
     from Middleware.addons.postgres.database_conversations import conversations_of
+
     return conversations_of(database, "memory")
 
 
@@ -261,8 +298,17 @@ def key_of(options: Options, ask: bool) -> str:
 
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.set_defaults(ConfigDirectory=None, PublicDirectory=None, DiscussionDirectory=None, ConsoleDirectory=None,
-                        User=None, api_key=None, ask_key=False, key_folder=None, database=None)
+    parser.set_defaults(
+        ConfigDirectory=None,
+        PublicDirectory=None,
+        DiscussionDirectory=None,
+        ConsoleDirectory=None,
+        User=None,
+        api_key=None,
+        ask_key=False,
+        key_folder=None,
+        database=None,
+    )
     _add_common(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -277,18 +323,33 @@ def _parser(program: str) -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     """Flags that may stand before and behind the command."""
-    for name, meaning in (("--User", "a user of Configs/Users (default: the current one)"),
-                          ("--ConfigDirectory", "the Configs folder"), ("--PublicDirectory", "parent of Configs"),
-                          ("--DiscussionDirectory", "folder of the stored conversations"),
-                          ("--ConsoleDirectory", "folder of the recorded runs")):
+    for name, meaning in (
+        ("--User", "a user of Configs/Users (default: the current one)"),
+        ("--ConfigDirectory", "the Configs folder"),
+        ("--PublicDirectory", "parent of Configs"),
+        ("--DiscussionDirectory", "folder of the stored conversations"),
+        ("--ConsoleDirectory", "folder of the recorded runs"),
+    ):
         parser.add_argument(name, metavar="N" if name == "--User" else "P", default=argparse.SUPPRESS, help=meaning)
-    parser.add_argument("--database", metavar="URL", default=argparse.SUPPRESS,
-                        help=f"the state database, if there is one (better: {DATABASE_VARIABLE})")
-    parser.add_argument("--api-key", metavar="KEY", default=argparse.SUPPRESS, help=f"the client's API key; others on "
-                        f"this machine may see it, so rather set {KEY_VARIABLE}")
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        default=argparse.SUPPRESS,
+        help=f"the state database, if there is one (better: {DATABASE_VARIABLE})",
+    )
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        default=argparse.SUPPRESS,
+        help=f"the client's API key; others on this machine may see it, so rather set {KEY_VARIABLE}",
+    )
     parser.add_argument("--ask-key", action="store_true", default=argparse.SUPPRESS, help="ask for the API key")
-    parser.add_argument("--key-folder", metavar="F", default=argparse.SUPPRESS,
-                        help=f"only discussions in this key folder; {catalog.NO_KEY}: only those outside of them")
+    parser.add_argument(
+        "--key-folder",
+        metavar="F",
+        default=argparse.SUPPRESS,
+        help=f"only discussions in this key folder; {catalog.NO_KEY}: only those outside of them",
+    )
 
 
 def _no_more(parser: argparse.ArgumentParser) -> None:
@@ -327,8 +388,12 @@ def _delete_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _OWN_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "list": _list_arguments, "show": _show_arguments, "search": _search_arguments, "export": _export_arguments,
-    "delete": _delete_arguments}
+    "list": _list_arguments,
+    "show": _show_arguments,
+    "search": _search_arguments,
+    "export": _export_arguments,
+    "delete": _delete_arguments,
+}
 
 
 def _positive(text: str) -> int:

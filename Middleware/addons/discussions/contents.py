@@ -1,4 +1,5 @@
 """The texts of one stored conversation, a page at a time."""
+
 from __future__ import annotations
 
 import sqlite3
@@ -61,9 +62,11 @@ def page(reader: Reader, part: Part, limit: int, before: int | None = None, word
     shown: Page = {"part": part, "entries": [], "total": 0, "next": None, "problem": "", "locked": False}
     try:
         read: dict[Part, Callable[[], tuple[list[Entry], int]]] = {
-            "summary": lambda: _single(_summary(reader)), "state": lambda: _single(_state(reader)),
+            "summary": lambda: _single(_summary(reader)),
+            "state": lambda: _single(_state(reader)),
             "memories": lambda: _memories(reader, limit, before, words),
-            "searchable": lambda: _searchable(reader, limit, before, words)}
+            "searchable": lambda: _searchable(reader, limit, before, words),
+        }
         shown["entries"], shown["total"] = read[part]()
         if len(shown["entries"]) == limit and not words and part in ("memories", "searchable"):
             oldest = shown["entries"][-1]["number"]
@@ -99,10 +102,22 @@ def _memories(reader: Reader, limit: int, before: int | None, words: str) -> tup
     pairs, times = reader.pairs(MEMORIES_FILE), _times(reader)
     covered = _covered(reader, pairs)
     wanted = words.casefold().split()
-    chosen = [number for number, (text, _) in enumerate(pairs, start=1)
-              if (before is None or number < before) and _has(text, wanted)]
-    entries = [_entry("memory", number, pairs[number - 1][0], hash=pairs[number - 1][1], summarized=number <= covered,
-                      date=times.get(pairs[number - 1][1])) for number in chosen[::-1][:limit]]
+    chosen = [
+        number
+        for number, (text, _) in enumerate(pairs, start=1)
+        if (before is None or number < before) and _has(text, wanted)
+    ]
+    entries = [
+        _entry(
+            "memory",
+            number,
+            pairs[number - 1][0],
+            hash=pairs[number - 1][1],
+            summarized=number <= covered,
+            date=times.get(pairs[number - 1][1]),
+        )
+        for number in chosen[::-1][:limit]
+    ]
     return entries, len(pairs)
 
 
@@ -146,17 +161,24 @@ def _searchable(reader: Reader, limit: int, before: int | None, words: str) -> t
 def _of_row(row: MemoryRow) -> Entry:
     metadata = metadata_of(row["metadata_json"]) or {}
     title, entities = metadata.get("title"), metadata.get("entities")
-    return _entry("searchable", row["id"], row["memory_text"], date=row["date_added"],
-                  title=restore_braces(title) if isinstance(title, str) else "",
-                  entities=restore_braces(", ".join(map(str, entities))) if isinstance(entities, list) else "")
+    return _entry(
+        "searchable",
+        row["id"],
+        row["memory_text"],
+        date=row["date_added"],
+        title=restore_braces(title) if isinstance(title, str) else "",
+        entities=restore_braces(", ".join(map(str, entities))) if isinstance(entities, list) else "",
+    )
 
 
 def find(reader: Reader, key: MemoryKey) -> Entry:
     """Return the entry that a key names, as it is now. Raises NoSuchMemoryError, and the errors of the reader."""
     read: dict[Kind, Callable[[], list[Entry]]] = {
-        "summary": lambda: _single(_summary(reader))[0], "state": lambda: _single(_state(reader))[0],
+        "summary": lambda: _single(_summary(reader))[0],
+        "state": lambda: _single(_state(reader))[0],
         "memory": lambda: _memories(reader, 1, key.number + 1, "")[0],
-        "searchable": lambda: _searchable(reader, 1, key.number + 1, "")[0]}
+        "searchable": lambda: _searchable(reader, 1, key.number + 1, "")[0],
+    }
     for entry in read[key.kind]():
         if entry["key"] == str(key):
             return entry

@@ -3,6 +3,7 @@
 They go through the server's own locks and writers. Hashes stay, so that no message is remembered twice, and the file as
 it was before is in its ``.bak``.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -161,10 +162,10 @@ class DiscussionEditor:
         """
         gone = pairs[index][1]
         if index + 1 < len(pairs):
-            after = [*pairs[:index], *pairs[index + 1:]]
+            after = [*pairs[:index], *pairs[index + 1 :]]
             self._move_pointers(pairs, index, index, pairs[index - 1][1] if index else "")
         elif index:
-            after = [*pairs[:index - 1], (pairs[index - 1][0], gone)]
+            after = [*pairs[: index - 1], (pairs[index - 1][0], gone)]
             self._move_pointers(pairs, index, index - 1, gone)
         else:
             after = [("", gone)]
@@ -194,8 +195,10 @@ class DiscussionEditor:
             with self._state.lock(MEMORIES, timeout=LOCK_SECONDS):
                 yield
         except TimeoutError:
-            raise DiscussionBusyError("The server is writing memories of this discussion right now. Nothing was "
-                                      "changed; try again in a moment.") from None
+            raise DiscussionBusyError(
+                "The server is writing memories of this discussion right now. Nothing was "
+                "changed; try again in a moment."
+            ) from None
 
 
 def _require(key: MemoryKey, text: str | None) -> None:

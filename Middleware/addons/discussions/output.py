@@ -1,4 +1,5 @@
 """What the memory tool prints."""
+
 from __future__ import annotations
 
 import io
@@ -44,6 +45,7 @@ def print_error(text: str) -> None:
 
 # -- list --------------------------------------------------------------------------------------------------------------
 
+
 def table(rows: Sequence[Overview], others: int = 0) -> str:
     """The discussions, those changed last first, in aligned columns; ``others`` is how many are not shown."""
     if not rows:
@@ -70,13 +72,25 @@ def _cells(row: Overview) -> tuple[str, ...]:
     unknown = "encrypted" if row.encrypted else "damaged"
     searchable = "damaged" if row.searchable is None else str(row.searchable)
     vectors = ", ".join(f"{model} {count}/{row.searchable}" for model, count in row.vectors.items())
-    notes = [note for note, holds in (("encrypted", row.encrypted and row.memories is not None),
-                                      ("damaged", row.damaged)) if holds]
-    return tuple(without_controls(cell.replace("\n", " ").replace("\t", " ")) for cell in (
-        row.discussion.discussion_id, row.discussion.key_hash or "-",
-        unknown if row.memories is None else str(row.memories), _yes(row.summary), searchable,
-        _yes(row.state_document), local_time(row.discussion.last_change), human_size(row.discussion.size),
-        " ".join([vectors or "-", *(f"({note})" for note in notes)])))
+    notes = [
+        note
+        for note, holds in (("encrypted", row.encrypted and row.memories is not None), ("damaged", row.damaged))
+        if holds
+    ]
+    return tuple(
+        without_controls(cell.replace("\n", " ").replace("\t", " "))
+        for cell in (
+            row.discussion.discussion_id,
+            row.discussion.key_hash or "-",
+            unknown if row.memories is None else str(row.memories),
+            _yes(row.summary),
+            searchable,
+            _yes(row.state_document),
+            local_time(row.discussion.last_change),
+            human_size(row.discussion.size),
+            " ".join([vectors or "-", *(f"({note})" for note in notes)]),
+        )
+    )
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -89,8 +103,9 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _width(text: str) -> int:
     """Columns on a terminal."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter)
-               for letter in text)
+    return sum(
+        2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter) for letter in text
+    )
 
 
 def _yes(value: bool) -> str:
@@ -111,11 +126,16 @@ def human_size(count: float) -> str:
 
 # -- show --------------------------------------------------------------------------------------------------------------
 
+
 def sections(reader: Reader, limit: int | None) -> tuple[str, bool]:
     """All that is remembered, and whether every part could be read."""
     texts, complete = [], True
-    for title, read in (("Summary", _summary), ("State document", _state_document), ("Memories", _memories),
-                        ("Searchable memories", _searchable)):
+    for title, read in (
+        ("Summary", _summary),
+        ("State document", _state_document),
+        ("Memories", _memories),
+        ("Searchable memories", _searchable),
+    ):
         try:
             text = "\n\n".join(read(reader, limit)) or "none"
         except DataKeyError:
@@ -175,20 +195,25 @@ def _title(metadata_json: Any) -> str:
 
 # -- delete ------------------------------------------------------------------------------------------------------------
 
+
 def what_is_deleted(discussion: StoredDiscussion) -> str:
     """The folders and the files outside of them, and copies that are left alone."""
     outside = [file.path for file in discussion.files if os.path.dirname(file.path) not in discussion.folders]
-    lines = [f"This deletes for good ({len(discussion.files)} files, {human_size(discussion.size)}):",
-             *(f"  {path}" for path in (*discussion.folders, *outside))]
+    lines = [
+        f"This deletes for good ({len(discussion.files)} files, {human_size(discussion.size)}):",
+        *(f"  {path}" for path in (*discussion.folders, *outside)),
+    ]
     if discussion.has_memories and discussion.database() is None:
         lines.append("  searchable memories")
     copies = list(_copies(discussion))
-    return "\n".join(lines + (["A copy that was made before stays:", *(f"  {copy}" for copy in copies)]
-                              if copies else []))
+    return "\n".join(
+        lines + (["A copy that was made before stays:", *(f"  {copy}" for copy in copies)] if copies else [])
+    )
 
 
 def _copies(discussion: StoredDiscussion) -> Iterator[str]:
     if discussion.key_hash:
-        paths = (os.path.join(root, f"{discussion.key_hash}_backup", discussion.discussion_id)
-                 for root in discussion_roots())
+        paths = (
+            os.path.join(root, f"{discussion.key_hash}_backup", discussion.discussion_id) for root in discussion_roots()
+        )
         yield from filter(os.path.isdir, paths)

@@ -1,4 +1,5 @@
 """An overview of each stored conversation, fast enough for thousands of them."""
+
 from __future__ import annotations
 
 import contextlib
@@ -64,11 +65,20 @@ def as_json(row: Overview) -> dict[str, Any]:
     last = row.discussion.last_change
     changed = None if last is None else datetime.fromtimestamp(last).astimezone()
     vectors = {model: {"with": count, "without": (row.searchable or 0) - count} for model, count in row.vectors.items()}
-    return {"discussionId": row.discussion.discussion_id, "keyFolder": row.discussion.key_hash,
-            "folders": list(row.discussion.folders), "memories": row.memories, "summary": row.summary,
-            "searchableMemories": row.searchable, "vectors": vectors, "stateDocument": row.state_document,
-            "encrypted": row.encrypted, "damaged": row.damaged,
-            "lastChange": changed.isoformat(timespec="seconds") if changed else None, "bytes": row.discussion.size}
+    return {
+        "discussionId": row.discussion.discussion_id,
+        "keyFolder": row.discussion.key_hash,
+        "folders": list(row.discussion.folders),
+        "memories": row.memories,
+        "summary": row.summary,
+        "searchableMemories": row.searchable,
+        "vectors": vectors,
+        "stateDocument": row.state_document,
+        "encrypted": row.encrypted,
+        "damaged": row.damaged,
+        "lastChange": changed.isoformat(timespec="seconds") if changed else None,
+        "bytes": row.discussion.size,
+    }
 
 
 @contextlib.contextmanager

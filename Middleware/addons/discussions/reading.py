@@ -2,6 +2,7 @@
 
 Faults are raised as errors, not logged.
 """
+
 from __future__ import annotations
 
 import base64
@@ -105,7 +106,6 @@ class Reader:
         # Files written while encryption was off are in clear.
         return self.cipher.decrypt(data) if is_token(data) else data
 
-
     def memories(self) -> SearchableMemories:
         """Open the searchable memories for reading. Raises DataKeyError, sqlite3.Error, OSError."""
         path = self.discussion.database()
@@ -120,6 +120,7 @@ class Reader:
 
 
 # -- database ----------------------------------------------------------------------------------------------------------
+
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[sqlite3.Connection, frozenset[str]]]:
@@ -137,8 +138,12 @@ def survey(path: str) -> Searchable:
         newest = database.execute("SELECT memory_text FROM memories ORDER BY id DESC LIMIT 1").fetchone()
         vectors = {}
         if "memory_embeddings" in tables:
-            vectors = dict(database.execute("SELECT model, count(*) FROM memory_embeddings WHERE memory_id IN "
-                                            "(SELECT id FROM memories) GROUP BY model ORDER BY model").fetchall())
+            vectors = dict(
+                database.execute(
+                    "SELECT model, count(*) FROM memory_embeddings WHERE memory_id IN "
+                    "(SELECT id FROM memories) GROUP BY model ORDER BY model"
+                ).fetchall()
+            )
     return Searchable(count, vectors, newest is not None and schema.is_token(newest[0]))
 
 
@@ -151,6 +156,7 @@ def metadata_of(text: Any) -> dict[str, object] | None:
 
 
 # -- export ------------------------------------------------------------------------------------------------------------
+
 
 def export(reader: Reader) -> dict[str, Any]:
     """Return the contents of the files, by their names, and the rows of the database.
@@ -171,9 +177,16 @@ def export(reader: Reader) -> dict[str, Any]:
         database = _database(reader)
     except sqlite3.Error as error:
         database, unreadable = None, [*unreadable, f"{discussion.display(VECTOR_DATABASE)}: {error}"]
-    return {"format": FORMAT, "version": VERSION, "discussionId": discussion.discussion_id,
-            "keyFolder": discussion.key_hash, "exportedAt": datetime.now(UTC).isoformat(timespec="seconds"),
-            "files": files, "vectorMemory": database, "unreadable": unreadable}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "discussionId": discussion.discussion_id,
+        "keyFolder": discussion.key_hash,
+        "exportedAt": datetime.now(UTC).isoformat(timespec="seconds"),
+        "files": files,
+        "vectorMemory": database,
+        "unreadable": unreadable,
+    }
 
 
 def _name_in_export(reader: Reader, file: StoredFile) -> str:
@@ -198,7 +211,10 @@ def _database(reader: Reader) -> dict[str, object] | None:
         return None
     with reader.memories() as memories:
         rows = [{**row, "metadata": metadata_of(row["metadata_json"])} for row in memories.all_memories()]
-        vectors = [{"memoryId": number, "model": model, "float32": base64.b64encode(blob).decode("ascii")}
-                   for model in reader.searchable().vectors for number, blob in memories.embeddings(model)]
+        vectors = [
+            {"memoryId": number, "model": model, "float32": base64.b64encode(blob).decode("ascii")}
+            for model in reader.searchable().vectors
+            for number, blob in memories.embeddings(model)
+        ]
         processed = [{"hash": message, "timestamp": time} for message, time in memories.processed_messages()]
     return {"memories": rows, "vectors": vectors, "processedMessages": processed}

@@ -1,4 +1,5 @@
 """Deleting a stored conversation completely."""
+
 from __future__ import annotations
 
 import contextlib
@@ -69,11 +70,14 @@ def _all_locks(discussion: StoredDiscussion, names: Sequence[str]) -> Iterator[N
             for name in names:
                 held.enter_context(state.lock(name, timeout=SHORT_WAIT if name == SHORT else 0.0))
         except TimeoutError:
-            raise RemovalRefusedError("A running server works on this discussion right now. Nothing was deleted; try "
-                                      "again later, or stop the server.") from None
+            raise RemovalRefusedError(
+                "A running server works on this discussion right now. Nothing was deleted; try "
+                "again later, or stop the server."
+            ) from None
         except OSError as error:
-            raise RemovalRefusedError(f"The discussion cannot be locked: {error.strerror}. Nothing was deleted."
-                                      ) from None
+            raise RemovalRefusedError(
+                f"The discussion cannot be locked: {error.strerror}. Nothing was deleted."
+            ) from None
         yield
 
 

@@ -1,4 +1,5 @@
 """The folders of stored conversations, and what the state database calls them."""
+
 from __future__ import annotations
 
 import os

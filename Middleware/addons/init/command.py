@@ -1,4 +1,5 @@
 """``python server.py init``: connects an LLM server that runs already, and writes a user with three models for it."""
+
 from __future__ import annotations
 
 import argparse
@@ -65,8 +66,10 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     """Exit with status 2 for a word without its flag, which would become a folder, and for an invalid port."""
     word = next(iter(options.positionals), "")
     if word and not os.path.isdir(word):
-        parser.error(f"'{printable(word)}' is no configuration folder. A server's address goes with --backend, a model "
-                     "with --model, a new user's name with --user.")
+        parser.error(
+            f"'{printable(word)}' is no configuration folder. A server's address goes with --backend, a model "
+            "with --model, a new user's name with --user."
+        )
     if options.port is not None and not 1 <= options.port <= 65535:
         parser.error("--port must be between 1 and 65535")
 
@@ -80,11 +83,18 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
             action.help = argparse.SUPPRESS
     add = parser.add_argument
     add("--yes", action="store_true", help="ask nothing: the first server, its first model, the user 'me'")
-    add("--backend", metavar="URL", help="ask only this server, for example http://192.168.1.20:11434; the key for it, "
-                                         "if it wants one, is taken from the environment variable WILMER_BACKEND_KEY")
+    add(
+        "--backend",
+        metavar="URL",
+        help="ask only this server, for example http://192.168.1.20:11434; the key for it, "
+        "if it wants one, is taken from the environment variable WILMER_BACKEND_KEY",
+    )
     add("--model", metavar="NAME", help="the model, as the server lists it")
-    add("--worker", metavar="NAME", help="a smaller model of the same server for small jobs: routes, memories, titles "
-                                         "(default: the same model)")
+    add(
+        "--worker",
+        metavar="NAME",
+        help="a smaller model of the same server for small jobs: routes, memories, titles (default: the same model)",
+    )
     add("--user", metavar="NAME", help="the name of the new user (default: me)")
 
 
@@ -204,8 +214,9 @@ def _settle_existing(name: str, dialogue: Dialogue) -> str:
         more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
         what = f"There is a user '{user}' already ({existing[0]}{more})"
         if not dialogue.asks:
-            raise StartError(f"{what}. Nothing was written. Choose another name: "
-                             f"{output.init_command('--user', other_name(user))}")
+            raise StartError(
+                f"{what}. Nothing was written. Choose another name: {output.init_command('--user', other_name(user))}"
+            )
         name = dialogue.other_user(what, other_name(user))
         if name == REPLACE:
             return user

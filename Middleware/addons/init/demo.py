@@ -1,4 +1,5 @@
 """Demo mode: a fresh clone answers without a real LLM, and says how to get one."""
+
 from __future__ import annotations
 
 import logging
@@ -59,6 +60,7 @@ def start_backend(port: int = DEMO_PORT) -> None:
     """
     # Imported here because only the demo needs an HTTP server of the standard library.
     from Middleware.addons.init import demo_backend
+
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -71,11 +73,11 @@ def start_backend(port: int = DEMO_PORT) -> None:
             if time.monotonic() >= deadline:
                 raise StartError(
                     f"The demo back-end needs port {port}, which another program uses. Stop that program, or choose a "
-                    "user of your own with --User.") from error
+                    "user of your own with --User."
+                ) from error
         time.sleep(PAUSE_SECONDS)
     logger.info("A demo back-end already runs on port %d; using it", port)
-    threading.Thread(target=_take_over, args=(demo_backend.start, port), name="demo-backend-waits",
-                     daemon=True).start()
+    threading.Thread(target=_take_over, args=(demo_backend.start, port), name="demo-backend-waits", daemon=True).start()
 
 
 def _take_over(start: Callable[[int], object], port: int) -> None:
@@ -93,16 +95,19 @@ def _take_over(start: Callable[[int], object], port: int) -> None:
 def instructions(base: str, key_needed: bool = False) -> list[str]:
     """Return the lines that a user needs to see the demo, after a line that says what it is."""
     from Middleware.addons.init.output import init_command
+
     which, header, ask = "any API key", "", []
     if key_needed:
         which, header, ask = "one of the accepted keys", '-H "Authorization: Bearer KEY" ', ["--ask-key"]
     body = '{\\"messages\\":[{\\"role\\":\\"user\\",\\"content\\":\\"Write a poem about rain\\"}],\\"stream\\":true}'
-    return ["",
-            "Demo mode: the answers come from a small built-in stub, not from a real LLM.",
-            f"  To chat in another terminal:  {program_name('chat', FIRST_USER, *same_configuration(), *ask)}",
-            f"  For your front-end, base URL:  {base}/v1  ({which})",
-            f'  Or try:  curl -N {base}/v1/chat/completions {header}-H "Content-Type: application/json" -d "{body}"',
-            f"  To connect a real LLM:  {init_command()}"]
+    return [
+        "",
+        "Demo mode: the answers come from a small built-in stub, not from a real LLM.",
+        f"  To chat in another terminal:  {program_name('chat', FIRST_USER, *same_configuration(), *ask)}",
+        f"  For your front-end, base URL:  {base}/v1  ({which})",
+        f'  Or try:  curl -N {base}/v1/chat/completions {header}-H "Content-Type: application/json" -d "{body}"',
+        f"  To connect a real LLM:  {init_command()}",
+    ]
 
 
 def elsewhere() -> list[str]:
@@ -112,8 +117,7 @@ def elsewhere() -> list[str]:
 
 
 def _other_server() -> str:
-    """Return scheme, host and port of the server in the demo user's endpoint; "" if it is the demo back-end, or none.
-    """
+    """Return scheme, host and port of the server in the demo's endpoint; "" if it is the demo back-end, or none."""
     try:
         content: object = config_utils.load_config(_endpoint_path())
         address = ENDPOINT_KEYS.text(content, "endpoint").strip() if isinstance(content, Mapping) else ""

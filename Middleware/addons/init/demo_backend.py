@@ -5,6 +5,7 @@ It speaks enough of two dialects for a workflow and for a person with curl: Open
 behind it: answers are a fixed function of the request, and each answer to a person says so. Standard library only,
 loopback only. ``Scripts/demo_backend.py`` runs it by itself.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -39,8 +40,11 @@ MAX_TEXT = 20_000
 
 CHOOSE = re.compile(r"\b(choose|pick|select|classif\w*|categor\w*|decide|which (?:of|route))\b", re.I)
 # Names in capitals with a description need no bullet; what a conversation is labelled with is no option.
-BULLET = re.compile(r"^[ \t]*(?:[-*\u2022][ \t]+|\d+[.)][ \t]+|(?!(?:USER|ASSISTANT|SYSTEM|HUMAN):)(?=[A-Z]{3,20}:))"
-                    r"([\w /-]{1,40}?)[ \t]*(?::[ \t]*(.*))?$", re.M)
+BULLET = re.compile(
+    r"^[ \t]*(?:[-*\u2022][ \t]+|\d+[.)][ \t]+|(?!(?:USER|ASSISTANT|SYSTEM|HUMAN):)(?=[A-Z]{3,20}:))"
+    r"([\w /-]{1,40}?)[ \t]*(?::[ \t]*(.*))?$",
+    re.M,
+)
 SECTION = re.compile(r"^<([A-Za-z][\w-]*)>[ \t]*\n(.*?)\n</\1>", re.M | re.S)
 # A task behind the message to which it refers, such as "Do not answer the message above yet."
 TASK = re.compile(r"\n\n(?=[^\n.]*\bthe message above\b)", re.I)
@@ -99,8 +103,8 @@ def answer(messages: list[dict[str, Any]]) -> str:
     given = list(SECTION.finditer(asked)) if tasks else []
     if given:
         # What earlier steps have found stands in front of the message, with a blank line between.
-        system += "\n" + asked[:given[-1].end()]
-        asked = asked[given[-1].end():].partition("\n\n")[2]
+        system += "\n" + asked[: given[-1].end()]
+        asked = asked[given[-1].end() :].partition("\n\n")[2]
     material = "\n".join(body for _, body in SECTION.findall(asked)) or asked
     lines = [line for line in material.splitlines() if line.strip() and not re.fullmatch(r"\s*\w+:\s*", line)]
     question = re.sub(r"(?i)^\s*(?:user|human):\s*", "", lines[-1] if lines and material != asked else asked)
@@ -174,8 +178,11 @@ class OpenAIDialect:
 
     def __init__(self, body: dict[str, Any], is_chat: bool) -> None:
         self._body, self._is_chat = body, is_chat
-        self._head = {"id": ("chatcmpl-" if is_chat else "cmpl-") + uuid.uuid4().hex, "created": int(time.time()),
-                      "model": MODEL}
+        self._head = {
+            "id": ("chatcmpl-" if is_chat else "cmpl-") + uuid.uuid4().hex,
+            "created": int(time.time()),
+            "model": MODEL,
+        }
 
     def whole(self, reply: Reply) -> dict[str, Any]:
         value: Any = {"role": "assistant", "content": reply.text} if self._is_chat else reply.text
@@ -218,9 +225,17 @@ class OllamaDialect:
 
     def whole(self, reply: Reply) -> dict[str, Any]:
         spent = int((time.time() - self._started) * 1e9)
-        return {**self._part(reply.text), "done": True, "done_reason": reply.finish_reason, "total_duration": spent,
-                "load_duration": 0, "prompt_eval_count": reply.prompt_tokens, "prompt_eval_duration": 0,
-                "eval_count": len(reply.words), "eval_duration": spent}
+        return {
+            **self._part(reply.text),
+            "done": True,
+            "done_reason": reply.finish_reason,
+            "total_duration": spent,
+            "load_duration": 0,
+            "prompt_eval_count": reply.prompt_tokens,
+            "prompt_eval_duration": 0,
+            "eval_count": len(reply.words),
+            "eval_duration": spent,
+        }
 
     def events(self, reply: Reply) -> Iterator[bytes]:
         for word in reply.words:
@@ -241,10 +256,19 @@ ROUTES: dict[str, tuple[type[OpenAIDialect] | type[OllamaDialect], bool]] = {
 }
 
 LISTINGS: dict[str, dict[str, Any]] = {
-    "/v1/models": {"object": "list",
-                   "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "wilmerai"}]},
-    "/api/tags": {"models": [{"name": MODEL, "model": f"{MODEL}:latest", "modified_at": "2025-01-01T00:00:00Z",
-                              "size": 0, "digest": "0" * 64, "details": {"format": "demo", "family": "demo"}}]},
+    "/v1/models": {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "wilmerai"}]},
+    "/api/tags": {
+        "models": [
+            {
+                "name": MODEL,
+                "model": f"{MODEL}:latest",
+                "modified_at": "2025-01-01T00:00:00Z",
+                "size": 0,
+                "digest": "0" * 64,
+                "details": {"format": "demo", "family": "demo"},
+            }
+        ]
+    },
     "/api/version": {"version": "0.9"},
     "/": {"name": MODEL, "about": "The demo back-end of WilmerAI. It holds no language model."},
 }

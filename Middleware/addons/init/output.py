@@ -1,4 +1,5 @@
 """The output of ``init``."""
+
 from __future__ import annotations
 
 import json
@@ -29,20 +30,22 @@ SHOWN_MODELS = 30
 # The line of a server must fit on a screen.
 LISTED_MODELS = 4
 # By a part of the path. The first that fits applies, so the more exact ones come first.
-PURPOSES = ((".test.json", "its tests: {test}"),
-            ("Users/_current", "says who is served: '{user}'"),
-            ("Users/", "the user: port, and the names of the parts below"),
-            ("Main.json", "the model that answers"),
-            ("Worker.json", "the model for small jobs: {worker}"),
-            ("chat/_Default", "model {user}:chat, straight to the model"),
-            ("agent/_Default", "model {user}:agent, for coding agents; they need a large context window"),
-            ("assistant/_Default", "model {user}:assistant, chooses a route for each message"),
-            ("memory/_Default", "model {user}:memory, remembers; also the route CONVERSATION"),
-            ("_Coding", "the route CODING"),
-            ("_Writing", "the route WRITING"),
-            ("_BackgroundTask", "titles and the like, for Open WebUI"),
-            ("_Memory-Settings", "what is written down, and how often"),
-            ("_DefaultWorkflow", "answers any other model name, like {user}:assistant"))
+PURPOSES = (
+    (".test.json", "its tests: {test}"),
+    ("Users/_current", "says who is served: '{user}'"),
+    ("Users/", "the user: port, and the names of the parts below"),
+    ("Main.json", "the model that answers"),
+    ("Worker.json", "the model for small jobs: {worker}"),
+    ("chat/_Default", "model {user}:chat, straight to the model"),
+    ("agent/_Default", "model {user}:agent, for coding agents; they need a large context window"),
+    ("assistant/_Default", "model {user}:assistant, chooses a route for each message"),
+    ("memory/_Default", "model {user}:memory, remembers; also the route CONVERSATION"),
+    ("_Coding", "the route CODING"),
+    ("_Writing", "the route WRITING"),
+    ("_BackgroundTask", "titles and the like, for Open WebUI"),
+    ("_Memory-Settings", "what is written down, and how often"),
+    ("_DefaultWorkflow", "answers any other model name, like {user}:assistant"),
+)
 
 
 def asking(addresses: Sequence[str], named: bool) -> list[str]:
@@ -58,8 +61,10 @@ def found(servers: Sequence[Server], others: Sequence[NoServer]) -> list[str]:
     """List the servers with their models, and the addresses of something that cannot be used."""
     width = max((len(server.address) for server in servers), default=0)
     kinds = max((len(server.kind) for server in servers), default=0)
-    lines = [f"  {number}  {server.address:<{width}}  {server.kind:<{kinds}}  {_models(server)}"
-             for number, server in enumerate(servers, 1)]
+    lines = [
+        f"  {number}  {server.address:<{width}}  {server.kind:<{kinds}}  {_models(server)}"
+        for number, server in enumerate(servers, 1)
+    ]
     notes = [f"  {printable(other.address)} {printable(other.reason)}" for other in others if not other.silent]
     return [*(["Found:", *lines] if lines else []), *notes]
 
@@ -67,8 +72,10 @@ def found(servers: Sequence[Server], others: Sequence[NoServer]) -> list[str]:
 def _models(server: Server) -> str:
     if not server.models:
         return "no model to chat with"
-    names = [name_shown(model) + (" (in memory)" if model.loaded and len(server.models) > 1 else "")
-             for model in server.models]
+    names = [
+        name_shown(model) + (" (in memory)" if model.loaded and len(server.models) > 1 else "")
+        for model in server.models
+    ]
     others = f" (and {server.others} for embeddings or the like)" if server.others else ""
     return listed(names, LISTED_MODELS) + others
 
@@ -94,15 +101,19 @@ def describe_model(model: Model) -> str:
 def nothing_found(others: Sequence[NoServer], named: bool) -> list[str]:
     """Explain how to go on without a server."""
     if named:
-        return [*(f"{printable(other.address)}: {printable(other.reason)}." for other in others),
-                "Check the address, port included: a server's list of models opens in a browser under "
-                "<address>/v1/models. Ollama usually has port 11434, llama.cpp port 8080."]
+        return [
+            *(f"{printable(other.address)}: {printable(other.reason)}." for other in others),
+            "Check the address, port included: a server's list of models opens in a browser under "
+            "<address>/v1/models. Ollama usually has port 11434, llama.cpp port 8080.",
+        ]
     hint = ["One that runs on this computer must let containers in: Docs/User/container.md."]
-    return ["No LLM server answers at any of them.",
-            "  Ollama:     ollama serve            then: ollama pull qwen3:8b",
-            "  llama.cpp:  llama-server -m model.gguf -c 16384 --jinja --port 8080",
-            f"  elsewhere:  {init_command('--backend', 'http://192.168.1.20:11434')}",
-            *(hint if in_project_container() else [])]
+    return [
+        "No LLM server answers at any of them.",
+        "  Ollama:     ollama serve            then: ollama pull qwen3:8b",
+        "  llama.cpp:  llama-server -m model.gguf -c 16384 --jinja --port 8080",
+        f"  elsewhere:  {init_command('--backend', 'http://192.168.1.20:11434')}",
+        *(hint if in_project_container() else []),
+    ]
 
 
 def without_models(server: Server) -> str:
@@ -117,9 +128,12 @@ def summary(choice: Choice, written: Written) -> list[str]:
     window, _ = window_of(choice.server, choice.model)
     source = "a guess, as the server does not say" if choice.model.window is None else "set in both endpoint files"
     kind = "the server" if choice.server.kind == OTHER_KIND else choice.server.kind
-    lines = [f"Using {name_shown(choice.model)} of {kind} at {choice.server.address}; "
-             f"context window {window} tokens ({source}).", "",
-             f"Written, in {_config_folder()}:"]
+    lines = [
+        f"Using {name_shown(choice.model)} of {kind} at {choice.server.address}; "
+        f"context window {window} tokens ({source}).",
+        "",
+        f"Written, in {_config_folder()}:",
+    ]
     width = max(map(len, written.files))
     lines += [f"  {path:<{width}}  {_purpose(path, choice)}" for path in written.files]
     lines += [f"  {path} (as shipped; it was missing)" for path in written.shipped]
@@ -129,40 +143,52 @@ def summary(choice: Choice, written: Written) -> list[str]:
     if choice.smaller:
         lines += _proposal(choice.smaller, choice.user)
     if choice.server.key_variable:
-        lines.append(f"  The key itself is not written: the environment variable {choice.server.key_variable} must "
-                     "hold it whenever WilmerAI starts.")
+        lines.append(
+            f"  The key itself is not written: the environment variable {choice.server.key_variable} must "
+            "hold it whenever WilmerAI starts."
+        )
     if written.previous_user not in (None, FIRST_USER):
-        lines.append(f"  Before, '{written.previous_user}' was the current user; start it with --User "
-                     f"{written.previous_user}. A server that runs without --User serves '{choice.user}' from now on.")
+        lines.append(
+            f"  Before, '{written.previous_user}' was the current user; start it with --User "
+            f"{written.previous_user}. A server that runs without --User serves '{choice.user}' from now on."
+        )
     return lines
 
 
 def _proposal(smaller: Model, user: str) -> list[str]:
     """Propose a model for the small jobs. It is not chosen: only the user knows what fits into the server's memory."""
-    return [f"  {name_shown(smaller)} of the same server could do the small jobs (routes, memories, titles) faster, if "
-            "its memory",
-            f'  has room for both: "modelNameToSendToAPI": {json.dumps(smaller.name)} in Endpoints/{user}/Worker.json.']
+    return [
+        f"  {name_shown(smaller)} of the same server could do the small jobs (routes, memories, titles) faster, if "
+        "its memory",
+        f'  has room for both: "modelNameToSendToAPI": {json.dumps(smaller.name)} in Endpoints/{user}/Worker.json.',
+    ]
 
 
 def next_steps(choice: Choice) -> list[str]:
     """Return the next command and the settings for the client."""
     # In a container, this also restarts a server that serves another user.
-    start = "docker compose up -d --force-recreate wilmerai" if in_project_container() \
+    start = (
+        "docker compose up -d --force-recreate wilmerai"
+        if in_project_container()
         else command([*launcher(), *_places()])
+    )
     return ["", "Next:", f"  {start}", "", *client_lines(choice)]
 
 
 def client_lines(choice: Choice) -> list[str]:
     base, user = f"http://{LOOPBACK}:{instance.PORT or choice.port}", choice.user
     hint = ["  If you have set WILMER_PUBLISH, its port takes the place of this one."] if in_project_container() else []
-    return ["Then, in your client:",
-            f"  Open WebUI:   Settings, Connections, OpenAI API: URL {base}/v1, any text as the key",
-            f"  SillyTavern:  Chat Completion, Custom (OpenAI-compatible): base URL {base}/v1",
-            f"  If it runs in a container or on another computer: {page_shown('User/connecting-clients.md')}", *hint,
-            f"  Models:       {user}:chat, {user}:assistant, {user}:memory" + (
-                f"; for coding agents {user}:agent" if serves_agents(choice) else ""),
-            "  To have a chat remembered, put [DiscussionId]a-name[/DiscussionId] into its system prompt.",
-            f"Or try it:  {try_line(base, user)}"]
+    return [
+        "Then, in your client:",
+        f"  Open WebUI:   Settings, Connections, OpenAI API: URL {base}/v1, any text as the key",
+        f"  SillyTavern:  Chat Completion, Custom (OpenAI-compatible): base URL {base}/v1",
+        f"  If it runs in a container or on another computer: {page_shown('User/connecting-clients.md')}",
+        *hint,
+        f"  Models:       {user}:chat, {user}:assistant, {user}:memory"
+        + (f"; for coding agents {user}:agent" if serves_agents(choice) else ""),
+        "  To have a chat remembered, put [DiscussionId]a-name[/DiscussionId] into its system prompt.",
+        f"Or try it:  {try_line(base, user)}",
+    ]
 
 
 def try_line(base: str, user: str) -> str:
@@ -170,9 +196,17 @@ def try_line(base: str, user: str) -> str:
 
     Shells and cmd take it as it is: nothing in it, such as other quotes, has a meaning to one of them.
     """
-    body = json.dumps({"model": f"{user}:memory", "stream": True, "messages": [
-        {"role": "system", "content": "[DiscussionId]kitchen[/DiscussionId]"}, {"role": "user", "content": "Hello"}]},
-        separators=(",", ":")).replace('"', '\\"')
+    body = json.dumps(
+        {
+            "model": f"{user}:memory",
+            "stream": True,
+            "messages": [
+                {"role": "system", "content": "[DiscussionId]kitchen[/DiscussionId]"},
+                {"role": "user", "content": "Hello"},
+            ],
+        },
+        separators=(",", ":"),
+    ).replace('"', '\\"')
     key = '-H "Authorization: Bearer KEY" ' if instance.ACCESS_KEYS is not None else ""
     return f'curl -N {base}/v1/chat/completions {key}-H "Content-Type: application/json" -d "{body}"'
 
@@ -180,7 +214,8 @@ def try_line(base: str, user: str) -> str:
 def _purpose(path: str, choice: Choice) -> str:
     user, worker = choice.user, name_shown(choice.worker) if choice.worker else "at first the same"
     return next((text for part, text in PURPOSES if part in path), "").format(
-        user=user, worker=worker, test=command([*launcher(), "test", user, *_places()]))
+        user=user, worker=worker, test=command([*launcher(), "test", user, *_places()])
+    )
 
 
 def _config_folder() -> str:
@@ -194,7 +229,9 @@ def init_command(*words: str) -> str:
 
 
 def _places() -> Iterator[str]:
-    for flag, value in (("--ConfigDirectory", instance.CONFIG_DIRECTORY),
-                        ("--PublicDirectory", instance.PUBLIC_DIRECTORY)):
+    for flag, value in (
+        ("--ConfigDirectory", instance.CONFIG_DIRECTORY),
+        ("--PublicDirectory", instance.PUBLIC_DIRECTORY),
+    ):
         if value:
             yield from (flag, value)

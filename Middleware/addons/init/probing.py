@@ -1,4 +1,5 @@
 """Find out which LLM server runs at an address, by its answers and not by its port."""
+
 from __future__ import annotations
 
 import json
@@ -46,10 +47,12 @@ OWNERS = {"vllm": "vLLM", "tabbyapi": "TabbyAPI", "wilmer": "WilmerAI", "llamacp
 _ADVICE = {
     Kind.UNKNOWN_HOST: "; check how it is spelled, or give the IP address",
     Kind.UNTRUSTED: "; if it is one of your own, name the file with the certificate in the environment variable "
-                    "REQUESTS_CA_BUNDLE"}
+    "REQUESTS_CA_BUNDLE",
+}
 # OpenAI's list of models does not say what each is for, so only the name can.
-_NOT_FOR_CHAT = re.compile(r"embed|rerank|whisper|dall-e|moderation|transcribe|minilm|\b(bge|gte|e5|tts)\b",
-                           re.IGNORECASE)
+_NOT_FOR_CHAT = re.compile(
+    r"embed|rerank|whisper|dall-e|moderation|transcribe|minilm|\b(bge|gte|e5|tts)\b", re.IGNORECASE
+)
 
 # What Linux shows of a GPU: NVIDIA's, AMD's, any with a driver for drawing, and that of Windows around it.
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri", "/dev/dxg")
@@ -91,8 +94,14 @@ def ask(address: str, path: str, key: str | None = None, body: object = None, se
     if data is not None:
         headers["Content-Type"] = "application/json"
     try:
-        request = HttpRequest(parse_target(address + path), "GET" if data is None else "POST", headers, seconds,
-                              seconds, max_bytes=MAX_BYTES)
+        request = HttpRequest(
+            parse_target(address + path),
+            "GET" if data is None else "POST",
+            headers,
+            seconds,
+            seconds,
+            max_bytes=MAX_BYTES,
+        )
         response = HttpClient().call(request, data, seconds=seconds)
     except HttpError as error:
         raise _unreachable(error.problem, seconds) from error
@@ -208,21 +217,30 @@ def _look(questions: Questions, variable: str) -> Found:
     list_status = questions.ask("/v1/models").status
     # llama.cpp shows its list of models to everybody, but answers nothing else without its key.
     if list_status in REFUSALS or (kind == "llama.cpp" and questions.ask("/props").status in REFUSALS):
-        return NoServer(address, f"does not accept the API key in the environment variable {variable}" if questions.key
-                        else f"wants an API key: put it into the environment variable {variable}, then run init with "
-                             f"--backend {address}")
+        return NoServer(
+            address,
+            f"does not accept the API key in the environment variable {variable}"
+            if questions.key
+            else f"wants an API key: put it into the environment variable {variable}, then run init with "
+            f"--backend {address}",
+        )
     if kind is None:
         what = "no list of models" if list_status == 200 else f"status {list_status}"
         # LiteLLM's proxy answers with status 500 to a request without a key.
-        hint = f"; if it wants an API key, put it into the environment variable {variable}" \
-            if list_status >= 500 and not questions.key else ""
+        hint = (
+            f"; if it wants an API key, put it into the environment variable {variable}"
+            if list_status >= 500 and not questions.key
+            else ""
+        )
         return NoServer(address, f"answers, but not as an LLM server that is known here ({what} at /v1/models{hint})")
     models, others = read_models(kind, questions.ask)
-    return Server(address, kind, models, others, variable if questions.key else "",
-                  _places(kind, address, questions.ask))
+    return Server(
+        address, kind, models, others, variable if questions.key else "", _places(kind, address, questions.ask)
+    )
 
 
 # -- what the answers say ----------------------------------------------------------------------------------------------
+
 
 def find_kind(ask: Ask) -> str | None:
     """Return what runs there; None if it is not an LLM server.
@@ -294,8 +312,12 @@ def _kobold(ask: Ask) -> Iterator[Model]:
     name = _text(ask("/api/v1/model").part("result"))
     # Its names for no model.
     if name not in ("inactive", "Read Only"):
-        yield Model(name, _number(ask("/api/extra/true_max_context_length").part("value")), True,
-                    _flag(ask("/api/extra/version").part("vision")))
+        yield Model(
+            name,
+            _number(ask("/api/extra/true_max_context_length").part("value")),
+            True,
+            _flag(ask("/api/extra/version").part("vision")),
+        )
 
 
 def _ollama(ask: Ask) -> Iterator[Model]:
@@ -311,9 +333,14 @@ def _lm_studio(ask: Ask) -> Iterator[Model]:
     for entry in _entries(ask("/api/v0/models").part("data")):
         kind, abilities = entry.get("type"), entry.get("capabilities")
         loaded = entry.get("state") == "loaded"
-        yield Model(_text(entry.get("id")), _number(entry.get("loaded_context_length")) if loaded else None, loaded,
-                    kind == "vlm" if kind in ("llm", "vlm") else None,
-                    "tool_use" in abilities if isinstance(abilities, list) else None, chats=kind != "embeddings")
+        yield Model(
+            _text(entry.get("id")),
+            _number(entry.get("loaded_context_length")) if loaded else None,
+            loaded,
+            kind == "vlm" if kind in ("llm", "vlm") else None,
+            "tool_use" in abilities if isinstance(abilities, list) else None,
+            chats=kind != "embeddings",
+        )
 
 
 def _text_generation_webui(ask: Ask) -> Iterator[Model]:
@@ -324,8 +351,12 @@ def _text_generation_webui(ask: Ask) -> Iterator[Model]:
 
 
 _READERS: dict[str, Callable[[Ask], Iterator[Model]]] = {
-    "llama.cpp": _llama_cpp, "KoboldCpp": _kobold, "Ollama": _ollama, "LM Studio": _lm_studio,
-    "text-generation-webui": _text_generation_webui}
+    "llama.cpp": _llama_cpp,
+    "KoboldCpp": _kobold,
+    "Ollama": _ollama,
+    "LM Studio": _lm_studio,
+    "text-generation-webui": _text_generation_webui,
+}
 
 
 def look_closer(server: Server, model: Model) -> Model:
@@ -338,14 +369,20 @@ def look_closer(server: Server, model: Model) -> Model:
     except Unreachable:
         return model
     # The key is ``<architecture>.context_length``.
-    lengths = (_number(value) for name, value in _object(reply.part("model_info")).items()
-               if name.endswith(".context_length"))
+    lengths = (
+        _number(value) for name, value in _object(reply.part("model_info")).items() if name.endswith(".context_length")
+    )
     abilities = reply.part("capabilities")
     # Versions before 0.6.4 do not list them.
     if not isinstance(abilities, list):
         return replace(model, window=next(lengths, None))
-    return replace(model, window=next(lengths, None), sees="vision" in abilities, calls_tools="tools" in abilities,
-                   thinks="thinking" in abilities)
+    return replace(
+        model,
+        window=next(lengths, None),
+        sees="vision" in abilities,
+        calls_tools="tools" in abilities,
+        thinks="thinking" in abilities,
+    )
 
 
 def smaller_model(server: Server, model: Model) -> Model | None:
@@ -354,12 +391,14 @@ def smaller_model(server: Server, model: Model) -> Model | None:
         worker = look_closer(server, one)
         # The workflows share out the window of the first model, and leave no room for thoughts that it does not have.
         if window_of(server, worker)[0] >= window_of(server, model)[0] and (
-                worker.thinks is False or model.thinks is not False):
+            worker.thinks is False or model.thinks is not False
+        ):
             return worker
     return None
 
 
 # -- what a foreign server sends may have any type ---------------------------------------------------------------------
+
 
 def _entries(value: object) -> list[dict[str, object]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

@@ -1,4 +1,5 @@
 """The questions of ``init``, at most four; the default answers with ``--yes``; and what a typed name selects."""
+
 from __future__ import annotations
 
 import difflib
@@ -56,8 +57,9 @@ class Dialogue:
         return self.has_terminal and not self.takes_defaults
 
     def server(self, servers: Sequence[Server]) -> Server:
-        return self._choose("Which server?", "--backend URL", servers,
-                            [f"{server.address} {server.kind}" for server in servers])
+        return self._choose(
+            "Which server?", "--backend URL", servers, [f"{server.address} {server.kind}" for server in servers]
+        )
 
     def model(self, server: Server) -> Model:
         if len(server.models) > 1 and self.asks:
@@ -73,8 +75,11 @@ class Dialogue:
     def other_user(self, what: str, suggested: str) -> str:
         """Return the name of another user than the one that exists already, as ``what`` says, or REPLACE."""
         while True:
-            name = _user_name(f"{what}. Enter another name [{suggested}], or '{REPLACE}' to replace it and keep these "
-                              "files under names that end in .bak: ", suggested)
+            name = _user_name(
+                f"{what}. Enter another name [{suggested}], or '{REPLACE}' to replace it and keep these "
+                "files under names that end in .bak: ",
+                suggested,
+            )
             if name.lower() == REPLACE:
                 return REPLACE
             if name.lower() not in ("y", "yes", "n", "no"):
@@ -110,8 +115,10 @@ class Dialogue:
 
     def _require_terminal(self, flag: str) -> None:
         if not self.has_terminal:
-            raise StartError(f"There is no terminal to ask on. Choose with {flag}, or take the first of everything "
-                             "with --yes. Nothing was written.")
+            raise StartError(
+                f"There is no terminal to ask on. Choose with {flag}, or take the first of everything "
+                "with --yes. Nothing was written."
+            )
 
 
 def confirm(question: str, default: bool) -> bool:
@@ -161,20 +168,26 @@ def _list_models(models: Sequence[Model]) -> None:
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
+
 def named_model(servers: Sequence[Server], name: str) -> tuple[Server, Model]:
     """Return the first server that has this model, and the model. Raises StartError."""
     pairs = [(server, model) for server in servers for model in server.models]
     # Ollama's ":latest" may be left out.
     for server, model in pairs:
-        if name.casefold() in {spelling.casefold() for spelling in (
-                model.name, model.name.removesuffix(":latest"), name_shown(model))}:
+        if name.casefold() in {
+            spelling.casefold() for spelling in (model.name, model.name.removesuffix(":latest"), name_shown(model))
+        }:
             return server, model
     known = [name_shown(model) for _, model in pairs]
     near = [known[index] for index in matching(known, name)] or difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {' or '.join(map(repr, near[:SHOWN_MODELS]))}?" if near \
+    hint = (
+        f"Did you mean {' or '.join(map(repr, near[:SHOWN_MODELS]))}?"
+        if near
         else f"There are: {listed(known, SHOWN_MODELS)}."
-    raise StartError(f"No server that was found has a model '{printable(name[:100])}' to chat with. {hint} Nothing was "
-                     "written.")
+    )
+    raise StartError(
+        f"No server that was found has a model '{printable(name[:100])}' to chat with. {hint} Nothing was written."
+    )
 
 
 def matching(names: Sequence[str], text: str) -> list[int]:

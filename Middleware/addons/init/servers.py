@@ -1,4 +1,5 @@
 """LLM servers: the ports at which they usually listen, and the facts that were found out about one."""
+
 from __future__ import annotations
 
 import re
@@ -12,11 +13,21 @@ LOOPBACK = "127.0.0.1"
 LOOPBACK_IPV6 = "[::1]"
 CONTAINER_HOST = "host.docker.internal"
 USUAL_PORTS: Mapping[int, str] = {
-    11434: "Ollama", 8080: "llama.cpp, mlx-lm", 5001: "KoboldCpp", 1234: "LM Studio", 8000: "vLLM",
-    5000: "text-generation-webui, TabbyAPI", 4000: "LiteLLM", 8081: "llama.cpp"}
+    11434: "Ollama",
+    8080: "llama.cpp, mlx-lm",
+    5001: "KoboldCpp",
+    1234: "LM Studio",
+    8000: "vLLM",
+    5000: "text-generation-webui, TabbyAPI",
+    4000: "LiteLLM",
+    8081: "llama.cpp",
+}
 
 API_TYPES: Mapping[str, str] = {
-    "Ollama": "OllamaApiChat", "llama.cpp": "LlamaCppServer", "text-generation-webui": "Text-Generation-WebUI"}
+    "Ollama": "OllamaApiChat",
+    "llama.cpp": "LlamaCppServer",
+    "text-generation-webui": "Text-Generation-WebUI",
+}
 """The file in ApiTypes for a kind of server. All others speak OpenAI's API; KoboldCpp, too, which then applies the chat
 template of its model by itself."""
 OPENAI_API = "Open-AI-API"
@@ -88,8 +99,10 @@ class Server:
         """Return models of at most half the size that could do its small jobs, the best first."""
         most = (model.size or 0) / 2
         sizes = {one: one.size for one in self.models if one.size and not _SPECIAL.search(one.name)}
-        return sorted((one for one, size in sizes.items() if SMALLEST_WORKER <= size <= most),
-                      key=lambda one: (abs(sizes[one] - USUAL_WORKER), one.name))
+        return sorted(
+            (one for one, size in sizes.items() if SMALLEST_WORKER <= size <= most),
+            key=lambda one: (abs(sizes[one] - USUAL_WORKER), one.name),
+        )
 
 
 @dataclass(frozen=True)

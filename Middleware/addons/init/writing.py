@@ -1,4 +1,5 @@
 """Writes the files of a plan, so that a failure leaves the configuration as it was."""
+
 from __future__ import annotations
 
 import contextlib
@@ -45,8 +46,10 @@ def user_name_problem(name: str) -> str | None:
     """Return what is wrong with a new user's name; None if nothing is."""
     if _NAME.fullmatch(name) and is_storable_name(name) and not _DEVICES.fullmatch(name) and len(name) <= LONGEST_NAME:
         return None
-    return (f"'{printable(name[:60])}' cannot be the name of a user: use up to 60 letters, digits, '-' and '_', "
-            "with a letter or digit first, such as 'me' (a few names such as 'con' belong to Windows)")
+    return (
+        f"'{printable(name[:60])}' cannot be the name of a user: use up to 60 letters, digits, '-' and '_', "
+        "with a letter or digit first, such as 'me' (a few names such as 'con' belong to Windows)"
+    )
 
 
 def existing_files(user: str) -> list[str]:
@@ -62,7 +65,7 @@ def as_spelled(user: str) -> str:
 
 def other_name(user: str) -> str:
     """Return a name like ``user`` that has no files yet."""
-    names = (f"{user[:LONGEST_NAME - 4]}{number}" for number in range(2, 10_000))
+    names = (f"{user[: LONGEST_NAME - 4]}{number}" for number in range(2, 10_000))
     return next(name for name in names if not existing_files(as_spelled(name)))
 
 
@@ -87,8 +90,10 @@ def write(plan: Plan, user: str) -> Written:
     except BaseException as error:
         _take_back(undo, done.kept, folders)
         if isinstance(error, OSError):
-            raise StartError(f"Cannot write {error.filename}: {error.strerror}. Nothing was changed. Another folder "
-                             "can be named with --PublicDirectory.") from error
+            raise StartError(
+                f"Cannot write {error.filename}: {error.strerror}. Nothing was changed. Another folder "
+                "can be named with --PublicDirectory."
+            ) from error
         raise
     return done
 
@@ -113,8 +118,11 @@ def _is_no_loss(path: str, old: bytes) -> bool:
         content = json.loads(old) if path == CURRENT_USER else None
     except ValueError:
         return False
-    return isinstance(content, dict) and content.keys() <= {"$schema", "currentUser"} \
+    return (
+        isinstance(content, dict)
+        and content.keys() <= {"$schema", "currentUser"}
         and isinstance(CURRENT_USER_KEYS.value(content, "currentUser"), str)
+    )
 
 
 def _backup_names(path: str) -> Iterator[str]:

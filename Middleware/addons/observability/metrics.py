@@ -2,6 +2,7 @@
 
 This module is imported with ``--metrics`` only: the library takes memory.
 """
+
 from __future__ import annotations
 
 import math
@@ -29,8 +30,11 @@ NODE_SECONDS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 # The number of values that each of these labels can have.
 CLOSED = {"kind": len(RUN_KINDS), "status": max(len(RUN_STATUSES) - len(UNFINISHED), len(SPAN_STATUSES)), "type": 3}
-TOKENS: Mapping[str, str] = {"input": "usage.input_tokens", "output": "usage.output_tokens",
-                             "cached": "usage.cache_read.input_tokens"}
+TOKENS: Mapping[str, str] = {
+    "input": "usage.input_tokens",
+    "output": "usage.output_tokens",
+    "cached": "usage.cache_read.input_tokens",
+}
 
 _Family = TypeVar("_Family", Counter, Histogram)
 
@@ -69,25 +73,42 @@ class RunMetrics:
         # that the library does, it lets no thread wait for the library's own locks, which under Eventlet must not be
         # shared between native threads.
         self._lock = new_lock()
-        self._requests = self._counter("wilmer_requests_total", "Requests that are over, as the run console lists "
-                                       "them.", "user", "kind", "status")
+        self._requests = self._counter(
+            "wilmer_requests_total", "Requests that are over, as the run console lists them.", "user", "kind", "status"
+        )
         self._request_seconds = self._histogram(
-            "wilmer_request_seconds", "Time from the arrival of a request to the end of its last node.",
-            REQUEST_SECONDS)
+            "wilmer_request_seconds", "Time from the arrival of a request to the end of its last node.", REQUEST_SECONDS
+        )
         self._first_token = self._histogram(
-            "wilmer_time_to_first_token_seconds", "Time from a streamed LLM call to the first piece of its answer.",
-            FIRST_TOKEN_SECONDS, "endpoint")
-        self._calls = self._counter("wilmer_llm_calls_total", "LLM calls of nodes; one that is repeated, or answered "
-                                    "by a backup, counts once.", "endpoint", "model", "status")
+            "wilmer_time_to_first_token_seconds",
+            "Time from a streamed LLM call to the first piece of its answer.",
+            FIRST_TOKEN_SECONDS,
+            "endpoint",
+        )
+        self._calls = self._counter(
+            "wilmer_llm_calls_total",
+            "LLM calls of nodes; one that is repeated, or answered by a backup, counts once.",
+            "endpoint",
+            "model",
+            "status",
+        )
         self._call_seconds = self._histogram(
-            "wilmer_llm_call_seconds", "Time of an LLM call, with repetitions and backups.", REQUEST_SECONDS)
-        self._tokens = self._counter("wilmer_tokens_total", "Tokens of answered LLM calls, as the back-ends reported "
-                                     "them; cached ones are among the input.", "endpoint", "model", "type")
-        self._node_seconds = self._histogram("wilmer_node_seconds", "Time of a workflow node.", NODE_SECONDS,
-                                             "workflow", "node_type")
+            "wilmer_llm_call_seconds", "Time of an LLM call, with repetitions and backups.", REQUEST_SECONDS
+        )
+        self._tokens = self._counter(
+            "wilmer_tokens_total",
+            "Tokens of answered LLM calls, as the back-ends reported them; cached ones are among the input.",
+            "endpoint",
+            "model",
+            "type",
+        )
+        self._node_seconds = self._histogram(
+            "wilmer_node_seconds", "Time of a workflow node.", NODE_SECONDS, "workflow", "node_type"
+        )
         self._retries = self._counter("wilmer_retries_total", "Requests to an LLM server that were sent again.")
-        self._failovers = self._counter("wilmer_failovers_total", "LLM calls in which a backup stood in for an "
-                                        "endpoint.", "endpoint", "backup")
+        self._failovers = self._counter(
+            "wilmer_failovers_total", "LLM calls in which a backup stood in for an endpoint.", "endpoint", "backup"
+        )
 
     def _counter(self, name: str, text: str, *labels: str) -> Series[Counter]:
         return Series(Counter(name, text, labels, registry=self._registry), labels)
@@ -116,7 +137,8 @@ class RunMetrics:
                     self._add_call(span, attempts.get(span.id, []))
                 elif span.kind == "node":
                     self._node_seconds.of(names.get(span.parent or 0), _name(span, "node.type")).observe(
-                        span.duration / MICROSECONDS)
+                        span.duration / MICROSECONDS
+                    )
 
     def _add_call(self, call: Span, attempts: Sequence[Span]) -> None:
         endpoint = _name(call, "endpoint")

@@ -1,4 +1,5 @@
 """The route ``/metrics``, which Prometheus reads: there only with ``--metrics``, behind the key of all routes."""
+
 from __future__ import annotations
 
 import platform
@@ -45,13 +46,23 @@ class _Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._metrics.collect()
         gate = gate_figures()
-        yield GaugeMetricFamily("wilmer_gate_waiting", "What waits for a slot or for its turn: requests, or with "
-                                "--concurrency-level endpoint LLM calls.", gate["waiting"])
-        yield GaugeMetricFamily("wilmer_gate_running", "What runs: requests, or with --concurrency-level endpoint LLM "
-                                "calls.", gate["running"])
-        yield CounterMetricFamily("wilmer_records_dropped_total", "Runs that were not recorded, or without their "
-                                  "texts, because the disk was too slow.", sum(self._store.dropped().values()))
-        build = GaugeMetricFamily("wilmer_build_info", "The version of WilmerAI, and that of Python.",
-                                  labels=("version", "python"))
+        yield GaugeMetricFamily(
+            "wilmer_gate_waiting",
+            "What waits for a slot or for its turn: requests, or with --concurrency-level endpoint LLM calls.",
+            gate["waiting"],
+        )
+        yield GaugeMetricFamily(
+            "wilmer_gate_running",
+            "What runs: requests, or with --concurrency-level endpoint LLM calls.",
+            gate["running"],
+        )
+        yield CounterMetricFamily(
+            "wilmer_records_dropped_total",
+            "Runs that were not recorded, or without their texts, because the disk was too slow.",
+            sum(self._store.dropped().values()),
+        )
+        build = GaugeMetricFamily(
+            "wilmer_build_info", "The version of WilmerAI, and that of Python.", labels=("version", "python")
+        )
         build.add_metric((VERSION, platform.python_version()), 1)
         yield build

@@ -2,6 +2,7 @@
 
 OpenTelemetry's names for generative AI are still under development. They may change here; those of the records stay.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -21,15 +22,38 @@ TOOL_RESULT = "gen_ai.tool.call.result"
 ERROR_TYPE = "error.type"
 
 # Our names that are OpenTelemetry's without ``gen_ai.``.
-_GEN_AI = frozenset({
-    "operation.name", "provider.name", "request.choice.count", "request.frequency_penalty", "request.max_tokens",
-    "request.model", "request.presence_penalty", "request.seed", "request.temperature", "request.top_k",
-    "request.top_p", "response.finish_reasons", "response.model", "tool.name", "tool.type",
-    "usage.cache_creation.input_tokens", "usage.cache_read.input_tokens", "usage.input_tokens",
-    "usage.output_tokens", "usage.reasoning.output_tokens", "workflow.name"})
+_GEN_AI = frozenset(
+    {
+        "operation.name",
+        "provider.name",
+        "request.choice.count",
+        "request.frequency_penalty",
+        "request.max_tokens",
+        "request.model",
+        "request.presence_penalty",
+        "request.seed",
+        "request.temperature",
+        "request.top_k",
+        "request.top_p",
+        "response.finish_reasons",
+        "response.model",
+        "tool.name",
+        "tool.type",
+        "usage.cache_creation.input_tokens",
+        "usage.cache_read.input_tokens",
+        "usage.input_tokens",
+        "usage.output_tokens",
+        "usage.reasoning.output_tokens",
+        "workflow.name",
+    }
+)
 _OTHERS: Mapping[str, str] = {
-    "server.address": "server.address", "server.port": "server.port", "http.status": "http.response.status_code",
-    "url.full": "url.full", "error.type": ERROR_TYPE}
+    "server.address": "server.address",
+    "server.port": "server.port",
+    "http.status": "http.response.status_code",
+    "url.full": "url.full",
+    "error.type": ERROR_TYPE,
+}
 # What these kinds have of their own stands below their name.
 _OWN: Mapping[SpanKind, str] = {"node": "wilmer.node.", "workflow": "wilmer.workflow.", "tool": "wilmer.tool."}
 # It is the id of the span itself.

@@ -2,6 +2,7 @@
 
 This module is imported with ``--otel`` only, as the packages of ``requirements-otel.txt`` may not be there.
 """
+
 from __future__ import annotations
 
 import json
@@ -86,8 +87,10 @@ class RunTraces:
         around = TraceContextTextMapPropagator().extract(header, Context())
         parent = get_current_span(around).get_span_context()
         trace_id = parent.trace_id if parent.is_valid else random.getrandbits(128) or 1
-        sampled = self._provider.sampler.should_sample(
-            around, trace_id, names.INVOKE_WORKFLOW, SpanKind.SERVER).decision is Decision.RECORD_AND_SAMPLE
+        sampled = (
+            self._provider.sampler.should_sample(around, trace_id, names.INVOKE_WORKFLOW, SpanKind.SERVER).decision
+            is Decision.RECORD_AND_SAMPLE
+        )
         request.trace = TraceContext(trace_id, parent.span_id if parent.is_valid else 0, sampled)
 
     # -- finished runs -------------------------------------------------------------------------------------------
@@ -99,8 +102,14 @@ class RunTraces:
         # Of a private run, nobody but its own user sees a text.
         run = normalised(document, texts=self._captures and not document.facts["private"])
         facts, started = run.facts, run.facts["started"]
-        root = self._begin(names.span_name(names.INVOKE_WORKFLOW, facts["workflow"]), _around(trace), SpanKind.SERVER,
-                           started, run_attributes(run), root_of=trace)
+        root = self._begin(
+            names.span_name(names.INVOKE_WORKFLOW, facts["workflow"]),
+            _around(trace),
+            SpanKind.SERVER,
+            started,
+            run_attributes(run),
+            root_of=trace,
+        )
         around = {0: set_span_in_context(root, Context())}
         calls = _calls(run.spans)
         for span in sorted(run.spans, key=lambda one: one.id):
@@ -118,8 +127,16 @@ class RunTraces:
             _end(made, started + span.start + span.duration, span.status == "error", span.texts.get("error"))
         _end(root, facts["ended"] or started, facts["status"] == "failed", None)
 
-    def _begin(self, name: str, around: Context, kind: SpanKind, start: int, attributes: Mapping[str, AttributeValue],
-               span_id: int = 0, root_of: TraceContext | None = None) -> OtelSpan:
+    def _begin(
+        self,
+        name: str,
+        around: Context,
+        kind: SpanKind,
+        start: int,
+        attributes: Mapping[str, AttributeValue],
+        span_id: int = 0,
+        root_of: TraceContext | None = None,
+    ) -> OtelSpan:
         """Begin a span. ``start``: microseconds since 1970; ``span_id``: 0 for a new one."""
         self._ids.next_span_id, self._ids.next_trace_id = span_id, 0 if root_of is None else root_of.trace_id
         return self._tracer.start_span(name, around, kind, attributes, start_time=start * NANOSECONDS)
@@ -147,8 +164,9 @@ class _Exporter(OTLPSpanExporter):
         result = super().export(spans)
         failed = result is not SpanExportResult.SUCCESS
         if failed and not self._fails:
-            logger.warning("Traces do not reach the collector and are lost (%s). Requests go on.",
-                           self._reason or "no answer")
+            logger.warning(
+                "Traces do not reach the collector and are lost (%s). Requests go on.", self._reason or "no answer"
+            )
         elif self._fails and not failed:
             logger.info("Traces reach the collector again.")
         self._fails = failed
@@ -163,8 +181,9 @@ def _name_the_loss(record: logging.LogRecord) -> bool:
     """Say what a full queue loses, in place of the library's words."""
     if not str(record.msg).startswith("Queue full"):
         return True
-    logger.warning("More spans wait for the collector of traces than OTEL_BSP_MAX_QUEUE_SIZE allows: the oldest are "
-                   "dropped.")
+    logger.warning(
+        "More spans wait for the collector of traces than OTEL_BSP_MAX_QUEUE_SIZE allows: the oldest are dropped."
+    )
     return False
 
 
@@ -213,26 +232,40 @@ def run_attributes(run: RunDocument) -> dict[str, AttributeValue]:
     """Return the attributes of the root. Nothing that a client has sent, its key and its address are among them."""
     facts = run.facts
     found: dict[str, object] = {
-        names.OPERATION_NAME: names.INVOKE_WORKFLOW, names.WORKFLOW_NAME: facts["workflow"],
-        names.CONVERSATION_ID: facts["conversation"], names.ERROR_TYPE: facts["error.type"],
-        "wilmer.run.id": facts["id"], "wilmer.run.kind": facts["kind"], "wilmer.run.status": facts["status"],
-        "wilmer.run.user": facts["user"], "wilmer.run.route": facts["route"], "wilmer.run.client": facts["client"],
-        "wilmer.run.stream": facts["stream"], **{
-            names.otel_name("attempt", name): facts[name] for name in (
-                "usage.input_tokens", "usage.output_tokens", "usage.cache_read.input_tokens")}}
+        names.OPERATION_NAME: names.INVOKE_WORKFLOW,
+        names.WORKFLOW_NAME: facts["workflow"],
+        names.CONVERSATION_ID: facts["conversation"],
+        names.ERROR_TYPE: facts["error.type"],
+        "wilmer.run.id": facts["id"],
+        "wilmer.run.kind": facts["kind"],
+        "wilmer.run.status": facts["status"],
+        "wilmer.run.user": facts["user"],
+        "wilmer.run.route": facts["route"],
+        "wilmer.run.client": facts["client"],
+        "wilmer.run.stream": facts["stream"],
+        **{
+            names.otel_name("attempt", name): facts[name]
+            for name in ("usage.input_tokens", "usage.output_tokens", "usage.cache_read.input_tokens")
+        },
+    }
     return _known(found)
 
 
 def span_attributes(span: Span, run: RunDocument) -> dict[str, AttributeValue]:
     """Return the attributes of a recorded span, and its texts if they are there."""
-    found: dict[str, object] = {names.otel_name(span.kind, name): value for name, value in span.attributes.items()
-                                if name != names.TRACEPARENT}
+    found: dict[str, object] = {
+        names.otel_name(span.kind, name): value for name, value in span.attributes.items() if name != names.TRACEPARENT
+    }
     if span.kind == "workflow":
         found.update({names.OPERATION_NAME: names.INVOKE_WORKFLOW, names.CONVERSATION_ID: run.facts["conversation"]})
     elif span.kind == "tool":
-        found.update({names.OPERATION_NAME: names.EXECUTE_TOOL,
-                      names.TOOL_ARGUMENTS: _json(span.texts.get("arguments")),
-                      names.TOOL_RESULT: _json(span.texts.get("result"))})
+        found.update(
+            {
+                names.OPERATION_NAME: names.EXECUTE_TOOL,
+                names.TOOL_ARGUMENTS: _json(span.texts.get("arguments")),
+                names.TOOL_RESULT: _json(span.texts.get("result")),
+            }
+        )
     elif span.kind in ("attempt", "embedding"):
         found["wilmer.endpoint"] = span.name
         payload = span.texts.get("payload")
@@ -262,12 +295,18 @@ def _of_call(call_and_last: tuple[Span, int], attempt: Span) -> dict[str, Attrib
     first = call.attributes.get("time_to_first_token")
     if isinstance(first, int):
         found[names.FIRST_CHUNK] = max(call.start + first - attempt.start, 0) / MICROSECONDS
-    parts = [*_parts("reasoning", call.texts.get("reasoning")), *_parts("text", call.texts.get("answer")),
-             *_tool_parts(call.texts.get("tool_calls"))]
+    parts = [
+        *_parts("reasoning", call.texts.get("reasoning")),
+        *_parts("text", call.texts.get("answer")),
+        *_tool_parts(call.texts.get("tool_calls")),
+    ]
     if parts:
         reasons = attempt.attributes.get("response.finish_reasons")
-        message = {"role": "assistant", "parts": parts,
-                   "finish_reason": reasons[0] if isinstance(reasons, list) and reasons else "stop"}
+        message = {
+            "role": "assistant",
+            "parts": parts,
+            "finish_reason": reasons[0] if isinstance(reasons, list) and reasons else "stop",
+        }
         found[names.OUTPUT_MESSAGES] = json.dumps([message], ensure_ascii=False)
     return found
 
@@ -290,8 +329,12 @@ def _tool_parts(calls: object) -> Iterator[dict[str, object]]:
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
-            yield {"type": "tool_call", "id": call.get("id"), "name": function.get("name"),
-                   "arguments": function.get("arguments")}
+            yield {
+                "type": "tool_call",
+                "id": call.get("id"),
+                "name": function.get("name"),
+                "arguments": function.get("arguments"),
+            }
 
 
 def _input_messages(payload: Mapping[object, object]) -> list[dict[str, object]]:
@@ -324,5 +367,7 @@ def _end(span: OtelSpan, at: int, failed: bool, error: object) -> None:
 
 def is_disabled() -> bool:
     """Return whether OpenTelemetry's own variables say that nothing is to be sent."""
-    return (os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-            or os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none")
+    return (
+        os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        or os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none"
+    )

@@ -1,4 +1,5 @@
 """The address of the state database, and what messages may show of it. Needs no package."""
+
 from __future__ import annotations
 
 import re
@@ -10,13 +11,16 @@ SCHEMES = ("postgresql://", "postgres://")
 # Everything to the last @ of the part before the path: a password may contain an @ that should have been escaped.
 _USER_AND_PASSWORD = re.compile(r"(?<=://)([^/?#]*)@")
 _AUTHORITY = re.compile(r"([^/?#]*)(.*)", re.DOTALL)
-UNREADABLE = ("the address cannot be read. Special characters in user and password must be percent-encoded, and each "
-              "setting behind ? must be one that libpq knows")
+UNREADABLE = (
+    "the address cannot be read. Special characters in user and password must be percent-encoded, and each "
+    "setting behind ? must be one that libpq knows"
+)
 _SECRET_SETTING = re.compile(r"((?:^|[?&\s])(?:ssl)?password=)[^&\s]*", re.IGNORECASE)
 
 
 def masked(url: str) -> str:
     """Return the URL with ``***`` in place of its password."""
+
     def without_password(match: re.Match[str]) -> str:
         user, colon, _ = match[1].partition(":")
         return f"{user}{colon and ':***'}@"
@@ -32,8 +36,10 @@ def problem_of(url: str) -> str:
     # libpq would take parts of the password for the host, the port or the name of the database, and show them.
     path = rest.partition("?")[0]
     if authority.count("@") > 1 or "/" in path.partition("@")[2] or ("@" in rest and "@" not in authority):
-        return ("special characters in user and password must be percent-encoded: @ is %40, / is %2F, ? is %3F, # is "
-                "%23, % is %25")
+        return (
+            "special characters in user and password must be percent-encoded: @ is %40, / is %2F, ? is %3F, # is "
+            "%23, % is %25"
+        )
     return ""
 
 

@@ -1,4 +1,5 @@
 """Cancellations of requests that other workers have."""
+
 from __future__ import annotations
 
 import time
@@ -18,8 +19,10 @@ MAX_ID = 200
 _TIDY_SECONDS = 600.0
 
 # A row for workers that do not listen at this moment, and a word for all others.
-_PASS_ON = ("WITH kept AS (INSERT INTO wilmer.cancellations (request_id, reason, users) VALUES (%s, %s, %s)) "
-            "SELECT pg_notify('wilmer', %s)")
+_PASS_ON = (
+    "WITH kept AS (INSERT INTO wilmer.cancellations (request_id, reason, users) VALUES (%s, %s, %s)) "
+    "SELECT pg_notify('wilmer', %s)"
+)
 _MISSED = "SELECT request_id, reason, users FROM wilmer.cancellations WHERE at >= now() - make_interval(secs => %s)"
 _TIDY = "DELETE FROM wilmer.cancellations WHERE at < now() - interval '1 hour'"
 

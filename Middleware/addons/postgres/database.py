@@ -4,6 +4,7 @@ The database is either up or down. It is down when a statement was given up, whe
 the second attempt of a statement failed as the first did. Then every use fails at once, and one thread of its own tries
 to connect once a second until it is up again: no request ever waits to find out.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -44,14 +45,22 @@ _SETTINGS = {
     # A worker that stops in the middle of a transaction must not hold its row locks for longer.
     "idle_in_transaction_session_timeout": "10000",
     # A client that vanishes without a word is noticed after 11 seconds.
-    "tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
     "default_transaction_isolation": "read committed",
 }
 _SET = "SELECT set_config('statement_timeout', %s, false), " + ", ".join(
-    f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
+    f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items()
+)
 # As _SETTINGS, for the client's side.
-_CONNECT: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "keepalives": 1, "keepalives_idle": 5,
-                            "keepalives_interval": 2, "keepalives_count": 3}
+_CONNECT: dict[str, Any] = {
+    "connect_timeout": _CONNECT_SECONDS,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
 
 
 class StatementAbortedError(psycopg.OperationalError):
@@ -78,8 +87,14 @@ class StateConnection(psycopg.Connection[TupleRow]):
     opened = 0.0
 
     @classmethod
-    def connect(cls, conninfo: str = "", *, told: Callable[[psycopg.Error], object] | None = None,  # type: ignore[override]
-                seconds: float = _STATEMENT_SECONDS, **settings: Any) -> Self:
+    def connect(  # type: ignore[override]
+        cls,
+        conninfo: str = "",
+        *,
+        told: Callable[[psycopg.Error], object] | None = None,
+        seconds: float = _STATEMENT_SECONDS,
+        **settings: Any,
+    ) -> Self:
         """Return a new connection with this program's settings; ``told`` gets the error if that fails."""
         try:
             connection = super().connect(conninfo, **settings)
@@ -221,16 +236,29 @@ class Database:
 
     def _settings(self) -> dict[str, Any]:
         chosen = {name: value for name, value in _CONNECT.items() if name not in self._given}
-        return {**chosen, "autocommit": True, "client_encoding": "UTF8", "application_name": self.application_name,
-                "told": self._note, "seconds": self.statement_seconds}
+        return {
+            **chosen,
+            "autocommit": True,
+            "client_encoding": "UTF8",
+            "application_name": self.application_name,
+            "told": self._note,
+            "seconds": self.statement_seconds,
+        }
 
     def _note(self, error: psycopg.Error) -> None:
         self._problem = first_line(error)
 
     def _new_pool(self) -> _Pool:
         smallest, largest = _POOL_SIZES
-        return ConnectionPool(self._url, connection_class=StateConnection, kwargs=self._settings, min_size=smallest,
-                              max_size=largest, num_workers=2, open=True)
+        return ConnectionPool(
+            self._url,
+            connection_class=StateConnection,
+            kwargs=self._settings,
+            min_size=smallest,
+            max_size=largest,
+            num_workers=2,
+            open=True,
+        )
 
     # -- statements ----------------------------------------------------------------------------------------------------
     def read(self, statement: str, values: Sequence[object] = (), scope: CancelScope | None = None) -> list[Row]:
@@ -316,8 +344,12 @@ class Database:
             if pool is None or self._pool is not pool:
                 return
             self._pool, self._went_down, self._problem = None, time.monotonic(), ""
-        logger.error("The state database (%s) does not answer: %s. Requests go on without stored memories until it "
-                     "does.%s", self.place, problem, _advice(problem))
+        logger.error(
+            "The state database (%s) does not answer: %s. Requests go on without stored memories until it does.%s",
+            self.place,
+            problem,
+            _advice(problem),
+        )
         pool.close(timeout=0)
         self._probe_if_down()
 
@@ -325,8 +357,9 @@ class Database:
         """Start the thread that looks whether the database is back, if there is none."""
         with self._lock:
             if self._pool is None and self._prober is None and not self._closed.is_set():
-                self._prober = start_daemon(self._probe, "state-database",
-                                            "Nobody can look whether the state database is back")
+                self._prober = start_daemon(
+                    self._probe, "state-database", "Nobody can look whether the state database is back"
+                )
 
     def _probe(self) -> None:
         while not self._closed.wait(_PROBE_SECONDS):

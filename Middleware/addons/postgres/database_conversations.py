@@ -1,4 +1,5 @@
 """Let a command work on the conversations of a state database. Imported only where one is named."""
+
 from __future__ import annotations
 
 import contextlib

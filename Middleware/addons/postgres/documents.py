@@ -3,6 +3,7 @@
 Documents are byte for byte what files would hold. Each has a version, which every write compares: a worker that has
 lost its lock without noticing can neither overwrite nor repeat what another one has written since.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -107,15 +108,17 @@ class DatabaseDiscussions:
     def health(self) -> str:
         return "unreachable" if self.database.down else "ok"
 
-    def state(self, discussion_id: str, key_hash: str | None = None,
-              encryption_key: bytes | None = None) -> DiscussionState:
+    def state(
+        self, discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
+    ) -> DiscussionState:
         return DatabaseDiscussion(self, discussion_id, key_hash, encryption_key)
 
     def listed(self) -> list[ListedDiscussion] | None:
         return list_discussions(self.database, storable(get_discussions_space()))
 
-    def folder(self, discussion_id: str, key_hash: str | None = None,
-               encryption_key: bytes | None = None) -> DiscussionFolder | None:
+    def folder(
+        self, discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
+    ) -> DiscussionFolder | None:
         return None
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
@@ -140,8 +143,13 @@ class DatabaseDiscussion:
     Raises ValueError for an id or hash that is not usable as the name of a folder, into which it may be exported.
     """
 
-    def __init__(self, all_discussions: DatabaseDiscussions, discussion_id: str, key_hash: str | None,
-                 encryption_key: bytes | None) -> None:
+    def __init__(
+        self,
+        all_discussions: DatabaseDiscussions,
+        discussion_id: str,
+        key_hash: str | None,
+        encryption_key: bytes | None,
+    ) -> None:
         if not is_flat_name(discussion_id) or (key_hash and not is_flat_name(key_hash)):
             raise ValueError("a discussion id must be usable as the name of a folder")
         self._all, self._database = all_discussions, all_discussions.database
@@ -172,6 +180,7 @@ class DatabaseDiscussion:
     def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> SearchableMemories:
         # Most conversations have none.
         from Middleware.addons.postgres.memory_rows import PostgresMemories
+
         return PostgresMemories(self._database, *self._names, write=write, cipher=self._cipher, scope=scope)
 
     # -- documents -----------------------------------------------------------------------------------------------------
@@ -207,8 +216,13 @@ class DatabaseDiscussion:
             raise self._conflict(name)
         self._replace(name, document, content)
 
-    def change(self, name: str, function: Callable[[bytes | None], bytes | None], scope: CancelScope | None = None,
-               timeout: float | None = None) -> None:
+    def change(
+        self,
+        name: str,
+        function: Callable[[bytes | None], bytes | None],
+        scope: CancelScope | None = None,
+        timeout: float | None = None,
+    ) -> None:
         ends = None if timeout is None else time.monotonic() + timeout
         # The threads of this worker take turns, so that only other workers can be faster.
         with process().one(PathLocks).named(f"{self.place}\0{name}", scope, timeout):
@@ -254,8 +268,10 @@ class DatabaseDiscussion:
         if self._cipher.active and not is_token(stored):
             self._set(name + suffix, self._present(name + suffix), self._cipher.encrypt(clear))
         else:
-            self._database.run(lambda connection: connection.execute(
-                _COPY, [name + suffix, self._read[name].discussion, name]), again=True)
+            self._database.run(
+                lambda connection: connection.execute(_COPY, [name + suffix, self._read[name].discussion, name]),
+                again=True,
+            )
         self._read.pop(name + suffix, None)
 
     def hide(self, name: str, suffix: str) -> None:
@@ -300,8 +316,10 @@ class DatabaseDiscussion:
         """Return the document, and note all others; bytes are sent only if this worker does not have them."""
         known = {one: self._known(one) for one in (name, *others)}
         versions = [one.version if one else 0 for one in known.values()]
-        rows = self._database.run(lambda connection: connection.execute(
-            _READ, [list(known), versions, *self._names], binary=True).fetchall(), again=True)
+        rows = self._database.run(
+            lambda connection: connection.execute(_READ, [list(known), versions, *self._names], binary=True).fetchall(),
+            again=True,
+        )
         found = {one: _Document(None, 0, None) for one in known}
         for discussion, one, version, content in rows:
             before = known[one]
@@ -335,11 +353,14 @@ class DatabaseDiscussion:
 
     def _set(self, name: str, before: _Document, stored: bytes) -> _Document:
         """Store the bytes if ``before`` is still the present document, and return the new one."""
+
         def compare_and_set(connection: StateConnection) -> list[TupleRow]:
             if before.version:
-                return connection.execute(_REPLACE, {
-                    "content": stored, "discussion": before.discussion, "name": name, "version": before.version},
-                    binary=True).fetchall()
+                return connection.execute(
+                    _REPLACE,
+                    {"content": stored, "discussion": before.discussion, "name": name, "version": before.version},
+                    binary=True,
+                ).fetchall()
             if before.discussion is None:
                 return connection.execute(_ADD_FIRST, [*self._names, name, stored]).fetchall()
             try:

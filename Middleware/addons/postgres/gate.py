@@ -4,6 +4,7 @@ A worker that has tickets which wait looks once a second, and whenever another s
 database does not answer, each worker lets its share through by itself; afterwards it enters the tickets of all its
 running and waiting requests again.
 """
+
 from __future__ import annotations
 
 import logging
@@ -118,8 +119,9 @@ class SharedGate(OfferedSlots):
         with self._changed:
             self._waiters[waiter] = None
             # Those behind that came earlier go first.
-            has_turn = not behind or not any(one.behind and not one.granted.is_set() for one in self._waiters
-                                             if one is not waiter)
+            has_turn = not behind or not any(
+                one.behind and not one.granted.is_set() for one in self._waiters if one is not waiter
+            )
         if has_turn:
             self._enter(waiter)
         self._share_if_down()
@@ -228,18 +230,25 @@ class SharedGate(OfferedSlots):
         clean = now - self._cleaned >= LOOK_SECONDS
         with self._changed:
             waiting = {one.ticket: one for one in self._waiters if not one.granted.is_set() and one.ticket is not None}
-            without = sorted((one for one in self._waiters if not one.granted.is_set() and one.ticket is None),
-                             key=lambda one: one.behind)
+            without = sorted(
+                (one for one in self._waiters if not one.granted.is_set() and one.ticket is None),
+                key=lambda one: one.behind,
+            )
         if clean:
             self._cleaned = now
-        seen: dict[int, int] = dict(self._database.run(lambda connection: connection.execute(
-            _LOOK, [self._number(), list(waiting), clean]).fetchall(), again=True))
+        seen: dict[int, int] = dict(
+            self._database.run(
+                lambda connection: connection.execute(_LOOK, [self._number(), list(waiting), clean]).fetchall(),
+                again=True,
+            )
+        )
         with self._changed:
             for ticket, waiter in waiting.items():
                 if seen.get(ticket, self.size) < self.size and waiter.ticket == ticket:
                     waiter.granted.set()
-            is_lost = any(ticket not in seen and one.ticket == ticket and one in self._waiters
-                          for ticket, one in waiting.items())
+            is_lost = any(
+                ticket not in seen and one.ticket == ticket and one in self._waiters for ticket, one in waiting.items()
+            )
         if self._must_reenter or is_lost:
             self.renew()
             return
@@ -267,8 +276,10 @@ class SharedGate(OfferedSlots):
                 before = next((one.worker for one in self._waiters if one.ticket is not None), 0)
             worker = self._number()
             try:
-                rows = self._database.run(lambda connection: connection.execute(
-                    _AGAIN, [worker, before, former, len(running)]).fetchall(), again=True)
+                rows = self._database.run(
+                    lambda connection: connection.execute(_AGAIN, [worker, before, former, len(running)]).fetchall(),
+                    again=True,
+                )
             except StateUnavailableError:
                 self._reenter_all()
                 return
@@ -321,7 +332,7 @@ class SharedGate(OfferedSlots):
         with self._changed:
             running = sum(one.granted.is_set() for one in self._waiters)
             waiting = [one for one in self._waiters if not one.granted.is_set()]
-            for waiter in sorted(waiting, key=lambda one: one.behind)[:max(0, share - running)]:
+            for waiter in sorted(waiting, key=lambda one: one.behind)[: max(0, share - running)]:
                 waiter.granted.set()
 
     def _is_wanted(self) -> bool:

@@ -1,4 +1,5 @@
 """The requests by idempotency key, of all workers."""
+
 from __future__ import annotations
 
 import contextlib
@@ -39,7 +40,8 @@ class SharedIdempotency(IdempotencyService):
         try:
             # Repeated, it finds the same request, which has not displaced itself.
             [(earlier,)] = self._database.run(
-                lambda connection: connection.execute(_REGISTER, values).fetchall(), again=True)
+                lambda connection: connection.execute(_REGISTER, values).fetchall(), again=True
+            )
         except StateUnavailableError:
             return earlier_here
         return str(earlier) if earlier else None

@@ -1,4 +1,5 @@
 """Puts what all workers share in the place of what one process has for itself."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
     from Middleware.addons.postgres.session import WorkerSession
 
 
-def install(database: Database, session: WorkerSession, listener: Listener, concurrency: int,
-            owner: Callable[[str], str | None]) -> None:
+def install(
+    database: Database, session: WorkerSession, listener: Listener, concurrency: int, owner: Callable[[str], str | None]
+) -> None:
     """Let the services of this process know those of the other workers. Call it before anything of a worker is started.
 
     Args:
         concurrency: the number of slots of all workers together; 0 for no gate.
         owner: returns the user of a request of this process, see ``SharedCancellations``.
     """
+
     def number() -> int:
         return session.number
 

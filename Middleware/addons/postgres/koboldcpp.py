@@ -1,4 +1,5 @@
 """The calls that run on a KoboldCpp server, of all workers: an abort stops everything there."""
+
 from __future__ import annotations
 
 import contextlib

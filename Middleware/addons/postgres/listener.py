@@ -1,4 +1,5 @@
 """What workers tell each other: notifications of PostgreSQL, which reach another process within a millisecond."""
+
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,5 @@
 """Which conversations are in the state database, in a few statements for all of them, and their removal."""
+
 from __future__ import annotations
 
 from functools import partial
@@ -32,12 +33,18 @@ def list_discussions(database: Database, space: str) -> list[ListedDiscussion]:
     vectors: dict[int, dict[str, int]] = {}
     for number, model, count in database.read(_VECTORS, [space]):
         vectors.setdefault(number, {})[model] = count
-    return [ListedDiscussion(f"{database.place}/{space}", key_hash or None, discussion_id,
-                             tuple(documents.get(number, ())),
-                             Searchable(count, vectors.get(number, {}), is_token(newest)),
-                             partial(_remove, database, number))
-            for number, key_hash, discussion_id, count, newest in database.read(_MEMORIES, [space])
-            if count or number in documents]
+    return [
+        ListedDiscussion(
+            f"{database.place}/{space}",
+            key_hash or None,
+            discussion_id,
+            tuple(documents.get(number, ())),
+            Searchable(count, vectors.get(number, {}), is_token(newest)),
+            partial(_remove, database, number),
+        )
+        for number, key_hash, discussion_id, count, newest in database.read(_MEMORIES, [space])
+        if count or number in documents
+    ]
 
 
 def _remove(database: Database, number: int) -> int:

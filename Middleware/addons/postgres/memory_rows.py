@@ -4,6 +4,7 @@ Each write locks the row of the discussion, so that ids follow each other withou
 higher ids misses none. ``memory_version`` counts the writes; ``index_generation`` those after which an index over the
 rows must be rebuilt.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -43,8 +44,10 @@ FROM wilmer.discussions d WHERE d.space = %s AND d.key_hash = %s AND d.discussio
 CREATE = "INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 # Other transactions may add rows that refer to this one meanwhile, such as documents.
 _LOCK = "SELECT memory_version, index_generation FROM wilmer.discussions WHERE id = %s FOR NO KEY UPDATE"
-_COUNT_UP = ("UPDATE wilmer.discussions SET memory_version = memory_version + 1, index_generation = index_generation + "
-             "%s WHERE id = %s")
+_COUNT_UP = (
+    "UPDATE wilmer.discussions SET memory_version = memory_version + 1, index_generation = index_generation + "
+    "%s WHERE id = %s"
+)
 _STATE = """\
 SELECT memory_version, index_generation, (SELECT max(id) FROM wilmer.memories WHERE discussion = d.id)
 FROM wilmer.discussions d WHERE id = %s"""
@@ -81,7 +84,7 @@ ON CONFLICT (discussion, place) DO UPDATE SET count = chunk_failures.count + 1, 
 _WITHOUT_VECTOR = """\
 FROM wilmer.memories m WHERE discussion = %s AND NOT EXISTS (
     SELECT FROM wilmer.memory_embeddings e WHERE e.discussion = m.discussion AND e.memory_id = m.id AND e.model = %s)"""
-_OF_A_MEMORY = ("EXISTS (SELECT FROM wilmer.memories m WHERE m.discussion = e.discussion AND m.id = e.memory_id)")
+_OF_A_MEMORY = "EXISTS (SELECT FROM wilmer.memories m WHERE m.discussion = e.discussion AND m.id = e.memory_id)"
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,17 @@ class PostgresMemories(SearchableMemories):
     rows were changed, perhaps to another key.
     """
 
-    def __init__(self, database: Database, space: str, key_hash: str, discussion_id: str, *, write: bool = False,
-                 cipher: Cipher = NO_CIPHER, scope: CancelScope | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        space: str,
+        key_hash: str,
+        discussion_id: str,
+        *,
+        write: bool = False,
+        cipher: Cipher = NO_CIPHER,
+        scope: CancelScope | None = None,
+    ) -> None:
         super().__init__(discussion_id, cipher, scope)
         self._database, self._name = database, (space, key_hash, discussion_id)
         # While a transaction runs, its connection.
@@ -117,8 +129,7 @@ class PostgresMemories(SearchableMemories):
     def _open(self, write: bool) -> None:
         rows = self._database.read(_FIND, self._name, self._scope)
         if not rows and write:
-            self._database.run(lambda connection: connection.execute(CREATE, self._name), again=True,
-                               scope=self._scope)
+            self._database.run(lambda connection: connection.execute(CREATE, self._name), again=True, scope=self._scope)
             rows = self._database.read(_FIND, self._name, self._scope)
         for number, version, generation, newest, oldest in rows:
             self._discussion = _Discussion(number, version, generation)
@@ -188,14 +199,18 @@ class PostgresMemories(SearchableMemories):
         return count
 
     def end_failures(self, chunk: str) -> None:
-        self._database.write("DELETE FROM wilmer.chunk_failures WHERE discussion = %s AND place = %s",
-                             (self._row.id, storable(chunk)), self._scope)
+        self._database.write(
+            "DELETE FROM wilmer.chunk_failures WHERE discussion = %s AND place = %s",
+            (self._row.id, storable(chunk)),
+            self._scope,
+        )
 
     # -- reading ---------------------------------------------------------------------------------------------------
     def counts(self) -> dict[str, int]:
         tables = {"memories": "memories", "embeddings": "memory_embeddings", "hashes": "memory_hash_log"}
-        counts = ", ".join(f"(SELECT count(*) FROM wilmer.{table} WHERE discussion = d.id)"
-                           for table in tables.values())
+        counts = ", ".join(
+            f"(SELECT count(*) FROM wilmer.{table} WHERE discussion = d.id)" for table in tables.values()
+        )
         rows = self._read(f"SELECT {counts} FROM wilmer.discussions d WHERE id = %s", ())
         return dict(zip(tables, rows[0] if rows else (0, 0, 0), strict=True))
 
@@ -203,8 +218,12 @@ class PostgresMemories(SearchableMemories):
         return next((row[0] for row in self._read(f"SELECT count(*) {_WITHOUT_VECTOR}", (), storable(model))), 0)
 
     def processed_messages(self) -> list[tuple[str, str]]:
-        return [(row[0], row[1]) for row in self._read(
-            "SELECT message_hash, timestamp FROM wilmer.memory_hash_log WHERE discussion = %s ORDER BY id", ())]
+        return [
+            (row[0], row[1])
+            for row in self._read(
+                "SELECT message_hash, timestamp FROM wilmer.memory_hash_log WHERE discussion = %s ORDER BY id", ()
+            )
+        ]
 
     def _log_rows(self, limit: int) -> list[tuple[str, str | None]]:
         rows = self._read(_LOG, (limit,))
@@ -220,8 +239,15 @@ class PostgresMemories(SearchableMemories):
         # The first batch is found by counting, the others by the id of the last row.
         after = _START
         while limit > 0:
-            rows = list(self._memories("WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s OFFSET %s", (),
-                                       after, min(limit, BATCH), offset))
+            rows = list(
+                self._memories(
+                    "WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s OFFSET %s",
+                    (),
+                    after,
+                    min(limit, BATCH),
+                    offset,
+                )
+            )
             yield from rows
             if len(rows) < BATCH:
                 return
@@ -236,22 +262,36 @@ class PostgresMemories(SearchableMemories):
 
     def _vector_rows(self, model: str, strays: bool, known: Collection[int]) -> Iterator[tuple[int, object]]:
         kept = "" if strays else f" AND {_OF_A_MEMORY}"
-        rows = self._read("SELECT memory_id FROM wilmer.memory_embeddings e WHERE discussion = %s AND model = %s"
-                          f"{kept} ORDER BY memory_id", (), storable(model))
+        rows = self._read(
+            "SELECT memory_id FROM wilmer.memory_embeddings e WHERE discussion = %s AND model = %s"
+            f"{kept} ORDER BY memory_id",
+            (),
+            storable(model),
+        )
         wanted = [row[0] for row in rows if row[0] not in known]
         for start in range(0, len(wanted), _VECTORS):
-            some = wanted[start:start + _VECTORS]
+            some = wanted[start : start + _VECTORS]
             for number, size, vector in self._read(
-                    "SELECT memory_id, dim, vector FROM wilmer.memory_embeddings WHERE discussion = %s AND model = %s "
-                    "AND memory_id = ANY(%s) ORDER BY memory_id", (), storable(model), some, binary=True):
+                "SELECT memory_id, dim, vector FROM wilmer.memory_embeddings WHERE discussion = %s AND model = %s "
+                "AND memory_id = ANY(%s) ORDER BY memory_id",
+                (),
+                storable(model),
+                some,
+                binary=True,
+            ):
                 yield number, _vector(size, vector)
 
     def _memories(self, rest: str, before: tuple[object, ...], *values: object) -> Iterator[MemoryRow]:
         return map(self._memory, self._read(f"SELECT {_MEMORY} FROM wilmer.memories {rest}", before, *values))
 
     def _memory(self, row: Row) -> MemoryRow:
-        return {"id": row[0], "discussion_id": self.discussion_id, "memory_text": row[1], "date_added": row[2],
-                "metadata_json": row[3]}
+        return {
+            "id": row[0],
+            "discussion_id": self.discussion_id,
+            "memory_text": row[1],
+            "date_added": row[2],
+            "metadata_json": row[3],
+        }
 
     def _read(self, statement: str, before: tuple[object, ...], *values: object, binary: bool = False) -> list[Row]:
         """Return the rows of a statement whose values are ``before``, the number of the discussion, and ``values``."""
@@ -275,23 +315,35 @@ class PostgresMemories(SearchableMemories):
         return RowsState(None, (self._row.id, -1))
 
     def _stored_rows(self, after: int, limit: int) -> list[StoredRow]:
-        rows = self._read("SELECT id, memory_text, metadata_json, date_added, with_topics FROM wilmer.memories "
-                          "WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s", (), after, limit)
+        rows = self._read(
+            "SELECT id, memory_text, metadata_json, date_added, with_topics FROM wilmer.memories "
+            "WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s",
+            (),
+            after,
+            limit,
+        )
         return [StoredRow(*row) for row in rows]
 
     # -- writing ---------------------------------------------------------------------------------------------------
     def _insert_log(self, message_hash: str, timestamp: str, place: str | None) -> None:
-        self._transaction.execute(_INSERT_LOG, {"discussion": self._row.id, "hash": storable(message_hash),
-                                                "time": timestamp, "place": _text(place)})
+        self._transaction.execute(
+            _INSERT_LOG,
+            {"discussion": self._row.id, "hash": storable(message_hash), "time": timestamp, "place": _text(place)},
+        )
 
     def _insert_memories(self, memories: Sequence[NewMemory]) -> list[int]:
         if not memories:
             return []
-        rows = self._transaction.execute(_INSERT_MEMORIES, {
-            "discussion": self._row.id, "texts": [_text(memory.memory_text) for memory in memories],
-            "dates": [memory.date_added for memory in memories],
-            "metadata": [_text(memory.metadata_json) for memory in memories],
-            "topics": [memory.with_topics for memory in memories]})
+        rows = self._transaction.execute(
+            _INSERT_MEMORIES,
+            {
+                "discussion": self._row.id,
+                "texts": [_text(memory.memory_text) for memory in memories],
+                "dates": [memory.date_added for memory in memories],
+                "metadata": [_text(memory.metadata_json) for memory in memories],
+                "topics": [memory.with_topics for memory in memories],
+            },
+        )
         return sorted(row[0] for row in rows)
 
     def _insert_vectors(self, vectors: Sequence[NewVector]) -> None:
@@ -305,24 +357,34 @@ class PostgresMemories(SearchableMemories):
         if replaces[0]:
             # Workers that keep vectors read only those that are new to them.
             self._generation_step = 1
-        self._transaction.execute(_INSERT_VECTORS, (
-            self._row.id, numbers, models, [vector["dim"] for vector in different.values()],
-            [_bytes(vector["vector"]) for vector in different.values()]))
+        self._transaction.execute(
+            _INSERT_VECTORS,
+            (
+                self._row.id,
+                numbers,
+                models,
+                [vector["dim"] for vector in different.values()],
+                [_bytes(vector["vector"]) for vector in different.values()],
+            ),
+        )
 
     def _update_memory(self, number: int, text: str | None, metadata: str | None) -> None:
-        self._transaction.execute("UPDATE wilmer.memories SET memory_text = %s, metadata_json = %s "
-                                  "WHERE discussion = %s AND id = %s",
-                                  (_text(text), _text(metadata), self._row.id, number))
+        self._transaction.execute(
+            "UPDATE wilmer.memories SET memory_text = %s, metadata_json = %s WHERE discussion = %s AND id = %s",
+            (_text(text), _text(metadata), self._row.id, number),
+        )
         self._forget_vectors(number)
 
     def _delete_memory(self, number: int) -> None:
-        self._transaction.execute("DELETE FROM wilmer.memories WHERE discussion = %s AND id = %s",
-                                  (self._row.id, number))
+        self._transaction.execute(
+            "DELETE FROM wilmer.memories WHERE discussion = %s AND id = %s", (self._row.id, number)
+        )
         self._forget_vectors(number)
 
     def _forget_vectors(self, number: int) -> None:
-        self._transaction.execute("DELETE FROM wilmer.memory_embeddings WHERE discussion = %s AND memory_id = %s",
-                                  (self._row.id, number))
+        self._transaction.execute(
+            "DELETE FROM wilmer.memory_embeddings WHERE discussion = %s AND memory_id = %s", (self._row.id, number)
+        )
 
     def _delete_everything(self) -> None:
         for table in ("memories", "memory_embeddings", "memory_hash_log"):
@@ -336,27 +398,35 @@ def convert_rows(connection: StateConnection, discussion: int, source: Codec, ta
     """
     after = _START
     while rows := connection.execute(
-            "SELECT id, memory_text, metadata_json FROM wilmer.memories WHERE discussion = %s AND id > %s "
-            "ORDER BY id LIMIT %s", (discussion, after, BATCH)).fetchall():
+        "SELECT id, memory_text, metadata_json FROM wilmer.memories WHERE discussion = %s AND id > %s "
+        "ORDER BY id LIMIT %s",
+        (discussion, after, BATCH),
+    ).fetchall():
         after = rows[-1][0]
-        texts, metadata = ([_text(target.encode_text(source.decode_text(row[column]))) for row in rows]
-                           for column in (1, 2))
+        texts, metadata = (
+            [_text(target.encode_text(source.decode_text(row[column]))) for row in rows] for column in (1, 2)
+        )
         connection.execute(
             "UPDATE wilmer.memories m SET memory_text = new.text, metadata_json = new.metadata "
             "FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS new (id, text, metadata) "
-            "WHERE m.discussion = %s AND m.id = new.id", ([row[0] for row in rows], texts, metadata, discussion))
+            "WHERE m.discussion = %s AND m.id = new.id",
+            ([row[0] for row in rows], texts, metadata, discussion),
+        )
     last = _START, ""
     while rows := connection.execute(
-            "SELECT memory_id, model, dim, vector FROM wilmer.memory_embeddings WHERE discussion = %s AND "
-            "(memory_id, model) > (%s, %s) ORDER BY memory_id, model LIMIT %s",
-            (discussion, *last, _VECTORS), binary=True).fetchall():
+        "SELECT memory_id, model, dim, vector FROM wilmer.memory_embeddings WHERE discussion = %s AND "
+        "(memory_id, model) > (%s, %s) ORDER BY memory_id, model LIMIT %s",
+        (discussion, *last, _VECTORS),
+        binary=True,
+    ).fetchall():
         last = rows[-1][0], rows[-1][1]
         vectors = [_bytes(target.encode_vector(source.decode_vector(_vector(row[2], row[3])))) for row in rows]
         connection.execute(
             "UPDATE wilmer.memory_embeddings e SET vector = new.vector "
             "FROM unnest(%s::bigint[], %s::text[], %s::bytea[]) AS new (id, model, vector) "
             "WHERE e.discussion = %s AND e.memory_id = new.id AND e.model = new.model",
-            ([row[0] for row in rows], [row[1] for row in rows], vectors, discussion))
+            ([row[0] for row in rows], [row[1] for row in rows], vectors, discussion),
+        )
 
 
 def _locked(connection: StateConnection, number: int) -> _Discussion:

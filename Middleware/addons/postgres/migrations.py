@@ -3,6 +3,7 @@
 Each must leave the release before it working: add and fill, and only a release later remove. The first line of each
 file names the oldest program that works with the schema after it, by the number of the newest file that it has.
 """
+
 from __future__ import annotations
 
 import re
@@ -69,8 +70,10 @@ def migrate(connection: StateConnection) -> list[str]:
             if not connection.closed:
                 connection.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
     except errors.InsufficientPrivilege as error:
-        raise SchemaError(f"the role {connection.info.user} may not make the tables of the schema wilmer: "
-                          f"{error.diag.message_primary}") from None
+        raise SchemaError(
+            f"the role {connection.info.user} may not make the tables of the schema wilmer: "
+            f"{error.diag.message_primary}"
+        ) from None
 
 
 def has_schema(connection: StateConnection) -> bool:
@@ -83,11 +86,14 @@ def _missing(connection: StateConnection) -> list[Migration]:
     version, oldest = 0, 0
     if has_schema(connection):
         [(version, oldest)] = connection.execute(
-            "SELECT coalesce(max(version), 0), coalesce(max(oldest_program), 0) FROM wilmer.schema_version").fetchall()
+            "SELECT coalesce(max(version), 0), coalesce(max(oldest_program), 0) FROM wilmer.schema_version"
+        ).fetchall()
     known = migrations()
     if oldest > known[-1].number:
-        raise SchemaError(f"its schema has number {version}, for programs that know at least number {oldest}; this one "
-                          f"knows {known[-1].number}. Install the release that the other workers have")
+        raise SchemaError(
+            f"its schema has number {version}, for programs that know at least number {oldest}; this one "
+            f"knows {known[-1].number}. Install the release that the other workers have"
+        )
     return [migration for migration in known if migration.number > version]
 
 
@@ -106,8 +112,10 @@ def _apply(connection: StateConnection, migration: Migration) -> str:
                 # Workers of the release before may use the tables at this moment.
                 connection.execute("SET LOCAL lock_timeout = '3s'")
                 connection.execute(migration.statements)
-                connection.execute("INSERT INTO wilmer.schema_version (version, oldest_program) VALUES (%s, %s)",
-                                   [migration.number, migration.oldest_program])
+                connection.execute(
+                    "INSERT INTO wilmer.schema_version (version, oldest_program) VALUES (%s, %s)",
+                    [migration.number, migration.oldest_program],
+                )
             break
         except errors.LockNotAvailable:
             if attempt == _ATTEMPTS:

@@ -1,4 +1,5 @@
 """Discussions from folders into the state database, and back, as they are stored."""
+
 from __future__ import annotations
 
 import contextlib
@@ -51,8 +52,11 @@ class FolderDocuments:
         for name, path, rank in self._files():
             canonical = _CANONICAL.get(name.lower(), name)
             rank += canonical != name
-            if name not in _NO_DOCUMENTS and not name.endswith(".tmp") and (
-                    canonical not in found or rank < found[canonical][0]):
+            if (
+                name not in _NO_DOCUMENTS
+                and not name.endswith(".tmp")
+                and (canonical not in found or rank < found[canonical][0])
+            ):
                 found[canonical] = rank, path
         return {name: found[name][1] for name in sorted(found)}
 
@@ -68,7 +72,7 @@ class FolderDocuments:
         if not discussion.key_hash:
             for file in discussion.files:
                 if os.path.dirname(file.path) == discussion.root:
-                    yield file.name[len(discussion.discussion_id) + 1:], file.path, 2
+                    yield file.name[len(discussion.discussion_id) + 1 :], file.path, 2
 
     def document_names(self) -> list[str]:
         return list(self.paths)
@@ -79,8 +83,15 @@ class FolderDocuments:
 
 # -- into the database -------------------------------------------------------------------------------------------------
 
-def move_in(connection: StateConnection, space: str, discussion: StoredDiscussion, *, replace: bool = False,
-            dry_run: bool = False) -> Outcome | None:
+
+def move_in(
+    connection: StateConnection,
+    space: str,
+    discussion: StoredDiscussion,
+    *,
+    replace: bool = False,
+    dry_run: bool = False,
+) -> Outcome | None:
     """Store a discussion in the database, in one transaction; return what was done, None for one without any data.
 
     Raises OSError, sqlite3.Error, and TimeoutError while a server works on its files.
@@ -128,8 +139,15 @@ def _locked(folder: str) -> Iterator[None]:
 
 # -- out of the database -----------------------------------------------------------------------------------------------
 
-def move_out(connection: StateConnection, name: DiscussionName, root: str, present: StoredDiscussion | None, *,
-             replace: bool = False) -> Outcome | None:
+
+def move_out(
+    connection: StateConnection,
+    name: DiscussionName,
+    root: str,
+    present: StoredDiscussion | None,
+    *,
+    replace: bool = False,
+) -> Outcome | None:
     """Write a discussion below ``root`` as a server in file mode does; return what was done, None if there is none.
 
     Args:
@@ -188,6 +206,7 @@ def _write_database(folder: str, name: DiscussionName, stored: StoredRows) -> No
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
+
 
 def _is_blank(stored: StoredRows) -> bool:
     return not stored.document_names() and is_empty(stored)

@@ -1,4 +1,5 @@
 """What workers know of each other: a row for each, and whether all have the same configuration."""
+
 from __future__ import annotations
 
 import contextlib
@@ -65,8 +66,15 @@ class Presence:
         If the database does not answer, ``beat`` writes it later.
         """
         self._entered, self._seen = self._number(), time.monotonic()
-        values = (self._entered, instance.INSTANCE_ID, storable(socket.gethostname()), os.getpid(), VERSION, self._mark,
-                  time.monotonic() - self._began)
+        values = (
+            self._entered,
+            instance.INSTANCE_ID,
+            storable(socket.gethostname()),
+            os.getpid(),
+            VERSION,
+            self._mark,
+            time.monotonic() - self._began,
+        )
         try:
             self._database.run(lambda connection: connection.execute(_ENTER, values), again=True)
             self.compare()
@@ -88,8 +96,12 @@ class Presence:
         for number, mark in self._database.read(_OTHERS, [self._entered, self._mark, _OLDEST_ROW_SECONDS]):
             if (number, mark) not in self._warned:
                 self._warned.add((number, mark))
-                logger.warning("Worker %d has another configuration than this one, worker %d: their files below "
-                               "Configs or their --concurrency differ", number, self._entered)
+                logger.warning(
+                    "Worker %d has another configuration than this one, worker %d: their files below "
+                    "Configs or their --concurrency differ",
+                    number,
+                    self._entered,
+                )
 
     def drain(self) -> None:
         """Say that this worker accepts no more requests; it does not wait until that is written."""

@@ -1,4 +1,5 @@
 """Changing the key of the conversations in a state database: each in one transaction, with its key's name."""
+
 from __future__ import annotations
 
 from contextlib import closing
@@ -28,11 +29,16 @@ def change_in_database(url: str, change: KeyChange) -> tuple[int, Result]:
         with closing(database_for_command(url, "rekey").connect()) as connection:
             migrate(connection)
             if workers := connection.execute("SELECT count(*) FROM wilmer.live_workers()").fetchall()[0][0]:
-                raise StateUnavailableError(f"The state database is in use by {counted(workers, 'running server')}. "
-                                            "Stop all servers, then run this again. Nothing was changed.")
+                raise StateUnavailableError(
+                    f"The state database is in use by {counted(workers, 'running server')}. "
+                    "Stop all servers, then run this again. Nothing was changed."
+                )
             space = storable(get_discussions_space())
-            names = [name for name in discussion_names(connection)
-                     if (name.space, name.key_hash) == (space, change.operation.old)]
+            names = [
+                name
+                for name in discussion_names(connection)
+                if (name.space, name.key_hash) == (space, change.operation.old)
+            ]
             for name in names:
                 _change(connection, name, change, result)
             return len(names), result

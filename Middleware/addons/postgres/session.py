@@ -4,6 +4,7 @@ A worker is alive if and only if the lock of its number is held. PostgreSQL free
 ends, so that nothing of a killed worker has to be cleaned up. If the connection is lost while the worker lives, the
 holders of its locks are not told: what they write is compared with what they have read.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -36,8 +37,10 @@ NUMBERS = 0x57494C4D
 """The class of the locks on the numbers of workers, as the function ``live_workers`` of the schema has it."""
 _MOST_WORKERS = 10_000
 # As LIMIT ends the search, only one of these locks is taken.
-_TAKE_SMALLEST = (f"SELECT number FROM generate_series(1, {_MOST_WORKERS}) AS number "
-                  f"WHERE pg_try_advisory_lock({NUMBERS}, number) LIMIT 1")
+_TAKE_SMALLEST = (
+    f"SELECT number FROM generate_series(1, {_MOST_WORKERS}) AS number "
+    f"WHERE pg_try_advisory_lock({NUMBERS}, number) LIMIT 1"
+)
 _TAKE = f"SELECT %s::int WHERE pg_try_advisory_lock({NUMBERS}, %s)"
 _MUTEX_SLICE = 0.1
 # Between two attempts to get a lock that another worker holds.
@@ -91,8 +94,9 @@ class WorkerSession:
 
     # -- locks ---------------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
-    def lock(self, name: str, key: int, scope: CancelScope | None = None,
-             timeout: float | None = None) -> Iterator[None]:
+    def lock(
+        self, name: str, key: int, scope: CancelScope | None = None, timeout: float | None = None
+    ) -> Iterator[None]:
         """Hold a lock between the threads of all workers.
 
         Args:
@@ -133,6 +137,7 @@ class WorkerSession:
 
     def unlock(self, key: int, taken: int, *, shared: bool = False) -> None:
         """Free a lock; if the database does not answer now, when it does."""
+
         def release(connection: StateConnection) -> None:
             # Those of a lost connection are free.
             if taken == self._life:
@@ -168,8 +173,11 @@ class WorkerSession:
             renewed = self._connection is not None and self._life != before > 0
             self._mutex.release()
             if renewed:
-                logger.info("The connection that holds the number and the locks of this worker was lost and is "
-                            "replaced; it is worker %d", self.number)
+                logger.info(
+                    "The connection that holds the number and the locks of this worker was lost and is "
+                    "replaced; it is worker %d",
+                    self.number,
+                )
                 self._tell_number()
 
     def _work(self, work: Callable[[StateConnection], T]) -> T:

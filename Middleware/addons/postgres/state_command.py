@@ -1,4 +1,5 @@
 """``python server.py state``: shows the state database, and moves stored conversations into it and back."""
+
 from __future__ import annotations
 
 import argparse
@@ -120,33 +121,48 @@ def _connect(url: str) -> StateConnection:
 
 def _use_configuration(options: Options) -> None:
     clean = config_utils.clean_directory
-    apply_arguments(LaunchArguments(
-        config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
-        discussion_directory=clean(options.DiscussionDirectory), users=[]))
+    apply_arguments(
+        LaunchArguments(
+            config_directory=clean(options.ConfigDirectory),
+            public_directory=clean(options.PublicDirectory),
+            discussion_directory=clean(options.DiscussionDirectory),
+            users=[],
+        )
+    )
 
 
 # -- commands: each returns the exit status ----------------------------------------------------------------------------
 
+
 def status(connection: StateConnection, options: Options) -> int:
     # Who only looks changes nothing: the address may be that of another program's database.
     if not has_schema(connection):
-        raise NotDoneError("The database has no tables of WilmerAI. The first server makes them, and so do 'state "
-                           "upgrade' and 'state import'.")
+        raise NotDoneError(
+            "The database has no tables of WilmerAI. The first server makes them, and so do 'state "
+            "upgrade' and 'state import'."
+        )
     [(server, size, schema)] = connection.execute(
         "SELECT current_setting('server_version'), pg_database_size(current_database()), "
-        "(SELECT max(version) FROM wilmer.schema_version)").fetchall()
+        "(SELECT max(version) FROM wilmer.schema_version)"
+    ).fetchall()
     say(f"PostgreSQL {server.split()[0]}, schema {schema}, {human_size(size)}.")
     workers = connection.execute(_WORKERS).fetchall()
     say(f"{counted(len(workers), 'worker')}{':' if workers else ''}")
     usual = max((worker[5] for worker in workers), key=[worker[5] for worker in workers].count, default="")
     for number, host, pid, version, since, settings, draining, tickets in workers:
-        notes = [f"{counted(tickets, 'request')} waiting or running", *(["draining"] if draining else []),
-                 *(["another configuration"] if settings != usual else [])]
+        notes = [
+            f"{counted(tickets, 'request')} waiting or running",
+            *(["draining"] if draining else []),
+            *(["another configuration"] if settings != usual else []),
+        ]
         say(f"  {number}  {host}  pid {pid}  WilmerAI {version}  since {since}  {', '.join(notes)}")
     [(documents, memories)] = connection.execute(
-        "SELECT (SELECT count(*) FROM wilmer.documents), (SELECT count(*) FROM wilmer.memories)").fetchall()
-    say(f"{counted(len(discussion_names(connection)), 'discussion')}, {counted(documents, 'document')}, "
-        f"{memories} searchable memories.")
+        "SELECT (SELECT count(*) FROM wilmer.documents), (SELECT count(*) FROM wilmer.memories)"
+    ).fetchall()
+    say(
+        f"{counted(len(discussion_names(connection)), 'discussion')}, {counted(documents, 'document')}, "
+        f"{memories} searchable memories."
+    )
     return 0
 
 
@@ -163,6 +179,7 @@ def import_all(connection: StateConnection, options: Options) -> int:
         raise NotDoneError(f"There is no folder {options.source}.")
     _warn_of_servers(connection, [options.source] if options.source else [space.root for space in spaces()])
     for space, discussion in discussions_in_files(options.source):
+
         def act(space: str = space, discussion: StoredDiscussion = discussion) -> Outcome | None:
             return move_in(connection, space, discussion, replace=options.replace, dry_run=options.dry_run)
 
@@ -179,6 +196,7 @@ def export_all(connection: StateConnection, options: Options) -> int:
     _warn_of_servers(connection, [options.target] if options.target else [space.root for space in spaces()])
     targets = _Targets(options.target)
     for name in names:
+
         def act(name: DiscussionName = name) -> Outcome | None:
             root, present = targets.of(name)
             return move_out(connection, name, root, present, replace=options.replace)
@@ -189,14 +207,20 @@ def export_all(connection: StateConnection, options: Options) -> int:
 
 def _warn_of_servers(connection: StateConnection, roots: Sequence[str]) -> None:
     """Name the servers of this machine that write files into the folders while conversations are moved."""
-    workers = {pid for (pid,) in connection.execute(
-        "SELECT pid FROM wilmer.workers WHERE number IN (SELECT wilmer.live_workers())").fetchall()}
+    workers = {
+        pid
+        for (pid,) in connection.execute(
+            "SELECT pid FROM wilmer.workers WHERE number IN (SELECT wilmer.live_workers())"
+        ).fetchall()
+    }
     for root in sorted({os.path.realpath(root) for root in roots}):
         for server in servers_in(root):
             # Of one that is starting, nothing is known yet.
             if server.pid and server.pid not in workers:
-                print_error(f"A server without a database uses {root} ({server}). Stop it and run this again: what it "
-                            "writes meanwhile is not moved.")
+                print_error(
+                    f"A server without a database uses {root} ({server}). Stop it and run this again: what it "
+                    "writes meanwhile is not moved."
+                )
 
 
 def check_all(connection: StateConnection, options: Options) -> int:
@@ -220,7 +244,12 @@ def check_all(connection: StateConnection, options: Options) -> int:
 
 
 COMMANDS: dict[str, Callable[[StateConnection, Options], int]] = {
-    "status": status, "upgrade": upgrade, "import": import_all, "export": export_all, "check": check_all}
+    "status": status,
+    "upgrade": upgrade,
+    "import": import_all,
+    "export": export_all,
+    "check": check_all,
+}
 
 
 def _display(key_hash: str | None, discussion_id: str) -> str:
@@ -228,6 +257,7 @@ def _display(key_hash: str | None, discussion_id: str) -> str:
 
 
 # -- where conversations are -------------------------------------------------------------------------------------------
+
 
 class _Targets:
     """Where discussions are exported to: one folder, or the users' own."""
@@ -253,14 +283,16 @@ class _Targets:
         with as_user(space.user):
             return space.root, self._found(space.name, all_discussions).get(place)
 
-    def _found(self, where: str, scan: Callable[[], list[StoredDiscussion]]
-               ) -> dict[tuple[str | None, str], StoredDiscussion]:
+    def _found(
+        self, where: str, scan: Callable[[], list[StoredDiscussion]]
+    ) -> dict[tuple[str | None, str], StoredDiscussion]:
         if where not in self._present:
             self._present[where] = {(one.key_hash, one.discussion_id): one for one in scan()}
         return self._present[where]
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------------
+
 
 def _parser(program: str) -> Parser:
     parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -286,7 +318,9 @@ def _parser(program: str) -> Parser:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     """Flags that may stand before and behind the command."""
     for name, mark, meaning in (
-            ("--database", "URL", f"the state database (better: {DATABASE_VARIABLE})"),
-            ("--ConfigDirectory", "P", "the Configs folder"), ("--PublicDirectory", "P", "parent of Configs"),
-            ("--DiscussionDirectory", "P", "folder of the stored conversations")):
+        ("--database", "URL", f"the state database (better: {DATABASE_VARIABLE})"),
+        ("--ConfigDirectory", "P", "the Configs folder"),
+        ("--PublicDirectory", "P", "parent of Configs"),
+        ("--DiscussionDirectory", "P", "folder of the stored conversations"),
+    ):
         parser.add_argument(name, metavar=mark, default=argparse.SUPPRESS, help=meaning)

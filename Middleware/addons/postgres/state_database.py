@@ -2,6 +2,7 @@
 
 Imported only where a state database is named.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -30,8 +31,11 @@ def start_worker(url: str) -> StateWorker:
     """Connect this process to the state database and put what is shared in its place. Raises StartError."""
     try:
         worker = StateWorker(url)
-        presence = Presence(worker.database, lambda: worker.session.number,
-                            f"concurrency={instance.CONCURRENCY_LIMIT}/{instance.CONCURRENCY_LEVEL}")
+        presence = Presence(
+            worker.database,
+            lambda: worker.session.number,
+            f"concurrency={instance.CONCURRENCY_LIMIT}/{instance.CONCURRENCY_LEVEL}",
+        )
         in_files = _names_in_files()
         _share(worker)
         worker.listener.on_beat(worker.session.look)
@@ -50,8 +54,10 @@ def _names_in_files() -> set[DiscussionName]:
     """Return the conversations in all users' folders."""
     # A folder that cannot be listed, or a user file with a mistake, is reported by the check.
     with contextlib.suppress(OSError, ConfigurationError):
-        return {DiscussionName(storable(space), found.key_hash or "", storable(found.discussion_id))
-                for space, found in discussions_in_files()}
+        return {
+            DiscussionName(storable(space), found.key_hash or "", storable(found.discussion_id))
+            for space, found in discussions_in_files()
+        }
     return set()
 
 
@@ -62,8 +68,12 @@ def _warn_of_files(worker: StateWorker, in_files: set[DiscussionName]) -> None:
     with contextlib.suppress(StateUnavailableError):
         left = len(in_files - set(worker.database.run(discussion_names, again=True)))
         if left:
-            logger.warning("The folders hold conversations that are not in the state database (%d), so that nothing of "
-                           "them is remembered. This copies them: %s", left, own_command("state", "import"))
+            logger.warning(
+                "The folders hold conversations that are not in the state database (%d), so that nothing of "
+                "them is remembered. This copies them: %s",
+                left,
+                own_command("state", "import"),
+            )
 
 
 def _share(worker: StateWorker) -> None:

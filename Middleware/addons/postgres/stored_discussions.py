@@ -1,4 +1,5 @@
 """Whole discussions in the state database, for moving them in and out."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -50,9 +51,12 @@ def discussion_names(connection: StateConnection) -> list[DiscussionName]:
     """Return all discussions in which anything is stored, in order."""
     rows = connection.execute(
         "SELECT space, key_hash, discussion_id FROM wilmer.discussions d WHERE "
-        + " OR ".join(f"EXISTS (SELECT FROM wilmer.{table} WHERE discussion = d.id)"
-                      for table in ("documents", "memories", "memory_embeddings", "memory_hash_log"))
-        + " ORDER BY space, key_hash, discussion_id").fetchall()
+        + " OR ".join(
+            f"EXISTS (SELECT FROM wilmer.{table} WHERE discussion = d.id)"
+            for table in ("documents", "memories", "memory_embeddings", "memory_hash_log")
+        )
+        + " ORDER BY space, key_hash, discussion_id"
+    ).fetchall()
     return [DiscussionName(*row) for row in rows]
 
 
@@ -80,29 +84,42 @@ class StoredRows:
         return [row[0] for row in rows]
 
     def document(self, name: str) -> bytes:
-        content: bytes = self._rows("SELECT content FROM wilmer.documents WHERE discussion = %s AND name = %s",
-                                    name)[0][0]
+        content: bytes = self._rows("SELECT content FROM wilmer.documents WHERE discussion = %s AND name = %s", name)[
+            0
+        ][0]
         return content
 
     def memories(self) -> Iterator[WholeMemory]:
         after = START
-        while rows := self._rows("SELECT id, memory_text, date_added, metadata_json, with_topics FROM wilmer.memories "
-                                 "WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s", after, BATCH):
+        while rows := self._rows(
+            "SELECT id, memory_text, date_added, metadata_json, with_topics FROM wilmer.memories "
+            "WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s",
+            after,
+            BATCH,
+        ):
             after = rows[-1][0]
             yield from map(WholeMemory._make, rows)
 
     def vectors(self) -> Iterator[WholeVector]:
         after = START, ""
-        while rows := self._rows('SELECT memory_id, model, dim, vector FROM wilmer.memory_embeddings '
-                                 'WHERE discussion = %s AND (memory_id, model COLLATE "C") > (%s, %s) '
-                                 'ORDER BY memory_id, model COLLATE "C" LIMIT %s', *after, VECTORS):
+        while rows := self._rows(
+            "SELECT memory_id, model, dim, vector FROM wilmer.memory_embeddings "
+            'WHERE discussion = %s AND (memory_id, model COLLATE "C") > (%s, %s) '
+            'ORDER BY memory_id, model COLLATE "C" LIMIT %s',
+            *after,
+            VECTORS,
+        ):
             after = rows[-1][0], rows[-1][1]
             yield from map(WholeVector._make, rows)
 
     def log(self) -> Iterator[WholeLogEntry]:
         after = START
-        while rows := self._rows("SELECT id, message_hash, timestamp, place FROM wilmer.memory_hash_log "
-                                 "WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s", after, BATCH):
+        while rows := self._rows(
+            "SELECT id, message_hash, timestamp, place FROM wilmer.memory_hash_log "
+            "WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s",
+            after,
+            BATCH,
+        ):
             after = rows[-1][0]
             yield from map(WholeLogEntry._make, rows)
 
@@ -126,8 +143,10 @@ class StoredRows:
 
     def keep_documents(self, names: Sequence[str]) -> None:
         """Delete all documents but these."""
-        self._connection.execute("DELETE FROM wilmer.documents WHERE discussion = %s AND name <> ALL(%s::text[])",
-                                 (self._number, list(names)))
+        self._connection.execute(
+            "DELETE FROM wilmer.documents WHERE discussion = %s AND name <> ALL(%s::text[])",
+            (self._number, list(names)),
+        )
 
     def write_document(self, name: str, content: bytes) -> None:
         self._connection.execute(_WRITE_DOCUMENT, (self._number, name, content))
@@ -136,8 +155,9 @@ class StoredRows:
         """Replace all rows of searchable memories."""
         for table in ("memories", "memory_embeddings", "memory_hash_log", "chunk_failures"):
             self._connection.execute(f"DELETE FROM wilmer.{table} WHERE discussion = %s", (self._number,))
-        self._insert("memories (discussion, id, memory_text, date_added, metadata_json, with_topics)", 6,
-                     rows.memories(), BATCH)
+        self._insert(
+            "memories (discussion, id, memory_text, date_added, metadata_json, with_topics)", 6, rows.memories(), BATCH
+        )
         self._insert("memory_embeddings (discussion, memory_id, model, dim, vector)", 5, rows.vectors(), VECTORS)
         self._insert("memory_hash_log (discussion, id, message_hash, timestamp, place)", 5, rows.log(), BATCH)
         self._connection.execute(_CHANGED, (self._number,))
@@ -146,8 +166,9 @@ class StoredRows:
         marks = ", ".join(["%s"] * columns)
         with self._connection.cursor() as cursor:
             for some in _batches(rows, size):
-                cursor.executemany(f"INSERT INTO wilmer.{table} VALUES ({marks})",
-                                   [(self._number, *row) for row in some])
+                cursor.executemany(
+                    f"INSERT INTO wilmer.{table} VALUES ({marks})", [(self._number, *row) for row in some]
+                )
 
 
 def _batches(rows: Iterator[T], size: int) -> Iterator[list[T]]:

@@ -1,4 +1,5 @@
 """A worker's whole connection to the state database, from its start to its end."""
+
 from __future__ import annotations
 
 import contextlib
@@ -26,16 +27,27 @@ from Middleware.exceptions import StateUnavailableError
 logger = logging.getLogger(__name__)
 
 OLDEST_SERVER = 15
-_POOLER = ("notifications do not arrive: a pooler in transaction mode does not work here; connect to PostgreSQL itself "
-           "or to a pooler in session mode")
-_POOL = (f"If this is a pooler, it needs {CONNECTIONS_OF_A_WORKER} connections to PostgreSQL for each server "
-         "(PgBouncer: default_pool_size)")
+_POOLER = (
+    "notifications do not arrive: a pooler in transaction mode does not work here; connect to PostgreSQL itself "
+    "or to a pooler in session mode"
+)
+_POOL = (
+    f"If this is a pooler, it needs {CONNECTIONS_OF_A_WORKER} connections to PostgreSQL for each server "
+    "(PgBouncer: default_pool_size)"
+)
 # How long the start tries to connect, and after what time it says so.
 _CONNECT_SECONDS, _QUIET_SECONDS = 10.0, 2.0
 _PAUSE_SECONDS = 0.5
 # What the server refuses for good. It says so in its own language, so that elsewhere the start tries for a while.
-_FINAL = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied",
-          "permission denied", "does not support SSL", "certificate")
+_FINAL = (
+    "authentication failed",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "no password supplied",
+    "permission denied",
+    "does not support SSL",
+    "certificate",
+)
 # What another program answers, such as a web server.
 _OTHER_PROGRAM = ("invalid response to SSL", "expected authentication request")
 
@@ -127,5 +139,8 @@ class StateWorker:
         hosts = info.host or ""
         self.description = f"{info.dbname} at {hosts or 'this machine'}:{info.port} (PostgreSQL {version})"
         if not is_encrypted_or_local(self.database.setting("sslmode") or os.environ.get("PGSSLMODE", ""), hosts):
-            logger.warning("The connection to the state database (%s) may be read on its way: add sslmode=require, or "
-                           "better verify-full, to its address", self.database.place)
+            logger.warning(
+                "The connection to the state database (%s) may be read on its way: add sslmode=require, or "
+                "better verify-full, to its address",
+                self.database.place,
+            )

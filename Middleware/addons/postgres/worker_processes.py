@@ -8,6 +8,7 @@ Parent and child are connected by a pair of sockets. A child writes to it when i
 when the other end is closed, which also happens when the parent is killed. Children have sessions of their own: Ctrl-C
 reaches the parent only, which passes it on.
 """
+
 from __future__ import annotations
 
 import base64
@@ -37,8 +38,10 @@ EARLY_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 
 # What the parent runs: its own module, wherever the program was started.
-_PARENT = ("import sys; sys.path.insert(0, sys.argv.pop(1)); "
-           "from Middleware.addons.postgres.worker_processes import main; sys.exit(main(sys.argv[1:]))")
+_PARENT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from Middleware.addons.postgres.worker_processes import main; sys.exit(main(sys.argv[1:]))"
+)
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 # Windows has no SIGHUP and no SIGUSR1, and only Windows has SIGBREAK.
@@ -50,6 +53,7 @@ _SERVES = b"s"
 
 
 # -- the child ----------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class ParentConnection:
@@ -98,6 +102,7 @@ def _received(sent: int | str) -> socket.socket:
 
 # -- the parent ---------------------------------------------------------------------------------------------------
 
+
 def become_parent(sock: socket.socket, count: int) -> int:
     """Start ``count`` processes with this command line on a bound socket, and watch them until they have ended.
 
@@ -141,18 +146,31 @@ class _Child:
         self.channel, self._theirs = ours, theirs = socket.socketpair()
         try:
             if sys.platform == "win32":
-                process = subprocess.Popen(command, stdin=subprocess.PIPE, env=_environment(),
-                                           creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    env=_environment(),
+                    creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
+                )
                 sent = [base64.b64encode(shared.share(process.pid)).decode("ascii") for shared in (listener, theirs)]
             else:
-                process = subprocess.Popen(command, stdin=subprocess.PIPE, env=_environment(), start_new_session=True,
-                                           pass_fds=(listener.fileno(), theirs.fileno()))
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    env=_environment(),
+                    start_new_session=True,
+                    pass_fds=(listener.fileno(), theirs.fileno()),
+                )
                 sent = [listener.fileno(), theirs.fileno()]
             self.process = process
             assert process.stdin is not None
             # A parent of an earlier release starts children of this one when it replaces them: the names must stay.
-            message = {"number": self.number, "speaks": self.number == 1 and not self.has_served, "listener": sent[0],
-                       "channel": sent[1]}
+            message = {
+                "number": self.number,
+                "speaks": self.number == 1 and not self.has_served,
+                "listener": sent[0],
+                "channel": sent[1],
+            }
             # A process that has ended already is noticed below.
             with contextlib.suppress(OSError), process.stdin:
                 process.stdin.write(json.dumps(message).encode("ascii") + b"\n")
@@ -296,8 +314,10 @@ class WorkerProcesses:
             self._stops += 1
             return
         how = f"with status {status}" if status >= 0 else f"by signal {-status}"
-        _say(f"worker {child.number} (process {pid}) has ended {how}; it is started again in "
-             f"{child.starts_at - time.monotonic():.0f} s")
+        _say(
+            f"worker {child.number} (process {pid}) has ended {how}; it is started again in "
+            f"{child.starts_at - time.monotonic():.0f} s"
+        )
 
     def _start(self, child: _Child) -> None:
         try:

@@ -1,4 +1,5 @@
 """Workflow locks in the state database, for all workers."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -19,10 +20,11 @@ T = TypeVar("T")
 LOCKS = 0x57494C4C
 """The class of the locks on the names of workflow locks, by their hash."""
 
-_TOUCH = ("INSERT INTO wilmer.sessions (session_id, last_seen) VALUES (%s, now()) "
-          "ON CONFLICT (session_id) DO UPDATE SET last_seen = now()")
-_DELETE_RUNS = ("DELETE FROM wilmer.workflow_locks WHERE user_name = %s AND session_id = %s "
-                "AND workflow_id = ANY(%s)")
+_TOUCH = (
+    "INSERT INTO wilmer.sessions (session_id, last_seen) VALUES (%s, now()) "
+    "ON CONFLICT (session_id) DO UPDATE SET last_seen = now()"
+)
+_DELETE_RUNS = "DELETE FROM wilmer.workflow_locks WHERE user_name = %s AND session_id = %s AND workflow_id = ANY(%s)"
 # Two acquisitions of one lock come one after the other. Otherwise the second, having waited for the row of the first,
 # would judge its holder by what it saw before: a session that is not there yet, or has not been seen for long.
 _TAKE_TURNS = f"SELECT pg_advisory_xact_lock({LOCKS}, hashtext(%s))"
@@ -37,8 +39,10 @@ ON CONFLICT (user_name, lock_id) DO UPDATE
 RETURNING true
 """
 _IS_LOCKED = "SELECT true FROM wilmer.workflow_locks WHERE user_name = %s AND lock_id = %s AND expires_at > now()"
-_RENEW = ("UPDATE wilmer.workflow_locks SET expires_at = now() + %s "
-          "WHERE user_name = %s AND session_id = %s AND workflow_id = ANY(%s)")
+_RENEW = (
+    "UPDATE wilmer.workflow_locks SET expires_at = now() + %s "
+    "WHERE user_name = %s AND session_id = %s AND workflow_id = ANY(%s)"
+)
 _DELETE = """
 DELETE FROM wilmer.workflow_locks WHERE user_name = %s AND (%s::text IS NULL OR session_id = %s)
     AND (%s::text IS NULL OR workflow_id = %s) AND (%s::text IS NULL OR lock_id = %s)
@@ -65,8 +69,14 @@ class SharedLocks:
         self._database = database
         self._user = storable(user)
 
-    def acquire(self, lock_id: str, session_id: str, workflow_id: str, scope: CancelScope | None = None,
-                ended: Iterable[str] = ()) -> bool:
+    def acquire(
+        self,
+        lock_id: str,
+        session_id: str,
+        workflow_id: str,
+        scope: CancelScope | None = None,
+        ended: Iterable[str] = (),
+    ) -> bool:
         runs = list(ended)
 
         def work(connection: StateConnection) -> bool:
@@ -75,15 +85,18 @@ class SharedLocks:
                 if runs:
                     connection.execute(_DELETE_RUNS, [self._user, session_id, runs])
                 connection.execute(_TOUCH, [session_id])
-                taken = connection.execute(_ACQUIRE, [self._user, storable(lock_id), session_id, workflow_id,
-                                                      LOCK_LIFETIME, SESSION_LIFETIME])
+                taken = connection.execute(
+                    _ACQUIRE, [self._user, storable(lock_id), session_id, workflow_id, LOCK_LIFETIME, SESSION_LIFETIME]
+                )
                 return taken.fetchone() is not None
 
         return self._run(work, scope)
 
     def is_locked(self, lock_id: str) -> bool:
-        return self._run(lambda connection: connection.execute(
-            _IS_LOCKED, [self._user, storable(lock_id)]).fetchone() is not None, again=True)
+        return self._run(
+            lambda connection: connection.execute(_IS_LOCKED, [self._user, storable(lock_id)]).fetchone() is not None,
+            again=True,
+        )
 
     def renew(self, session_id: str, workflow_ids: Iterable[str], ended: Iterable[str] = ()) -> None:
         kept, gone = list(workflow_ids), list(ended)
@@ -99,8 +112,7 @@ class SharedLocks:
 
         self._run(work)
 
-    def delete(self, session_id: str | None = None, workflow_id: str | None = None,
-               lock_id: str | None = None) -> None:
+    def delete(self, session_id: str | None = None, workflow_id: str | None = None, lock_id: str | None = None) -> None:
         wanted = [None if value is None else storable(value) for value in (session_id, workflow_id, lock_id)]
         if wanted == [None, None, None]:
             raise ValueError("no argument selects the locks to delete")

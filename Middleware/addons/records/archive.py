@@ -2,6 +2,7 @@
 
 What a viewer may see of a run is decided here and nowhere else.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -119,7 +120,7 @@ class RunArchive:
             found += [self._shown_of_store(run, viewer) for run in stored]
             total += count
         found.sort(key=key_of, reverse=True)
-        shown = found[:query.limit]
+        shown = found[: query.limit]
         following = key_text(key_of(shown[-1])) if len(found) > len(shown) else None
         return RunPage(self._marked(shown, ids), following, total)
 
@@ -148,8 +149,11 @@ class RunArchive:
             for candidate in self._candidates(without, viewer, known):
                 last = key_of(candidate.facts)
                 if finds(candidate):
-                    found.append(self.shown(candidate, viewer) if isinstance(candidate, RunDocument)
-                                 else self._shown_of_store(candidate, viewer))
+                    found.append(
+                        self.shown(candidate, viewer)
+                        if isinstance(candidate, RunDocument)
+                        else self._shown_of_store(candidate, viewer)
+                    )
                 if len(found) >= query.limit or time.monotonic() >= deadline:
                     break
             else:
@@ -160,12 +164,19 @@ class RunArchive:
         more = key_text(last) if last is not None and rest else None
         return RunPage(self._marked(found, list(known)), more, total, total - rest)
 
-    def _candidates(self, query: RunQuery, viewer: Viewer, known: Mapping[str, RunDocument],
-                    without: Sequence[str] | None = None) -> Iterator[RunDocument | StoredRun]:
+    def _candidates(
+        self, query: RunQuery, viewer: Viewer, known: Mapping[str, RunDocument], without: Sequence[str] | None = None
+    ) -> Iterator[RunDocument | StoredRun]:
         """Yield the runs that fit, newest first; of those on disk, all that are not in ``without`` (or ``known``)."""
-        fitting = sorted((document for document in known.values()
-                          if self._fits(document, query, viewer) and _is_after(document, query.before)),
-                         key=lambda document: key_of(document.facts), reverse=True)
+        fitting = sorted(
+            (
+                document
+                for document in known.values()
+                if self._fits(document, query, viewer) and _is_after(document, query.before)
+            ),
+            key=lambda document: key_of(document.facts),
+            reverse=True,
+        )
         left_out = list(known) if without is None else without
         stored = iter(()) if self._store is None else self._store.each(query, viewer, left_out)
         one = next(stored, None)
@@ -179,13 +190,15 @@ class RunArchive:
             one = next(stored, None)
 
     def _count(self, query: RunQuery, viewer: Viewer, known: Mapping[str, RunDocument]) -> int:
-        count = sum(self._fits(document, query, viewer) and _is_after(document, query.before)
-                    for document in known.values())
+        count = sum(
+            self._fits(document, query, viewer) and _is_after(document, query.before) for document in known.values()
+        )
         return count + (self._store.count(query, viewer, list(known)) if self._store is not None else 0)
 
     @contextlib.contextmanager
     def _searcher(self, query: RunQuery, viewer: Viewer) -> Iterator[Callable[[RunDocument | StoredRun], bool]]:
         with self._store.searcher(query, viewer) if self._store else contextlib.nullcontext() as finds_stored:
+
             def finds(candidate: RunDocument | StoredRun) -> bool:
                 if isinstance(candidate, StoredRun):
                     return finds_stored is not None and finds_stored(candidate)
@@ -234,8 +247,9 @@ class RunArchive:
         for run in itertools.islice(fitting, query.limit):
             if run.facts["id"] in known:
                 continue
-            document = normalised(run, texts=False) if isinstance(run, RunDocument) \
-                else self._without_texts(run, viewer)
+            document = (
+                normalised(run, texts=False) if isinstance(run, RunDocument) else self._without_texts(run, viewer)
+            )
             yield _document(document, self.shown(document, viewer), reads=False)
 
     def _without_texts(self, run: StoredRun, viewer: Viewer) -> RunDocument:
@@ -252,8 +266,11 @@ class RunArchive:
     def _earlier(self, conversation: str, facts: RunFacts, viewer: Viewer) -> Iterator[RunDocument]:
         place, known = key_of(facts), set[str]()
         for document in self._ring.documents():
-            if (key_of(document.facts) < place and document.facts["user"] == facts["user"]
-                    and document.facts["key_hash"] == facts["key_hash"]):
+            if (
+                key_of(document.facts) < place
+                and document.facts["user"] == facts["user"]
+                and document.facts["key_hash"] == facts["key_hash"]
+            ):
                 shown = self.run(document.facts["id"], viewer)
                 if shown is not None and shown.facts["conversation"] == conversation:
                     known.add(document.facts["id"])
@@ -329,8 +346,11 @@ class RunArchive:
 
         self._flush_store()
         known = self._ring.documents()
-        ended = {document.facts["id"] for document in known
-                 if document.finished and query.fits(document.facts, False) and wanted(document.facts)}
+        ended = {
+            document.facts["id"]
+            for document in known
+            if document.finished and query.fits(document.facts, False) and wanted(document.facts)
+        }
         unfinished = [document.facts["id"] for document in known if not document.finished]
         self._ring.remove(ended)
         if self._store is None:
@@ -398,8 +418,9 @@ class RunArchive:
 def _finds_in(document: RunDocument, query: RunQuery, reads: bool) -> bool:
     if query.found_in(searched_of(document.facts, reads)):
         return True
-    return reads and any(query.found_in(strings_in(text))
-                         for span in normalised(document).spans for text in span.texts.values())
+    return reads and any(
+        query.found_in(strings_in(text)) for span in normalised(document).spans for text in span.texts.values()
+    )
 
 
 def strings_in(value: object) -> Iterator[str]:
@@ -417,8 +438,10 @@ def strings_in(value: object) -> Iterator[str]:
 
 
 def _shown(facts: RunFacts, viewer: Viewer, mark: Mark, state: TextsState) -> ShownRun:
-    shown = cast(ShownRun, {**facts, "changeable": viewer.changes(facts), "pinned": mark.pinned, "note": mark.note,
-                            "texts": state})
+    shown = cast(
+        ShownRun,
+        {**facts, "changeable": viewer.changes(facts), "pinned": mark.pinned, "note": mark.note, "texts": state},
+    )
     if state in ("none", "private"):
         shown["question"] = shown["answer"] = shown["error"] = None
     return shown
@@ -427,8 +450,9 @@ def _shown(facts: RunFacts, viewer: Viewer, mark: Mark, state: TextsState) -> Sh
 def _document(document: RunDocument, shown: ShownRun, reads: bool) -> RunDocument:
     """Return a copy of a run for a viewer, without keys."""
     spans = document.spans if reads else [replace(span, texts={}) for span in document.spans]
-    return replace(document, facts=shown, spans=spans, encryption_key=None,
-                   config_texts=document.config_texts if reads else {})
+    return replace(
+        document, facts=shown, spans=spans, encryption_key=None, config_texts=document.config_texts if reads else {}
+    )
 
 
 def _is_after(document: RunDocument, before: Key | None) -> bool:
@@ -437,8 +461,9 @@ def _is_after(document: RunDocument, before: Key | None) -> bool:
 
 def _demand(viewer: Viewer, facts: RunFacts) -> None:
     if not viewer.changes(facts):
-        raise ClientError(f"Run {facts['id'][:8]} was made with another key, so it is not yours to change.",
-                          HTTPStatus.FORBIDDEN)
+        raise ClientError(
+            f"Run {facts['id'][:8]} was made with another key, so it is not yours to change.", HTTPStatus.FORBIDDEN
+        )
 
 
 def _demand_finished(document: RunDocument) -> None:

@@ -1,4 +1,5 @@
 """What is added to a run when its request is no longer felt: the facts that take time, or a file, to find out."""
+
 from __future__ import annotations
 
 import hashlib
@@ -26,10 +27,18 @@ CONVERSATION_BYTES = 8
 NANOSECONDS_IN_MS = 1_000_000
 # OpenTelemetry's names of providers; for servers of one's own, those of their dialects.
 PROVIDERS: Mapping[str, str] = {
-    "openAIChatCompletion": "openai", "openAIV1Completion": "openai", "openAIEmbeddings": "openai",
-    "openAIApiChatImageSpecific": "openai", "claudeMessages": "anthropic", "ollamaApiChat": "ollama",
-    "ollamaApiGenerate": "ollama", "ollamaEmbeddings": "ollama", "ollamaApiChatImageSpecific": "ollama",
-    "koboldCppGenerate": "koboldcpp", "koboldCppGenerateImageSpecific": "koboldcpp"}
+    "openAIChatCompletion": "openai",
+    "openAIV1Completion": "openai",
+    "openAIEmbeddings": "openai",
+    "openAIApiChatImageSpecific": "openai",
+    "claudeMessages": "anthropic",
+    "ollamaApiChat": "ollama",
+    "ollamaApiGenerate": "ollama",
+    "ollamaEmbeddings": "ollama",
+    "ollamaApiChatImageSpecific": "ollama",
+    "koboldCppGenerate": "koboldcpp",
+    "koboldCppGenerateImageSpecific": "koboldcpp",
+}
 # The names that servers have for the longest answer. Of several, the first one counts.
 LONGEST_ANSWER = ("max_tokens", "max_completion_tokens", "n_predict", "num_predict", "max_length", "max_new_tokens")
 # Texts among the samplers. Others may come from a conversation.
@@ -37,8 +46,13 @@ TEXT_SAMPLERS = frozenset({"reasoning_effort", "service_tier", "keep_alive"})
 # The fields of a payload that are no samplers.
 NOT_SAMPLERS = frozenset({"model", "stream", "raw"})
 CACHE_CREATION = "usage.cache_creation.input_tokens"
-USAGE = ("usage.input_tokens", "usage.output_tokens", "usage.cache_read.input_tokens", CACHE_CREATION,
-         "usage.reasoning.output_tokens")
+USAGE = (
+    "usage.input_tokens",
+    "usage.output_tokens",
+    "usage.cache_read.input_tokens",
+    CACHE_CREATION,
+    "usage.reasoning.output_tokens",
+)
 TIMES = ("backend.load_ms", "backend.prompt_ms", "backend.generate_ms")
 _LONGEST = {name: position for position, name in enumerate(LONGEST_ANSWER)}
 _UNSAID: Mapping[str, Attribute] = dict.fromkeys((*USAGE, *TIMES))
@@ -64,6 +78,7 @@ def complete_facts(run: LiveRun, document: RunDocument) -> None:
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------
+
 
 def describe_attempt(span: Span, attempt: Attempt) -> None:
     """Add the attributes of a request to a server. What the back-end does not say is None."""
@@ -104,8 +119,9 @@ def _add_samplers(found: dict[str, Attribute], payload: Mapping[str, object]) ->
         if name in _LONGEST:
             if _LONGEST[name] < best and token_count(value) is not None:
                 best, found["request.max_tokens"] = _LONGEST[name], token_count(value)
-        elif (isinstance(value, (int, float)) or (name in TEXT_SAMPLERS and isinstance(value, str))) \
-                and name not in NOT_SAMPLERS:
+        elif (
+            isinstance(value, (int, float)) or (name in TEXT_SAMPLERS and isinstance(value, str))
+        ) and name not in NOT_SAMPLERS:
             found[f"request.{name}"] = value
 
 
@@ -114,18 +130,23 @@ def _add_usage(found: dict[str, Attribute], usage: Mapping[str, object]) -> None
     found["usage.input_tokens"] = token_count(usage.get("prompt_tokens"))
     found["usage.output_tokens"] = token_count(usage.get("completion_tokens"))
     found["usage.cache_read.input_tokens"] = cached_tokens(usage)
-    found["usage.reasoning.output_tokens"] = \
+    found["usage.reasoning.output_tokens"] = (
         token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else None
+    )
 
 
 def _times(reported: Mapping[str, object]) -> tuple[float | None, float | None, float | None]:
     """Return the milliseconds for loading, reading the prompt and writing, as llama.cpp or Ollama reported them."""
     if "predicted_ms" in reported or "prompt_ms" in reported:
         return None, _number(reported.get("prompt_ms")), _number(reported.get("predicted_ms"))
-    load, read, write = (_number(reported.get(name)) for name in
-                         ("load_duration", "prompt_eval_duration", "eval_duration"))
-    return (None if load is None else load / NANOSECONDS_IN_MS, None if read is None else read / NANOSECONDS_IN_MS,
-            None if write is None else write / NANOSECONDS_IN_MS)
+    load, read, write = (
+        _number(reported.get(name)) for name in ("load_duration", "prompt_eval_duration", "eval_duration")
+    )
+    return (
+        None if load is None else load / NANOSECONDS_IN_MS,
+        None if read is None else read / NANOSECONDS_IN_MS,
+        None if write is None else write / NANOSECONDS_IN_MS,
+    )
 
 
 def _number(value: object) -> float | None:
@@ -133,6 +154,7 @@ def _number(value: object) -> float | None:
 
 
 # -- the conversation --------------------------------------------------------------------------------------------------
+
 
 def conversation_of(facts: RunFacts, first_message: str, secret: bytes) -> str:
     """Return what the turns of a conversation have in common, as 16 hex digits; without the key it says nothing."""
@@ -143,6 +165,7 @@ def conversation_of(facts: RunFacts, first_message: str, secret: bytes) -> str:
 
 
 # -- the configuration -------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class FileVersion:
@@ -186,8 +209,10 @@ class ConfigVersions:
 
     def _versions(self, names: Mapping[str, str]) -> tuple[list[ConfigVersion], Mapping[str, str]]:
         found = [(path, self._version(path)) for path in sorted(names, key=names.__getitem__)]
-        return ([{"path": names[path], "hash": version.hash} for path, version in found if version],
-                {version.hash: version.text for _, version in found if version})
+        return (
+            [{"path": names[path], "hash": version.hash} for path, version in found if version],
+            {version.hash: version.text for _, version in found if version},
+        )
 
     def _version(self, path: str) -> FileVersion | None:
         signature, known = file_signature(path), self._known.get(path)

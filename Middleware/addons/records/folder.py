@@ -1,4 +1,5 @@
 """The folder of the run console: where it is, and the secret in it. Nothing is created before something is written."""
+
 from __future__ import annotations
 
 import os

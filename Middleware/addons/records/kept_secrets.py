@@ -3,6 +3,7 @@
 This is how the run console shows and edits files. The text need not be valid JSON, because a file with a mistake is
 what an editor is for; its secrets are found all the same.
 """
+
 from __future__ import annotations
 
 import json
@@ -67,9 +68,9 @@ def masked(text: str, display: str, version: int | None = None) -> Masked:
     pieces, secrets, position = [], [], 0
     of = "" if version is None else f" of version {version}"
     for span in find_secrets(text, display):
-        secrets.append(text[span.start:span.end])
+        secrets.append(text[span.start : span.end])
         name = f"<kept secret {len(secrets)}{of}>"
-        pieces += [text[position:span.start], f'"{name}"' if span.whole else name]
+        pieces += [text[position : span.start], f'"{name}"' if span.whole else name]
         position = span.end
     return Masked("".join([*pieces, text[position:]]), secrets)
 
@@ -84,11 +85,12 @@ def put_back(text: str, display: str, kept: Mapping[int | None, Sequence[str]]) 
         number, version = match[1] or match[3], match[2] or match[4]
         secrets = kept.get(int(version) if version else None, ())
         if not 0 < int(number) <= len(secrets):
-            raise KeptSecretError(f"there is no {match[0].strip(chr(34))} in this file; write the value itself",
-                                  match.start())
+            raise KeptSecretError(
+                f"there is no {match[0].strip(chr(34))} in this file; write the value itself", match.start()
+            )
         secret = secrets[int(number) - 1]
         value = secret if match[1] else _inside(secret)
-        pieces += [text[position:match.start()], value]
+        pieces += [text[position : match.start()], value]
         start = match.start() + moved
         inserted.append((start, start + len(value), match.start()))
         moved += len(value) - len(match[0])
@@ -114,8 +116,9 @@ def _require_hidden(full: str, display: str, inserted: Sequence[tuple[int, int, 
     for start, end, position in inserted:
         # The parts of a value around a secret are hidden together with it.
         if not any(span.start <= start and end <= span.end for span in spans):
-            raise KeptSecretError("a kept secret may stand only where secrets are hidden, such as under 'apiKey'",
-                                  position)
+            raise KeptSecretError(
+                "a kept secret may stand only where secrets are hidden, such as under 'apiKey'", position
+            )
 
 
 def _inside(secret: str) -> str:
@@ -123,6 +126,7 @@ def _inside(secret: str) -> str:
 
 
 # -- finding -----------------------------------------------------------------------------------------------------------
+
 
 @dataclass
 class _Holder:
@@ -199,8 +203,11 @@ def _in_text(offset: int, token: str) -> Iterator[Span]:
 
 def _follows_option(holder: _Holder) -> bool:
     option = _OPTION.fullmatch(holder.last) if holder.is_list and not holder.secret else None
-    return option is not None and not option[2] and (option[1] in _SECRET_OPTIONS or (
-        holder.last.startswith("--") and _is_secret(option[1])))
+    return (
+        option is not None
+        and not option[2]
+        and (option[1] in _SECRET_OPTIONS or (holder.last.startswith("--") and _is_secret(option[1])))
+    )
 
 
 def _is_secret(name: str) -> bool:

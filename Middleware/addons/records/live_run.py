@@ -1,4 +1,5 @@
 """A run while it is at work, as its request and the events of the engine tell it."""
+
 from __future__ import annotations
 
 import itertools
@@ -85,8 +86,13 @@ class LiveRun(RunDocument):
     error_type: str | None = None
     node_count = call_count = 0
 
-    def __init__(self, request: RequestContext, changes: Iterator[int], keeps_texts: bool,
-                 secret: Callable[[], bytes] | None = None) -> None:
+    def __init__(
+        self,
+        request: RequestContext,
+        changes: Iterator[int],
+        keeps_texts: bool,
+        secret: Callable[[], bytes] | None = None,
+    ) -> None:
         super().__init__(facts=cast(RunFacts, {}), spans=[])
         self.secret = secret
         self.files: dict[str, str] = {}
@@ -121,15 +127,25 @@ class LiveRun(RunDocument):
         """Return the microseconds since the start of the run."""
         return int((time.perf_counter() - self._clock) * MICROSECONDS)
 
-    def begin(self, kind: SpanKind, name: str, parent: Span | None,
-              attributes: dict[str, Attribute] | None = None) -> Span:
+    def begin(
+        self, kind: SpanKind, name: str, parent: Span | None, attributes: dict[str, Attribute] | None = None
+    ) -> Span:
         """Return a new span that begins now."""
         # Without calls of our own, as a node costs a span and its end.
         number, touched = next(self._ids), next(self._changes)
         self.touched = touched
-        span = Span(number, None if parent is None else parent.id, kind, name,
-                    int((time.perf_counter() - self._clock) * MICROSECONDS), 0, "running",
-                    {} if attributes is None else attributes, {}, touched)
+        span = Span(
+            number,
+            None if parent is None else parent.id,
+            kind,
+            name,
+            int((time.perf_counter() - self._clock) * MICROSECONDS),
+            0,
+            "running",
+            {} if attributes is None else attributes,
+            {},
+            touched,
+        )
         if number <= MAX_SPANS:
             self.spans.append(span)
         else:
@@ -223,7 +239,9 @@ class LiveRun(RunDocument):
             messages = attempt.payload.get("messages")
             if isinstance(messages, list) and len(messages) >= LEAST_MESSAGES:
                 attempt.payload = {
-                    **attempt.payload, "messages": _shared(messages, self.size) if self.keeps_texts else []}
+                    **attempt.payload,
+                    "messages": _shared(messages, self.size) if self.keeps_texts else [],
+                }
                 self.text(span, "payload", attempt.payload)
 
     def refresh(self) -> None:
@@ -251,9 +269,14 @@ class LiveRun(RunDocument):
 
     def live(self) -> list[LiveText]:
         return [
-            {"span": span.id, "tokens": len(call.answer.texts), "text": "".join(call.answer.texts),
-             "reasoning": "".join(str(chunk.get("reasoning") or "") for chunk in list(call.answer.others))}
-            for span, call in list(self.calls.values())]
+            {
+                "span": span.id,
+                "tokens": len(call.answer.texts),
+                "text": "".join(call.answer.texts),
+                "reasoning": "".join(str(chunk.get("reasoning") or "") for chunk in list(call.answer.others)),
+            }
+            for span, call in list(self.calls.values())
+        ]
 
     def _status_now(self, request: RequestContext) -> RunStatus:
         if request.answered_at is not None:
@@ -281,20 +304,46 @@ class LiveRun(RunDocument):
         for call in list(self._answered):
             endpoints[call.endpoint] = None
             output = _reported_output(call)
-            read, written, cached = _sum(read, call.prompt_tokens), _sum(written, output), _sum(
-                cached, call.cached_tokens)
+            read, written, cached = (
+                _sum(read, call.prompt_tokens),
+                _sum(written, output),
+                _sum(cached, call.cached_tokens),
+            )
             estimated = estimated or (output is None and call.chunks > 0)
         facts: RunFacts = {
-            "id": self.id, "kind": self._kind(request),
+            "id": self.id,
+            "kind": self._kind(request),
             "origin": None if request.origin is None else {"run": request.origin[0], "span": request.origin[1]},
-            "status": self._status, "error.type": self.error_type, "user": self.user, "key_hash": self.key_hash,
-            "private": self.private, "client": request.api_type, "model": request.asked_model or None,
-            "stream": request.stream, "workflow": self.workflow, "route": route, "route.reason": reason,
-            "discussion": self.discussion, "conversation": None, "started": self._started, "queued": self.queued,
-            "first_token": self._moment(request.first_token_at), "answered": self._moment(request.answered_at),
-            "ended": self._ended, "nodes": self.node_count, "calls": self.call_count, "endpoints": list(endpoints),
-            "usage.input_tokens": read, "usage.output_tokens": written, "usage.cache_read.input_tokens": cached,
-            "estimated": estimated, "config": [], "question": None, "answer": None, "error": None}
+            "status": self._status,
+            "error.type": self.error_type,
+            "user": self.user,
+            "key_hash": self.key_hash,
+            "private": self.private,
+            "client": request.api_type,
+            "model": request.asked_model or None,
+            "stream": request.stream,
+            "workflow": self.workflow,
+            "route": route,
+            "route.reason": reason,
+            "discussion": self.discussion,
+            "conversation": None,
+            "started": self._started,
+            "queued": self.queued,
+            "first_token": self._moment(request.first_token_at),
+            "answered": self._moment(request.answered_at),
+            "ended": self._ended,
+            "nodes": self.node_count,
+            "calls": self.call_count,
+            "endpoints": list(endpoints),
+            "usage.input_tokens": read,
+            "usage.output_tokens": written,
+            "usage.cache_read.input_tokens": cached,
+            "estimated": estimated,
+            "config": [],
+            "question": None,
+            "answer": None,
+            "error": None,
+        }
         if self.keeps_texts:
             facts["question"] = _short(self.question)
             facts["answer"], facts["error"] = _short(self._answer_text(request)), _short(self.error)
@@ -351,10 +400,10 @@ def _short(text: str | None) -> str | None:
     """Return the beginning of a text as people wrote it."""
     if text is None:
         return None
-    beginning = text[:2 * SHORT_TEXT]
+    beginning = text[: 2 * SHORT_TEXT]
     if SENTINEL_CHARACTER in beginning or OPEN_TAG in beginning:
         # What stands for a brace is that much longer, and so may a tag be.
-        beginning = without_discussion_id_tags(restore_braces(text[:20 * SHORT_TEXT]))
+        beginning = without_discussion_id_tags(restore_braces(text[: 20 * SHORT_TEXT]))
     return beginning[:SHORT_TEXT]
 
 

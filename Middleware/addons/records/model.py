@@ -2,6 +2,7 @@
 
 ``RunFacts`` has the keys that the API of the console sends as ``run``, ``Span.as_row`` the order of its ``spans``.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,20 +15,31 @@ if TYPE_CHECKING:
 RunKind: TypeAlias = Literal["chat", "task", "playground", "replay", "again"]
 """``task`` is a front-end's own request, such as for a title."""
 
-RunStatus: TypeAlias = Literal[
-    "queued", "running", "answered", "ok", "failed", "cancelled", "refused", "interrupted"]
+RunStatus: TypeAlias = Literal["queued", "running", "answered", "ok", "failed", "cancelled", "refused", "interrupted"]
 """``answered``: the answer is out, nodes go on. ``refused``: turned away at the gate. ``interrupted``: the server
 ended."""
 
 SpanKind: TypeAlias = Literal[
-    "wait", "route", "workflow", "node", "llm", "attempt", "embedding", "tool", "memory", "note"]
+    "wait", "route", "workflow", "node", "llm", "attempt", "embedding", "tool", "memory", "note"
+]
 
 SpanStatus: TypeAlias = Literal["ok", "error", "cancelled", "running", "stand-in"]
 """``stand-in``: answered from a recording."""
 
 TextName: TypeAlias = Literal[
-    "request", "payload", "answer", "reasoning", "tool_calls", "output", "inputs", "arguments", "result", "written",
-    "message", "error"]
+    "request",
+    "payload",
+    "answer",
+    "reasoning",
+    "tool_calls",
+    "output",
+    "inputs",
+    "arguments",
+    "result",
+    "written",
+    "message",
+    "error",
+]
 """``request``: what the client has sent, on the first span of a run."""
 
 RUN_KINDS: tuple[RunKind, ...] = get_args(RunKind)
@@ -69,51 +81,54 @@ class LiveText(TypedDict):
     reasoning: str
 
 
-RunFacts = TypedDict("RunFacts", {
-    "id": str,
-    "kind": RunKind,
-    "origin": RunOrigin | None,
-    "status": RunStatus,
-    # The name of the exception class that ended the run, such as "BackendTimeoutError".
-    "error.type": str | None,
-    "user": str | None,
-    # The first 16 hex digits of the SHA-256 of the client's key.
-    "key_hash": str | None,
-    "private": bool,
-    # The dialect, as ``RequestContext.api_type``.
-    "client": str,
-    # As the client has asked for it.
-    "model": str | None,
-    "stream": bool,
-    "workflow": str | None,
-    "route": str | None,
-    "route.reason": str | None,
-    "discussion": str | None,
-    # 16 hex digits; None for a private run.
-    "conversation": str | None,
-    # Moments in microseconds since 1970; None: not (yet) reached.
-    "started": int,
-    # When the request began to wait at the gate; None if it had its slot at once.
-    "queued": int | None,
-    "first_token": int | None,
-    "answered": int | None,
-    "ended": int | None,
-    "nodes": int,
-    "calls": int,
-    # Those that answered, in the order of their first answer.
-    "endpoints": list[str],
-    # Sums over the answered calls; None if no back-end said.
-    "usage.input_tokens": int | None,
-    "usage.output_tokens": int | None,
-    "usage.cache_read.input_tokens": int | None,
-    # The counts are ours, not those of a back-end.
-    "estimated": bool,
-    "config": list[ConfigVersion],
-    # Texts: None in a private run on the disk, and wherever the viewer may not see them.
-    "question": str | None,
-    "answer": str | None,
-    "error": str | None,
-})
+RunFacts = TypedDict(
+    "RunFacts",
+    {
+        "id": str,
+        "kind": RunKind,
+        "origin": RunOrigin | None,
+        "status": RunStatus,
+        # The name of the exception class that ended the run, such as "BackendTimeoutError".
+        "error.type": str | None,
+        "user": str | None,
+        # The first 16 hex digits of the SHA-256 of the client's key.
+        "key_hash": str | None,
+        "private": bool,
+        # The dialect, as ``RequestContext.api_type``.
+        "client": str,
+        # As the client has asked for it.
+        "model": str | None,
+        "stream": bool,
+        "workflow": str | None,
+        "route": str | None,
+        "route.reason": str | None,
+        "discussion": str | None,
+        # 16 hex digits; None for a private run.
+        "conversation": str | None,
+        # Moments in microseconds since 1970; None: not (yet) reached.
+        "started": int,
+        # When the request began to wait at the gate; None if it had its slot at once.
+        "queued": int | None,
+        "first_token": int | None,
+        "answered": int | None,
+        "ended": int | None,
+        "nodes": int,
+        "calls": int,
+        # Those that answered, in the order of their first answer.
+        "endpoints": list[str],
+        # Sums over the answered calls; None if no back-end said.
+        "usage.input_tokens": int | None,
+        "usage.output_tokens": int | None,
+        "usage.cache_read.input_tokens": int | None,
+        # The counts are ours, not those of a back-end.
+        "estimated": bool,
+        "config": list[ConfigVersion],
+        # Texts: None in a private run on the disk, and wherever the viewer may not see them.
+        "question": str | None,
+        "answer": str | None,
+        "error": str | None,
+    },
+)
 
 
 @dataclass(slots=True)
@@ -142,8 +157,17 @@ class Span:
 
     def as_row(self) -> list[object]:
         """Return the span as the API sends it and the store keeps it."""
-        return [self.id, self.parent, self.kind, self.name, self.start, self.duration, self.status, self.attributes,
-                self.texts]
+        return [
+            self.id,
+            self.parent,
+            self.kind,
+            self.name,
+            self.start,
+            self.duration,
+            self.status,
+            self.attributes,
+            self.texts,
+        ]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
 """The texts in the payload of an LLM call, of every kind of back-end."""
+
 from __future__ import annotations
 
 import json
@@ -30,8 +31,9 @@ def prompt_parts(payload: Mapping[str, object]) -> Iterator[PromptPart]:
     if messages is None:
         for name in ("system", "memory", "prompt"):
             if payload.get(name):
-                yield PromptPart(0, name, f"the {name} prompt" if name == "system" else f"the {name}",
-                                 content_text(payload[name]))
+                yield PromptPart(
+                    0, name, f"the {name} prompt" if name == "system" else f"the {name}", content_text(payload[name])
+                )
         return
     # Claude takes the system prompt beside the messages.
     if payload.get("system"):

@@ -1,4 +1,5 @@
 """Which runs are wanted: the filters of a list of runs, from the words of an address to the test of one run."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -52,26 +53,36 @@ class RunQuery:
         # An empty word is what a page sends for "all".
         given = {name: value for name, value in words.items() if value}
         return RunQuery(
-            limit=_number(given, "limit", 1, MOST_RUNS) or DEFAULT_LIMIT, before=_key(given.get("before")),
-            status=_choices(given, "status", RUN_STATUSES), kind=_choices(given, "kind", RUN_KINDS),
-            workflow=given.get("workflow"), endpoint=given.get("endpoint"), user=given.get("user"),
-            discussion=given.get("discussion"), q=_searched(given.get("q", "")), all_texts=_flag(given, "all"),
-            since=_number(given, "since"), until=_number(given, "until"))
+            limit=_number(given, "limit", 1, MOST_RUNS) or DEFAULT_LIMIT,
+            before=_key(given.get("before")),
+            status=_choices(given, "status", RUN_STATUSES),
+            kind=_choices(given, "kind", RUN_KINDS),
+            workflow=given.get("workflow"),
+            endpoint=given.get("endpoint"),
+            user=given.get("user"),
+            discussion=given.get("discussion"),
+            q=_searched(given.get("q", "")),
+            all_texts=_flag(given, "all"),
+            since=_number(given, "since"),
+            until=_number(given, "until"),
+        )
 
     def fits(self, facts: RunFacts, shows_texts: bool) -> bool:
         """Return whether a run is wanted, apart from ``before``. ``shows_texts``: its texts may be searched."""
-        return (self._fits_facts(facts)
-                and (not self.q or self.all_texts or self.found_in(searched_of(facts, shows_texts))))
+        return self._fits_facts(facts) and (
+            not self.q or self.all_texts or self.found_in(searched_of(facts, shows_texts))
+        )
 
     def _fits_facts(self, facts: RunFacts) -> bool:
-        exact = ((self.workflow, facts["workflow"]), (self.user, facts["user"]),
-                 (self.discussion, facts["discussion"]))
-        return (all(wanted is None or wanted == value for wanted, value in exact)
-                and (not self.status or facts["status"] in self.status)
-                and (not self.kind or facts["kind"] in self.kind)
-                and (self.endpoint is None or self.endpoint in facts["endpoints"])
-                and (self.since is None or facts["started"] >= self.since)
-                and (self.until is None or facts["started"] < self.until))
+        exact = ((self.workflow, facts["workflow"]), (self.user, facts["user"]), (self.discussion, facts["discussion"]))
+        return (
+            all(wanted is None or wanted == value for wanted, value in exact)
+            and (not self.status or facts["status"] in self.status)
+            and (not self.kind or facts["kind"] in self.kind)
+            and (self.endpoint is None or self.endpoint in facts["endpoints"])
+            and (self.since is None or facts["started"] >= self.since)
+            and (self.until is None or facts["started"] < self.until)
+        )
 
     def found_in(self, texts: Iterable[str | None]) -> bool:
         """Return whether one of the texts contains what is searched for."""
@@ -95,8 +106,20 @@ def key_text(key: Key) -> str:
     return f"{key[0]}.{key[1]}"
 
 
-NAMES = ("limit", "before", "status", "workflow", "endpoint", "user", "kind", "discussion", "q", "all", "since",
-         "until")
+NAMES = (
+    "limit",
+    "before",
+    "status",
+    "workflow",
+    "endpoint",
+    "user",
+    "kind",
+    "discussion",
+    "q",
+    "all",
+    "since",
+    "until",
+)
 
 
 def _key(text: str | None) -> Key | None:
@@ -109,7 +132,7 @@ def _key(text: str | None) -> Key | None:
     return int(started), run_id
 
 
-def _number(given: Mapping[str, str], name: str, least: int = 0, most: int = 10 ** 18) -> int | None:
+def _number(given: Mapping[str, str], name: str, least: int = 0, most: int = 10**18) -> int | None:
     text = given.get(name)
     if text is None:
         return None

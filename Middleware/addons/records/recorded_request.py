@@ -1,4 +1,5 @@
 """The request of a recorded run, as it came in."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,9 @@ def recorded_request(document: RunDocument) -> RecordedRequest:
 
 def _reason(document: RunDocument) -> str:
     if any(span.texts for span in document.spans):
-        return "The request of this run was not recorded, so that it cannot be repeated: it ended before a workflow " \
-               "began."
+        return (
+            "The request of this run was not recorded, so that it cannot be repeated: it ended before a workflow began."
+        )
     if document.facts["private"]:
         return "The texts of this run are private and were not kept, so that it cannot be repeated."
     return "The texts of this run were not kept, so that it cannot be repeated. The switch is in Settings."

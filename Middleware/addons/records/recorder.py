@@ -3,6 +3,7 @@
 Its methods are those of ``EngineListener``. They run on the threads of requests, so they do no more than keep
 references and read a clock: no I/O, no JSON, no copy of a text, no lock.
 """
+
 from __future__ import annotations
 
 import logging
@@ -49,8 +50,13 @@ class RunRecorder:
         secret: returns the key of the hashes of conversations; None: conversations are not recognised.
     """
 
-    def __init__(self, ring: RunRing, sink: RunSink | None = None, settings: RecordSettings | None = None,
-                 secret: Callable[[], bytes] | None = None) -> None:
+    def __init__(
+        self,
+        ring: RunRing,
+        sink: RunSink | None = None,
+        settings: RecordSettings | None = None,
+        secret: Callable[[], bytes] | None = None,
+    ) -> None:
         self.ring, self.sink, self._settings, self._secret = ring, sink, settings, secret
         # Those at work, by request id. Single operations of a dict are atomic.
         self._runs: dict[str, LiveRun] = {}
@@ -58,7 +64,8 @@ class RunRecorder:
     # -- the request ---------------------------------------------------------------------------------------------
     def request_arrived(self, request: RequestContext) -> None:
         run = self._runs[request.request_id] = LiveRun(
-            request, self.ring.counter, self._settings is None or self._settings.known_mode != "off", self._secret)
+            request, self.ring.counter, self._settings is None or self._settings.known_mode != "off", self._secret
+        )
         self.ring.add(run)
         if self.sink is not None:
             self.sink.began()
@@ -128,8 +135,12 @@ class RunRecorder:
         if parent is None and work.category_variables:
             parent = run.routing
         attributes: dict[str, Attribute] = {
-            "workflow.name": work.workflow_name, "folder": work.folder, "responder": record.responder_index + 1 or None,
-            "nested": len(work.chain) > 1, "parallel": WORKFLOW_FILE.flag(work.variables, "parallelNodes")}
+            "workflow.name": work.workflow_name,
+            "folder": work.folder,
+            "responder": record.responder_index + 1 or None,
+            "nested": len(work.chain) > 1,
+            "parallel": WORKFLOW_FILE.flag(work.variables, "parallelNodes"),
+        }
         span = run.workflows[work.workflow_id] = run.begin("workflow", work.workflow_name, parent, attributes)
         if parent is None:
             run.workflow, run.discussion = work.workflow_name, work.discussion_id
@@ -159,11 +170,20 @@ class RunRecorder:
         responder = index - 1 == record.responder_index
         endpoint, preset = node.get(*_ENDPOINT), node.get(*_PRESET) or node.get(*_PRESET_NAME)
         run.node_count += 1
-        run.nodes[work.workflow_id, index] = run.begin("node", title, run.workflows.get(work.workflow_id), {
-            "node.index": index, "node.type": node_type, "node.title": title, "responder": responder,
-            "after_answer": work.request.answered_at is not None,
-            "endpoint": endpoint if isinstance(endpoint, str) and endpoint else None,
-            "preset": preset if isinstance(preset, str) and preset else None})
+        run.nodes[work.workflow_id, index] = run.begin(
+            "node",
+            title,
+            run.workflows.get(work.workflow_id),
+            {
+                "node.index": index,
+                "node.type": node_type,
+                "node.title": title,
+                "responder": responder,
+                "after_answer": work.request.answered_at is not None,
+                "endpoint": endpoint if isinstance(endpoint, str) and endpoint else None,
+                "preset": preset if isinstance(preset, str) and preset else None,
+            },
+        )
 
     def node_delivered(self, record: RunRecord, index: int, output: object) -> None:
         work = record.run
@@ -202,8 +222,12 @@ class RunRecorder:
             return
         run.call_count += 1
         run.last_call = call
-        span = run.begin("llm", call.endpoint, run.nodes.get((call.run_id, call.node_index)) or run.routing, {
-            "endpoint": call.endpoint, "streamed": call.streamed})
+        span = run.begin(
+            "llm",
+            call.endpoint,
+            run.nodes.get((call.run_id, call.node_index)) or run.routing,
+            {"endpoint": call.endpoint, "streamed": call.streamed},
+        )
         run.calls[id(call)] = (span, call)
         dropped = run.dropped.pop((call.run_id, call.node_index), None)
         if dropped:
@@ -260,8 +284,11 @@ class RunRecorder:
             return
         for span, known in reversed(run.attempts):
             if known is attempt:
-                run.end(span, "error" if attempt.error is not None else "cancelled" if attempt.stopped else "ok",
-                        attempt.error)
+                run.end(
+                    span,
+                    "error" if attempt.error is not None else "cancelled" if attempt.stopped else "ok",
+                    attempt.error,
+                )
                 return
 
     def _run_of(self, attempt: Attempt) -> LiveRun | None:
@@ -275,8 +302,9 @@ class RunRecorder:
     def step_started(self, request: RequestContext, step: Step) -> None:
         run = self._runs.get(request.request_id)
         if run is not None:
-            span = run.steps[id(step)] = run.begin(step.kind, step.name, self._around(run),
-                                                   cast(dict[str, Attribute], step.attributes))
+            span = run.steps[id(step)] = run.begin(
+                step.kind, step.name, self._around(run), cast(dict[str, Attribute], step.attributes)
+            )
             run.texts(span, step.texts)
 
     def step_finished(self, request: RequestContext, step: Step, error: BaseException | None) -> None:
@@ -294,8 +322,12 @@ class RunRecorder:
         run = self._runs.get(request.request_id) if request is not None else None
         if run is None:
             return
-        span = run.begin("note", record.levelname.lower(), self._around(run), {
-            "level": record.levelname.lower(), "logger": record.name})
+        span = run.begin(
+            "note",
+            record.levelname.lower(),
+            self._around(run),
+            {"level": record.levelname.lower(), "logger": record.name},
+        )
         run.text(span, "message", record.getMessage())
         run.end(span)
 

@@ -1,4 +1,5 @@
 """All that a process has of recorded runs, as the launcher makes it for the console."""
+
 from __future__ import annotations
 
 import contextlib
@@ -98,8 +99,7 @@ def stored_runs() -> Iterator[RunArchive]:
         store.close()
 
 
-def build_records(mode: str, record: str | None = None, metrics: bool = False,
-                  otel: bool = False) -> RunRecords:
+def build_records(mode: str, record: str | None = None, metrics: bool = False, otel: bool = False) -> RunRecords:
     """Return the records of a process whose command line says ``--console mode`` and ``--record record``.
 
     ``metrics``: runs are counted for ``/metrics``; ``otel``: they are sent as traces. Without a console that is all: no
@@ -113,8 +113,9 @@ def build_records(mode: str, record: str | None = None, metrics: bool = False,
     settings = RecordSettings(folder, record if mode != "off" else "off")
     store = RunStore(folder, ring, settings, [one for one in (counted, traces) if one is not None])
     recorder = RunRecorder(ring, store, settings, ConversationSecret(folder, settings))
-    return RunRecords(mode, folder, settings, ring, store, RunArchive(ring, store), recorder,
-                      metrics=counted, traces=traces)
+    return RunRecords(
+        mode, folder, settings, ring, store, RunArchive(ring, store), recorder, metrics=counted, traces=traces
+    )
 
 
 def _make_metrics() -> RunMetrics:
@@ -145,8 +146,7 @@ class NoteHandler(logging.Handler):
 
 
 class ConversationSecret:
-    """The key of the hashes of conversations: that of the folder, or one of this process if nothing is to be written.
-    """
+    """The key of the hashes of conversations: that of the folder, or one of this process if nothing is written."""
 
     def __init__(self, folder: ConsoleFolder, settings: RecordSettings) -> None:
         self._folder, self._settings = folder, settings

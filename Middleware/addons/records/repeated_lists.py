@@ -3,6 +3,7 @@
 To look at each message of such a list takes as long as the rest of a request. To compare it with the list of the turn
 before is one operation on whole lists, which Python does without a step of its own for each message.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -102,14 +103,13 @@ class SharedLists:
         for start, end, position in ranges:
             assert known is not None
             # Equal to those that they replace, so of the same kind.
-            result[start:end] = cast("Sequence[V]", known.items[position:position + end - start])
+            result[start:end] = cast("Sequence[V]", known.items[position : position + end - start])
         self._known.add(KnownList(result, None, characters), known)
         return result
 
 
 def _shift(items: Sequence[object], known: Sequence[object]) -> int | None:
-    """Return how much further back the same items are in ``known``; None if the lists seem to have nothing in common.
-    """
+    """Return how much further back the same items are in ``known``; None if the lists have nothing in common."""
     # Most lists go on at the end, or have one more or less at the beginning.
     for shift in dict.fromkeys((0, len(known) - len(items))):
         first, last = max(0, -shift), min(len(items), len(known) - shift)
@@ -125,11 +125,18 @@ def _common_ranges(items: Sequence[object], known: Sequence[object], shift: int)
     differences = 0
     first, last = max(0, -shift), min(len(items), len(known) - shift)
     # Halves are compared as long as they differ; the first ones are on top. Differences are mostly at the ends.
-    left = [(max(first, last - ENDS), last), (min(last, first + ENDS), max(first, last - ENDS)),
-            (first, min(last, first + ENDS))] if last - first > 2 * ENDS else [(first, last)]
+    left = (
+        [
+            (max(first, last - ENDS), last),
+            (min(last, first + ENDS), max(first, last - ENDS)),
+            (first, min(last, first + ENDS)),
+        ]
+        if last - first > 2 * ENDS
+        else [(first, last)]
+    )
     while left and differences < MOST_DIFFERENCES:
         start, end = left.pop()
-        if items[start:end] == known[start + shift:end + shift]:
+        if items[start:end] == known[start + shift : end + shift]:
             if found and found[-1].end == start:
                 found[-1] = found[-1]._replace(end=end)
             elif end > start:

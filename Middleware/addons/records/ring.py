@@ -1,4 +1,5 @@
 """The newest runs, in memory."""
+
 from __future__ import annotations
 
 import itertools

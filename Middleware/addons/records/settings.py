@@ -1,4 +1,5 @@
 """What the run console keeps on disk, and for how long: ``settings.json`` in its folder, and the flag ``--record``."""
+
 from __future__ import annotations
 
 import json
@@ -78,8 +79,7 @@ class RecordSettings:
 
     @property
     def known_mode(self) -> RecordMode:
-        """What is kept on disk, as far as that was looked at last: without a look at the file, for requests' threads.
-        """
+        """What is kept on disk, as it was looked at last: without a look at the file, for requests' threads."""
         return self._stored.record if self._flag is None else self._flag
 
     def mode(self) -> RecordMode:
@@ -91,8 +91,13 @@ class RecordSettings:
         """Return the settings for the API."""
         stored = self.current()
         decided = {"record": f"--record {self._flag}"} if self._flag is not None else {}
-        return {"record": stored.record, "days": stored.days, "megabytes": stored.megabytes, "runs": stored.runs,
-                "decided": decided}
+        return {
+            "record": stored.record,
+            "days": stored.days,
+            "megabytes": stored.megabytes,
+            "runs": stored.runs,
+            "decided": decided,
+        }
 
     def change(self, values: Mapping[str, object]) -> SettingsValues:
         """Store the given settings and return all of them. Raises ClientError for a wrong one, OSError."""
@@ -115,8 +120,9 @@ class RecordSettings:
 
     def _changed(self, stored: StoredSettings, name: str, value: object) -> StoredSettings:
         if name == "record" and self._flag is not None:
-            raise ClientError(f"'record' is decided by --record {self._flag} on the server's command line.", 409,
-                              param=name)
+            raise ClientError(
+                f"'record' is decided by --record {self._flag} on the server's command line.", 409, param=name
+            )
         return with_setting(stored, name, value)
 
     def _look_again(self) -> None:
@@ -129,8 +135,9 @@ class RecordSettings:
         # The file is ours; what somebody wrote into it by hand must not end the recording.
         except (OSError, ValueError, ClientError) as error:
             if self._problems.first(str(error)):
-                logger.warning("%s cannot be used, so the settings of the run console stay as they were: %s",
-                               self._path, error)
+                logger.warning(
+                    "%s cannot be used, so the settings of the run console stay as they were: %s", self._path, error
+                )
 
 
 def with_setting(stored: StoredSettings, name: str, value: object) -> StoredSettings:
@@ -146,8 +153,9 @@ def with_setting(stored: StoredSettings, name: str, value: object) -> StoredSett
     least, most = LIMITS[name]
     # A bool is an int.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ClientError(f"'{name}' is {json.dumps(value)}. Expected: a whole number from {least} to {most}.",
-                          param=name)
+        raise ClientError(
+            f"'{name}' is {json.dumps(value)}. Expected: a whole number from {least} to {most}.", param=name
+        )
     if name == "days":
         return replace(stored, days=value)
     return replace(stored, megabytes=value) if name == "megabytes" else replace(stored, runs=value)

@@ -3,6 +3,7 @@
 A run keeps references to what it sent and got. Here these become JSON with real braces, without the bytes of images,
 within the limits of a run. It takes time in proportion to the texts, so it never happens on a request's thread.
 """
+
 from __future__ import annotations
 
 import operator
@@ -41,8 +42,13 @@ IMAGE_KEYS = frozenset({"images", "url", "image_url", "data"})
 _DATA_URI = re.compile(r"data:(image/[\w.+-]+);base64,", re.IGNORECASE)
 _BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]+=*\s*")
 # The first bytes of images, in base64.
-_IMAGE_STARTS = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp",
-                 "Qk": "image/bmp"}
+_IMAGE_STARTS = {
+    "iVBORw0KGgo": "image/png",
+    "/9j/": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "UklGR": "image/webp",
+    "Qk": "image/bmp",
+}
 
 
 class Normalisation:
@@ -98,23 +104,52 @@ def normalised_spans(document: RunDocument, spans: Sequence[Span]) -> list[Span]
 
 
 def _as_it_is(run: LiveRun) -> RunDocument:
-    return RunDocument(run.facts, run.spans, run.encryption_key, run.config_texts, run.spans_left_out,
-                       run.text_bytes_left_out, run.size, run.touched, normalised=True)
+    return RunDocument(
+        run.facts,
+        run.spans,
+        run.encryption_key,
+        run.config_texts,
+        run.spans_left_out,
+        run.text_bytes_left_out,
+        run.size,
+        run.touched,
+        normalised=True,
+    )
 
 
 def without_texts(document: RunDocument) -> RunDocument:
     """Return a run with the spans that it has now, without their texts."""
     # By hand: dataclasses.replace would take as long as all the rest of what is done to a run without texts.
-    spans = [Span(span.id, span.parent, span.kind, span.name, span.start, span.duration, span.status, span.attributes,
-                  {}, span.touched) for span in document.spans]
-    return RunDocument(document.facts, spans, document.encryption_key, document.config_texts,
-                       document.spans_left_out, normalised=True)
+    spans = [
+        Span(
+            span.id,
+            span.parent,
+            span.kind,
+            span.name,
+            span.start,
+            span.duration,
+            span.status,
+            span.attributes,
+            {},
+            span.touched,
+        )
+        for span in document.spans
+    ]
+    return RunDocument(
+        document.facts, spans, document.encryption_key, document.config_texts, document.spans_left_out, normalised=True
+    )
 
 
 def _copy(run: LiveRun, texts: bool) -> RunDocument:
     run.refresh()
-    copy = RunDocument(run.facts.copy(), _copies(run, list(run.spans)), run.encryption_key, size=run.size,
-                       touched=run.touched, spans_left_out=run.spans_left_out)
+    copy = RunDocument(
+        run.facts.copy(),
+        _copies(run, list(run.spans)),
+        run.encryption_key,
+        size=run.size,
+        touched=run.touched,
+        spans_left_out=run.spans_left_out,
+    )
     complete_facts(run, copy)
     if not texts:
         return without_texts(copy)
@@ -184,8 +219,11 @@ class _Texts:
             if chunk.get("tool_calls"):
                 assembler.add(chunk["tool_calls"])
         reasoning = parts.reasoning or "".join(str(chunk.get("reasoning") or "") for chunk in others)
-        return {"answer": self._fit("".join(list(parts.texts))), "reasoning": self._fit(reasoning),
-                "tool_calls": self._fit(list(parts.calls) or assembler.calls())}
+        return {
+            "answer": self._fit("".join(list(parts.texts))),
+            "reasoning": self._fit(reasoning),
+            "tool_calls": self._fit(list(parts.calls) or assembler.calls()),
+        }
 
     def _fit(self, value: object, key: str = "", depth: int = 0) -> object:
         """Return a value as JSON within the limits; the same object where nothing has to change."""
@@ -223,7 +261,7 @@ class _Texts:
         # What comes after the last range ends with an empty one.
         end_range = CommonRange(len(messages), len(messages), 0)
         for start, end, position in [*(found[1] if found is not None else ()), end_range]:
-            for message in messages[len(fitted.messages):start]:
+            for message in messages[len(fitted.messages) : start]:
                 before = self.size
                 fitted.messages.append(self._message(message, depth + 1))
                 fitted.lengths.append(self.size - before)
@@ -243,8 +281,7 @@ class _Texts:
         return fitted.messages
 
     def _message(self, message: object, depth: int) -> object:
-        """Return a message within the limits. Nearly all of the thousands in a long conversation are a role and a text.
-        """
+        """Return a message within the limits. Nearly all in a long conversation are a role and a text."""
         if type(message) is dict and len(message) == 2:
             content = message.get("content")
             if type(content) is str and (id(content) in self.seen or self._text(content, False) is content):

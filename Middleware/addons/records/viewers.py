@@ -1,4 +1,5 @@
 """Who looks at runs, and what of them is theirs."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -1,4 +1,5 @@
 """``python server.py try`` and ``chat``: requests through the real engine, from the terminal."""
+
 from __future__ import annotations
 
 import argparse
@@ -76,8 +77,10 @@ def chat_main(words: Sequence[str]) -> int:
     _end_on_other_signals()
     with _reported(terminal) as outcome, _connected(arguments, options, terminal) as connection:
         _require_model(connection, options.model)
-        terminal.note(f"Chat with {options.model}. Ctrl-C stops an answer, /new starts a new conversation, /quit or "
-                      "Ctrl-D ends the chat.")
+        terminal.note(
+            f"Chat with {options.model}. Ctrl-C stops an answer, /new starts a new conversation, /quit or "
+            "Ctrl-D ends the chat."
+        )
         _converse(connection, terminal, options.model)
         connection.finish()
     return outcome[0]
@@ -86,11 +89,17 @@ def chat_main(words: Sequence[str]) -> int:
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
     parser = build_command_parser(program_name(name), description, positionals=False)
     parser.add_argument("model", metavar="MODEL", help="a model as clients name it, such as me or me:chat")
-    parser.add_argument("--trace", action="store_true",
-                        help="print each node as it runs, its prompt and output (folded), the route, calls and times")
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="print each node as it runs, its prompt and output (folded), the route, calls and times",
+    )
     parser.add_argument("--full", action="store_true", help="with --trace: whole prompts and outputs")
-    parser.add_argument("--api-key", metavar="KEY", help="the API key, as a client sends it; others on this machine "
-                                                         f"may see it, so rather set {KEY_VARIABLE}")
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help=f"the API key, as a client sends it; others on this machine may see it, so rather set {KEY_VARIABLE}",
+    )
     parser.add_argument("--ask-key", action="store_true", help="ask for the API key")
     return parser
 
@@ -126,9 +135,11 @@ def _reported(terminal: TerminalWriter) -> Iterator[list[int]]:
 
 # -- the connection ----------------------------------------------------------------------------------------------------
 
+
 @contextlib.contextmanager
-def _connected(arguments: LaunchArguments, options: argparse.Namespace,
-               terminal: TerminalWriter) -> Iterator[Connection]:
+def _connected(
+    arguments: LaunchArguments, options: argparse.Namespace, terminal: TerminalWriter
+) -> Iterator[Connection]:
     """Connect to a running server, or start the engine. Raises StartError."""
     apply_arguments(arguments)
     users.check_users()
@@ -188,11 +199,14 @@ def _require_model(connection: Connection, model: str) -> None:
     if model.removesuffix(":latest") in known:
         return
     rest = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
-    raise TalkError(f"There is no model '{model}'. The models: {', '.join(ids[:MAX_NAMED])}{rest}."
-                    + did_you_mean(model, known, cutoff=0.6))
+    raise TalkError(
+        f"There is no model '{model}'. The models: {', '.join(ids[:MAX_NAMED])}{rest}."
+        + did_you_mean(model, known, cutoff=0.6)
+    )
 
 
 # -- the conversation --------------------------------------------------------------------------------------------------
+
 
 def _converse(connection: Connection, terminal: TerminalWriter, model: str) -> None:
     # With it, input() has a history and keys to edit the line.
@@ -228,8 +242,9 @@ def _typed() -> str | None:
         return None
 
 
-def _print_answer(connection: Connection, terminal: TerminalWriter, model: str, messages: Sequence[dict[str, str]],
-                  said: list[str]) -> None:
+def _print_answer(
+    connection: Connection, terminal: TerminalWriter, model: str, messages: Sequence[dict[str, str]], said: list[str]
+) -> None:
     """Print an answer as it arrives and keep its pieces in ``said``. Raises TalkError, KeyboardInterrupt."""
     reply, started, first = Reply(), time.monotonic(), None
     with contextlib.closing(answer(connection, reply, model, messages)) as pieces:
@@ -239,7 +254,9 @@ def _print_answer(connection: Connection, terminal: TerminalWriter, model: str, 
             terminal.write(piece)
     terminal.end_line()
     now = time.monotonic()
-    parts = [*([f"route {reply.route}"] if reply.route else []),
-             *([f"first text after {first - started:.2f} s"] if first else ["an empty answer"]),
-             f"complete after {now - started:.2f} s"]
+    parts = [
+        *([f"route {reply.route}"] if reply.route else []),
+        *([f"first text after {first - started:.2f} s"] if first else ["an empty answer"]),
+        f"complete after {now - started:.2f} s",
+    ]
     terminal.note(f"[{', '.join(parts)}]")

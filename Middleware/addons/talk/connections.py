@@ -1,4 +1,5 @@
 """The two ways to a model: a running server, over HTTP, or the engine in this process."""
+
 from __future__ import annotations
 
 import io
@@ -64,8 +65,14 @@ class ServerConnection:
 
     def send(self, reply: Reply, method: str, path: str, body: bytes | None = None) -> Generator[bytes, None, None]:
         # The server is on this machine, where no proxy leads.
-        request = HttpRequest(parse_target(self.url + path), method, self._headers, connect_timeout=5,
-                              read_timeout=READ_SECONDS, route=Route(environment=False))
+        request = HttpRequest(
+            parse_target(self.url + path),
+            method,
+            self._headers,
+            connect_timeout=5,
+            read_timeout=READ_SECONDS,
+            route=Route(environment=False),
+        )
         stream = self._client.stream(request, body)
         try:
             for block in stream:
@@ -104,8 +111,9 @@ class EngineConnection:
             gone.set()
             thread.join(STOP_SECONDS)
 
-    def _run(self, environ: WSGIEnvironment, reply: Reply,
-             blocks: queue.SimpleQueue[bytes | BaseException | None]) -> None:
+    def _run(
+        self, environ: WSGIEnvironment, reply: Reply, blocks: queue.SimpleQueue[bytes | BaseException | None]
+    ) -> None:
         def start_response(status: str, headers: list[tuple[str, str]], failure: object = None) -> object:
             reply.status = int(status.partition(" ")[0])
             reply.route = {name.lower(): value for name, value in headers}.get("x-wilmer-route", "")
@@ -126,15 +134,29 @@ class EngineConnection:
 
     def _environ(self, method: str, path: str, body: bytes, gone: threading.Event) -> WSGIEnvironment:
         headers = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in self._headers.items()}
-        return {"REQUEST_METHOD": method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": "",
-                "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
-                "REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "127.0.0.1", **headers,
-                "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body)),
-                "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body),
-                "wsgi.errors": io.StringIO(), "wsgi.multithread": True, "wsgi.multiprocess": False,
-                "wsgi.run_once": False,
-                # As under Waitress: the request is cancelled when its client has gone.
-                "waitress.client_disconnected": gone.is_set}
+        return {
+            "REQUEST_METHOD": method,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": path,
+            "QUERY_STRING": "",
+            "SERVER_NAME": "127.0.0.1",
+            "SERVER_PORT": "80",
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "REMOTE_ADDR": "127.0.0.1",
+            "HTTP_HOST": "127.0.0.1",
+            **headers,
+            "CONTENT_TYPE": "application/json",
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(body),
+            "wsgi.errors": io.StringIO(),
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+            # As under Waitress: the request is cancelled when its client has gone.
+            "waitress.client_disconnected": gone.is_set,
+        }
 
     def finish(self) -> None:
         while running_requests().count():
@@ -174,8 +196,9 @@ def _json(connection: Connection, path: str) -> object:
     return content
 
 
-def answer(connection: Connection, reply: Reply, model: str, messages: Sequence[Mapping[str, str]]) \
-        -> Generator[str, None, None]:
+def answer(
+    connection: Connection, reply: Reply, model: str, messages: Sequence[Mapping[str, str]]
+) -> Generator[str, None, None]:
     """Yield the text of an answer as it arrives. Raises TalkError. Closing the iterator stops the request."""
     body = json.dumps({"model": model, "messages": list(messages), "stream": True}).encode("utf-8")
     blocks = connection.send(reply, "POST", "/v1/chat/completions", body)

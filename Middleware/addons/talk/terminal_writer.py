@@ -1,4 +1,5 @@
 """The terminal of ``try`` and ``chat``: the answer on stdout, everything else on stderr, never on the same line."""
+
 from __future__ import annotations
 
 import sys

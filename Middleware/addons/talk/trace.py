@@ -1,4 +1,5 @@
 """The listener that prints what happens in a request: route, nodes, prompts, outputs, calls and times."""
+
 from __future__ import annotations
 
 import json
@@ -44,8 +45,10 @@ class Trace(EngineListener):
         if is_new:
             self._print(0, f"route {request.route}")
         self._new_branches(record, _depth(record))
-        self._print(_depth(record), f"workflow {run.folder}/{run.workflow_name}" if run.folder else
-                    f"workflow {run.workflow_name}")
+        self._print(
+            _depth(record),
+            f"workflow {run.folder}/{run.workflow_name}" if run.folder else f"workflow {run.workflow_name}",
+        )
 
     def node_started(self, record: RunRecord, index: int, node_type: str, name: str) -> None:
         with self._lock:
@@ -62,12 +65,14 @@ class Trace(EngineListener):
     def llm_call_finished(self, call: LlmCallRecord) -> None:
         depth = self._depths.get((call.request_id, call.workflow_name, call.node_index), 0)
         first = call.seconds_to_first_token
-        parts = [f"{call.endpoint} {'stopped' if call.stopped else 'answered'} after {call.seconds:.2f} s",
-                 *([f"first token after {first:.2f} s"] if first is not None else []),
-                 *([counted(call.prompt_tokens, "prompt token")] if call.prompt_tokens is not None else []),
-                 *([f"{call.cached_tokens} of them cached"] if call.cached_tokens is not None else []),
-                 *([counted(call.completion_tokens, "token")] if call.completion_tokens is not None else []),
-                 *([f"in place of {', '.join(call.failed_endpoints)}"] if call.failed_endpoints else [])]
+        parts = [
+            f"{call.endpoint} {'stopped' if call.stopped else 'answered'} after {call.seconds:.2f} s",
+            *([f"first token after {first:.2f} s"] if first is not None else []),
+            *([counted(call.prompt_tokens, "prompt token")] if call.prompt_tokens is not None else []),
+            *([f"{call.cached_tokens} of them cached"] if call.cached_tokens is not None else []),
+            *([counted(call.completion_tokens, "token")] if call.completion_tokens is not None else []),
+            *([f"in place of {', '.join(call.failed_endpoints)}"] if call.failed_endpoints else []),
+        ]
         self._print(depth + 1, ", ".join(parts))
 
     def llm_call_failed(self, call: LlmCallRecord, error: BaseException) -> None:
@@ -104,7 +109,7 @@ class Trace(EngineListener):
         """Print the branches taken since the last call. The workflow of a branch starts after it was chosen."""
         request = record.run.request
         with self._lock:
-            new = request.branches[self._branches.get(request.request_id, 0):]
+            new = request.branches[self._branches.get(request.request_id, 0) :]
             self._branches[request.request_id] = len(request.branches)
         for branch in new:
             self._print(depth, f"takes {branch}")

@@ -1,4 +1,5 @@
 """``python server.py test``: run the tests of workflows, and print the results."""
+
 from __future__ import annotations
 
 import argparse
@@ -53,12 +54,14 @@ def _files_of(path: str, root: str) -> Iterable[str]:
             if not files:
                 raise NoSuchTestsError(f"{path}: no file below this folder ends with {TEST_SUFFIX}; {GUIDE}")
             return files
-        name = place[:-len(TEST_SUFFIX)] if place.endswith(TEST_SUFFIX) else place.removesuffix(".json")
+        name = place[: -len(TEST_SUFFIX)] if place.endswith(TEST_SUFFIX) else place.removesuffix(".json")
         if os.path.isfile(name + TEST_SUFFIX):
             return [name + TEST_SUFFIX]
         if os.path.isfile(name + ".json"):
-            raise NoSuchTestsError(f"{path}: this workflow has no tests; they would be in "
-                                   f"{os.path.basename(name)}{TEST_SUFFIX} beside it; {GUIDE}")
+            raise NoSuchTestsError(
+                f"{path}: this workflow has no tests; they would be in "
+                f"{os.path.basename(name)}{TEST_SUFFIX} beside it; {GUIDE}"
+            )
     if any(os.path.exists(place + ending) for place in places for ending in ("", ".json", TEST_SUFFIX)):
         raise NoSuchTestsError(f"{path}: lies outside of {root}; --ConfigDirectory names another configuration")
     raise NoSuchTestsError(f"{path}: there is no such workflow, test file or folder.{_hint(path, root)}")
@@ -85,8 +88,9 @@ def _hint(path: str, root: str) -> str:
     """Return a hint at the name below ``Workflows`` that is most similar to ``path``, or ""."""
     files = [Path(os.path.relpath(file.removesuffix(TEST_SUFFIX), root)) for file in _below(root)]
     # The last parent is ``Workflows`` itself.
-    return did_you_mean(path.removesuffix(".json"), [name.as_posix() for file in files
-                                                     for name in (file, *list(file.parents)[:-1])])
+    return did_you_mean(
+        path.removesuffix(".json"), [name.as_posix() for file in files for name in (file, *list(file.parents)[:-1])]
+    )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -102,15 +106,21 @@ def main(argv: Sequence[str]) -> int:
 
 def _main(arguments: argparse.Namespace) -> int:
     clean = config_utils.clean_directory
-    apply_arguments(LaunchArguments(config_directory=clean(arguments.ConfigDirectory),
-                                    public_directory=clean(arguments.PublicDirectory)))
+    apply_arguments(
+        LaunchArguments(
+            config_directory=clean(arguments.ConfigDirectory), public_directory=clean(arguments.PublicDirectory)
+        )
+    )
     root = config_utils.get_root_config_directory()
     meant = meant_folder(root)
     if meant or not os.path.isdir(root):
         path, flag = missing_folder(root)
         hint = f". Did you mean {flag} {meant}?" if meant else ""
-        return _refuse(f"the configuration folder {path} holds no folder 'Users'{hint}" if os.path.isdir(path)
-                       else f"there is no configuration folder {path}{hint}")
+        return _refuse(
+            f"the configuration folder {path} holds no folder 'Users'{hint}"
+            if os.path.isdir(path)
+            else f"there is no configuration folder {path}{hint}"
+        )
     started = time.perf_counter()
     try:
         tests, findings = _read(arguments)
@@ -118,8 +128,9 @@ def _main(arguments: argparse.Namespace) -> int:
         return _refuse(str(error))
     chosen = [test for test in tests if arguments.k.casefold() in f"{test.suite.display} {test.name}".casefold()]
     if not chosen and not findings:
-        return _refuse(f"no test has '{arguments.k}' in its name or in that of its file" if arguments.k
-                       else "there are no tests")
+        return _refuse(
+            f"no test has '{arguments.k}' in its name or in that of its file" if arguments.k else "there are no tests"
+        )
     return _run(chosen, findings, arguments, started)
 
 
@@ -138,18 +149,24 @@ def _test_file_to_be(path: str) -> str:
     places = filter(None, (_within(place, root) for place in (os.path.abspath(path), os.path.join(root, path))))
     place = next((place for place in places if os.path.isdir(os.path.dirname(place))), None)
     if place is None or not place.endswith(TEST_SUFFIX):
-        raise NoSuchTestsError(f"{path}: --stdin-as needs the path of a test file in a folder below {root}, such as "
-                               f"me/Coding{TEST_SUFFIX}")
+        raise NoSuchTestsError(
+            f"{path}: --stdin-as needs the path of a test file in a folder below {root}, such as me/Coding{TEST_SUFFIX}"
+        )
     return place
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=program_name("test"),
-        description="Runs the tests of workflows, which lie beside them as <workflow>.test.json. No LLM is called.")
+        description="Runs the tests of workflows, which lie beside them as <workflow>.test.json. No LLM is called.",
+    )
     add = parser.add_argument
-    add("paths", nargs="*", metavar="PATH", help="a workflow, a test file or a folder, from here or from "
-                                                 "Configs/Workflows (default: all)")
+    add(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="a workflow, a test file or a folder, from here or from Configs/Workflows (default: all)",
+    )
     add("--stdin-as", metavar="PATH", help="read a test file from the standard input, as if it were at PATH")
     add("-k", default="", metavar="TEXT", help="only tests with TEXT in their name or in that of their file")
     add("--jobs", type=_jobs, default=DEFAULT_JOBS, metavar="N", help="tests at a time (default: %(default)s)")
@@ -172,8 +189,9 @@ def _jobs(text: str) -> int:
     return number
 
 
-def _run(tests: Sequence[WorkflowTest], findings: Sequence[Finding], arguments: argparse.Namespace,
-         started: float) -> int:
+def _run(
+    tests: Sequence[WorkflowTest], findings: Sequence[Finding], arguments: argparse.Namespace, started: float
+) -> int:
     report = _Report(arguments.verbose)
     if not arguments.json:
         report.findings(findings)
@@ -194,6 +212,7 @@ def _refuse(text: str, status: int = WRONG) -> int:
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
+
 
 class _Report:
     """Prints lines while the tests run. ``verbose``: a line for each test instead of one for each file."""
@@ -233,8 +252,11 @@ class _Report:
 
     def summary(self, results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> None:
         failed = sum(not result.passed for result in results)
-        parts = [f"{len(results) - failed} passed", *([f"{failed} failed"] if failed else []),
-                 *([f"{counted(len(findings), 'mistake')} in test files"] if findings else [])]
+        parts = [
+            f"{len(results) - failed} passed",
+            *([f"{failed} failed"] if failed else []),
+            *([f"{counted(len(findings), 'mistake')} in test files"] if findings else []),
+        ]
         say(self._paint(f"{', '.join(parts)} in {seconds:.1f} s", RED if failed or findings else GREEN))
 
     def _details(self, result: Result) -> None:
@@ -253,18 +275,39 @@ class _Report:
 def _as_json(results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> str:
     """Return all results as one JSON string in ASCII."""
     failed = sum(not result.passed for result in results)
-    return json.dumps({
-        "passed": len(results) - failed, "failed": failed, "seconds": round(seconds, 3),
-        "tests": [_test(result) for result in results],
-        "mistakes": [{"file": finding.file, "jsonPath": finding.json_path, "line": finding.line,
-                      "column": finding.column, "message": finding.message, "expected": finding.expected,
-                      "suggestion": finding.suggestion} for finding in findings]}, indent=2)
+    return json.dumps(
+        {
+            "passed": len(results) - failed,
+            "failed": failed,
+            "seconds": round(seconds, 3),
+            "tests": [_test(result) for result in results],
+            "mistakes": [
+                {
+                    "file": finding.file,
+                    "jsonPath": finding.json_path,
+                    "line": finding.line,
+                    "column": finding.column,
+                    "message": finding.message,
+                    "expected": finding.expected,
+                    "suggestion": finding.suggestion,
+                }
+                for finding in findings
+            ],
+        },
+        indent=2,
+    )
 
 
 def _test(result: Result) -> dict[str, object]:
-    return {"file": result.test.suite.display, "number": result.test.number, "name": result.test.name,
-            "passed": result.passed, "seconds": round(result.seconds, 3), "log": result.log,
-            "failures": [{"expectation": failure.json_path, "lines": failure.lines} for failure in result.failures]}
+    return {
+        "file": result.test.suite.display,
+        "number": result.test.number,
+        "name": result.test.name,
+        "passed": result.passed,
+        "seconds": round(result.seconds, 3),
+        "log": result.log,
+        "failures": [{"expectation": failure.json_path, "lines": failure.lines} for failure in result.failures],
+    }
 
 
 def _colour_of(line: str) -> str:

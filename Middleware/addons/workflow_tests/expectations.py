@@ -1,4 +1,5 @@
 """Compare a run with the expectations of its test."""
+
 from __future__ import annotations
 
 import difflib
@@ -56,16 +57,18 @@ def failures_of(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> list[
     if sandbox.unstubbed:
         return [Failure("stubs", list(dict.fromkeys(sandbox.unstubbed)))]
     if outcome.error is not None and test.expect.error is None:
-        return [Failure("", [f"the run failed: {outcome.error}", *outcome.trace.splitlines(),
-                             *_nodes_that_ran(sandbox)])]
+        return [
+            Failure("", [f"the run failed: {outcome.error}", *outcome.trace.splitlines(), *_nodes_that_ran(sandbox)])
+        ]
     return list(_failures(test, outcome, sandbox))
 
 
 def _failures(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> Iterator[Failure]:
     expect = test.expect
     if expect.error is not None:
-        yield from _failure("expect.error", ["the run did not fail"] if outcome.error is None
-                            else broken(expect.error, [outcome.error]))
+        yield from _failure(
+            "expect.error", ["the run did not fail"] if outcome.error is None else broken(expect.error, [outcome.error])
+        )
     if expect.answer is not None:
         yield from _failure("expect.answer", broken(expect.answer, [outcome.answer or ""]))
     if expect.route is not None:
@@ -84,6 +87,7 @@ def _failure(json_path: str, lines: list[str]) -> Iterator[Failure]:
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
+
 
 def _missing_reply(test: WorkflowTest, call: Call) -> list[str]:
     answered = list(dict.fromkeys(rule.node for rule in test.rules if rule.node))
@@ -119,11 +123,13 @@ def _endpoints_of(name: str, sandbox: Sandbox) -> list[str]:
     calls = [call for call in sandbox.llm.calls if is_title(name, call.workflow, call.node)]
     if calls:
         return list(dict.fromkeys(call.endpoint for call in calls if call.answered))
-    return list(dict.fromkeys(node.endpoint for node in sandbox.recorder.nodes()
-                              if node.is_meant_by(name) and node.endpoint))
+    return list(
+        dict.fromkeys(node.endpoint for node in sandbox.recorder.nodes() if node.is_meant_by(name) and node.endpoint)
+    )
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
+
 
 def _output_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
     nodes = sandbox.recorder.nodes()
@@ -138,8 +144,7 @@ def _output_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
 
 def _order(expected: Sequence[str], sandbox: Sandbox) -> list[str]:
     nodes = sandbox.recorder.nodes()
-    if len(nodes) == len(expected) and all(node.is_meant_by(name)
-                                           for node, name in zip(nodes, expected, strict=True)):
+    if len(nodes) == len(expected) and all(node.is_meant_by(name) for node, name in zip(nodes, expected, strict=True)):
         return []
     bare = {node.title: node.name for node in nodes}
     wanted = [bare.get(name, name) for name in expected]
@@ -153,6 +158,7 @@ def _nodes_that_ran(sandbox: Sandbox) -> list[str]:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
+
 
 def _file_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
     for path, pattern in test.expect.files.items():
@@ -174,6 +180,7 @@ def _block(text: str, lines: int = PROMPT_LINES) -> list[str]:
 
 
 # -- patterns ----------------------------------------------------------------------------------------------------------
+
 
 def broken(pattern: Pattern, values: Sequence[str]) -> list[str]:
     """Return lines that explain why ``values`` do not match; empty if they do.
@@ -206,8 +213,11 @@ def _explain(condition: Condition, value: str) -> list[str]:
         return [f"{wanted}; the text is empty"]
     lines = value.splitlines()
     # In a short text, the place is found at a glance.
-    near = difflib.get_close_matches(condition.text, lines, NEAREST_LINES, NEAREST_CUTOFF) \
-        if condition.operation == "contains" and len(lines) > PROMPT_LINES else []
+    near = (
+        difflib.get_close_matches(condition.text, lines, NEAREST_LINES, NEAREST_CUTOFF)
+        if condition.operation == "contains" and len(lines) > PROMPT_LINES
+        else []
+    )
     if near:
         return [f"{wanted}; the nearest lines there:", *_block("\n".join(near))]
     return [f"{wanted}; there was:", *_block(value, MAX_SHOWN_LINES)]

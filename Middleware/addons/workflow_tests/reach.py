@@ -1,4 +1,5 @@
 """The nodes that a test can run: those of its workflow, or of its user, and of all workflows that these lead to."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -28,7 +29,8 @@ class Reach:
             with request_scope(RequestContext(request_id="check of tests", user=suite.user)):
                 try:
                     self._known[key] = frozenset(
-                        title_of(node) for loaded in self._reached(suite, is_request) for node in loaded.nodes)
+                        title_of(node) for loaded in self._reached(suite, is_request) for node in loaded.nodes
+                    )
                 # Reported at the user's file.
                 except ConfigurationError:
                     self._known[key] = None
@@ -43,5 +45,6 @@ class Reach:
         if is_request:
             return reached_workflows(UserCheck(lookups), lookups, self._workflows)
         helpers = [name for key in HELPERS if (name := config_utils.user_name_setting(key))]
-        return followed([WorkflowReference(suite.workflow, suite.folder or "."), *map(WorkflowReference, helpers)],
-                        lookups)
+        return followed(
+            [WorkflowReference(suite.workflow, suite.folder or "."), *map(WorkflowReference, helpers)], lookups
+        )

@@ -1,4 +1,5 @@
 """Record the outputs of the nodes in one test, in an order that does not depend on threads."""
+
 from __future__ import annotations
 
 import threading
@@ -107,8 +108,13 @@ class Recorder(EngineListener):
         site = current_site()
         if site is None:
             return None
-        found = [node for run in self._runs.values() if run.record.run.chain == site.chain for node in run.nodes
-                 if node.index == site.node_index]
+        found = [
+            node
+            for run in self._runs.values()
+            if run.record.run.chain == site.chain
+            for node in run.nodes
+            if node.index == site.node_index
+        ]
         # The same workflow may have run before under the same chain.
         return found[-1] if found else None
 

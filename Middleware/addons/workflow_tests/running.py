@@ -1,4 +1,5 @@
 """Run tests, each in its own sandbox, several at a time."""
+
 from __future__ import annotations
 
 import contextvars
@@ -49,8 +50,12 @@ class Result:
         return not self.failures
 
 
-def run_tests(tests: Sequence[WorkflowTest], folder: Path, jobs: int = DEFAULT_JOBS,
-              done: Callable[[Result], object] | None = None) -> list[Result]:
+def run_tests(
+    tests: Sequence[WorkflowTest],
+    folder: Path,
+    jobs: int = DEFAULT_JOBS,
+    done: Callable[[Result], object] | None = None,
+) -> list[Result]:
     """Run tests and return their results in order.
 
     ``folder`` is for their data; ``done`` is called with each result in turn.
@@ -76,8 +81,13 @@ def run_test(test: WorkflowTest, folder: Path, load_check: LoadCheck) -> Result:
     """Run one test in ``folder``, which is created. The warnings of ``load_check`` belong to the test's log."""
     started = time.perf_counter()
     sandbox = Sandbox(test, folder)
-    request = RequestContext(api_type=OPENAI_CHAT, user=test.suite.user, stream=test.stream, outside=sandbox,
-                             listeners=Listeners([sandbox.recorder, load_check]))
+    request = RequestContext(
+        api_type=OPENAI_CHAT,
+        user=test.suite.user,
+        stream=test.stream,
+        outside=sandbox,
+        listeners=Listeners([sandbox.recorder, load_check]),
+    )
     with request_scope(request):
         failures = _failures(test, request, sandbox)
     return Result(test, time.perf_counter() - started, failures, sandbox.log)

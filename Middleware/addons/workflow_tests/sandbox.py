@@ -1,4 +1,5 @@
 """The folders, files, stubs and the LLM of one test, and the settings of the process while tests run."""
+
 from __future__ import annotations
 
 import contextlib
@@ -147,8 +148,12 @@ class Sandbox(FolderTrial):
         Those of conversations are in ``DiscussionIds``.
         """
         roots = (("", self._files), (CONVERSATIONS, Path(self.discussions_root)))
-        return sorted(f"{prefix}{path.relative_to(root).as_posix()}" for prefix, root in roots
-                      for path in root.rglob("*") if path.is_file())
+        return sorted(
+            f"{prefix}{path.relative_to(root).as_posix()}"
+            for prefix, root in roots
+            for path in root.rglob("*")
+            if path.is_file()
+        )
 
     def _place(self, path: str) -> str:
         """Return the path to open for one that a test names: a file of a workflow, or of a stored conversation."""

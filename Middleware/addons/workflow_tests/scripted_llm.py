@@ -3,6 +3,7 @@
 Endpoint, preset, API type and template are the real ones: the request is built as it would be sent. The reply replaces
 the answer that the back-end handler would have read from the server.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -77,8 +78,12 @@ class Script:
             count, rule = self._used[number], self._rules[number]
             self._used[number] += 1
         if rule.fail is not None:
-            raise BackendStatusError(f"Endpoint '{call.endpoint}': the server answered with status 500: {rule.fail}",
-                                     endpoint=call.endpoint, status=500, body=rule.fail)
+            raise BackendStatusError(
+                f"Endpoint '{call.endpoint}': the server answered with status 500: {rule.fail}",
+                endpoint=call.endpoint,
+                status=500,
+                body=rule.fail,
+            )
         call.answered = True
         return rule.replies[min(count, len(rule.replies) - 1)]
 

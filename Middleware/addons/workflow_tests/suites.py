@@ -1,4 +1,5 @@
 """The data of one workflow test: messages, replies of the LLM, expectations, and the titles by which it names nodes."""
+
 from __future__ import annotations
 
 import re
@@ -34,8 +35,13 @@ def fits(pattern: Pattern, value: str) -> bool:
 
 def title_of(node: Mapping[str, object], node_type: str = "") -> str:
     """Return the title by which tests name a node. ``node_type``: the type that an unknown or missing one runs as."""
-    return str(NODE.value(node, "title") or NODE.value(node, "agentName") or node_type
-               or NODE.value(node, "type") or "Standard")
+    return str(
+        NODE.value(node, "title")
+        or NODE.value(node, "agentName")
+        or node_type
+        or NODE.value(node, "type")
+        or "Standard"
+    )
 
 
 def is_title(name: str, workflow: str, title: str) -> bool:

@@ -1,4 +1,5 @@
 """Turn a run of the engine into an HTTP answer, streamed or whole, and run the nodes that follow the answer."""
+
 from __future__ import annotations
 
 import contextvars
@@ -45,8 +46,12 @@ def estimated_usage(request: RequestContext, messages: Sequence[Message], answer
         prompt = sum(rough_estimate_token_length(str(message.get("content") or "")) for message in messages)
     if completion is None:
         completion = rough_estimate_token_length(answer)
-    return {**usage, "prompt_tokens": prompt, "completion_tokens": completion,
-            "total_tokens": prompt + completion if total is None else total}
+    return {
+        **usage,
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion if total is None else total,
+    }
 
 
 def estimated_prompt(messages: Sequence[Message], functions: Sequence[Mapping[str, object]]) -> int:
@@ -83,10 +88,15 @@ class FinishedAnswer:
         message = as_message(value)
         text, calls = (str(value), None) if message is None else (message["content"], message["tool_calls"] or None)
         outcome = request.outcome
-        return FinishedAnswer(text, calls, outcome.finish_reason,
-                              outcome.reasoning if config_utils.user_flag("sendReasoningToClient") else "",
-                              outcome.fingerprint, estimated_usage(request, messages, text),
-                              request.cancel_scope.cancelled)
+        return FinishedAnswer(
+            text,
+            calls,
+            outcome.finish_reason,
+            outcome.reasoning if config_utils.user_flag("sendReasoningToClient") else "",
+            outcome.fingerprint,
+            estimated_usage(request, messages, text),
+            request.cancel_scope.cancelled,
+        )
 
 
 class WholeAnswer:
@@ -143,8 +153,9 @@ class StreamingAnswer:
     that serves the response iterates over the engine itself.
     """
 
-    def __init__(self, request: RequestContext, start: Start, renderer: StreamRenderer,
-                 usage: Callable[[str], Usage]) -> None:
+    def __init__(
+        self, request: RequestContext, start: Start, renderer: StreamRenderer, usage: Callable[[str], Usage]
+    ) -> None:
         self._request = request
         self._context = contextvars.copy_context()
         self._start = start
@@ -175,8 +186,12 @@ class StreamingAnswer:
         """
         run_in_pool(self._run_to_first_chunk, "first-chunk")
         self._wake.acquire(timeout=timeout)
-        if self._ready and self._error is not None and not isinstance(self._error, EarlyTerminationException) \
-                and (isinstance(self._error, ClientError) or not self._renderer.tells_failures):
+        if (
+            self._ready
+            and self._error is not None
+            and not isinstance(self._error, EarlyTerminationException)
+            and (isinstance(self._error, ClientError) or not self._renderer.tells_failures)
+        ):
             self._request.failed = True
             report_failure(self._error, self._request)
             self.close()
@@ -203,8 +218,14 @@ class StreamingAnswer:
             chunk: Chunk = self._context.run(next, items, _END)
             if "fingerprint" in chunk:
                 self._renderer.fingerprint = chunk["fingerprint"]
-            if self._abandoned or chunk["token"] or chunk["finish_reason"] or "end" in chunk \
-                    or chunk.get("tool_calls") or (self._send_reasoning and chunk.get("reasoning")):
+            if (
+                self._abandoned
+                or chunk["token"]
+                or chunk["finish_reason"]
+                or "end" in chunk
+                or chunk.get("tool_calls")
+                or (self._send_reasoning and chunk.get("reasoning"))
+            ):
                 return chunk
 
     # -- the body ------------------------------------------------------------------------------------------------
@@ -405,8 +426,9 @@ def _stop(request: RequestContext, context: contextvars.Context, items: Iterator
 
 
 def _start_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
-    thread = threading.Thread(target=_run_in_background, args=(request, context, items), name="background-nodes",
-                              daemon=True)
+    thread = threading.Thread(
+        target=_run_in_background, args=(request, context, items), name="background-nodes", daemon=True
+    )
     try:
         thread.start()
     # The system cannot create another thread.
@@ -417,9 +439,14 @@ def _start_in_background(request: RequestContext, context: contextvars.Context, 
 
 def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
     with running_requests().in_background(request) as count:
-        context.run(logger.info, "Request %s: nodes after its answer: %d; requests at work in the background: %d",
-                    request.request_id, request.background_nodes, count,
-                    extra={"terminal": terminal_line(request, time.monotonic())})
+        context.run(
+            logger.info,
+            "Request %s: nodes after its answer: %d; requests at work in the background: %d",
+            request.request_id,
+            request.background_nodes,
+            count,
+            extra={"terminal": terminal_line(request, time.monotonic())},
+        )
         try:
             limit = context.run(_TimeLimit, request)
         # Without the user's settings there is no time limit, so nothing runs.

@@ -1,4 +1,5 @@
 """The page that a browser gets at the server's address: its models, and what to enter in which chat program."""
+
 from __future__ import annotations
 
 import base64
@@ -13,9 +14,13 @@ from Middleware.utilities.config.paths import documentation_directory
 
 DOCUMENTATION = Path(documentation_directory())
 # Pages that the front page links to, with what they are about; the route of the documentation serves all others too.
-_GUIDES = (("User/open-webui.md", "Open WebUI"), ("User/sillytavern.md", "SillyTavern"),
-           ("User/connecting-clients.md", "other programs"), ("User/troubleshooting.md", "troubleshooting"),
-           ("README.md", "all pages"))
+_GUIDES = (
+    ("User/open-webui.md", "Open WebUI"),
+    ("User/sillytavern.md", "SillyTavern"),
+    ("User/connecting-clients.md", "other programs"),
+    ("User/troubleshooting.md", "troubleshooting"),
+    ("README.md", "all pages"),
+)
 
 # Browsers take the colours of light and dark pages from the reader's settings. On a phone the cells of a row stand
 # below each other, so that an address is not broken into pieces.
@@ -32,8 +37,10 @@ th { font-weight: 600; } code { user-select: all; overflow-wrap: break-word; } .
 }
 """
 # The page may use its own style and nothing else: no script, no form, no other address.
-POLICY = ("default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; style-src "
-          f"'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode('utf-8')).digest()).decode('ascii')}'")
+POLICY = (
+    "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; style-src "
+    f"'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode('utf-8')).digest()).decode('ascii')}'"
+)
 
 
 @dataclass(frozen=True)
@@ -54,28 +61,49 @@ class FrontPage:
 
     def html(self) -> str:
         """Return the page. Everything that is not constant is escaped."""
-        return "\n".join((
-            "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">', '<link rel="icon" href="data:,">',
-            "<title>WilmerAI</title>", f"<style>{_STYLE}</style>", "</head>", "<body>",
-            f"<h1>WilmerAI {escape(VERSION)} is running</h1>",
-            "<p>Chat programs connect to this address; there is nothing to do on this page itself.</p>",
-            *self._addresses(), *self._models(), *_guides(), "</body>", "</html>", ""))
+        return "\n".join(
+            (
+                "<!doctype html>",
+                '<html lang="en">',
+                "<head>",
+                '<meta charset="utf-8">',
+                '<meta name="viewport" content="width=device-width, initial-scale=1">',
+                '<link rel="icon" href="data:,">',
+                "<title>WilmerAI</title>",
+                f"<style>{_STYLE}</style>",
+                "</head>",
+                "<body>",
+                f"<h1>WilmerAI {escape(VERSION)} is running</h1>",
+                "<p>Chat programs connect to this address; there is nothing to do on this page itself.</p>",
+                *self._addresses(),
+                *self._models(),
+                *_guides(),
+                "</body>",
+                "</html>",
+                "",
+            )
+        )
 
     def _addresses(self) -> list[str]:
-        rows = (("Open WebUI", "Settings, Connections, OpenAI API: URL. Any text as the key.", f"{self.address}/v1"),
-                ("SillyTavern", "Chat Completion, Custom (OpenAI-compatible): Custom Endpoint", f"{self.address}/v1"),
-                ("Other OpenAI clients", "base URL", f"{self.address}/v1"),
-                ("Claude Code, other Anthropic clients", "ANTHROPIC_BASE_URL, or base URL", self.address),
-                ("Ollama clients", "host or base URL", self.address))
+        rows = (
+            ("Open WebUI", "Settings, Connections, OpenAI API: URL. Any text as the key.", f"{self.address}/v1"),
+            ("SillyTavern", "Chat Completion, Custom (OpenAI-compatible): Custom Endpoint", f"{self.address}/v1"),
+            ("Other OpenAI clients", "base URL", f"{self.address}/v1"),
+            ("Claude Code, other Anthropic clients", "ANTHROPIC_BASE_URL, or base URL", self.address),
+            ("Ollama clients", "host or base URL", self.address),
+        )
         lines = ["<h2>Addresses to paste</h2>", "<table>"]
-        lines += [f"<tr><th>{escape(program)}</th><td>{escape(field)}</td><td><code>{escape(address)}</code></td></tr>"
-                  for program, field, address in rows]
+        lines += [
+            f"<tr><th>{escape(program)}</th><td>{escape(field)}</td><td><code>{escape(address)}</code></td></tr>"
+            for program, field, address in rows
+        ]
         lines.append("</table>")
         if self.local_only:
-            lines.append('<p class="note">Only programs on this computer can connect. A program in a container or on '
-                         "another computer needs WilmerAI to be started with <code>--listen</code>, and this "
-                         "computer's own address in place of the one above.</p>")
+            lines.append(
+                '<p class="note">Only programs on this computer can connect. A program in a container or on '
+                "another computer needs WilmerAI to be started with <code>--listen</code>, and this "
+                "computer's own address in place of the one above.</p>"
+            )
         return lines
 
     def _models(self) -> list[str]:
@@ -87,6 +115,9 @@ class FrontPage:
 
 def _guides() -> list[str]:
     # An installation may have been copied without its documentation.
-    links = [f'<li><a href="/docs/{escape(path)}">{escape(title)}</a></li>' for path, title in _GUIDES
-             if (DOCUMENTATION / path).is_file()]
+    links = [
+        f'<li><a href="/docs/{escape(path)}">{escape(title)}</a></li>'
+        for path, title in _GUIDES
+        if (DOCUMENTATION / path).is_file()
+    ]
     return ["<h2>Documentation</h2>", "<ul>", *links, "</ul>"] if links else []

@@ -3,6 +3,7 @@
 ``Blocks`` makes events from the chunks of the engine. A stream sends them, and a whole answer is their sum, so that the
 two cannot differ.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -114,20 +115,35 @@ class MessageForm:
     request_label: str
 
     def message(self, content: list[Block], stop_reason: str | None, usage: MessageUsage) -> MessageObject:
-        return {"id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": content,
-                "stop_reason": stop_reason, "stop_sequence": None, "usage": usage}
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": stop_reason,
+            "stop_sequence": None,
+            "usage": usage,
+        }
 
     def whole(self, answer: FinishedAnswer) -> MessageObject:
         """Return a complete answer."""
         blocks, content = Blocks(self), _Content()
         # Each is whole. Without a number, one that has no id would count as a fragment of the call before it.
         calls: list[ToolCall] = [{**call, "index": index} for index, call in enumerate(answer.tool_calls or ())]
-        for events in (blocks.reasoning(answer.reasoning), blocks.text(answer.text), blocks.calls(calls),
-                       blocks.close()):
+        for events in (
+            blocks.reasoning(answer.reasoning),
+            blocks.text(answer.text),
+            blocks.calls(calls),
+            blocks.close(),
+        ):
             for event in events:
                 content.add(event)
-        return self.message(content.blocks, stop_reason(answer.finish_reason, blocks.has_calls, answer.cancelled),
-                            message_usage(answer.usage))
+        return self.message(
+            content.blocks,
+            stop_reason(answer.finish_reason, blocks.has_calls, answer.cancelled),
+            message_usage(answer.usage),
+        )
 
     def empty(self, prompt_tokens: int) -> MessageObject:
         """Return the answer to a request that allows no tokens."""
@@ -138,9 +154,14 @@ def message_usage(usage: Usage) -> MessageUsage:
     cached = cached_tokens(usage) or 0
     # A back-end that counts its cache in other units must not make this negative.
     uncached = max(usage.get("prompt_tokens", 0) - cached, 0)
-    return {"input_tokens": uncached, "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,
-            "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
-            "output_tokens": usage.get("completion_tokens", 0), "service_tier": "standard"}
+    return {
+        "input_tokens": uncached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+        "output_tokens": usage.get("completion_tokens", 0),
+        "service_tier": "standard",
+    }
 
 
 def stop_reason(finish_reason: str | None, has_calls: bool, cancelled: bool) -> str:
@@ -169,12 +190,13 @@ class _Call:
         if not self.begun:
             self.id, self.name = call_id or self.id, name or self.name
         if arguments:
-            self.arguments.append(arguments if isinstance(arguments, str)
-                                  else json.dumps(dict(arguments), ensure_ascii=False))
+            self.arguments.append(
+                arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)
+            )
 
     def unsent(self) -> str:
         """Return the arguments that have arrived since the last time."""
-        text = "".join(self.arguments[self.sent:])
+        text = "".join(self.arguments[self.sent :])
         self.sent = len(self.arguments)
         return text
 
@@ -184,8 +206,7 @@ class _Call:
             return False
         self.looked = len(self.arguments)
         # The cheap test spares reading long arguments again for each fragment of another call.
-        return self.arguments[-1].rstrip().endswith("}") \
-            and arguments_object("".join(self.arguments)) is not None
+        return self.arguments[-1].rstrip().endswith("}") and arguments_object("".join(self.arguments)) is not None
 
 
 class Blocks:
@@ -390,8 +411,11 @@ class MessagesStream:
         (_, kind), (key, text) = event["delta"].items()
         if self._template is None:
             index = event["index"]
-            self._template = Template(lambda marker: named_sse({
-                "type": "content_block_delta", "index": index, "delta": {"type": kind, key: marker}}))
+            self._template = Template(
+                lambda marker: named_sse(
+                    {"type": "content_block_delta", "index": index, "delta": {"type": kind, key: marker}}
+                )
+            )
         return self._template.fill(text)
 
 

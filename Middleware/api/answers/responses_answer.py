@@ -3,6 +3,7 @@
 Source: OpenAI's reference of ``POST /v1/responses`` and its streaming events. No types of events are sent beyond those
 that the packages know; npm ``openai`` raises an error for others.
 """
+
 from __future__ import annotations
 
 import json
@@ -36,13 +37,21 @@ EVENT_SECONDS = 15.0
 SERVER_ERROR = "server_error"
 # Codex repeats a request that failed with "server_error" or "rate_limit_exceeded", and with no other of these.
 FAILURE_CODES: Mapping[Cause, str] = {
-    Cause.LASTING: "invalid_prompt", Cause.PROMPT_TOO_LONG: "context_length_exceeded",
-    Cause.NO_QUOTA: "insufficient_quota", Cause.RATE_LIMIT: "rate_limit_exceeded"}
+    Cause.LASTING: "invalid_prompt",
+    Cause.PROMPT_TOO_LONG: "context_length_exceeded",
+    Cause.NO_QUOTA: "insufficient_quota",
+    Cause.RATE_LIMIT: "rate_limit_exceeded",
+}
 _INCOMPLETE: Mapping[str, IncompleteDetails] = {
-    "length": {"reason": "max_output_tokens"}, "content_filter": {"reason": "content_filter"}}
+    "length": {"reason": "max_output_tokens"},
+    "content_filter": {"reason": "content_filter"},
+}
 _LAST_EVENTS: Mapping[Status, str] = {
-    "completed": "response.completed", "incomplete": "response.incomplete", "cancelled": "response.incomplete",
-    "failed": "response.failed"}
+    "completed": "response.completed",
+    "incomplete": "response.incomplete",
+    "cancelled": "response.incomplete",
+    "failed": "response.failed",
+}
 _PREFIXES: Mapping[str, str] = {"custom": "ctc", "tool_search": "tsc", "local_shell": "lsh"}
 
 
@@ -60,8 +69,9 @@ class Events:
 
 def _deltas(kind: str, where: Mapping[str, object], **after: object) -> NumberedTemplate:
     """Return the template of the events that bring the text of an item in pieces."""
-    return NumberedTemplate(lambda number, text: named_sse(
-        {"type": kind, "sequence_number": number, **where, "delta": text, **after}))
+    return NumberedTemplate(
+        lambda number, text: named_sse({"type": kind, "sequence_number": number, **where, "delta": text, **after})
+    )
 
 
 class _Item:
@@ -85,7 +95,8 @@ class _Item:
         text = "".join(self.pieces)
         self.pieces, self.status = [text], status
         return self._end_of_text(text) + self._events.event(
-            "response.output_item.done", output_index=self.index, item=self.snapshot())
+            "response.output_item.done", output_index=self.index, item=self.snapshot()
+        )
 
     def _end_of_text(self, text: str) -> bytes:
         raise NotImplementedError
@@ -100,16 +111,22 @@ class _Text(_Item):
         self.template = _deltas("response.output_text.delta", self._where, logprobs=[])
 
     def snapshot(self) -> MessageItem:
-        return {"id": self.id, "type": "message", "role": "assistant", "status": self.status,
-                "content": [self._part("".join(self.pieces))] if self.pieces else []}
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "status": self.status,
+            "content": [self._part("".join(self.pieces))] if self.pieces else [],
+        }
 
     def begin(self) -> bytes:
         return super().begin() + self._events.event("response.content_part.added", **self._where, part=self._part(""))
 
     def _end_of_text(self, text: str) -> bytes:
         event = self._events.event
-        return event("response.output_text.done", **self._where, text=text, logprobs=[]) \
-            + event("response.content_part.done", **self._where, part=self._part(text))
+        return event("response.output_text.done", **self._where, text=text, logprobs=[]) + event(
+            "response.content_part.done", **self._where, part=self._part(text)
+        )
 
     @staticmethod
     def _part(text: str) -> OutputText:
@@ -125,17 +142,23 @@ class _Reasoning(_Item):
         self.template = _deltas("response.reasoning_summary_text.delta", self._where)
 
     def snapshot(self) -> ReasoningItem:
-        return {"id": self.id, "type": "reasoning", "status": self.status,
-                "summary": [self._part("".join(self.pieces))] if self.pieces else []}
+        return {
+            "id": self.id,
+            "type": "reasoning",
+            "status": self.status,
+            "summary": [self._part("".join(self.pieces))] if self.pieces else [],
+        }
 
     def begin(self) -> bytes:
         return super().begin() + self._events.event(
-            "response.reasoning_summary_part.added", **self._where, part=self._part(""))
+            "response.reasoning_summary_part.added", **self._where, part=self._part("")
+        )
 
     def _end_of_text(self, text: str) -> bytes:
         event = self._events.event
-        return event("response.reasoning_summary_text.done", **self._where, text=text) \
-            + event("response.reasoning_summary_part.done", **self._where, part=self._part(text))
+        return event("response.reasoning_summary_text.done", **self._where, text=text) + event(
+            "response.reasoning_summary_part.done", **self._where, part=self._part(text)
+        )
 
     @staticmethod
     def _part(text: str) -> SummaryText:
@@ -194,8 +217,9 @@ class _Call(_Item):
         if self._tool.kind != "custom":
             return b""
         given = _custom_input(text)
-        return event("response.custom_tool_call_input.delta", **self._where, delta=given) \
-            + event("response.custom_tool_call_input.done", **self._where, input=given)
+        return event("response.custom_tool_call_input.delta", **self._where, delta=given) + event(
+            "response.custom_tool_call_input.done", **self._where, input=given
+        )
 
 
 class _Fragments:
@@ -227,8 +251,13 @@ class ResponsesAnswer:
     # The dialect has no field for it.
     fingerprint = ""
 
-    def __init__(self, response: ResponseObject, called: Callable[[str], ClientTool],
-                 usage: Callable[[str], Usage], keep: Callable[[ResponseObject], object]) -> None:
+    def __init__(
+        self,
+        response: ResponseObject,
+        called: Callable[[str], ClientTool],
+        usage: Callable[[str], Usage],
+        keep: Callable[[ResponseObject], object],
+    ) -> None:
         """
         Args:
             response: the object at the beginning, without output.
@@ -251,8 +280,9 @@ class ResponsesAnswer:
     # -- the stream ----------------------------------------------------------------------------------------------
     def beginning(self) -> bytes:
         response = self.so_far()
-        return self._events.event("response.created", response=response) \
-            + self._events.event("response.in_progress", response=response)
+        return self._events.event("response.created", response=response) + self._events.event(
+            "response.in_progress", response=response
+        )
 
     def heartbeat(self, silent: float) -> bytes:
         due = int(silent // EVENT_SECONDS)
@@ -301,16 +331,22 @@ class ResponsesAnswer:
 
     def error(self, error: PublicError) -> list[bytes]:
         usage = self._usage(self._whole_text()) if self._items else None
-        return [self._last_event("failed", usage, error={"code": FAILURE_CODES.get(error.cause, SERVER_ERROR),
-                                                         "message": error.message})]
+        return [
+            self._last_event(
+                "failed", usage, error={"code": FAILURE_CODES.get(error.cause, SERVER_ERROR), "message": error.message}
+            )
+        ]
 
     # -- the object ----------------------------------------------------------------------------------------------
     def whole(self, answer: FinishedAnswer) -> ResponseObject:
         """Return a complete answer."""
         if answer.reasoning:
             self.reasoning(answer.reasoning)
-        self.tool_calls(answer.text, [{**call, "index": number}
-                                      for number, call in enumerate(answer.tool_calls or ())], answer.finish_reason)
+        self.tool_calls(
+            answer.text,
+            [{**call, "index": number} for number, call in enumerate(answer.tool_calls or ())],
+            answer.finish_reason,
+        )
         self._end(answer.usage, answer.cancelled)
         return self._response
 
@@ -370,12 +406,24 @@ class ResponsesAnswer:
         details = None if cancelled else _INCOMPLETE.get(self._finish)
         return self._last_event("cancelled" if cancelled else "incomplete" if details else "completed", usage, details)
 
-    def _last_event(self, status: Status, usage: Usage | None, details: IncompleteDetails | None = None,
-                    error: ResponseError | None = None) -> bytes:
-        closed = self._close_open("completed" if status == "completed" else "incomplete",
-                                  _status_of_call if details else None)
-        self._response = {**self.so_far(), "status": status, "completed_at": int(time.time()), "error": error,
-                          "incomplete_details": details, "usage": None if usage is None else response_usage(usage)}
+    def _last_event(
+        self,
+        status: Status,
+        usage: Usage | None,
+        details: IncompleteDetails | None = None,
+        error: ResponseError | None = None,
+    ) -> bytes:
+        closed = self._close_open(
+            "completed" if status == "completed" else "incomplete", _status_of_call if details else None
+        )
+        self._response = {
+            **self.so_far(),
+            "status": status,
+            "completed_at": int(time.time()),
+            "error": error,
+            "incomplete_details": details,
+            "usage": None if usage is None else response_usage(usage),
+        }
         self._keep(self._response)
         return closed + self._events.event(_LAST_EVENTS[status], response=self._response)
 
@@ -389,20 +437,38 @@ def new_response(response_id: str, model: str, store: bool, fields: RequestField
     Args:
         fields: what comes back from the request.
     """
-    return {"id": response_id, "object": "response", "created_at": int(time.time()), "completed_at": None,
-            "status": "in_progress", "background": False, "error": None, "incomplete_details": None,
-            "max_tool_calls": None, "model": model, "output": [], "service_tier": "default", "store": store,
-            "top_logprobs": 0, "truncation": "disabled", "usage": None, **fields}
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "max_tool_calls": None,
+        "model": model,
+        "output": [],
+        "service_tier": "default",
+        "store": store,
+        "top_logprobs": 0,
+        "truncation": "disabled",
+        "usage": None,
+        **fields,
+    }
 
 
 def response_usage(usage: Usage) -> ResponseUsage:
     """Return token counts under the names of this API."""
     details = usage.get("completion_tokens_details")
     reasoning = token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else None
-    return {"input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": cached_tokens(usage) or 0, "cache_write_tokens": 0},
-            "output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": reasoning or 0},
-            "total_tokens": usage["total_tokens"]}
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": cached_tokens(usage) or 0, "cache_write_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": reasoning or 0},
+        "total_tokens": usage["total_tokens"],
+    }
 
 
 def _custom_input(text: str) -> str:

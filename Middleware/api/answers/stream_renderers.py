@@ -2,6 +2,7 @@
 
 The constant parts of a chunk are serialised once per stream. For each token, only its text is escaped.
 """
+
 from __future__ import annotations
 
 import time
@@ -71,8 +72,7 @@ class StreamRenderer(Protocol):
         """Return fragments of tool calls, perhaps with text; ``b""`` if they are sent later or not at all."""
 
     def final(self, finish_reason: str) -> bytes:
-        """Return the end of the answer's text; ``b""`` where ``ending`` includes it. A cancelled answer has ``stop``.
-        """
+        """Return the end of the answer's text; ``b""`` if ``ending`` includes it. A cancelled answer has ``stop``."""
 
     def ending(self, usage: Callable[[], Usage], cancelled: bool) -> list[bytes]:
         """Return the pieces that end the stream.
@@ -201,8 +201,15 @@ class OpenAIChatStream(_OpenAIStream):
     def _chunk(self, token: str, finish_reason: str | None = None, **delta: Any) -> dict[str, object]:
         role, self._role = self._role, None
         return BUILDER.build_openai_chat_completion_chunk(
-            token, finish_reason, model=self._model, chunk_id=self._id, created=self._created, role=role,
-            fingerprint=self.fingerprint, **delta)
+            token,
+            finish_reason,
+            model=self._model,
+            chunk_id=self._id,
+            created=self._created,
+            role=role,
+            fingerprint=self.fingerprint,
+            **delta,
+        )
 
 
 class OpenAICompletionStream(_OpenAIStream):
@@ -219,8 +226,14 @@ class OpenAICompletionStream(_OpenAIStream):
         return (self.text(token) if token else b"") + (self.final(finish_reason) if finish_reason else b"")
 
     def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, object]:
-        return BUILDER.build_openai_completion_chunk(token, finish_reason, model=self._model, chunk_id=self._id,
-                                                     created=self._created, fingerprint=self.fingerprint)
+        return BUILDER.build_openai_completion_chunk(
+            token,
+            finish_reason,
+            model=self._model,
+            chunk_id=self._id,
+            created=self._created,
+            fingerprint=self.fingerprint,
+        )
 
 
 class _OllamaStream(BaseStream):
@@ -289,16 +302,20 @@ class OllamaChatStream(_OllamaStream):
         self._calls = ToolCallAssembler()
 
     def reasoning(self, token: str) -> bytes:
-        return self._filled("reasoning", token, lambda text: BUILDER.build_ollama_chat_chunk(
-            "", None, self._request_id, model=self._model, reasoning=text))
+        return self._filled(
+            "reasoning",
+            token,
+            lambda text: BUILDER.build_ollama_chat_chunk("", None, self._request_id, model=self._model, reasoning=text),
+        )
 
     def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
         self._calls.add(calls)
         return super().tool_calls(token, calls, finish_reason)
 
     def _last(self) -> dict[str, object]:
-        return BUILDER.build_ollama_chat_chunk("", self._reason, self._request_id, self._calls.calls() or None,
-                                               model=self._model)
+        return BUILDER.build_ollama_chat_chunk(
+            "", self._reason, self._request_id, self._calls.calls() or None, model=self._model
+        )
 
     def _chunk(self, token: str, finish_reason: str | None) -> dict[str, object]:
         return BUILDER.build_ollama_chat_chunk(token, finish_reason, self._request_id, model=self._model)

@@ -11,6 +11,7 @@ the log::
 
 A key may appear on several lines, for several users.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -121,8 +122,9 @@ class AccessKeys:
     stays in force; but if the last key was removed from the file, no key is accepted any more.
     """
 
-    def __init__(self, path: str, users: Callable[[], Sequence[str]],
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: str, users: Callable[[], Sequence[str]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.path = path
         self._users = users
         self._clock = clock
@@ -165,11 +167,15 @@ class AccessKeys:
         found = self._warnings_of_unserved()
         for key in self.keys:
             if key.short:
-                found.append(f"{self.path}, line {key.line}: the key has less than {SHORT_KEY} characters and may be "
-                             f"guessed. This makes a good one: {_maker(self.path)}")
+                found.append(
+                    f"{self.path}, line {key.line}: the key has less than {SHORT_KEY} characters and may be "
+                    f"guessed. This makes a good one: {_maker(self.path)}"
+                )
         if any(key.plain for key in self.keys) and _others_may_read(self.path):
-            found.append(f"{self.path}: other users of this computer can read the keys in it; "
-                         f"end that with: {command(['chmod', '600', self.path])}")
+            found.append(
+                f"{self.path}: other users of this computer can read the keys in it; "
+                f"end that with: {command(['chmod', '600', self.path])}"
+            )
         return found
 
     def _adopt(self, keys: Sequence[AcceptedKey]) -> None:
@@ -178,15 +184,21 @@ class AccessKeys:
         self._unserved = tuple(key for key in keys if not key.served)
 
     def _warnings_of_unserved(self) -> list[str]:
-        return [f"{self.path}, line {key.line}: '{key.user}' is none of the users that are served "
-                f"({', '.join(self._users())}), so this key lets nobody in."
-                + did_you_mean(key.user or "", self._users(), cutoff=0.6)
-                for key in self._unserved]
+        return [
+            f"{self.path}, line {key.line}: '{key.user}' is none of the users that are served "
+            f"({', '.join(self._users())}), so this key lets nobody in."
+            + did_you_mean(key.user or "", self._users(), cutoff=0.6)
+            for key in self._unserved
+        ]
 
     def _warn_of_spelling(self, scheme: str) -> None:
         if self._spelling.first("Bearer"):
-            logger.warning("A client writes %s in place of 'Bearer': its conversations are kept as those of clients "
-                           "without a key, and a key with '%s' does not let it in.", ascii(scheme), USER_FIELD)
+            logger.warning(
+                "A client writes %s in place of 'Bearer': its conversations are kept as those of clients "
+                "without a key, and a key with '%s' does not let it in.",
+                ascii(scheme),
+                USER_FIELD,
+            )
 
     # -- the file --------------------------------------------------------------------------------------------------
     def _look_again(self) -> None:
@@ -230,12 +242,11 @@ def api_key_in(authorization: str | None) -> str | None:
     """Return the key in an ``Authorization`` header, which follows exactly ``Bearer ``, trimmed; None without one."""
     if not authorization or not authorization.startswith(BEARER):
         return None
-    return authorization[len(BEARER):].strip() or None
+    return authorization[len(BEARER) :].strip() or None
 
 
 def authorization_of(environ: WSGIEnvironment) -> str | None:
-    """Return the ``Authorization`` header; for Anthropic's API, whose older clients send another, that one's key in it.
-    """
+    """Return the ``Authorization`` header; for Anthropic's API, whose older clients send another, with its key."""
     authorization: str | None = environ.get("HTTP_AUTHORIZATION")
     key: str | None = environ.get(X_API_KEY)
     if key is not None and api_key_in(authorization) is None and dialect_of(environ) is Dialect.ANTHROPIC:
@@ -282,8 +293,11 @@ def parse_keys(data: bytes, users: Sequence[str], name: str) -> tuple[AcceptedKe
         words = _COMMENT.sub("", line).strip().split(None, 1)
         if words:
             comment = _COMMENT.search(line)
-            keys.append(replace(_key(words, users, f"{name}, line {number}"), line=number,
-                                name=_name(comment[0]) if comment else ""))
+            keys.append(
+                replace(
+                    _key(words, users, f"{name}, line {number}"), line=number, name=_name(comment[0]) if comment else ""
+                )
+            )
     if not keys:
         raise NoKeysError(f"{name}: there is no key in it. This makes one: {_maker(name)}")
     return tuple(keys)
@@ -313,12 +327,20 @@ def _key(words: Sequence[str], users: Sequence[str], where: str) -> AcceptedKey:
     if not text.lower().startswith(HASHED):
         if not text.isprintable():
             raise AccessKeysError(f"{where}: a key cannot hold control characters.")
-        return AcceptedKey(hashlib.sha256(text.encode("utf-8")).digest(), user, plain=True, short=len(text) < SHORT_KEY,
-                           served=served, console=console)
-    digits = text[len(HASHED):]
+        return AcceptedKey(
+            hashlib.sha256(text.encode("utf-8")).digest(),
+            user,
+            plain=True,
+            short=len(text) < SHORT_KEY,
+            served=served,
+            console=console,
+        )
+    digits = text[len(HASHED) :]
     if not _HASH.fullmatch(digits):
-        raise AccessKeysError(f"{where}: after '{HASHED}' come 64 hexadecimal digits, and these are not. "
-                              f"This makes the line of a key: {own_command('keys', 'new', '--hash')}")
+        raise AccessKeysError(
+            f"{where}: after '{HASHED}' come 64 hexadecimal digits, and these are not. "
+            f"This makes the line of a key: {own_command('keys', 'new', '--hash')}"
+        )
     return AcceptedKey(bytes.fromhex(digits), user, served=served, console=console)
 
 
@@ -331,10 +353,12 @@ def _console(text: str, where: str) -> tuple[str, str]:
     if not text.startswith(CONSOLE_FIELD):
         return "", text
     first, *others = text.split(None, 1)
-    word, rest = first[len(CONSOLE_FIELD):], others[0] if others else ""
+    word, rest = first[len(CONSOLE_FIELD) :], others[0] if others else ""
     if word not in CONSOLE_WORDS:
-        raise AccessKeysError(f"{where}: '{CONSOLE_FIELD}' takes 'own' (the key's own runs) or 'all' (the runs of its "
-                              f"users), not '{word[:30]}'.")
+        raise AccessKeysError(
+            f"{where}: '{CONSOLE_FIELD}' takes 'own' (the key's own runs) or 'all' (the runs of its "
+            f"users), not '{word[:30]}'."
+        )
     return word, rest
 
 
@@ -344,10 +368,12 @@ def _user(text: str, where: str) -> str:
     if f" {CONSOLE_FIELD}" in text:
         raise AccessKeysError(f"{where}: '{CONSOLE_FIELD}' stands directly behind the key, before '{USER_FIELD}NAME'.")
     if not text.startswith(USER_FIELD):
-        raise AccessKeysError(f"{where}: after the key only '{CONSOLE_FIELD}own', '{CONSOLE_FIELD}all' and then "
-                              f"'{USER_FIELD}NAME' may follow. A key has no blanks in it, and a comment begins with "
-                              "'#'.")
-    return text[len(USER_FIELD):].strip()
+        raise AccessKeysError(
+            f"{where}: after the key only '{CONSOLE_FIELD}own', '{CONSOLE_FIELD}all' and then "
+            f"'{USER_FIELD}NAME' may follow. A key has no blanks in it, and a comment begins with "
+            "'#'."
+        )
+    return text[len(USER_FIELD) :].strip()
 
 
 def _read(path: str) -> bytes:
@@ -357,8 +383,7 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise AccessKeysError(f"{path}: there is no such file of keys. This makes it: "
-                              f"{_maker(path)}") from None
+        raise AccessKeysError(f"{path}: there is no such file of keys. This makes it: {_maker(path)}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise AccessKeysError(f"{path}: the file of keys cannot be read: {reason}.") from None

@@ -1,5 +1,6 @@
 """The outermost middleware: admit or refuse requests, give each an id, read its body, and cancel the earlier attempt
 of a retried request."""
+
 from __future__ import annotations
 
 import hashlib
@@ -54,21 +55,29 @@ MAX_DIGITS = 20
 BODY_LEFT_KEY = "wilmer.body_left"
 """Set in the WSGI environ if part of the body was not read, so that the connection cannot carry another request."""
 NOT_STORED = [*SECURITY_HEADERS, ("Cache-Control", "no-store")]
-NO_KEY = Refusal("401 Unauthorized", "This server requires a key, and the request has none that it accepts. Send "
-                                     "'Authorization: Bearer KEY'; in most programs that is the API key.",
-                 (("WWW-Authenticate", "Bearer"),))
+NO_KEY = Refusal(
+    "401 Unauthorized",
+    "This server requires a key, and the request has none that it accepts. Send "
+    "'Authorization: Bearer KEY'; in most programs that is the API key.",
+    (("WWW-Authenticate", "Bearer"),),
+)
 IDEMPOTENT_APIS = frozenset((OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES, ANTHROPIC_MESSAGES))
 """The API types in which a retry with the same idempotency key replaces the earlier attempt."""
 
 HEALTH_PATH = "/health"
 WORKER_HEADER = "X-Wilmer-Worker"
-FORKED = Refusal("500 Internal Server Error",
-                 "This process was forked from one that had connected to the state database, and has no connection of "
-                 "its own. Let each process of the WSGI server load the application itself: gunicorn without "
-                 "--preload, uWSGI with lazy-apps = true")
-ADMITTED_TOO_LATE = Refusal("503 Service Unavailable",
-                            "This server did not accept the request when its head arrived, and would accept it now; "
-                            "its body was not read. Send it again.", (RETRY_AFTER,))
+FORKED = Refusal(
+    "500 Internal Server Error",
+    "This process was forked from one that had connected to the state database, and has no connection of "
+    "its own. Let each process of the WSGI server load the application itself: gunicorn without "
+    "--preload, uWSGI with lazy-apps = true",
+)
+ADMITTED_TOO_LATE = Refusal(
+    "503 Service Unavailable",
+    "This server did not accept the request when its head arrived, and would accept it now; "
+    "its body was not read. Send it again.",
+    (RETRY_AFTER,),
+)
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
@@ -99,10 +108,17 @@ class AdmissionMiddleware:
         worker: returns the number of this process among several, which answers to POST name; None without others.
     """
 
-    def __init__(self, app: WSGIApplication, max_request_mb: int = 0, keys: AccessKeys | None = None,
-                 browsers: BrowserSafety | None = None, private_only: bool = False,
-                 console: OwnAdmission | None = None, listeners: Observer | None = None,
-                 worker: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        app: WSGIApplication,
+        max_request_mb: int = 0,
+        keys: AccessKeys | None = None,
+        browsers: BrowserSafety | None = None,
+        private_only: bool = False,
+        console: OwnAdmission | None = None,
+        listeners: Observer | None = None,
+        worker: Callable[[], int] | None = None,
+    ) -> None:
         self.app = app
         self._worker = worker
         self._process = os.getpid()
@@ -151,8 +167,12 @@ class AdmissionMiddleware:
             return _refuse(environ, start_response, refusal)
         if not is_post:
             return self.app(environ, start_response)
-        request = RequestContext(request_id=request_id, api_type=api_type_of(environ),
-                                 key_name=environ.get(KEY_NAME_KEY, ""), api_key=api_key_of(environ))
+        request = RequestContext(
+            request_id=request_id,
+            api_type=api_type_of(environ),
+            key_name=environ.get(KEY_NAME_KEY, ""),
+            api_key=api_key_of(environ),
+        )
         request.listeners = self._listeners
         return admit(self.app, request, environ, start_response)
 
@@ -175,8 +195,9 @@ class AdmissionMiddleware:
         return None
 
 
-def admit(app: WSGIApplication, request: RequestContext, environ: WSGIEnvironment,
-          start_response: StartResponse) -> Iterable[bytes]:
+def admit(
+    app: WSGIApplication, request: RequestContext, environ: WSGIEnvironment, start_response: StartResponse
+) -> Iterable[bytes]:
     """Let ``app`` answer as a request that can be cancelled by its id from now on."""
     environ[REQUEST_KEY] = request
     if not running_requests().arrive(request):
@@ -221,8 +242,11 @@ def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment)
         return
     sent = key.partition(":")[2]
     # Only a hash is logged: clients may put private data into a key.
-    logger.info("Request %s is admitted with idempotency key #%s", request.request_id,
-                hashlib.sha256(sent.encode("utf-8")).hexdigest()[:8])
+    logger.info(
+        "Request %s is admitted with idempotency key #%s",
+        request.request_id,
+        hashlib.sha256(sent.encode("utf-8")).hexdigest()[:8],
+    )
     earlier = get_idempotency_service().register(key, request.request_id)
     if earlier:
         reason = f"displaced by request {request.request_id}"
@@ -237,17 +261,26 @@ def _is_health_check(environ: WSGIEnvironment) -> bool:
 
     One with a body is none: nothing is read for a client without a key.
     """
-    return (environ.get("PATH_INFO", "").rstrip("/") == HEALTH_PATH and environ.get("REQUEST_METHOD") in ("GET", "HEAD")
-            and not has_body(environ))
+    return (
+        environ.get("PATH_INFO", "").rstrip("/") == HEALTH_PATH
+        and environ.get("REQUEST_METHOD") in ("GET", "HEAD")
+        and not has_body(environ)
+    )
 
 
 def _log_refusal(environ: WSGIEnvironment, refusal: Refusal) -> None:
-    logger.warning("Request %s of %s refused with %s: %s", environ[REQUEST_ID_KEY], environ.get("REMOTE_ADDR", "-"),
-                   refusal.status[:3], refusal.message)
+    logger.warning(
+        "Request %s of %s refused with %s: %s",
+        environ[REQUEST_ID_KEY],
+        environ.get("REMOTE_ADDR", "-"),
+        refusal.status[:3],
+        refusal.message,
+    )
 
 
-def _turn_away(refusal: Refusal, environ: WSGIEnvironment, start_response: StartResponse,
-               is_logged: bool = True) -> Iterable[bytes]:
+def _turn_away(
+    refusal: Refusal, environ: WSGIEnvironment, start_response: StartResponse, is_logged: bool = True
+) -> Iterable[bytes]:
     """Refuse a request before anything of it is checked."""
     if has_body(environ):
         environ[BODY_LEFT_KEY] = True
@@ -259,8 +292,9 @@ def _turn_away(refusal: Refusal, environ: WSGIEnvironment, start_response: Start
 def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Refusal) -> Iterable[bytes]:
     """Answer in the dialect of the path, without calling the application."""
     body = to_json(error_body(PublicError(int(refusal.status[:3]), refusal.message), environ))
-    start_response(refusal.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body))),
-                                    *refusal.headers])
+    start_response(
+        refusal.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body))), *refusal.headers]
+    )
     # The answer to HEAD has the headers of the body, but not the body.
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
@@ -280,8 +314,10 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
     try:
         _read_body(environ, limit)
     except _BodyTooLarge:
-        refusal = Refusal("413 Content Too Large",
-                          f"The request body is larger than {(limit or 0) // MEGABYTE} MB (--max-request-mb).")
+        refusal = Refusal(
+            "413 Content Too Large",
+            f"The request body is larger than {(limit or 0) // MEGABYTE} MB (--max-request-mb).",
+        )
     # The last two are the servers' errors for a lost connection and wrong framing.
     except (EOFError, OSError, ValueError):
         refusal = Refusal("400 Bad Request", "The request body is incomplete.")
@@ -314,7 +350,7 @@ def _declared_length(environ: WSGIEnvironment) -> int | None:
     text = environ.get("CONTENT_LENGTH") or ""
     if not text.isascii() or not text.isdigit():
         return None
-    return int(text) if len(text) <= MAX_DIGITS else 10 ** MAX_DIGITS
+    return int(text) if len(text) <= MAX_DIGITS else 10**MAX_DIGITS
 
 
 def _read(stream: Any, length: int | None, limit: int | None) -> io.BytesIO:

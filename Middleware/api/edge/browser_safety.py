@@ -3,6 +3,7 @@
 Any page in a browser can send requests to any address that the browser reaches, including this server's. The browser
 names the page in ``Origin``, which pages cannot change. Programs other than browsers do not send it.
 """
+
 from __future__ import annotations
 
 import re
@@ -23,8 +24,10 @@ ANTHROPIC_ID_HEADER = "request-id"
 PREFLIGHT_SECONDS = "600"
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 SECURITY_HEADERS: Headers = [
-    ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"),
-    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")]
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+]
 # A foreign origin can be of any length; messages show only this many characters of it.
 _SHOWN = 100
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -96,8 +99,11 @@ class BrowserSafety:
         """Return the headers that let the page read the answer. Origins with other schemes get them only if allowed."""
         if not _is_web(normal) and normal not in self._allowed and ANY not in self._allowed:
             return []
-        return [("Access-Control-Allow-Origin", origin), ("Vary", "Origin"),
-                ("Access-Control-Expose-Headers", "X-Request-Id, X-Wilmer-Route, Retry-After")]
+        return [
+            ("Access-Control-Allow-Origin", origin),
+            ("Vary", "Origin"),
+            ("Access-Control-Expose-Headers", "X-Request-Id, X-Wilmer-Route, Retry-After"),
+        ]
 
     def _is_own(self, host: str) -> bool:
         """Return whether a page of this host can only come from this computer or its own network.
@@ -105,8 +111,12 @@ class BrowserSafety:
         The host name alone proves nothing: the owner of a domain can point its name at this computer after the page
         has been loaded (DNS rebinding). Addresses, and names without a public owner, are not open to that.
         """
-        return parse_address(host) is not None or "." not in host or host.endswith(_PRIVATE_ENDINGS) \
+        return (
+            parse_address(host) is not None
+            or "." not in host
+            or host.endswith(_PRIVATE_ENDINGS)
             or host in self._own_names
+        )
 
     def _refusal_without_origin(self, environ: WSGIEnvironment) -> Refusal | None:
         site = environ.get("HTTP_SEC_FETCH_SITE")

@@ -3,6 +3,7 @@
 The peer of the connection decides. The headers in which a proxy names its client can only take the right away: whoever
 sends them himself gains nothing by it.
 """
+
 from __future__ import annotations
 
 import re
@@ -38,10 +39,15 @@ def public_address(environ: WSGIEnvironment) -> str | None:
 
 def refusal_of_public(address: str) -> Refusal:
     """Return the refusal of a client with this address. It names the ways to let the client in."""
-    return Refusal("403 Forbidden", (
-        f"This server admits only clients in its own network, and {address or 'an unknown address'!a} is not a private "
-        "address. To let it in, start WilmerAI with --accepted-keys-file FILE and give the client a key, or with "
-        "--allow-public, which lets in everyone."))
+    return Refusal(
+        "403 Forbidden",
+        (
+            f"This server admits only clients in its own network, and {address or 'an unknown address'!a} is not "
+            f"a private "
+            "address. To let it in, start WilmerAI with --accepted-keys-file FILE and give the client a key, or with "
+            "--allow-public, which lets in everyone."
+        ),
+    )
 
 
 def _addresses(environ: WSGIEnvironment) -> Iterator[str]:

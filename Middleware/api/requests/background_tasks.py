@@ -1,4 +1,5 @@
 """Recognise what front-ends ask for on their own, such as titles, tags and follow-up questions."""
+
 from __future__ import annotations
 
 import json
@@ -20,17 +21,28 @@ _FIRST_SECTION = re.compile(r"^<(\w+)>[ \t\r]*$", re.MULTILINE)
 _OPEN_WEBUI_TASK = re.compile(r"### Task:\s*\n")
 _OPEN_WEBUI_SHAPE = re.compile(r'\{\s*"(title|tags|follow_ups|queries|prompt|text)"\s*:')
 _OPEN_WEBUI_TEXTS = (
-    re.compile(r"Your task is to reflect the speaker's likely facial expression through a fitting emoji\..*?"
-               r"\nMessage: ```", re.DOTALL),
-    re.compile(r"### Task:\s+Summarize the conversation history that will be compacted\b.*?"
-               r"\n### Messages Being Compacted:", re.DOTALL),
-    re.compile(r"Review the completed conversation turn and decide whether long-term memory should change\..*?"
-               r'\{"operations":\[', re.DOTALL),
+    re.compile(
+        r"Your task is to reflect the speaker's likely facial expression through a fitting emoji\..*?"
+        r"\nMessage: ```",
+        re.DOTALL,
+    ),
+    re.compile(
+        r"### Task:\s+Summarize the conversation history that will be compacted\b.*?"
+        r"\n### Messages Being Compacted:",
+        re.DOTALL,
+    ),
+    re.compile(
+        r"Review the completed conversation turn and decide whether long-term memory should change\..*?"
+        r'\{"operations":\[',
+        re.DOTALL,
+    ),
 )
 _LIBRE_CHAT_TEXTS = (
     re.compile(r"Provide a concise, \d+-word-or-less title for the conversation\b[^\n]*\n\s*Conversation:\s*\n"),
-    re.compile(r"Analyze this conversation and provide:\s*1\. The detected language of the conversation\s*"
-               r"2\. A concise title in the detected language\b"),
+    re.compile(
+        r"Analyze this conversation and provide:\s*1\. The detected language of the conversation\s*"
+        r"2\. A concise title in the detected language\b"
+    ),
     re.compile(r"Please generate a concise, \d+-word-or-less title for the conversation\b[^\n]*\n\s*\|\|>User:"),
 )
 # Its system prompt is long and changes between versions; the quoted message follows in the same or the next turn.
@@ -74,8 +86,12 @@ def longest_answer(task: str, client_limit: int | None) -> int | None:
 def limit_in(body: Mapping[str, object]) -> int | None:
     """Return the client's own limit of an answer in tokens, in any dialect; None without one."""
     options = body.get("options")
-    given = (body.get("max_completion_tokens"), body.get("max_output_tokens"), body.get("max_tokens"),
-             options.get("num_predict") if isinstance(options, Mapping) else None)
+    given = (
+        body.get("max_completion_tokens"),
+        body.get("max_output_tokens"),
+        body.get("max_tokens"),
+        options.get("num_predict") if isinstance(options, Mapping) else None,
+    )
     return next((value for value in given if type(value) is int and value > 0), None)
 
 
@@ -107,8 +123,11 @@ def _sent(body: Mapping[str, object]) -> list[Message]:
     # The Responses and the Messages API keep the system prompt apart.
     systems = (_joined(body.get(key)) for key in ("instructions", "system"))
     sent: list[Message] = [{"role": "system", "content": text} for text in systems if text]
-    sent += [{"role": _role(message), "content": _joined(message.get("content"))}
-             for message in messages if isinstance(message, dict)]
+    sent += [
+        {"role": _role(message), "content": _joined(message.get("content"))}
+        for message in messages
+        if isinstance(message, dict)
+    ]
     return sent
 
 
@@ -126,8 +145,11 @@ def _joined(content: object) -> str:
 def _is_opencode_title(messages: Sequence[Message]) -> bool:
     """Return whether opencode asks for the title of a session: its system prompt, then only messages of the user."""
     # The ordinary case, which must not cost a loop over thousands of messages.
-    if not messages or messages[0].get("role") not in SYSTEM_ROLES \
-            or not str(messages[0].get("content") or "").lstrip().startswith(_OPENCODE_SYSTEM):
+    if (
+        not messages
+        or messages[0].get("role") not in SYSTEM_ROLES
+        or not str(messages[0].get("content") or "").lstrip().startswith(_OPENCODE_SYSTEM)
+    ):
         return False
     turns = [turn for turn in messages if turn.get("role") not in SYSTEM_ROLES]
     if turns and _is_open(turns[-1]):
@@ -153,13 +175,16 @@ def _only_prompt(messages: Sequence[Message]) -> str | None:
     if not from_user or not isinstance(content, str) or last.get("images"):
         return None
     prefix = _ROLE_PREFIX.match(content)
-    return content[prefix.end():] if prefix else content
+    return content[prefix.end() :] if prefix else content
 
 
 def _is_open(turn: Mapping[str, object]) -> bool:
     """Return whether a message is the empty start of the answer."""
-    return turn.get("role") == "assistant" and not turn.get("tool_calls") and (
-        str(turn.get("content") or "").strip() in OPEN_ANSWERS)
+    return (
+        turn.get("role") == "assistant"
+        and not turn.get("tool_calls")
+        and (str(turn.get("content") or "").strip() in OPEN_ANSWERS)
+    )
 
 
 def _json_task(prompt: str) -> str:
@@ -174,7 +199,7 @@ def _json_task(prompt: str) -> str:
     # A question about documents quotes these first, in a section with another name.
     if section is None or section.group(1) != HISTORY_TAG:
         return ""
-    instructions = prompt[:section.start()]
+    instructions = prompt[: section.start()]
     shape = _OPEN_WEBUI_SHAPE.search(instructions)
     if shape is None or "JSON" not in instructions:
         return ""

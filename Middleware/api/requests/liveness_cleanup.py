@@ -3,6 +3,7 @@
 An agent client that such a call keeps running sends it back with every later request, where it would teach the LLM to
 make the call itself. Nothing here changes its input; unchanged messages are the same objects in the result.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,9 +21,11 @@ MARK = "[Wilmer]"
 NO_TEXT = ("", "Assistant:")
 # Agents often make a call twice for good reasons, such as a check before and after an edit.
 LEAST_REPEATS = 3
-NOTE = ("[Wilmer note: this call was made {count} consecutive times, and the result was identical each time. "
-        "Making it again will change nothing. Act differently now: try other arguments or another tool, "
-        "or answer with what is known.]")
+NOTE = (
+    "[Wilmer note: this call was made {count} consecutive times, and the result was identical each time. "
+    "Making it again will change nothing. Act differently now: try other arguments or another tool, "
+    "or answer with what is known.]"
+)
 
 
 def clean_up(messages: Sequence[Message], liveness: LivenessCall) -> list[Message]:
@@ -31,6 +34,7 @@ def clean_up(messages: Sequence[Message], liveness: LivenessCall) -> list[Messag
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class _Call:
@@ -84,11 +88,14 @@ class LivenessCall:
         """Return whether a call is a liveness call. A malformed call never is."""
         call = _Call.of(raw)
         return call is not None and (
-            call.id.startswith(ID_PREFIX) or MARK in call.arguments
-            or (call.name.strip() == self.name and call.canonical_arguments == self.canonical_arguments))
+            call.id.startswith(ID_PREFIX)
+            or MARK in call.arguments
+            or (call.name.strip() == self.name and call.canonical_arguments == self.canonical_arguments)
+        )
 
 
 # -- liveness calls ----------------------------------------------------------------------------------------------------
+
 
 def strip_liveness_calls(messages: Sequence[Message], liveness: LivenessCall) -> list[Message]:
     """Return the conversation without liveness calls and their results; an exchange at its end stays."""
@@ -148,6 +155,7 @@ class _Stripping:
 
 # -- repeats -----------------------------------------------------------------------------------------------------------
 
+
 def collapse_repeats(messages: Sequence[Message]) -> list[Message]:
     """Return the conversation with each run of equal exchanges replaced by the first, with a note in its result."""
     kept: list[Message] = []
@@ -192,6 +200,7 @@ def _exchange(messages: Sequence[Message], index: int) -> tuple[object, ...] | N
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
+
 
 def _calls(message: Message) -> list[ToolCall]:
     """Return the calls of an assistant turn."""

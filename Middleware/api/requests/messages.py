@@ -1,4 +1,5 @@
 """Convert the messages and prompts of requests to internal form, the same for every client's dialect."""
+
 from __future__ import annotations
 
 import json
@@ -81,8 +82,11 @@ def _prefixed(message: Message) -> Message:
 
 def _open_answer(messages: list[Message], add_prefixes: bool) -> None:
     """Add the start of the assistant's answer if the user's settings want it and the client has not sent one."""
-    if messages and messages[-1]["role"] != "assistant" \
-            and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator"):
+    if (
+        messages
+        and messages[-1]["role"] != "assistant"
+        and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator")
+    ):
         messages.append({"role": "assistant", "content": GENERATOR if add_prefixes else ""})
 
 
@@ -95,8 +99,11 @@ def _message(raw: Mapping[str, object], prefixes: Mapping[str, str], empty_texts
     role = raw.get("role")
     if not role or not isinstance(role, str):
         raise ClientError("Each message must have a 'role' field.")
-    if "content" not in raw and "tool_calls" not in raw \
-            and not (empty_texts_left_out and (role in ("assistant", "tool") or raw.get("images"))):
+    if (
+        "content" not in raw
+        and "tool_calls" not in raw
+        and not (empty_texts_left_out and (role in ("assistant", "tool") or raw.get("images")))
+    ):
         raise ClientError("Each message must have 'content' or 'tool_calls'.")
     role = ROLE_NAMES.get(role, role)
     text, images = _content(raw.get("content"))
@@ -120,8 +127,11 @@ def _message(raw: Mapping[str, object], prefixes: Mapping[str, str], empty_texts
 # -- tools -------------------------------------------------------------------------------------------------------------
 def _openai_call(call: object) -> object:
     """Return a tool call in OpenAI's form. In Ollama's, arguments are an object, and there is neither type nor id."""
-    if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping) \
-            or not isinstance(function.get("arguments"), Mapping):
+    if (
+        not isinstance(call, Mapping)
+        or not isinstance(function := call.get("function"), Mapping)
+        or not isinstance(function.get("arguments"), Mapping)
+    ):
         return call
     arguments = json.dumps(function["arguments"], ensure_ascii=False)
     function = {key: value for key, value in function.items() if key != "index"}

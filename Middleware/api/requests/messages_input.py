@@ -2,6 +2,7 @@
 
 Source of the form: the API reference of Anthropic, and the types of its packages.
 """
+
 from __future__ import annotations
 
 import json
@@ -61,15 +62,22 @@ def read_request(body: Fields) -> MessagesRequest:
     thinking = body.get("thinking")
     thinking = thinking if isinstance(thinking, Mapping) else {}
     tools, choice = _tools(body, loaded)
-    return MessagesRequest(with_user_options(messages), tools, choice, thinking.get("type") in THINKING,
-                           thinking.get("display") == "omitted")
+    return MessagesRequest(
+        with_user_options(messages),
+        tools,
+        choice,
+        thinking.get("type") in THINKING,
+        thinking.get("display") == "omitted",
+    )
 
 
 def _refuse_not_offered(body: Fields) -> None:
     if body.get("thread") is not None:
         # The tool runners of Anthropic's packages send only new messages in a thread. Told so, they send them all.
-        raise ClientError("thread: WilmerAI keeps no threads; send the whole conversation in 'messages'.",
-                          details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]})
+        raise ClientError(
+            "thread: WilmerAI keeps no threads; send the whole conversation in 'messages'.",
+            details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        )
     for name in NOT_OFFERED:
         if body.get(name):
             raise ClientError(f"{name}: not offered here; leave it out.")
@@ -121,7 +129,7 @@ def _with_question_last(messages: list[Message]) -> list[Message]:
         end -= 1
     if not end or messages[end - 1]["role"] != "user":
         return messages
-    return [*messages[:end - 1], *messages[end:], messages[end - 1]]
+    return [*messages[: end - 1], *messages[end:], messages[end - 1]]
 
 
 @dataclass
@@ -156,8 +164,10 @@ class _Parts:
             self.images += parts.images
         else:
             given = f"{_shown(kind)} of {_shown(source.get('media_type'))}" if kind == "base64" else _shown(kind)
-            raise ClientError(f"{path}.source: documents of the type {given} cannot be read here. "
-                              "Expected: text, or content with texts and images.")
+            raise ClientError(
+                f"{path}.source: documents of the type {given} cannot be read here. "
+                "Expected: text, or content with texts and images."
+            )
         self.texts.append("\n".join([f"[{title}]", *texts] if title else texts))
 
     @property
@@ -251,8 +261,11 @@ def _call(block: Fields, path: str) -> ToolCall:
         arguments = json.dumps({} if given is None else given, ensure_ascii=False)
     except RecursionError:
         raise ClientError(f"{path}.input: nested too deeply.") from None
-    return {"id": _name(block, "id", path), "type": "function",
-            "function": {"name": _name(block, "name", path), "arguments": arguments}}
+    return {
+        "id": _name(block, "id", path),
+        "type": "function",
+        "function": {"name": _name(block, "name", path), "arguments": arguments},
+    }
 
 
 def _source(block: Fields, path: str) -> Fields:
@@ -269,8 +282,9 @@ def _image(block: Fields, path: str) -> str:
         return f"data:{source.get('media_type') or 'image/png'};base64,{data}"
     if source.get("type") == "url" and (url := _text(source, "url", f"{path}.source")):
         return url
-    raise ClientError(f"{path}.source: expected base64 with 'data', or url with 'url', found "
-                      f"{_shown(source.get('type'))}.")
+    raise ClientError(
+        f"{path}.source: expected base64 with 'data', or url with 'url', found {_shown(source.get('type'))}."
+    )
 
 
 def _text(fields: Fields, key: str, path: str) -> str:
@@ -301,8 +315,11 @@ def _tools(body: Fields, loaded: set[str]) -> tuple[OfferedTools, object]:
         if kind != "none" and (tool.get("defer_loading") is not True or own in loaded or own == name):
             schema = tool["input_schema"]
             description = tool.get("description")
-            offered.add(own, description if isinstance(description, str) else None,
-                        schema if isinstance(schema, Mapping) else None)
+            offered.add(
+                own,
+                description if isinstance(description, str) else None,
+                schema if isinstance(schema, Mapping) else None,
+            )
     if kind == "tool":
         return offered, offered.choice(name, "tool_choice.name")
     if kind == "any" and not offered:

@@ -1,4 +1,5 @@
 """The tools of a request: what the LLM is offered, and what the client calls that."""
+
 from __future__ import annotations
 
 import logging
@@ -46,8 +47,13 @@ class OfferedTools:
     def __len__(self) -> int:
         return len(self.functions)
 
-    def add(self, name: str, description: str | None, parameters: Mapping[str, object] | None,
-            tool: ClientTool | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        description: str | None,
+        parameters: Mapping[str, object] | None,
+        tool: ClientTool | None = None,
+    ) -> None:
         """Offer a function under ``name``. Of several with the same name, the LLM gets the first only.
 
         Args:
@@ -80,8 +86,9 @@ class OfferedTools:
         """
         if name not in self._by_name:
             hint = did_you_mean(name, self._by_name)
-            raise ClientError(f"{path}: the request offers no tool '{name[:100]}' that the LLM could call.{hint}",
-                              param=path)
+            raise ClientError(
+                f"{path}: the request offers no tool '{name[:100]}' that the LLM could call.{hint}", param=path
+            )
         return {"type": "function", "function": {"name": name}}
 
 
@@ -90,5 +97,6 @@ def log_not_offered(kinds: Sequence[str]) -> None:
     if kinds:
         # Whatever else a client writes there must not get into the log.
         names = ", ".join(kind if _KIND.fullmatch(kind) else "an unknown type" for kind in kinds)
-        logger.warning("The client offers tools that only the original provider runs; the LLM does not get them: %s",
-                       names)
+        logger.warning(
+            "The client offers tools that only the original provider runs; the LLM does not get them: %s", names
+        )

@@ -3,6 +3,7 @@
 Source: OpenAI's reference of ``POST /v1/responses``. Items of hosted tools, and types that are not known, are passed
 over: clients live with servers that do not know them.
 """
+
 from __future__ import annotations
 
 import base64
@@ -32,8 +33,11 @@ def require_supported(body: Mapping[str, object]) -> None:
     """Refuse a request without input, or with a field that asks for another service."""
     for field in REFUSED_FIELDS:
         if body.get(field) not in (None, False):
-            raise ClientError(f"WilmerAI does not support the field '{field}'. Leave it out.", param=field,
-                              code="unsupported_parameter")
+            raise ClientError(
+                f"WilmerAI does not support the field '{field}'. Leave it out.",
+                param=field,
+                code="unsupported_parameter",
+            )
     if body.get("input") is None and body.get("previous_response_id") is None:
         raise ClientError("The 'input' field is required.", param="input", code="missing_required_parameter")
 
@@ -51,23 +55,36 @@ def own_items(body: Mapping[str, object]) -> list[Item]:
         if not isinstance(item, dict):
             raise ClientError("Each item of 'input' must be an object.", param=f"input[{number}]")
     # An item that has nothing but an id refers to another one.
-    return [{**item, "type": REFERENCE} if item.get("type") is None and "role" not in item
-            and isinstance(item.get("id"), str) else item for item in given]
+    return [
+        {**item, "type": REFERENCE}
+        if item.get("type") is None and "role" not in item and isinstance(item.get("id"), str)
+        else item
+        for item in given
+    ]
 
 
 def returned_fields(body: Mapping[str, object]) -> RequestFields:
     """Return the fields of a request that come back in its response; most have no other effect."""
-    reasoning, text, metadata = (value if isinstance(value := body.get(field), dict) else {}
-                                 for field in ("reasoning", "text", "metadata"))
+    reasoning, text, metadata = (
+        value if isinstance(value := body.get(field), dict) else {} for field in ("reasoning", "text", "metadata")
+    )
     tools, parallel = body.get("tools"), body.get("parallel_tool_calls")
-    return {"instructions": body.get("instructions"), "max_output_tokens": body.get("max_output_tokens"),
-            "metadata": metadata, "parallel_tool_calls": True if parallel is None else parallel,
-            "previous_response_id": previous_response_id(body), "prompt_cache_key": body.get("prompt_cache_key"),
-            "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
-            "safety_identifier": body.get("safety_identifier"), "temperature": body.get("temperature"),
-            "text": {**text, "format": text.get("format") or {"type": "text"}},
-            "tool_choice": body.get("tool_choice") or "auto", "tools": tools if isinstance(tools, list) else [],
-            "top_p": body.get("top_p"), "user": body.get("user")}
+    return {
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "metadata": metadata,
+        "parallel_tool_calls": True if parallel is None else parallel,
+        "previous_response_id": previous_response_id(body),
+        "prompt_cache_key": body.get("prompt_cache_key"),
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "safety_identifier": body.get("safety_identifier"),
+        "temperature": body.get("temperature"),
+        "text": {**text, "format": text.get("format") or {"type": "text"}},
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": tools if isinstance(tools, list) else [],
+        "top_p": body.get("top_p"),
+        "user": body.get("user"),
+    }
 
 
 def previous_response_id(body: Mapping[str, object]) -> str | None:
@@ -78,8 +95,12 @@ def previous_response_id(body: Mapping[str, object]) -> str | None:
     return value
 
 
-def conversation(instructions: object, history: Sequence[Mapping[str, object]],
-                 items: Sequence[Mapping[str, object]], tools: ResponsesTools) -> list[Message]:
+def conversation(
+    instructions: object,
+    history: Sequence[Mapping[str, object]],
+    items: Sequence[Mapping[str, object]],
+    tools: ResponsesTools,
+) -> list[Message]:
     """Return the messages of a request, without what the user's settings add to them.
 
     Args:
@@ -99,8 +120,13 @@ def conversation(instructions: object, history: Sequence[Mapping[str, object]],
     for number, item in enumerate(items):
         role, content = item.get("role"), item.get("content")
         # A conversation has thousands of messages like these, and calls for each would be felt.
-        if isinstance(content, str) and role in ("user", "assistant") and item.get("type", "message") == "message" \
-                and not translation.images and (not messages or "tool_calls" not in messages[-1]):
+        if (
+            isinstance(content, str)
+            and role in ("user", "assistant")
+            and item.get("type", "message") == "message"
+            and not translation.images
+            and (not messages or "tool_calls" not in messages[-1])
+        ):
             messages.append({"role": role, "content": content})
         else:
             translation.add(item, f"input[{number}]")
@@ -113,8 +139,11 @@ def _instructions(value: object) -> str:
         return value or ""
     if not isinstance(value, list):
         raise ClientError("The 'instructions' field must be a text.", param="instructions")
-    texts = [_content(item.get("content"), f"instructions[{number}].content")[0]
-             for number, item in enumerate(value) if isinstance(item, dict)]
+    texts = [
+        _content(item.get("content"), f"instructions[{number}].content")[0]
+        for number, item in enumerate(value)
+        if isinstance(item, dict)
+    ]
     return "\n".join(text for text in texts if text)
 
 
@@ -177,8 +206,11 @@ class _Translation:
         name, namespace = item.get("name"), item.get("namespace")
         name = name if isinstance(name, str) and name else kind.removesuffix(_CALL)
         offered = self._tools.offered_name(name, namespace if isinstance(namespace, str) else "")
-        call: ToolCall = {"id": str(item.get("call_id") or f"call_{len(self.messages)}"), "type": "function",
-                          "function": {"name": offered, "arguments": _arguments(item)}}
+        call: ToolCall = {
+            "id": str(item.get("call_id") or f"call_{len(self.messages)}"),
+            "type": "function",
+            "function": {"name": offered, "arguments": _arguments(item)},
+        }
         turn = self._open_turn()
         if turn is None:
             self.flush_images()
@@ -238,9 +270,11 @@ def _file(part: Mapping[str, object], path: str) -> str:
     data, name = part.get("file_data"), part.get("filename")
     text = _text_of(data) if isinstance(data, str) else None
     if text is None:
-        raise ClientError("Only text files are supported, as a data URL such as data:text/plain;base64, in "
-                          "'file_data'.",
-                          param=path, code="unsupported_file")
+        raise ClientError(
+            "Only text files are supported, as a data URL such as data:text/plain;base64, in 'file_data'.",
+            param=path,
+            code="unsupported_file",
+        )
     return f"[{name}]\n{text}" if isinstance(name, str) and name else text
 
 
@@ -262,8 +296,9 @@ def _output(output: object, path: str) -> tuple[str, list[str]]:
     """Return the text and the images of a tool's output: a text, a list of parts, or any other JSON value."""
     if output is None or isinstance(output, str):
         return output or "", []
-    if isinstance(output, list) and all(isinstance(part, dict) and isinstance(part.get("type"), str)
-                                        for part in output):
+    if isinstance(output, list) and all(
+        isinstance(part, dict) and isinstance(part.get("type"), str) for part in output
+    ):
         return _content(output, path)
     return json.dumps(output, ensure_ascii=False), []
 
@@ -275,7 +310,10 @@ def _arguments(item: Mapping[str, object]) -> str:
     elif isinstance(item.get("input"), str):
         given = {"input": item["input"]}
     else:
-        given = item.get("input") or item.get("action") or {
-            key: value for key, value in item.items() if key not in _NO_ARGUMENTS}
+        given = (
+            item.get("input")
+            or item.get("action")
+            or {key: value for key, value in item.items() if key not in _NO_ARGUMENTS}
+        )
     text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     return text if text.strip() else "{}"

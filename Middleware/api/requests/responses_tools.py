@@ -1,4 +1,5 @@
 """The tools of one request to the Responses API: what the LLM is offered for them, and what its calls become."""
+
 from __future__ import annotations
 
 import hashlib
@@ -15,11 +16,19 @@ _SAFE_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _HASH_DIGITS = 8
 _CUSTOM_PARAMETERS: Mapping[str, object] = {
-    "type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
 _SHELL_PARAMETERS: Mapping[str, object] = {
-    "type": "object", "required": ["command"], "properties": {
+    "type": "object",
+    "required": ["command"],
+    "properties": {
         "command": {"type": "array", "items": {"type": "string"}, "description": "The program and its arguments."},
-        "timeout_ms": {"type": "integer"}, "working_directory": {"type": "string"}}}
+        "timeout_ms": {"type": "integer"},
+        "working_directory": {"type": "string"},
+    },
+}
 _SHELL_DESCRIPTION = "Run a command on the computer of the user, and return its output."
 Choice = tuple[list[dict[str, object]], object]
 
@@ -66,8 +75,10 @@ class ResponsesTools:
         kind = tool.get("type")
         if kind == "namespace":
             inner = tool.get("tools")
-            names = [self._add(entry, f"{path}.tools[{number}]", _name_of(tool, path), hosted)
-                     for number, entry in enumerate(inner if isinstance(inner, list) else [])]
+            names = [
+                self._add(entry, f"{path}.tools[{number}]", _name_of(tool, path), hosted)
+                for number, entry in enumerate(inner if isinstance(inner, list) else [])
+            ]
             return [name for some in names for name in some]
         if kind == "function":
             client = ClientTool(_name_of(tool, path), "function", namespace)
@@ -89,8 +100,12 @@ class ResponsesTools:
             name = _hashed(name, "\n".join(identity))
         self._names[identity] = name
         self._inside.setdefault(tool.name, set()).add(name)
-        self._offered.add(name, description if isinstance(description, str) else None,
-                          parameters if isinstance(parameters, Mapping) else None, tool)
+        self._offered.add(
+            name,
+            description if isinstance(description, str) else None,
+            parameters if isinstance(parameters, Mapping) else None,
+            tool,
+        )
         return [name]
 
     # -- names ---------------------------------------------------------------------------------------------------
@@ -118,8 +133,11 @@ class ResponsesTools:
     def _allowed(self, choice: Mapping[str, object]) -> Choice:
         allowed, mode = choice.get("tools"), choice.get("mode") or "auto"
         if not isinstance(allowed, list) or mode not in ("auto", "required"):
-            raise ClientError("A 'tool_choice' of type 'allowed_tools' needs a list of 'tools' and a 'mode' that is "
-                              "'auto' or 'required'.", param="tool_choice")
+            raise ClientError(
+                "A 'tool_choice' of type 'allowed_tools' needs a list of 'tools' and a 'mode' that is "
+                "'auto' or 'required'.",
+                param="tool_choice",
+            )
         names = set()
         for tool in allowed:
             name = self._chosen(tool)
@@ -130,10 +148,16 @@ class ResponsesTools:
 
     def _chosen(self, choice: object) -> str:
         """Return the function's name at the LLM for an object that names one of the client's tools."""
-        if not isinstance(choice, Mapping) or choice.get("type") not in ("function", "custom") \
-                or not isinstance(choice.get("name"), str):
-            raise ClientError("'tool_choice' must be 'none', 'auto', 'required', or an object of type 'function' or "
-                              "'custom' with the 'name' of a tool, or of type 'allowed_tools'.", param="tool_choice")
+        if (
+            not isinstance(choice, Mapping)
+            or choice.get("type") not in ("function", "custom")
+            or not isinstance(choice.get("name"), str)
+        ):
+            raise ClientError(
+                "'tool_choice' must be 'none', 'auto', 'required', or an object of type 'function' or "
+                "'custom' with the 'name' of a tool, or of type 'allowed_tools'.",
+                param="tool_choice",
+            )
         name, namespace = str(choice["name"]), choice.get("namespace")
         if isinstance(namespace, str) and namespace:
             return self.offered_name(name, namespace)
@@ -172,4 +196,4 @@ def _joined_name(namespace: str, name: str) -> str:
 def _hashed(name: str, identity: str) -> str:
     """Return a safe name that two tools share only if they have the same identity."""
     digits = hashlib.sha256(encode_text(identity)).hexdigest()[:_HASH_DIGITS]
-    return f"{_UNSAFE.sub('_', name)[:MAX_NAME - _HASH_DIGITS - 1]}_{digits}"
+    return f"{_UNSAFE.sub('_', name)[: MAX_NAME - _HASH_DIGITS - 1]}_{digits}"

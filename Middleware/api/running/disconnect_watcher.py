@@ -3,6 +3,7 @@
 One thread checks the connection of every running request several times a second. A client that closes only its sending
 half counts as disconnected: HTTP clients do not do that while they wait for an answer.
 """
+
 from __future__ import annotations
 
 import logging
@@ -100,8 +101,9 @@ class DisconnectWatcher:
         with self._changed:
             self._watched[request.request_id] = (request, probe)
             if self._thread is None:
-                self._thread = start_daemon(self._run, "disconnect-watcher",
-                                            "At present, requests of clients that disconnect are not cancelled")
+                self._thread = start_daemon(
+                    self._run, "disconnect-watcher", "At present, requests of clients that disconnect are not cancelled"
+                )
             self._changed.notify()
 
     def forget(self, request: RequestContext) -> None:

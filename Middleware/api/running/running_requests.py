@@ -1,4 +1,5 @@
 """The running requests, from their arrival to the end of the last background node."""
+
 from __future__ import annotations
 
 import contextlib
@@ -138,8 +139,11 @@ class RunningRequests:
         """Return the requests of a key in one dialect whose answers are not complete, oldest first."""
         with self._lock:
             running = list(self._requests.values())
-        return [request for request in running
-                if request.api_type == api_type and request.api_key == api_key and not request.answer_complete]
+        return [
+            request
+            for request in running
+            if request.api_type == api_type and request.api_key == api_key and not request.answer_complete
+        ]
 
     @property
     def stopping(self) -> bool:
@@ -176,8 +180,12 @@ class RunningRequests:
         if self.on_drain is not None:
             self.on_drain()
         if running := self.count():
-            logger.info("stopping: requests that may go on for up to %g s: %d; Ctrl-C again ends at once", timeout,
-                        running, extra={"terminal": True})
+            logger.info(
+                "stopping: requests that may go on for up to %g s: %d; Ctrl-C again ends at once",
+                timeout,
+                running,
+                extra={"terminal": True},
+            )
 
     def shut_down(self, timeout: float) -> None:
         """Refuse new requests, cancel those without an answer, and give the others up to ``timeout`` seconds."""
@@ -188,9 +196,14 @@ class RunningRequests:
         unanswered = [request for request in running if not request.answer_complete]
         if running:
             waited_for = len(running) - len(unanswered)
-            logger.info("stopping: requests cancelled: %d, finishing their background nodes (up to %g s): %d%s",
-                        len(unanswered), timeout, waited_for, "; Ctrl-C again ends at once" if waited_for else "",
-                        extra={"terminal": True})
+            logger.info(
+                "stopping: requests cancelled: %d, finishing their background nodes (up to %g s): %d%s",
+                len(unanswered),
+                timeout,
+                waited_for,
+                "; Ctrl-C again ends at once" if waited_for else "",
+                extra={"terminal": True},
+            )
         else:
             logger.info("stopping: no request is under way", extra={"terminal": True})
         self._cancel_all(unanswered)

@@ -1,4 +1,5 @@
 """The end of the process."""
+
 from __future__ import annotations
 
 import logging
@@ -21,14 +22,16 @@ def shut_down(timeout: float) -> None:
 
 def release() -> None:
     """Release locks, processes and connections. It may be called more than once."""
-    _do_all(get_locking_service().release_all, running_scripts().end_processes, get_transport().close_all,
-            close_sessions)
+    _do_all(
+        get_locking_service().release_all, running_scripts().end_processes, get_transport().close_all, close_sessions
+    )
 
 
 def release_at_once() -> None:
     """Release the same without waiting, processes first, as nothing else would ever end them."""
-    _do_all(running_scripts().end_processes, kill_sessions, get_locking_service().release_all,
-            get_transport().close_all)
+    _do_all(
+        running_scripts().end_processes, kill_sessions, get_locking_service().release_all, get_transport().close_all
+    )
 
 
 def _do_all(*steps: Callable[[], object]) -> None:

@@ -1,4 +1,5 @@
 """The limits of the servers. Read them as ``limits.NAME`` when they are needed, so that tests can change them."""
+
 from __future__ import annotations
 
 # A client that has not begun a request, or owes bytes of one, and sends nothing for so long is disconnected. Longer

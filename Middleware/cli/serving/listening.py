@@ -1,4 +1,5 @@
 """What the servers share: the listening socket, its addresses, and errors that never reach the application."""
+
 from __future__ import annotations
 
 import errno
@@ -79,8 +80,7 @@ def start_listening(sock: socket.socket) -> None:
 
 
 class DescriptorExhaustion:
-    """Logs when connections cannot be accepted because the process may open no further file, and when they can again.
-    """
+    """Logs when connections cannot be accepted because the process may open no more files, and when they can again."""
 
     def __init__(self, quiet_seconds: float = limits.EXHAUSTION_QUIET_SECONDS) -> None:
         self._reports: Once[str] = Once(1, quiet_seconds)
@@ -90,8 +90,11 @@ class DescriptorExhaustion:
         if error.errno not in _EXHAUSTED:
             return False
         if self._reports.first("accept"):
-            logger.warning("No more connections can be accepted (%s). New ones wait until others end. Raise the limit "
-                           "of open files (ulimit -n) if this happens often.", error.strerror)
+            logger.warning(
+                "No more connections can be accepted (%s). New ones wait until others end. Raise the limit "
+                "of open files (ulimit -n) if this happens often.",
+                error.strerror,
+            )
         return True
 
     def ends(self) -> None:
@@ -148,13 +151,16 @@ def _own_address(family: socket.AddressFamily, far: str) -> str:
 def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
     """Return family and address of ``host``, the IPv4 one where a name has both."""
     if both := _WITH_PORT.fullmatch(host):
-        raise StartError(f"--listen takes an address alone, not '{host}'. The port goes into --port: "
-                         f"--listen {both[1] or both[2]} --port {both[3]}")
+        raise StartError(
+            f"--listen takes an address alone, not '{host}'. The port goes into --port: "
+            f"--listen {both[1] or both[2]} --port {both[3]}"
+        )
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise StartError(f"Cannot listen on '{host}': no such address. Use --listen alone for all addresses of this "
-                         "machine.") from error
+        raise StartError(
+            f"Cannot listen on '{host}': no such address. Use --listen alone for all addresses of this machine."
+        ) from error
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, address
 
@@ -171,8 +177,10 @@ def _explain(error: Exception, host: str, port: int) -> str:
     # Windows puts its own numbers into winerror, and translates only some of them to errno.
     code = getattr(error, "winerror", None) or getattr(error, "errno", None)
     if code in (errno.EADDRINUSE, _WINDOWS_IN_USE, _WINDOWS_NO_ACCESS):
-        return (f"Port {port} on {host} is already in use. Stop the program that uses it (perhaps a WilmerAI that "
-                "is still running), or choose another port with --port.")
+        return (
+            f"Port {port} on {host} is already in use. Stop the program that uses it (perhaps a WilmerAI that "
+            "is still running), or choose another port with --port."
+        )
     if code in (errno.EACCES, errno.EPERM):
         return f"Port {port} on {host} needs administrator rights. Choose a port above 1023 with --port."
     if code == errno.EADDRNOTAVAIL:

@@ -1,4 +1,5 @@
 """Serving with Waitress: settings for hundreds of streams, worker threads, and an orderly end."""
+
 from __future__ import annotations
 
 import logging
@@ -161,7 +162,8 @@ def allowed_threads() -> int:
         raise StartError(
             f"The server needs {count} threads, and the system allows this process only {allowed}. Raise "
             "the limit on memory (ulimit -v; each thread reserves address space for its stack) or on threads "
-            "(ulimit -u; the pids limit of a container).")
+            "(ulimit -u; the pids limit of a container)."
+        )
     return count
 
 
@@ -170,6 +172,7 @@ def _limited_stack_bytes() -> int:
     if sys.platform == "win32":
         return 0
     import resource
+
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return 0
     stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
@@ -197,6 +200,7 @@ def _threads_are_limited(count: int) -> bool:
     if sys.platform == "win32":
         return False
     import resource
+
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     # All threads of the user's programs count. The usual limits are far above that.
     few = processes != resource.RLIM_INFINITY and processes < AMPLE_FACTOR * count
@@ -278,8 +282,16 @@ def make_server(application: WSGIApplication, sock: socket.socket, channels: dic
     start_listening(sock)
     dispatcher = Dispatcher(allowed_threads())
     adjustments = Adjustments(sockets=[sock], **waitress_settings())
-    server = Server(application, channels, True, sock, dispatcher, adjustments, bind_socket=False,
-                    sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()))
+    server = Server(
+        application,
+        channels,
+        True,
+        sock,
+        dispatcher,
+        adjustments,
+        bind_socket=False,
+        sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()),
+    )
     server.is_unwelcome = application.refuses if isinstance(application, AdmissionMiddleware) else None
     return server
 
@@ -358,5 +370,7 @@ def turn(channels: dict[int, Any], timeout: float = 1.0) -> None:
 
 
 def _busy(channels: dict[int, Any]) -> bool:
-    return any(isinstance(channel, HTTPChannel) and (channel.requests or channel.total_outbufs_len)
-               for channel in list(channels.values()))
+    return any(
+        isinstance(channel, HTTPChannel) and (channel.requests or channel.total_outbufs_len)
+        for channel in list(channels.values())
+    )

@@ -2,6 +2,7 @@
 
 Waitress calls ``Channel``; the classes here override its methods.
 """
+
 from __future__ import annotations
 
 import logging
@@ -47,8 +48,9 @@ class Parser(HTTPRequestParser):
     # Of a request with a body from the end of its head on, of others from the start of their task on.
     environ: dict[str, Any] | None = None
 
-    def __init__(self, adj: object, on_refusal: Callable[[], None],
-                 is_unwelcome: Callable[[Parser], bool] | None = None) -> None:
+    def __init__(
+        self, adj: object, on_refusal: Callable[[], None], is_unwelcome: Callable[[Parser], bool] | None = None
+    ) -> None:
         super().__init__(adj)
         self._is_unwelcome = is_unwelcome
         self._limit = instance.MAX_REQUEST_MB * MEGABYTE or UNLIMITED
@@ -131,8 +133,12 @@ class Task(WSGITask):
     def write(self, data: bytes) -> None:
         length = self.content_length
         # Waitress knows what to do with a body that is not wanted, or is longer than announced.
-        if not data or not self.complete or not self.has_body or (length is not None and not self.chunked_response
-                                                                  and self.content_bytes_written + len(data) > length):
+        if (
+            not data
+            or not self.complete
+            or not self.has_body
+            or (length is not None and not self.chunked_response and self.content_bytes_written + len(data) > length)
+        ):
             super().write(data)
             return
         head = b"" if self.wrote_header else self.build_response_header()

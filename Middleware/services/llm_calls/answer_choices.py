@@ -1,4 +1,5 @@
 """Answers that are one of a few texts, such as the names of routes."""
+
 from __future__ import annotations
 
 import contextlib
@@ -31,8 +32,13 @@ def choices_of(context: NodeContext) -> tuple[str, ...]:
     given = NODE.value(context.config, KEY)
     if not given:
         return ()
-    lines = context.substitute(given).splitlines() if isinstance(given, str) else [
-        context.substitute(item) for item in given] if isinstance(given, (list, tuple)) else []
+    lines = (
+        context.substitute(given).splitlines()
+        if isinstance(given, str)
+        else [context.substitute(item) for item in given]
+        if isinstance(given, (list, tuple))
+        else []
+    )
     texts = (" ".join(line.strip().removeprefix("- ").split()) for line in lines)
     found = tuple(dict.fromkeys(text for text in texts if text))
     if not found:
@@ -81,12 +87,21 @@ def chosen_before() -> ChosenBefore:
     return process().one(ChosenBefore)
 
 
-def key_of(context: NodeContext, handler: LlmHandler, sent: Mapping[str, object],
-           choices: tuple[str, ...]) -> bytes | None:
+def key_of(
+    context: NodeContext, handler: LlmHandler, sent: Mapping[str, object], choices: tuple[str, ...]
+) -> bytes | None:
     """Return the hash of a call; None for a node that is to ask each time."""
     if not (NODE.flag(context.config, "rememberChoice") and context.request.outside.remembers):
         return None
     settings = handler.service.settings
-    parts = [context.api_key_hash, context.discussion_id, settings.endpoint_name, settings.base_url, settings.model,
-             settings.samplers, choices, sent]
+    parts = [
+        context.api_key_hash,
+        context.discussion_id,
+        settings.endpoint_name,
+        settings.base_url,
+        settings.model,
+        settings.samplers,
+        choices,
+        sent,
+    ]
     return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=16).digest()

@@ -1,4 +1,5 @@
 """The constraint on the answer of an LLM node: a JSON schema, a few texts, a required tool call, or none."""
+
 from __future__ import annotations
 
 import logging
@@ -59,22 +60,30 @@ class AnswerShape:
             if schema is not None or NODE.value(context.config, SCHEMA_KEY):
                 raise ConfigValueError(
                     f"node '{context.node_name}' holds the answer to a schema, but the request demands a tool call",
-                    json_path=SCHEMA_KEY, expected="a node without allowTools, or one without a schema")
+                    json_path=SCHEMA_KEY,
+                    expected="a node without allowTools, or one without a schema",
+                )
             return AnswerShape(demand.schema, demand=demand)
         schema = _node_schema(context) if schema is None else schema
         if schema is not None and tools and _takes_schema(context):
-            logger.warning("Node '%s': the answer is held to a schema; the request's tools are not sent.",
-                           context.node_name)
+            logger.warning(
+                "Node '%s': the answer is held to a schema; the request's tools are not sent.", context.node_name
+            )
             tools = choice = None
         return AnswerShape(schema, tools, choice)
 
 
 def _require_choices_alone(context: NodeContext) -> None:
-    for key, given in ((SCHEMA_KEY, NODE.value(context.config, SCHEMA_KEY)),
-                       ("allowTools", NODE.flag(context.config, "allowTools"))):
+    for key, given in (
+        (SCHEMA_KEY, NODE.value(context.config, SCHEMA_KEY)),
+        ("allowTools", NODE.flag(context.config, "allowTools")),
+    ):
         if given:
-            raise ConfigValueError(f"node '{context.node_name}' has both '{CHOICES_KEY}' and '{key}'", json_path=key,
-                                   expected="one of the two")
+            raise ConfigValueError(
+                f"node '{context.node_name}' has both '{CHOICES_KEY}' and '{key}'",
+                json_path=key,
+                expected="one of the two",
+            )
 
 
 def _node_schema(context: NodeContext) -> Mapping[str, object] | None:
@@ -115,5 +124,9 @@ def _api_type(context: NodeContext) -> Mapping[str, object]:
 
 
 def _warn_ignored(context: NodeContext) -> None:
-    logger.warning("Node '%s': the API type of endpoint '%s' takes no schema; %s is ignored.", context.node_name,
-                   context.llm_handler.endpoint_name if context.llm_handler else "", SCHEMA_KEY)
+    logger.warning(
+        "Node '%s': the API type of endpoint '%s' takes no schema; %s is ignored.",
+        context.node_name,
+        context.llm_handler.endpoint_name if context.llm_handler else "",
+        SCHEMA_KEY,
+    )

@@ -1,4 +1,5 @@
 """LLM calls whose complete answers a node uses itself. They are never streamed and may run in parallel."""
+
 from __future__ import annotations
 
 import contextvars
@@ -36,17 +37,19 @@ def without_streaming(handler: LlmHandler, scope: CancelScope) -> LlmHandler:
     return dataclasses.replace(handler, llm=service)
 
 
-def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, request_id: str | None = None,
-                    parts: PromptParts = NO_PARTS) -> object:
+def call_with_texts(
+    handler: LlmHandler, system_prompt: str, prompt: str, request_id: str | None = None, parts: PromptParts = NO_PARTS
+) -> object:
     """Send two final texts, with the endpoint's prompt template if the back-end takes a single text.
 
     Returns what ``LlmApiService.get_response_from_llm`` returns. Raises BackendError and ConfigurationError.
     """
     prompt = parts.around(prompt)
     if handler.takes_message_collection:
-        conversation: list[Message] = [{"role": role, "content": text}
-                                       for role, text in (("system", system_prompt), ("user", prompt)) if text]
-        conversation[bool(system_prompt):0] = parts.examples
+        conversation: list[Message] = [
+            {"role": role, "content": text} for role, text in (("system", system_prompt), ("user", prompt)) if text
+        ]
+        conversation[bool(system_prompt) : 0] = parts.examples
         return handler.service.get_response_from_llm(conversation=conversation, request_id=request_id)
     # A completion back-end knows no roles: the template marks them in the text.
     template = config_utils.load_prompt_template(handler.prompt_template_file_name or "")
@@ -58,7 +61,8 @@ def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, reques
     if handler.add_generation_prompt:
         prompt = templates.add_generation_prompt(prompt, template)
     return handler.service.get_response_from_llm(
-        system_prompt=templates.wrap_system(system_prompt, template), prompt=examples + prompt, request_id=request_id)
+        system_prompt=templates.wrap_system(system_prompt, template), prompt=examples + prompt, request_id=request_id
+    )
 
 
 def answer_text(result: object, handler: LlmHandler, node: Mapping[str, object]) -> str:
@@ -76,8 +80,12 @@ def text_to_keep(text: str, handler: LlmHandler) -> str:
     finish_reason = handler.llm.outcome.finish_reason if handler.llm is not None else None
     if not is_cut_off_thought(text, rules, finish_reason):
         return text
-    logger.warning("Endpoint '%s': the model did not finish thinking (finish reason: %s); its answer is not used. Give "
-                   "the call more tokens, or switch thinking off for it.", name, finish_reason or "none")
+    logger.warning(
+        "Endpoint '%s': the model did not finish thinking (finish reason: %s); its answer is not used. Give "
+        "the call more tokens, or switch thinking off for it.",
+        name,
+        finish_reason or "none",
+    )
     return ""
 
 
@@ -113,6 +121,7 @@ def _run_in_pool(tasks: Sequence[Callable[[CancelScope], T]], group: CancelScope
         return []
     # Imported here because few nodes make several calls at a time.
     from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
     with ThreadPoolExecutor(min(len(tasks), _max_workers()), "wilmer-call") as pool:
         # A new thread knows neither the request nor its user.
         futures = [pool.submit(contextvars.copy_context().run, task, group) for task in tasks]

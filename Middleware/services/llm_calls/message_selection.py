@@ -1,4 +1,5 @@
 """Select the messages that an LLM node sends. The functions are pure: changed messages are copies."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -46,8 +47,12 @@ def limit_images(messages: Sequence[Message], most: int) -> list[Message]:
 
 def gather_images(messages: Sequence[Message], look_back: int, most: int) -> list[str]:
     """Return the newest ``most`` images (0: all) of the newest ``look_back`` messages, oldest first."""
-    images = [image for message in (messages[-look_back:] if look_back > 0 else ()) if "images" in message
-              for image in message["images"] or ()]
+    images = [
+        image
+        for message in (messages[-look_back:] if look_back > 0 else ())
+        if "images" in message
+        for image in message["images"] or ()
+    ]
     return images[-most:] if most > 0 else images
 
 
@@ -138,5 +143,4 @@ def _is_assistant(message: Message) -> bool:
 
 
 def _is_filler(message: Message) -> bool:
-    return _is_assistant(message) and not message.get("tool_calls") \
-        and message_text(message).strip() in FILLER
+    return _is_assistant(message) and not message.get("tool_calls") and message_text(message).strip() in FILLER

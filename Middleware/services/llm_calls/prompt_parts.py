@@ -3,6 +3,7 @@
 What is the same from one call to the next belongs at the beginning of a prompt, so that a back-end finds it in its
 cache; what changes belongs as near to the end as possible.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,8 @@ from Middleware.utilities.prompt_extraction_utils import leading_systems
 from Middleware.utilities.text_utils import estimate_message, message_text, nearest, rough_estimate_token_length
 
 LATE_SYSTEM, LATE_INSTRUCTION, EXAMPLES = (
-    NODE[name].name for name in ("lateSystemPrompt", "lateInstruction", "exampleTurns"))
+    NODE[name].name for name in ("lateSystemPrompt", "lateInstruction", "exampleTurns")
+)
 PART_KEYS = (LATE_SYSTEM, LATE_INSTRUCTION, EXAMPLES)
 # Nodes of discussions; a place takes about 200 bytes.
 MAX_PLACES = 1000
@@ -52,14 +54,21 @@ class PromptParts:
         # Nearly every call is one of a node without parts, so this is no loop.
         if not (node.get(LATE_SYSTEM) or node.get(LATE_INSTRUCTION) or node.get(EXAMPLES)):
             return NO_PARTS
-        system, instruction = (fill(str(text)).strip() if (text := NODE.value(node, key)) else ""
-                               for key in (LATE_SYSTEM, LATE_INSTRUCTION))
+        system, instruction = (
+            fill(str(text)).strip() if (text := NODE.value(node, key)) else ""
+            for key in (LATE_SYSTEM, LATE_INSTRUCTION)
+        )
         return PromptParts(system, instruction, tuple(_example_messages(node.get(EXAMPLES) or (), fill)))
 
     def staying(self, context: NodeContext) -> PromptParts:
         """Return the parts so that the text in front stays at its message, if the node in ``context`` wants that."""
-        if not (self.late_system and NODE.flag(context.config, "lateSystemPromptStays") and context.discussion_id
-                and context.run is not None and context.request.outside.remembers):
+        if not (
+            self.late_system
+            and NODE.flag(context.config, "lateSystemPromptStays")
+            and context.discussion_id
+            and context.run is not None
+            and context.request.outside.remembers
+        ):
             return self
         return replace(self, node=(context.api_key_hash, context.discussion_id, context.run.where, context.node_name))
 
@@ -69,7 +78,8 @@ class PromptParts:
         if self is NO_PARTS:
             return 0
         return sum(map(rough_estimate_token_length, (self.late_system, self.late_instruction))) + sum(
-            estimate_message(message) + MESSAGE_OVERHEAD for message in self.examples)
+            estimate_message(message) + MESSAGE_OVERHEAD for message in self.examples
+        )
 
     def around(self, content: str) -> str:
         """Return the content of a user message with the late texts in front of it and behind it."""
@@ -161,17 +171,26 @@ def _hash(message: Message) -> int:
 def prompt_templates(node: Mapping[str, object]) -> list[str]:
     """Return all texts of a node's prompt as written: system prompt, prompt, late texts and example turns."""
     turns = node.get(EXAMPLES)
-    inside = [turn.get(role) for turn in (turns if isinstance(turns, (list, tuple)) else ())
-              if isinstance(turn, Mapping) for role in EXAMPLE_TURN]
+    inside = [
+        turn.get(role)
+        for turn in (turns if isinstance(turns, (list, tuple)) else ())
+        if isinstance(turn, Mapping)
+        for role in EXAMPLE_TURN
+    ]
     # The first two are always there, so that the description of an image is found by them.
-    return [*(str(node.get(key) or "") for key in ("systemPrompt", "prompt")),
-            *(str(text) for text in (node.get(LATE_SYSTEM), node.get(LATE_INSTRUCTION), *inside) if text)]
+    return [
+        *(str(node.get(key) or "") for key in ("systemPrompt", "prompt")),
+        *(str(text) for text in (node.get(LATE_SYSTEM), node.get(LATE_INSTRUCTION), *inside) if text),
+    ]
 
 
 def example_answers(node: Mapping[str, object]) -> list[str]:
     """Return the answers in the example turns of a node as written. Raises ConfigValueError for other shapes."""
-    return [str(message["content"]) for message in _example_messages(NODE.value(node, EXAMPLES), str)
-            if message["role"] == "assistant"]
+    return [
+        str(message["content"])
+        for message in _example_messages(NODE.value(node, EXAMPLES), str)
+        if message["role"] == "assistant"
+    ]
 
 
 def _example_messages(turns: object, fill: Callable[[str], str]) -> Iterator[Message]:
@@ -191,8 +210,11 @@ def _example_messages(turns: object, fill: Callable[[str], str]) -> Iterator[Mes
                 unknown = [name for name in turn if name not in EXAMPLE_TURN]
                 near = next((name for name in unknown if nearest(name, [role])), None)
                 found = f", but one under {near!r}" if near is not None else ""
-                raise _wrong(f"entry {index + 1} of exampleTurns has no text under '{role}'{found}", path,
-                             role if near is not None else "")
+                raise _wrong(
+                    f"entry {index + 1} of exampleTurns has no text under '{role}'{found}",
+                    path,
+                    role if near is not None else "",
+                )
             yield {"role": role, "content": fill(text)}
 
 

@@ -4,6 +4,7 @@ A request with ``tool_choice`` "required", or with a function, requires a call. 
 type defines how a schema is sent, the tools go into the system prompt as text, the schema allows only
 ``{"name": ..., "arguments": {...}}``, and the answer is turned into a tool call.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -55,8 +56,11 @@ class ToolDemand:
         if not wanted:
             return None
         try:
-            return ToolDemand(frozenset(function["name"] for function in wanted), _any_call_schema(wanted),
-                              _instructions(functions, wanted[0]["name"] if len(wanted) == 1 else ""))
+            return ToolDemand(
+                frozenset(function["name"] for function in wanted),
+                _any_call_schema(wanted),
+                _instructions(functions, wanted[0]["name"] if len(wanted) == 1 else ""),
+            )
         except RecursionError:
             raise ClientError("The parameters of a tool are nested too deeply") from None
 
@@ -77,8 +81,11 @@ class ToolDemand:
         # Invalid JSON, numbers that JSON does not have, or very deep nesting.
         except (ValueError, RecursionError):
             return None
-        return {"id": f"wilmer-{uuid.uuid4().hex}", "type": "function",
-                "function": {"name": name, "arguments": encoded}}
+        return {
+            "id": f"wilmer-{uuid.uuid4().hex}",
+            "type": "function",
+            "function": {"name": name, "arguments": encoded},
+        }
 
 
 class ToolRound:
@@ -87,8 +94,9 @@ class ToolRound:
     Token counts are those of the answer that is used; those of a discarded one are not added.
     """
 
-    def __init__(self, demand: ToolDemand, call: Callable[[], Any], llm: LlmApiService, scope: CancelScope,
-                 node_name: str) -> None:
+    def __init__(
+        self, demand: ToolDemand, call: Callable[[], Any], llm: LlmApiService, scope: CancelScope, node_name: str
+    ) -> None:
         """
         Args:
             call: sends the request; each time returns a text, a dict with tool calls or a new stream of chunks.
@@ -187,6 +195,7 @@ class _Buffer:
 
 # -- what the request says ---------------------------------------------------------------------------------------
 
+
 def _functions(tools: Sequence[object]) -> list[Mapping[str, Any]]:
     """Return the function objects of all tools with a name."""
     found = (tool.get("function") for tool in tools if isinstance(tool, Mapping))
@@ -207,6 +216,7 @@ def _is_name(value: object) -> bool:
 
 # -- the schema --------------------------------------------------------------------------------------------------
 
+
 def _any_call_schema(functions: Sequence[Mapping[str, object]]) -> dict[str, object]:
     if len(functions) == 1:
         return _call_schema(functions[0], "#")
@@ -216,8 +226,11 @@ def _any_call_schema(functions: Sequence[Mapping[str, object]]) -> dict[str, obj
 def _call_schema(function: Mapping[str, object], place: str) -> dict[str, object]:
     """Return the schema of a call; ``place`` is its JSON pointer in the whole schema."""
     arguments = _rebased(_parameters(function), f"{place}/properties/arguments")
-    return {"type": "object", "properties": {"name": {"const": function["name"]}, "arguments": arguments},
-            "required": ["name", "arguments"]}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+        "required": ["name", "arguments"],
+    }
 
 
 def _parameters(function: Mapping[str, object]) -> Mapping[str, object]:
@@ -228,23 +241,32 @@ def _parameters(function: Mapping[str, object]) -> Mapping[str, object]:
 def _rebased(schema: object, place: str) -> object:
     """Return a copy of a schema with its internal references adjusted to the JSON pointer ``place``."""
     if isinstance(schema, Mapping):
-        return {key: place + value[1:] if key == "$ref" and isinstance(value, str) and value.startswith("#")
-                else _rebased(value, place) for key, value in schema.items()}
+        return {
+            key: place + value[1:]
+            if key == "$ref" and isinstance(value, str) and value.startswith("#")
+            else _rebased(value, place)
+            for key, value in schema.items()
+        }
     return [_rebased(item, place) for item in schema] if isinstance(schema, list) else schema
 
 
 # -- the words ---------------------------------------------------------------------------------------------------
+
 
 def _instructions(functions: Sequence[Mapping[str, object]], only: str) -> str:
     """Return the description of all tools and of the answer; ``only`` is the tool to call, "" for any."""
     which = f'Call the tool "{only}" now.' if only else "Call one of these tools now."
     name = json.dumps(only or "<name of the tool>", ensure_ascii=False)
     described = [_description(function) for function in functions]
-    return "\n\n".join([
-        "Your answer must be the call of a tool." + (" The tools:" if described else ""), *described,
-        f"{which} Answer with one JSON object of this form, with no text around it and no code fence:\n"
-        f'{{"name": {name}, "arguments": {{...}}}}\n'
-        "where \"arguments\" is an object that follows the parameters of the tool."])
+    return "\n\n".join(
+        [
+            "Your answer must be the call of a tool." + (" The tools:" if described else ""),
+            *described,
+            f"{which} Answer with one JSON object of this form, with no text around it and no code fence:\n"
+            f'{{"name": {name}, "arguments": {{...}}}}\n'
+            'where "arguments" is an object that follows the parameters of the tool.',
+        ]
+    )
 
 
 def _description(function: Mapping[str, object]) -> str:

@@ -5,6 +5,7 @@ the boundary: where the section starts. ``context_compactor_oldest.json`` holds 
 The boundary moves back when a conversation gets shorter; ``context_compactor_folded.json``, which may be missing, says
 how far that summary reaches nevertheless.
 """
+
 from __future__ import annotations
 
 import logging
@@ -75,8 +76,12 @@ class FoldedMessages:
         return cls(index, *map(str, hashes))
 
     def as_json(self) -> dict[str, object]:
-        return {"index": self.index, "hash": self.stored_hash, "previousHash": self.previous_hash,
-                "summaryHash": self.summary_hash}
+        return {
+            "index": self.index,
+            "hash": self.stored_hash,
+            "previousHash": self.previous_hash,
+            "summaryHash": self.summary_hash,
+        }
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,9 @@ class CompactorStore:
         return CompactorState(
             old=next((pair for pair in old or () if pair[0] != BOUNDARY), None),
             boundary=None if boundary is None else Boundary.parse(boundary),
-            oldest=oldest[0] if oldest else None, readable=old is not None and oldest is not None)
+            oldest=oldest[0] if oldest else None,
+            readable=old is not None and oldest is not None,
+        )
 
     def folded(self) -> FoldedMessages | None:
         """Return the extent of the oldest summary, if known. The file is optional: an unusable one is ignored."""
@@ -124,8 +131,9 @@ class CompactorStore:
                 logger.warning("%s is not used: %s", self.state.display(FOLDED_FILE), _reason(error))
         return None
 
-    def save(self, old: Pair, boundary: Boundary, oldest: Pair | None = None,
-             folded: FoldedMessages | None = None) -> None:
+    def save(
+        self, old: Pair, boundary: Boundary, oldest: Pair | None = None, folded: FoldedMessages | None = None
+    ) -> None:
         """Replace the old section's summary, and that of what came before if there is a new one.
 
         ``folded`` is written after its summary and before the boundary, the last file: at worst, an interruption

@@ -1,4 +1,5 @@
 """The keys for stored data that are derived from a client's API key."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """Vectors for memories and for search texts."""
+
 from __future__ import annotations
 
 import logging
@@ -27,8 +28,13 @@ PASSING_STATUSES = (401, 403, 404, 408, 429, 502, 503, 504)
 _REFUSED = (BackendStatusError, BackendResponseError)
 
 
-def embed_new_rows(memories: SearchableMemories, row_ids: Sequence[int], endpoint_name: str, backfill: int = 20,
-                   scope: CancelScope | None = None) -> int:
+def embed_new_rows(
+    memories: SearchableMemories,
+    row_ids: Sequence[int],
+    endpoint_name: str,
+    backfill: int = 20,
+    scope: CancelScope | None = None,
+) -> int:
     """Store vectors for new memories and for some of the oldest without one, in one call; return how many.
 
     Errors are only logged: the memories themselves are stored, and later calls add the missing vectors. A cancelled
@@ -66,8 +72,11 @@ class _Batch:
                 raise
             if not new:
                 return self._halves(older, error)
-            logger.warning("Endpoint '%s' failed on a batch with older memories; the new ones are sent alone: %s",
-                           self._service.endpoint_name, log_text(error))
+            logger.warning(
+                "Endpoint '%s' failed on a batch with older memories; the new ones are sent alone: %s",
+                self._service.endpoint_name,
+                log_text(error),
+            )
         done = self._store(new)
         # A cancelled request stores nothing.
         return done and done + self._in_parts(older)
@@ -86,8 +95,13 @@ class _Batch:
         if len(rows) > 1:
             middle = len(rows) // 2
             return self._in_parts(rows[:middle]) + self._in_parts(rows[middle:])
-        logger.warning("Discussion %s: endpoint '%s' cannot embed memory %d, which is found by keywords only: %s",
-                       self._memories.discussion_id, self._service.endpoint_name, rows[0]["id"], log_text(error))
+        logger.warning(
+            "Discussion %s: endpoint '%s' cannot embed memory %d, which is found by keywords only: %s",
+            self._memories.discussion_id,
+            self._service.endpoint_name,
+            rows[0]["id"],
+            log_text(error),
+        )
         process().one(_rejected).first((self._memories.place, self._service.model_name, *_identity(rows[0])))
         return 0
 

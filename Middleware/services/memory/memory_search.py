@@ -1,4 +1,5 @@
 """The full search in a conversation's memories: by keywords, by meaning, or both, and by the names in the results."""
+
 from __future__ import annotations
 
 import json
@@ -78,19 +79,27 @@ def search_memories_fully(state: DiscussionState, search: VectorSearch) -> str:
             step.attributes["found"] = len(rows)
     # A damaged database must not end the conversation.
     except sqlite3.Error as error:
-        logger.error("%s cannot be searched: %s. Run the command 'memory check' for details.",
-                     state.display(VECTOR_DATABASE), error)
+        logger.error(
+            "%s cannot be searched: %s. Run the command 'memory check' for details.",
+            state.display(VECTOR_DATABASE),
+            error,
+        )
     # The conversation goes on without its memories until the database is back.
     except StateUnavailableError as error:
         logger.warning("%s cannot be searched: %s", state.display(VECTOR_DATABASE), error)
     else:
-        logger.info("Discussion %s: %d memories found for %d search terms", state.discussion_id, len(rows),
-                    len(split_query(search.keywords)))
+        logger.info(
+            "Discussion %s: %d memories found for %d search terms",
+            state.discussion_id,
+            len(rows),
+            len(split_query(search.keywords)),
+        )
     return SEPARATOR.join(_text(row, search.include_dates) for row in rows) or NOTHING_FOUND
 
 
-def search_memories(memories: SearchableMemories, search: VectorSearch, scope: CancelScope | None = None
-                    ) -> list[MemoryRow]:
+def search_memories(
+    memories: SearchableMemories, search: VectorSearch, scope: CancelScope | None = None
+) -> list[MemoryRow]:
     """Return the best matches, best first. Also raises sqlite3.Error."""
     return _Search(search, memories, scope).rows() if search.limit > 0 else []
 
@@ -115,17 +124,21 @@ class _Search:
         if not near:
             return found
         ranked = reciprocal_rank_fusion([[row["id"] for row in found], near])
-        return self._memories.by_ids(ranked[:self._search.limit])
+        return self._memories.by_ids(ranked[: self._search.limit])
 
     def _mode(self) -> str:
         mode = self._search.mode.strip().lower()
         if mode not in (KEYWORD, SEMANTIC, HYBRID):
-            logger.warning("A memory search has the unknown mode '%s'; it looks for keywords. Known: %s", mode,
-                           ", ".join((KEYWORD, SEMANTIC, HYBRID)))
+            logger.warning(
+                "A memory search has the unknown mode '%s'; it looks for keywords. Known: %s",
+                mode,
+                ", ".join((KEYWORD, SEMANTIC, HYBRID)),
+            )
             return KEYWORD
         if mode != KEYWORD and not self._search.embedding_endpoint.strip():
-            logger.error("A memory search has the mode '%s', but no endpoint for embeddings; it looks for keywords",
-                         mode)
+            logger.error(
+                "A memory search has the mode '%s', but no endpoint for embeddings; it looks for keywords", mode
+            )
             return KEYWORD
         return mode
 
@@ -142,8 +155,7 @@ class _Search:
             service = EmbeddingService(self._search.embedding_endpoint, scope=self._scope)
             vectors = service.embed([text])
         except (BackendError, ConfigurationError) as error:
-            logger.error("A memory search looks for keywords only, as the text has no embedding: %s",
-                         log_text(error))
+            logger.error("A memory search looks for keywords only, as the text has no embedding: %s", log_text(error))
             return []
         # The request was cancelled.
         if not vectors:
@@ -156,8 +168,12 @@ class _Search:
             return
         missing = self._memories.count_without_embeddings(model)
         if missing and process().one(fallback_notices).first(self._memories.place):
-            logger.warning("Discussion %s: %d memories have no vector of model '%s' and are found by keywords only",
-                           self._memories.discussion_id, missing, model)
+            logger.warning(
+                "Discussion %s: %d memories have no vector of model '%s' and are found by keywords only",
+                self._memories.discussion_id,
+                missing,
+                model,
+            )
 
     # -- along names -----------------------------------------------------------------------------------------------
     def _expanded(self, base: list[MemoryRow]) -> list[MemoryRow]:
@@ -170,7 +186,7 @@ class _Search:
         found = self._by_keywords(";".join(names), limit + len(base))
         novel = [row for row in found if row["id"] not in known]
         reserved = min(max(1, limit // 3), len(novel), max(0, limit - 1))
-        return [*base[:limit - reserved], *novel][:limit]
+        return [*base[: limit - reserved], *novel][:limit]
 
 
 def _new_names(rows: Iterable[MemoryRow], keywords: str) -> list[str]:

@@ -1,4 +1,5 @@
 """The settings file of a user's memories."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -32,92 +33,208 @@ class MemorySettings:
     """
 
     raw: Mapping[str, object] = field(default_factory=dict)
-    use_vector: bool = setting(ConfigKey(
-        "useVectorForQualityMemory", "bool", False,
-        "QualityMemory writes searchable memories instead of memory files."))
+    use_vector: bool = setting(
+        ConfigKey(
+            "useVectorForQualityMemory",
+            "bool",
+            False,
+            "QualityMemory writes searchable memories instead of memory files.",
+        )
+    )
     endpoint: str = setting(ConfigKey("endpointName", "str", "", "Endpoint that writes memories.", names="endpoint"))
     preset: str = setting(ConfigKey("preset", "str", "", "Preset for writing memories.", names="preset"))
-    max_response_tokens: int = setting(ConfigKey(
-        "maxResponseSizeInTokens", "int", 400, "Maximum length of a memory, in tokens.", least=1, most=MOST_TOKENS))
-    lookback: int = setting(ConfigKey(
-        "lookbackStartTurn", "int", 3,
-        "How many of the newest messages, not counting system messages, are left alone.", least=0))
+    max_response_tokens: int = setting(
+        ConfigKey(
+            "maxResponseSizeInTokens", "int", 400, "Maximum length of a memory, in tokens.", least=1, most=MOST_TOKENS
+        )
+    )
+    lookback: int = setting(
+        ConfigKey(
+            "lookbackStartTurn",
+            "int",
+            3,
+            "How many of the newest messages, not counting system messages, are left alone.",
+            least=0,
+        )
+    )
     system_prompt: str = setting(ConfigKey("systemPrompt", "str", "", "System prompt for a memory."))
     prompt: str = setting(ConfigKey("prompt", "str", "", "Prompt for a memory; [TextChunk] is the text to remember."))
     # Any value: the call that sends them checks their form.
-    examples: object = setting(replace(NODE["exampleTurns"], default=None, meaning=(
-        "Example messages for a memory, sent after systemPrompt: {\"user\": message, \"assistant\": answer}. "
-        "Not for searchable memories.")), lambda value: value)
-    roles: bool = setting(ConfigKey(
-        "addRolesToTextChunk", "bool", False,
-        "Begin each message in the text of a memory with 'User:' or 'Assistant:'. Not for searchable memories."))
-    file_workflow: str = setting(ConfigKey(
-        "fileMemoryWorkflowName", "str", "",
-        "Workflow that writes memories, instead of endpoint and prompts.", names="workflow"))
-    chunk_tokens: int = setting(ConfigKey(
-        "chunkEstimatedTokenSize", "int", 1000, "How much new text, in tokens, makes a memory.", least=1))
-    chunk_messages: int = setting(ConfigKey(
-        "maxMessagesBetweenChunks", "int", 5, "How many new messages make a memory.", least=1))
+    examples: object = setting(
+        replace(
+            NODE["exampleTurns"],
+            default=None,
+            meaning=(
+                'Example messages for a memory, sent after systemPrompt: {"user": message, "assistant": answer}. '
+                "Not for searchable memories."
+            ),
+        ),
+        lambda value: value,
+    )
+    roles: bool = setting(
+        ConfigKey(
+            "addRolesToTextChunk",
+            "bool",
+            False,
+            "Begin each message in the text of a memory with 'User:' or 'Assistant:'. Not for searchable memories.",
+        )
+    )
+    file_workflow: str = setting(
+        ConfigKey(
+            "fileMemoryWorkflowName",
+            "str",
+            "",
+            "Workflow that writes memories, instead of endpoint and prompts.",
+            names="workflow",
+        )
+    )
+    chunk_tokens: int = setting(
+        ConfigKey("chunkEstimatedTokenSize", "int", 1000, "How much new text, in tokens, makes a memory.", least=1)
+    )
+    chunk_messages: int = setting(
+        ConfigKey("maxMessagesBetweenChunks", "int", 5, "How many new messages make a memory.", least=1)
+    )
 
-    vector_workflow: str = setting(ConfigKey(
-        "vectorMemoryWorkflowName", "str", "", "Workflow that writes searchable memories.", names="workflow"))
-    vector_endpoint_name: str = setting(ConfigKey(
-        "vectorMemoryEndpointName", "str", "",
-        "Endpoint for searchable memories; endpointName if not given.", names="endpoint"))
-    vector_preset_name: str = setting(ConfigKey(
-        "vectorMemoryPreset", "str", "", "Preset for searchable memories; preset if not given.", names="preset"))
-    vector_max_response_tokens: int = setting(ConfigKey(
-        "vectorMemoryMaxResponseSizeInTokens", "int", 1024,
-        "Maximum length of an answer with searchable memories, in tokens.", least=1, most=MOST_TOKENS))
-    vector_chunk_tokens: int = setting(ConfigKey(
-        "vectorMemoryChunkEstimatedTokenSize", "int", 1000,
-        "How much new text, in tokens, makes searchable memories.", least=1))
-    vector_chunk_messages: int = setting(ConfigKey(
-        "vectorMemoryMaxMessagesBetweenChunks", "int", 5, "How many new messages make searchable memories.", least=1))
-    vector_system_prompt: str = setting(ConfigKey(
-        "vectorMemorySystemPrompt", "str", "", "System prompt for searchable memories, instead of the built-in one."))
-    vector_prompt: str = setting(ConfigKey(
-        "vectorMemoryPrompt", "str", "",
-        "Prompt for searchable memories, instead of the built-in one; [TextChunk] is the text."))
-    index_topics: bool = setting(ConfigKey(
-        "vectorMemoryIndexTopics", "bool", False, "Keyword search also covers the topics."))
+    vector_workflow: str = setting(
+        ConfigKey("vectorMemoryWorkflowName", "str", "", "Workflow that writes searchable memories.", names="workflow")
+    )
+    vector_endpoint_name: str = setting(
+        ConfigKey(
+            "vectorMemoryEndpointName",
+            "str",
+            "",
+            "Endpoint for searchable memories; endpointName if not given.",
+            names="endpoint",
+        )
+    )
+    vector_preset_name: str = setting(
+        ConfigKey(
+            "vectorMemoryPreset", "str", "", "Preset for searchable memories; preset if not given.", names="preset"
+        )
+    )
+    vector_max_response_tokens: int = setting(
+        ConfigKey(
+            "vectorMemoryMaxResponseSizeInTokens",
+            "int",
+            1024,
+            "Maximum length of an answer with searchable memories, in tokens.",
+            least=1,
+            most=MOST_TOKENS,
+        )
+    )
+    vector_chunk_tokens: int = setting(
+        ConfigKey(
+            "vectorMemoryChunkEstimatedTokenSize",
+            "int",
+            1000,
+            "How much new text, in tokens, makes searchable memories.",
+            least=1,
+        )
+    )
+    vector_chunk_messages: int = setting(
+        ConfigKey(
+            "vectorMemoryMaxMessagesBetweenChunks", "int", 5, "How many new messages make searchable memories.", least=1
+        )
+    )
+    vector_system_prompt: str = setting(
+        ConfigKey(
+            "vectorMemorySystemPrompt", "str", "", "System prompt for searchable memories, instead of the built-in one."
+        )
+    )
+    vector_prompt: str = setting(
+        ConfigKey(
+            "vectorMemoryPrompt",
+            "str",
+            "",
+            "Prompt for searchable memories, instead of the built-in one; [TextChunk] is the text.",
+        )
+    )
+    index_topics: bool = setting(
+        ConfigKey("vectorMemoryIndexTopics", "bool", False, "Keyword search also covers the topics.")
+    )
     level: float = setting(SETTINGS_LEVEL, estimation_level_multiplier)
-    embedding_endpoint: str = setting(ConfigKey(
-        "embeddingEndpointName", "str", "", "Endpoint that makes the vectors of new memories.", names="endpoint"))
-    backfill: int = setting(ConfigKey(
-        "embeddingBackfillBatchSize", "int", 20,
-        "How many older memories get vectors with each chunk; 0: none.", otherwise=0, least=0))
+    embedding_endpoint: str = setting(
+        ConfigKey(
+            "embeddingEndpointName", "str", "", "Endpoint that makes the vectors of new memories.", names="endpoint"
+        )
+    )
+    backfill: int = setting(
+        ConfigKey(
+            "embeddingBackfillBatchSize",
+            "int",
+            20,
+            "How many older memories get vectors with each chunk; 0: none.",
+            otherwise=0,
+            least=0,
+        )
+    )
 
-    use_state_document: bool = setting(ConfigKey(
-        "useStateDocument", "bool", False, "Keeps a document of the present state."))
-    state_workflow: str = setting(ConfigKey(
-        "stateDocumentWorkflowName", "str", "", "Workflow that writes that document.", names="workflow"))
-    state_retention: float = setting(ConfigKey(
-        "stateDocumentMinRetentionRatio", "number", 0.5,
-        "A new document shorter than this share of the old is refused; 0: never.", most=1))
+    use_state_document: bool = setting(
+        ConfigKey("useStateDocument", "bool", False, "Keeps a document of the present state.")
+    )
+    state_workflow: str = setting(
+        ConfigKey("stateDocumentWorkflowName", "str", "", "Workflow that writes that document.", names="workflow")
+    )
+    state_retention: float = setting(
+        ConfigKey(
+            "stateDocumentMinRetentionRatio",
+            "number",
+            0.5,
+            "A new document shorter than this share of the old is refused; 0: never.",
+            most=1,
+        )
+    )
 
     condense: bool = setting(ConfigKey("condenseMemories", "bool", False, "Joins older memories."))
-    condense_count: int = setting(ConfigKey("memoriesBeforeCondensation", "int", 0,
-                                  "How many memories are joined at a time."))
-    condense_buffer: int = setting(ConfigKey(
-        "memoryCondensationBuffer", "int", 0, "How many of the newest memories are left alone.", least=0))
-    condense_system_prompt: str = setting(ConfigKey(
-        "condenseMemoriesSystemPrompt", "str", "", "System prompt for joining memories, instead of the built-in one."))
-    condense_prompt: str = setting(ConfigKey(
-        "condenseMemoriesPrompt", "str", "", "Prompt for joining memories, instead of the built-in one."))
-    condense_endpoint_name: str = setting(ConfigKey(
-        "condenseMemoriesEndpointName", "str", "",
-        "Endpoint that joins memories; endpointName if not given.", names="endpoint"))
-    condense_preset_name: str = setting(ConfigKey(
-        "condenseMemoriesPreset", "str", "", "Preset for joining memories; preset if not given.", names="preset"))
-    condense_response_tokens: int | None = setting(ConfigKey(
-        "condenseMemoriesMaxResponseSizeInTokens", "int", None,
-        "Maximum length of a joined memory, in tokens; if not given, maxResponseSizeInTokens, or 500 without "
-        "that.", least=1))
-    lock_seconds: float | None = setting(ConfigKey(
-        "condensationLockTimeoutSeconds", "number", None,
-        "How long to wait for another request that works on the memories; 0: no limit. Not given: 30 before the "
-        "answer, 600 after it."))
+    condense_count: int = setting(
+        ConfigKey("memoriesBeforeCondensation", "int", 0, "How many memories are joined at a time.")
+    )
+    condense_buffer: int = setting(
+        ConfigKey("memoryCondensationBuffer", "int", 0, "How many of the newest memories are left alone.", least=0)
+    )
+    condense_system_prompt: str = setting(
+        ConfigKey(
+            "condenseMemoriesSystemPrompt",
+            "str",
+            "",
+            "System prompt for joining memories, instead of the built-in one.",
+        )
+    )
+    condense_prompt: str = setting(
+        ConfigKey("condenseMemoriesPrompt", "str", "", "Prompt for joining memories, instead of the built-in one.")
+    )
+    condense_endpoint_name: str = setting(
+        ConfigKey(
+            "condenseMemoriesEndpointName",
+            "str",
+            "",
+            "Endpoint that joins memories; endpointName if not given.",
+            names="endpoint",
+        )
+    )
+    condense_preset_name: str = setting(
+        ConfigKey(
+            "condenseMemoriesPreset", "str", "", "Preset for joining memories; preset if not given.", names="preset"
+        )
+    )
+    condense_response_tokens: int | None = setting(
+        ConfigKey(
+            "condenseMemoriesMaxResponseSizeInTokens",
+            "int",
+            None,
+            "Maximum length of a joined memory, in tokens; if not given, maxResponseSizeInTokens, or 500 without that.",
+            least=1,
+        )
+    )
+    lock_seconds: float | None = setting(
+        ConfigKey(
+            "condensationLockTimeoutSeconds",
+            "number",
+            None,
+            "How long to wait for another request that works on the memories; 0: no limit. Not given: 30 before the "
+            "answer, 600 after it.",
+        )
+    )
 
     @property
     def file_chunk_size(self) -> int:

@@ -3,6 +3,7 @@
 Each write replaces one in one step. A file that cannot be read is never replaced: readers log it and act as if it
 were empty, writers raise UnreadableDataError. A caller that reads and then writes holds the ``MEMORIES`` lock.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -101,8 +102,10 @@ class MemoryStore:
 
     def replace_memories(self, pairs: Sequence[Pair]) -> None:
         """Replace all memories by ``pairs``; the old ones are kept in ``memories.json.bak``."""
-        with self.state.together(MEMORIES_FILE), \
-                writing("file", [text for text, _ in pairs], len(pairs), pairs[-1][1] if pairs else None):
+        with (
+            self.state.together(MEMORIES_FILE),
+            writing("file", [text for text, _ in pairs], len(pairs), pairs[-1][1] if pairs else None),
+        ):
             self._back_up(MEMORIES_FILE)
             self._write(MEMORIES_FILE, pairs_as_json(pairs))
 

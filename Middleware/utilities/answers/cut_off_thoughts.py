@@ -1,4 +1,5 @@
 """Detection of answers that ended at the token limit while the model was still thinking."""
+
 from __future__ import annotations
 
 import re
@@ -14,8 +15,9 @@ THOUGHT_TAG = re.compile(r"(?:<|\[(?=/?THINK]))(/?)((?i:think|thinking|thoughts?
 """The usual tags around reasoning, whatever an endpoint file says. Groups: the slash of a closing tag, the name."""
 
 
-def is_cut_off_thought(text: str, endpoint: Mapping[str, object] | None = None,
-                       finish_reason: str | None = None) -> bool:
+def is_cut_off_thought(
+    text: str, endpoint: Mapping[str, object] | None = None, finish_reason: str | None = None
+) -> bool:
     """Return whether a cleaned answer consists of reasoning that was cut off before its end.
 
     ``endpoint`` is the file of the endpoint that answered, if it is known: its own tags count too. If the endpoint

@@ -4,6 +4,7 @@ Only whole lines are decoded, so that a block boundary may split a UTF-8 sequenc
 blocks until its end arrives (linear time). CR, LF and CRLF end a line; bytes that are not UTF-8 become U+FFFD;
 a byte order mark at the start is dropped.
 """
+
 from __future__ import annotations
 
 _BOM = "\ufeff"
@@ -37,7 +38,7 @@ class LineAssembler:
                 if self._size > MAX_LINE_BYTES:
                     raise LineTooLongError(f"a line of more than {MAX_LINE_BYTES >> 20} MB")
             return []
-        rest = block[end + 1:]
+        rest = block[end + 1 :]
         complete = block[:end]
         if self._held:
             self._held.append(complete)

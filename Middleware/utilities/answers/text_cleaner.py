@@ -4,6 +4,7 @@ Streams and whole texts use the same implementation: the output does not depend 
 passes through a chain of small filters. Each holds back only what is still undecided and leaves the chain once its work
 is done, so that a long answer soon passes through unchanged.
 """
+
 from __future__ import annotations
 
 import logging
@@ -39,8 +40,9 @@ def find_generation_prompt(last_message: object) -> str:
 
 def think_tags(endpoint_config: Mapping[str, object]) -> tuple[str, str]:
     """Return the opening and the closing tag of an endpoint file, by new or old keys; "" for a missing one."""
-    start, end, legacy = (ENDPOINT.text(endpoint_config, key)
-                          for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
+    start, end, legacy = (
+        ENDPOINT.text(endpoint_config, key) for key in ("startThinkTag", "endThinkTag", "thinkTagText")
+    )
     return (f"<{legacy}>", f"</{legacy}>") if legacy and not start and not end else (start, end)
 
 
@@ -91,9 +93,15 @@ class CleaningRules:
     trim: bool = False
 
     @classmethod
-    def build(cls, endpoint_config: Mapping[str, object] | None, node_config: Mapping[str, object] | None,
-              generation_prompt: str | None = None, strip_assistant_prefix: bool = False, *,
-              has_endpoint: bool = True) -> CleaningRules:
+    def build(
+        cls,
+        endpoint_config: Mapping[str, object] | None,
+        node_config: Mapping[str, object] | None,
+        generation_prompt: str | None = None,
+        strip_assistant_prefix: bool = False,
+        *,
+        has_endpoint: bool = True,
+    ) -> CleaningRules:
         """Read the rules from an endpoint file and a node.
 
         ``strip_assistant_prefix``: the user's two assistant options are both on.
@@ -101,8 +109,12 @@ class CleaningRules:
         endpoint, node, prompt = endpoint_config or {}, node_config or {}, (generation_prompt or "").strip()
         if not has_endpoint:
             return cls(verbatim=True, generation_prompt=prompt)
-        return cls(think=ThinkRule.build(endpoint), steps=_prefix_steps(endpoint, node, strip_assistant_prefix),
-                   generation_prompt=prompt, trim=ENDPOINT.flag(endpoint, "trimBeginningAndEndLineBreaks"))
+        return cls(
+            think=ThinkRule.build(endpoint),
+            steps=_prefix_steps(endpoint, node, strip_assistant_prefix),
+            generation_prompt=prompt,
+            trim=ENDPOINT.flag(endpoint, "trimBeginningAndEndLineBreaks"),
+        )
 
 
 def _grace_period(endpoint_config: Mapping[str, object]) -> int:
@@ -120,8 +132,9 @@ def _entries(value: object, *, trimmed: bool = False) -> tuple[str, ...]:
     return tuple(text for text in texts if text)
 
 
-def _prefix_steps(endpoint: Mapping[str, object], node: Mapping[str, object],
-                  strip_assistant_prefix: bool) -> tuple[tuple[str, ...], ...]:
+def _prefix_steps(
+    endpoint: Mapping[str, object], node: Mapping[str, object], strip_assistant_prefix: bool
+) -> tuple[tuple[str, ...], ...]:
     steps: list[tuple[str, ...]] = []
     if NODE.flag(node, "removeCustomTextFromResponseStart"):
         steps.append(_entries(NODE.value(node, "responseStartTextToRemove")))
@@ -260,11 +273,11 @@ class ThinkFilter:
         if found < 0:
             if text:
                 self._block.append(text)
-            self._tail = window[len(window) - len(self._close) + 1:] if len(window) >= len(self._close) else window
+            self._tail = window[len(window) - len(self._close) + 1 :] if len(window) >= len(self._close) else window
             return ""
-        rest = text[found + len(self._close) - len(self._tail):]
+        rest = text[found + len(self._close) - len(self._tail) :]
         block = "".join(self._block) + text
-        self.removed = block[self._open_length:len(block) - len(window) + found].strip()
+        self.removed = block[self._open_length : len(block) - len(window) + found].strip()
         self._block, self.done = [], True
         return rest
 
@@ -362,7 +375,7 @@ class TrimFilter:
         if not body:
             self._spaces += text
             return ""
-        released, self._spaces = self._spaces + body, text[len(body):]
+        released, self._spaces = self._spaces + body, text[len(body) :]
         return released
 
     def finish(self) -> str:

@@ -1,4 +1,5 @@
 """Tool calls in OpenAI's shapes: whole calls, and the fragments of a stream."""
+
 from __future__ import annotations
 
 import contextlib
@@ -15,8 +16,11 @@ MAX_DIGITS = 9
 
 def calls_among(value: object) -> list[ToolCall]:
     """Return the objects in a value that clients and scripts pass as tool calls; none if it is not a list."""
-    return [cast(ToolCall, call) for call in value if isinstance(call, Mapping)] \
-        if isinstance(value, (list, tuple)) else []
+    return (
+        [cast(ToolCall, call) for call in value if isinstance(call, Mapping)]
+        if isinstance(value, (list, tuple))
+        else []
+    )
 
 
 def calls_as_text(calls: Iterable[ToolCall], before: str = "") -> str:
@@ -53,8 +57,7 @@ def read_fragment(fragment: ToolCall) -> tuple[str, str, str | Mapping[str, obje
     if not isinstance(function, Mapping):
         return found, "", None
     name, arguments = function.get("name"), function.get("arguments")
-    return (found, name if isinstance(name, str) else "",
-            arguments if isinstance(arguments, (str, Mapping)) else None)
+    return (found, name if isinstance(name, str) else "", arguments if isinstance(arguments, (str, Mapping)) else None)
 
 
 class ToolCallNumbers:

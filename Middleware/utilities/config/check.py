@@ -1,4 +1,5 @@
 """The only check of configuration against its declarations: spelling, presence, kinds, choices and limits."""
+
 from __future__ import annotations
 
 import json
@@ -31,8 +32,14 @@ CHOICE_CUTOFF = 0.55
 REMARKS = ("comment", "description", "note", "remark", "todo", "disabled", "unused", "backup")
 """Words in the names of keys that users add as remarks."""
 
-_WANTED = {"str": "a string", "bool": "true or false", "int": "a whole number", "number": "a number", "list": "a list",
-           "object": "an object"}
+_WANTED = {
+    "str": "a string",
+    "bool": "true or false",
+    "int": "a whole number",
+    "number": "a number",
+    "list": "a list",
+    "object": "an object",
+}
 
 
 @dataclass(frozen=True)
@@ -62,14 +69,16 @@ class KeyCheck(Generic[F]):
     strict: bool = False
     of_settings: bool = False
 
-    def findings(self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str = "",
-                 is_open: bool = False) -> Iterator[F]:
+    def findings(
+        self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str = "", is_open: bool = False
+    ) -> Iterator[F]:
         """Yield all findings about the object at ``path``. ``is_open``: it may have keys other than ``keys``."""
         yield from self.present(content, keys, path, is_open)
         yield from self.missing(content, keys, path)
 
-    def present(self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str = "",
-                is_open: bool = False) -> Iterator[F]:
+    def present(
+        self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str = "", is_open: bool = False
+    ) -> Iterator[F]:
         """Yield the findings about the keys that the object has."""
         for name, value in content.items():
             key = keys.get(name)
@@ -89,11 +98,18 @@ class KeyCheck(Generic[F]):
             if value is not None:
                 # For other kinds ``value`` reports that a blank string is not one of them.
                 if not ((value and key.blank) or (self.of_node and key.kind != "str")):
-                    yield self.at(self._severity("warning" if self.of_node else "error"), child(path, key.name),
-                                  f"'{key.name}' is empty", expected, "")
+                    yield self.at(
+                        self._severity("warning" if self.of_node else "error"),
+                        child(path, key.name),
+                        f"'{key.name}' is empty",
+                        expected,
+                        "",
+                    )
             # A misspelt key is reported by ``present`` already; "missing" as well would be a second finding about it.
-            elif not any(given is not None and name not in keys and meant_key(name, {key.name})
-                         for name, given in content.items()):
+            elif not any(
+                given is not None and name not in keys and meant_key(name, {key.name})
+                for name, given in content.items()
+            ):
                 yield self.at("error", path, f"the key '{key.name}' is missing", expected, "")
 
     def value(self, key: ConfigKey, value: object, path: str) -> Iterator[F]:
@@ -103,8 +119,13 @@ class KeyCheck(Generic[F]):
             # A name of the wrong type leads to no file, so the request fails; elsewhere the default applies.
             names = key.names and key.names != "directory" and not self.of_node and not self.of_settings
             wanted = " or ".join(self._wanted(kind) for kind in kinds)
-            yield self._wrong(key, value, path, f"must be {wanted}, not {self._shown(key, value)}",
-                              severity="error" if names or (key.required and not self.of_node) else "warning")
+            yield self._wrong(
+                key,
+                value,
+                path,
+                f"must be {wanted}, not {self._shown(key, value)}",
+                severity="error" if names or (key.required and not self.of_node) else "warning",
+            )
         elif isinstance(value, str) and key.choices:
             yield from self._choice(key, value, path)
         elif isinstance(value, Mapping):
@@ -116,8 +137,9 @@ class KeyCheck(Generic[F]):
             yield from self._limits(key, value, path)
 
     # -- keys --------------------------------------------------------------------------------------------------------
-    def _unknown(self, name: str, content: Mapping[str, object], keys: Mapping[str, ConfigKey],
-                 path: str) -> Iterator[F]:
+    def _unknown(
+        self, name: str, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str
+    ) -> Iterator[F]:
         message, here, meant = no_effect(name), child(path, name), meant_key(name, keys)
         home = (self.homes or {}).get(name, "") if path == self.top else ""
         if self.strict:
@@ -127,8 +149,9 @@ class KeyCheck(Generic[F]):
         elif meant and content.get(meant) is not None:
             yield self.at("note", here, f"{message}; '{meant}' counts", "", "")
         elif meant:
-            yield self.at("error" if keys[meant].required or meant in self.needed else "warning", here, message, "",
-                          meant)
+            yield self.at(
+                "error" if keys[meant].required or meant in self.needed else "warning", here, message, "", meant
+            )
         elif not self.near_only:
             yield self.at("note", here, message, "", "")
 
@@ -147,8 +170,13 @@ class KeyCheck(Generic[F]):
         plain_number = isinstance(entry, (int, float)) and not isinstance(entry, bool) and not self.strict
         if key.entries and not (self._fits(key, key.entries, entry) or (key.entries == "str" and plain_number)):
             what = "each entry" if key.kind == "list" else "each value"
-            yield self.at(self._severity("warning"), path, f"{what} of '{key.name}' must be {_WANTED[key.entries]}, "
-                          f"not {quoted(entry, key.name, name)}", "", "")
+            yield self.at(
+                self._severity("warning"),
+                path,
+                f"{what} of '{key.name}' must be {_WANTED[key.entries]}, not {quoted(entry, key.name, name)}",
+                "",
+                "",
+            )
         elif key.keys and isinstance(entry, Mapping) and key.kind == "list":
             yield from self.findings(entry, KeyTable(key.keys), path, key.is_open)
 
@@ -178,18 +206,26 @@ class KeyCheck(Generic[F]):
         # A blank choice counts as not given; only settings files have no such rule.
         given = value.strip() or self.of_settings
         if written not in key.choices and given and not (self.of_node and "{" in value):
-            yield self._wrong(key, value, path, f"is {self._shown(key, value)}, which is unknown",
-                              ", ".join(key.choices), nearest(value, key.choices, CHOICE_CUTOFF),
-                              "error" if key.required and not self.of_node else "warning")
+            yield self._wrong(
+                key,
+                value,
+                path,
+                f"is {self._shown(key, value)}, which is unknown",
+                ", ".join(key.choices),
+                nearest(value, key.choices, CHOICE_CUTOFF),
+                "error" if key.required and not self.of_node else "warning",
+            )
 
     def _limits(self, key: ConfigKey, value: object, path: str) -> Iterator[F]:
         number = number_from(value, whole=False)
         # The reader of a settings file applies this limit to every number.
         most = MOST if key.most is None and self.of_settings else key.most
-        if number is not None and ((key.least is not None and number < key.least)
-                                   or (most is not None and number > most)):
-            yield self._wrong(key, value, path, f"is {self._shown(key, value)}, which is out of range",
-                              _range(key.least, most))
+        if number is not None and (
+            (key.least is not None and number < key.least) or (most is not None and number > most)
+        ):
+            yield self._wrong(
+                key, value, path, f"is {self._shown(key, value)}, which is out of range", _range(key.least, most)
+            )
 
     def _wanted(self, kind: str) -> str:
         return _WANTED["number" if self.of_node and kind == "int" else kind]
@@ -202,8 +238,16 @@ class KeyCheck(Generic[F]):
     def _severity(self, severity: Severity) -> Severity:
         return "error" if self.strict else severity
 
-    def _wrong(self, key: ConfigKey, value: object, path: str, problem: str, expected: str = "", suggestion: str = "",
-               severity: Severity = "warning") -> F:
+    def _wrong(
+        self,
+        key: ConfigKey,
+        value: object,
+        path: str,
+        problem: str,
+        expected: str = "",
+        suggestion: str = "",
+        severity: Severity = "warning",
+    ) -> F:
         instead = f"; {_instead(key, value)}" if self.of_settings else ""
         return self.at(self._severity(severity), path, f"'{key.name}' {problem}{instead}", expected, suggestion)
 
@@ -245,6 +289,7 @@ def _instead(key: ConfigKey, value: object) -> str:
 
 # -- spelling ----------------------------------------------------------------------------------------------------------
 
+
 def no_effect(name: str) -> str:
     """Return the message about an unknown key."""
     return f"the key {quoted(name)} is unknown and has no effect"
@@ -268,10 +313,11 @@ def is_remark(name: str) -> bool:
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
+
 def shortened(text: str, limit: int = MAX_QUOTED) -> str:
     """Return ``text`` as one printable line of at most ``limit`` characters."""
-    line = "".join(character if character.isprintable() else " " for character in text[:limit + 1])
-    return line if len(line) <= limit else line[:limit - 3] + "..."
+    line = "".join(character if character.isprintable() else " " for character in text[: limit + 1])
+    return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
 def quoted(value: object, *keys: str) -> str:

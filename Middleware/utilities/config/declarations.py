@@ -1,4 +1,5 @@
 """The declaration of configuration keys, and the only functions that read their values."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -84,12 +85,14 @@ class ConfigKey:
 
 
 # Both have no effect, and both are accepted at the top of several kinds of files.
-SCHEMA_KEY = ConfigKey("$schema", "str", "", "The JSON Schema with which editors check and complete this file.",
-                       inert=True)
+SCHEMA_KEY = ConfigKey(
+    "$schema", "str", "", "The JSON Schema with which editors check and complete this file.", inert=True
+)
 DESCRIPTION_KEY = ConfigKey("description", "str", "", "A remark about this file.", inert=True)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
+
 
 def as_flag(value: object, true_texts: tuple[str, ...] = ()) -> bool:
     """Return the truth of a value. Of strings ``true_texts`` are true; if it is empty, all but "" and ``false``."""
@@ -171,6 +174,7 @@ class KeyTable(dict[str, ConfigKey]):
 
 # -- settings files ----------------------------------------------------------------------------------------------------
 
+
 def setting(key: ConfigKey, read: Callable[[Any], Any] | None = None) -> Any:
     """Return a field of a settings dataclass. ``read`` converts the value if the key's kind does not say how."""
     return field(default=read(key.default) if read else key.default, metadata={"key": key, "read": read})
@@ -213,6 +217,12 @@ def _setting(value: object, key: ConfigKey, display: str) -> Any:
         return key.default
     instead = key.default if key.otherwise is None else key.otherwise
     wanted = "string" if key.kind == "str" else "number"
-    logger.warning("%s: '%s' is not a %s: %r; %s", display, key.name, wanted, value,
-                   "it counts as not given" if instead is None else f"using {instead!r}")
+    logger.warning(
+        "%s: '%s' is not a %s: %r; %s",
+        display,
+        key.name,
+        wanted,
+        value,
+        "it counts as not given" if instead is None else f"using {instead!r}",
+    )
     return instead

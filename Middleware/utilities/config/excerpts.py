@@ -1,4 +1,5 @@
 """The line of a file that a finding or error is about, with a caret under the position and without its secrets."""
+
 from __future__ import annotations
 
 import os
@@ -49,8 +50,9 @@ class Excerpts:
         return excerpt(self._source(file), line, column, severity, paint)
 
 
-def excerpt(source: JsonSource, line: int | None, column: int | None, severity: str = "",
-            paint: Paint = lambda text, name: text) -> list[str]:
+def excerpt(
+    source: JsonSource, line: int | None, column: int | None, severity: str = "", paint: Paint = lambda text, name: text
+) -> list[str]:
     """Return a line of ``source`` and the line of the caret, as ``Excerpts.lines`` does."""
     text = source.line(line) if line is not None else None
     if line is None or not text or not text.strip():
@@ -94,7 +96,7 @@ def _secrets(text: str, is_secret: bool) -> Iterator[Span]:
     name, stays = "", is_secret
     for match in _QUOTED.finditer(text):
         written = match.group()
-        rest = text[match.end():].lstrip()
+        rest = text[match.end() :].lstrip()
         if rest[:1] in (":", "=") and not _URL.match(written):
             name = written.strip("\"'")
             stays = stays or (_holds_secrets(name) and rest[1:].lstrip()[:1] in ("[", "{"))
@@ -145,5 +147,13 @@ def _printable(character: str) -> str:
 
 def _columns(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
-    return sum(TAB_COLUMNS if character == "\t" else 0 if unicodedata.combining(character) else
-               2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+    return sum(
+        TAB_COLUMNS
+        if character == "\t"
+        else 0
+        if unicodedata.combining(character)
+        else 2
+        if unicodedata.east_asian_width(character) in "WF"
+        else 1
+        for character in text
+    )

@@ -1,4 +1,5 @@
 """Explanations of JSON syntax errors: a sentence that says what to change, and where."""
+
 from __future__ import annotations
 
 import re
@@ -31,18 +32,20 @@ def explain(problem: str, text: str, position: int, open_bracket: Callable[[int]
     if problem.startswith(("Unterminated string", "Invalid control character")):
         return _broken_text(text, position)
     if "escape" in problem:
-        return Mistake(r"write a backslash in a string twice (C:\\Models), or use a forward slash (C:/Models)",
-                       position)
+        return Mistake(
+            r"write a backslash in a string twice (C:\\Models), or use a forward slash (C:/Models)", position
+        )
     return _Failure(problem, text, position, open_bracket).mistake()
 
 
 def _broken_text(text: str, position: int) -> Mistake:
-    char = text[position:position + 1]
+    char = text[position : position + 1]
     if char == "\t":
         return Mistake(r"a string contains a tab; write \t", position)
     if char in ("\n", "\r", '"', ""):
-        return Mistake(r"a string has no closing quotation mark on its line (write a line break in a string as \n)",
-                       position)
+        return Mistake(
+            r"a string has no closing quotation mark on its line (write a line break in a string as \n)", position
+        )
     return Mistake(f"a string contains a control character (U+{ord(char):04X}); write \\u{ord(char):04x}", position)
 
 
@@ -55,27 +58,36 @@ class _Failure:
             position += 1
         # Python 3.13 reports the position of the comma, older versions that of the bracket after it.
         if problem.startswith("Illegal trailing comma"):
-            position = len(text) - len(text[position + 1:].lstrip())
-        self.position, self.char = position, text[position:position + 1]
+            position = len(text) - len(text[position + 1 :].lstrip())
+        self.position, self.char = position, text[position : position + 1]
         before = text[:position].rstrip()
         self.end, self.last = len(before), before[-1:]
 
     def mistake(self) -> Mistake:
-        return (self._anywhere() or self._comma() or self._extra() or self._separator() or self._value()
-                or self._at(_PLAIN.get(self.problem, self.problem[:1].lower() + self.problem[1:])))
+        return (
+            self._anywhere()
+            or self._comma()
+            or self._extra()
+            or self._separator()
+            or self._value()
+            or self._at(_PLAIN.get(self.problem, self.problem[:1].lower() + self.problem[1:]))
+        )
 
     def _at(self, message: str, position: int | None = None) -> Mistake:
         return Mistake(message, self.position if position is None else position)
 
     def _anywhere(self) -> Mistake | None:
         """Explain text that is never valid in JSON, and the end of the file."""
-        rest = self.text[self.position:self.position + 7]
+        rest = self.text[self.position : self.position + 7]
         if not self.char:
             opened = self._open_bracket(self.position)
-            return self._at(f"the file ends too early: the '{self.text[opened]}' of line {self._line(opened)} is not "
-                            "closed" if opened is not None else "the file ends too early")
+            return self._at(
+                f"the file ends too early: the '{self.text[opened]}' of line {self._line(opened)} is not closed"
+                if opened is not None
+                else "the file ends too early"
+            )
         if rest.startswith(("//", "/*", "#", "<!--")):
-            return self._at("JSON has no comments; write the remark as a string under a key such as \"_comment\"")
+            return self._at('JSON has no comments; write the remark as a string under a key such as "_comment"')
         if rest in ("<<<<<<<", "=======", ">>>>>>>"):
             return self._at("this is a marker of a merge conflict")
         if self.char in _QUOTES:
@@ -98,16 +110,21 @@ class _Failure:
 
     def _separator(self) -> Mistake | None:
         if self.problem.startswith("Expecting ':'"):
-            return self._at(f"write ':' between a key and its value, not '{self.char}'" if self.char in "=;,"
-                            else "':' and a value are expected after a key; check its quotation marks")
+            return self._at(
+                f"write ':' between a key and its value, not '{self.char}'"
+                if self.char in "=;,"
+                else "':' and a value are expected after a key; check its quotation marks"
+            )
         if not self.problem.startswith("Expecting ','"):
             return None
         opened = self._open_bracket(self.position)
         bracket = self.text[opened] if opened is not None else ""
         if self.char in ("}", "]") or (self.char == ":" and bracket == "["):
             wanted = _CLOSING.get(bracket, "")
-            return self._at(f"'{self.char}' is not allowed here: the '{bracket}' of line {self._line(opened or 0)} is "
-                            f"not closed by '{wanted}'")
+            return self._at(
+                f"'{self.char}' is not allowed here: the '{bracket}' of line {self._line(opened or 0)} is "
+                f"not closed by '{wanted}'"
+            )
         # Without a space between them, two adjacent tokens are probably one that was misspelt.
         adjacent = self.end == self.position
         if adjacent and self.last.isalnum() and (self.char.isalnum() or self.char == "."):
@@ -148,5 +165,7 @@ class _Failure:
         return self.text.count("\n", 0, position) + 1
 
 
-_PLAIN = {"Expecting property name enclosed in double quotes": "a key in double quotation marks is expected here",
-          "Expecting value": "a value is expected here"}
+_PLAIN = {
+    "Expecting property name enclosed in double quotes": "a key in double quotation marks is expected here",
+    "Expecting value": "a value is expected here",
+}

@@ -1,4 +1,5 @@
 """JSON files as users write them: decoding, parsing, and the positions of values in the text."""
+
 from __future__ import annotations
 
 import codecs
@@ -25,8 +26,9 @@ _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|$)', re.MULTILINE)
 _KEY_BEFORE = re.compile(r'("(?:[^"\\\n]|\\.)*")\s*:\s*\Z')
 _VALUE_OF_KEY = re.compile(r"\s*:\s*")
 # One character of a string as it is written; two escapes may be one character.
-_CHARACTER = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|.",
-                        re.DOTALL)
+_CHARACTER = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL
+)
 
 
 class Position(NamedTuple):
@@ -70,6 +72,7 @@ class OffsetContext:
 
 # -- bytes to text -----------------------------------------------------------------------------------------------------
 
+
 def legacy_code_page() -> str:
     """Return the most likely encoding of a file that is not UTF-8: the locale's own, else Western Windows."""
     # Not getpreferredencoding: that is UTF-8 everywhere in Python's UTF-8 mode, which Python 3.15 is always in.
@@ -93,12 +96,17 @@ def decode_text(data: bytes, display: str) -> str:
     """Return the text of ``decode``, with a warning that names ``display`` if it is not UTF-8."""
     text, foreign = decode(data)
     if foreign is not None:
-        logger.warning("%s is not UTF-8 (line %d, column %d); it is read as %s. Expected: a file saved as UTF-8.",
-                       display, *foreign, legacy_code_page())
+        logger.warning(
+            "%s is not UTF-8 (line %d, column %d); it is read as %s. Expected: a file saved as UTF-8.",
+            display,
+            *foreign,
+            legacy_code_page(),
+        )
     return text
 
 
 # -- text to data ------------------------------------------------------------------------------------------------------
+
 
 def parse_json(data: bytes, display: str) -> object:
     """Parse strict JSON. Raises ``ConfigSyntaxError`` with ``display``, line and column."""
@@ -158,14 +166,16 @@ class JsonSource:
         # The scan of the text is slow, and hardly any file has repeated keys.
         if not self._has_duplicates:
             return ()
-        return tuple(DuplicateKey(path.removeprefix("nodes") if self.is_list else path, *self._at(offset),
-                                  self._at(first).line) for path, offset, first in self._scan.repeated)
+        return tuple(
+            DuplicateKey(path.removeprefix("nodes") if self.is_list else path, *self._at(offset), self._at(first).line)
+            for path, offset, first in self._scan.repeated
+        )
 
     def position(self, path: str) -> Position | None:
         """Return the position of the value at ``path`` (of its key, if it has one), or of the nearest one around it."""
         offsets = self._scan.offsets
         while path and path not in offsets:
-            path = path[:max(path.rfind("."), path.rfind("["), 0)]
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
         start = len(self.text) - len(self.text.lstrip())
         return self._at(offsets.get(path, start)) if start < len(self.text) else None
 
@@ -186,7 +196,7 @@ class JsonSource:
 
     def keys_around(self, line: int) -> list[str | int | None]:
         """Return the keys and indexes that lead to the position where a line begins, the outermost first."""
-        end = sum(len(text) + 1 for text in self._lines[:line - 1])
+        end = sum(len(text) + 1 for text in self._lines[: line - 1])
         return [container.key for container in _Scan(self.text, "", end).open]
 
     def context_at(self, offset: int) -> OffsetContext:
@@ -237,9 +247,9 @@ class JsonSource:
     def _is_complete(self, inside: _Container, end: int) -> bool:
         """Return whether the value of a key ends on a line above ``end``, so that only a comma is missing."""
         key = _TOKEN.match(self.text, inside.known.get(str(inside.key), end))
-        between = self.text[key.end():end] if key is not None else ""
+        between = self.text[key.end() : end] if key is not None else ""
         value = between.strip().removeprefix(":").strip()
-        return bool(value) and value[-1] not in ",{[:" and "\n" in between[len(between.rstrip()):]
+        return bool(value) and value[-1] not in ",{[:" and "\n" in between[len(between.rstrip()) :]
 
     @cached_property
     def _lines(self) -> list[str]:
@@ -271,7 +281,7 @@ def child(path: str, key: str | int) -> str:
     """Return the JSON path of an entry of the value at ``path``."""
     if isinstance(key, int):
         return f"{path}[{key}]"
-    key = key if len(key) <= MAX_KEY_LENGTH else key[:MAX_KEY_LENGTH - 3] + "..."
+    key = key if len(key) <= MAX_KEY_LENGTH else key[: MAX_KEY_LENGTH - 3] + "..."
     if not key.isidentifier():
         # ``dumps`` escapes everything but ASCII, so that the path is printable.
         return f"{path}[{json.dumps(key)}]"

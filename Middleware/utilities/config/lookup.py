@@ -4,6 +4,7 @@ A lookup has candidates, each a path below the config root. The exact name is tr
 only then one match that ignores case is accepted, with a warning (configurations move between platforms). A folder that
 does not exist as spelled is matched ignoring case in the same way, so a user ``ALICE`` finds ``Workflows/alice``.
 """
+
 from __future__ import annotations
 
 import logging
@@ -38,7 +39,8 @@ class ConfigLookup:
     def __init__(self, store: ConfigStore) -> None:
         self.store = store
         self._known: BoundedCache[tuple[str, tuple[Candidate, ...]], tuple[float, FoundFile | None]] = BoundedCache(
-            MAX_REMEMBERED)
+            MAX_REMEMBERED
+        )
         self._warned: Once[tuple[str, str]] = Once(MAX_REMEMBERED)
 
     def clear(self) -> None:
@@ -73,8 +75,13 @@ class ConfigLookup:
         prefix = name.replace("\\", "/").rpartition("/")[0]
         wanted = candidates[-1][-1].casefold()
         # A file of exactly this name appeared or disappeared after the search; it is not a suggestion.
-        stems = [stem for candidate in candidates for folder in search.folders(candidate[:-1])
-                 for stem in search.stems(folder) if not _is_test(folder, stem) and stem.casefold() != wanted]
+        stems = [
+            stem
+            for candidate in candidates
+            for folder in search.folders(candidate[:-1])
+            for stem in search.stems(folder)
+            if not _is_test(folder, stem) and stem.casefold() != wanted
+        ]
         near = nearest(wanted, stems, SIMILAR)
         return f"{prefix}/{near}" if prefix and near else near
 
@@ -85,8 +92,11 @@ class ConfigLookup:
         # A name that is in many folders, such as that of a default workflow, tells nothing about which was meant.
         if wanted.startswith("_default"):
             return []
-        found = ["/".join(folder) for folder in search.all_folders((candidates[-1][0],))
-                 if any(stem.casefold() == wanted for stem in search.stems(folder))]
+        found = [
+            "/".join(folder)
+            for folder in search.all_folders((candidates[-1][0],))
+            if any(stem.casefold() == wanted for stem in search.stems(folder))
+        ]
         return found if len(found) <= MAX_ELSEWHERE else []
 
     def folder_names(self, root: str, parts: Candidate) -> Mapping[str, bool]:
@@ -122,8 +132,11 @@ def _differences(meant: str, used: str) -> list[tuple[str, str]]:
     # Another candidate was found, in a folder of another depth: the parts do not correspond.
     if len(asked) != len(real):
         return [(meant, used)]
-    return [("/".join([*real[:index], name]), "/".join(real[:index + 1]))
-            for index, name in enumerate(asked) if name != real[index]]
+    return [
+        ("/".join([*real[:index], name]), "/".join(real[: index + 1]))
+        for index, name in enumerate(asked)
+        if name != real[index]
+    ]
 
 
 class _Search:
@@ -167,8 +180,12 @@ class _Search:
         matches: list[Candidate] = [()]
         for part in parts:
             wanted = part.casefold()
-            matches = [(*base, name) for base in matches for name, is_folder in self.names(base).items()
-                       if is_folder and name.casefold() == wanted]
+            matches = [
+                (*base, name)
+                for base in matches
+                for name, is_folder in self.names(base).items()
+                if is_folder and name.casefold() == wanted
+            ]
         return matches
 
     def names(self, folder: Candidate) -> Mapping[str, bool]:
@@ -176,8 +193,9 @@ class _Search:
 
     def stems(self, folder: Candidate) -> list[str]:
         """Return the names of the JSON files in a folder, sorted, without their suffix."""
-        return sorted(name[:-5] for name, is_folder in self.names(folder).items()
-                      if not is_folder and name.endswith(".json"))
+        return sorted(
+            name[:-5] for name, is_folder in self.names(folder).items() if not is_folder and name.endswith(".json")
+        )
 
     def all_folders(self, top: Candidate) -> list[Candidate]:
         """Return a folder and all folders below it, without those that a link leads back to."""
@@ -210,8 +228,10 @@ def _is_test(folder: Candidate, stem: str) -> bool:
 
 def _refuse_choice(wanted: Candidate, matches: Sequence[Candidate]) -> None:
     named = ", ".join(sorted("/".join(match) for match in matches))
-    raise ConfigValueError(f"'{'/'.join(wanted)}' does not exist as spelled, and several names differ from it only in "
-                           f"upper and lower case: {named}")
+    raise ConfigValueError(
+        f"'{'/'.join(wanted)}' does not exist as spelled, and several names differ from it only in "
+        f"upper and lower case: {named}"
+    )
 
 
 def config_lookup() -> ConfigLookup:
@@ -278,14 +298,19 @@ def _not_found(kind: str, name: str, candidates: Sequence[Candidate]) -> Configu
     link = next((path for path in tried if dangling_target(os.path.join(root, *path.split("/")))), "")
     if link:
         # The target may be an absolute path, which clients must not see; `check` shows it.
-        return ConfigNotFoundError(f"{kind} '{name}' does not exist: {link} is a link to a file that does not exist",
-                                   file=link)
+        return ConfigNotFoundError(
+            f"{kind} '{name}' does not exist: {link} is a link to a file that does not exist", file=link
+        )
     folders = config_lookup().elsewhere(root, candidates)
     if folders:
-        return ConfigNotFoundError(f"{kind} '{name}' does not exist where it is looked for; it lies in "
-                                   f"{' and '.join(folders)}: move it, or name the folder", tried=tried)
-    return ConfigNotFoundError(f"{kind} '{name}' does not exist", tried=tried,
-                               suggestion=config_lookup().nearest(root, candidates, name))
+        return ConfigNotFoundError(
+            f"{kind} '{name}' does not exist where it is looked for; it lies in "
+            f"{' and '.join(folders)}: move it, or name the folder",
+            tried=tried,
+        )
+    return ConfigNotFoundError(
+        f"{kind} '{name}' does not exist", tried=tried, suggestion=config_lookup().nearest(root, candidates, name)
+    )
 
 
 def dangling_target(path: str) -> str:

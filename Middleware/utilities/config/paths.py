@@ -1,4 +1,5 @@
 """The directories that WilmerAI reads from and writes to."""
+
 from __future__ import annotations
 
 import logging
@@ -105,8 +106,10 @@ def user_data_directory(platform: str) -> str:
     # The specification of the XDG variables has relative paths ignored.
     folder: str = path.join(path.expanduser(given if path.isabs(given) else usual), _DATA_FOLDER)
     if not path.isabs(folder):
-        raise ConfigurationError("This account has no home folder for the program's data. Name a folder with "
-                                 f"--PublicDirectory or the environment variable {PUBLIC_VARIABLE}.")
+        raise ConfigurationError(
+            "This account has no home folder for the program's data. Name a folder with "
+            f"--PublicDirectory or the environment variable {PUBLIC_VARIABLE}."
+        )
     return folder
 
 
@@ -198,5 +201,5 @@ def display_path(path: str) -> str:
     root = os.path.abspath(get_root_config_directory())
     absolute = os.path.abspath(path)
     if absolute.startswith(root + os.sep):
-        return absolute[len(root) + 1:].replace(os.sep, "/")
+        return absolute[len(root) + 1 :].replace(os.sep, "/")
     return os.path.basename(absolute)

@@ -6,6 +6,7 @@ the same way.
 
 A ``$schema`` at the top of a file is for editors: only ``read_document`` returns it.
 """
+
 from __future__ import annotations
 
 import logging
@@ -218,8 +219,9 @@ def _load(entry: _File, path: str, display: str) -> None:
         if not entry.has_value or written != entry.written:
             entry.derived, entry.written, entry.value = {}, written, _without_schema_key(written)
         if duplicates and duplicates != entry.duplicates:
-            logger.warning("%s: a key appears twice in one object; the last value counts: %s.", display,
-                           _listed(duplicates))
+            logger.warning(
+                "%s: a key appears twice in one object; the last value counts: %s.", display, _listed(duplicates)
+            )
         entry.has_value, entry.error, entry.logged_error, entry.duplicates = True, None, "", duplicates
     entry.loaded, entry.unsettled = signature, unsettled
 
@@ -231,8 +233,10 @@ def _without_schema_key(data: object) -> object:
 
 
 def _listed(duplicates: tuple[DuplicateKey, ...]) -> str:
-    named = [f"'{key.json_path}' (line {key.line}, column {key.column}; first in line {key.first_line})"
-             for key in duplicates[:MAX_NAMED]]
+    named = [
+        f"'{key.json_path}' (line {key.line}, column {key.column}; first in line {key.first_line})"
+        for key in duplicates[:MAX_NAMED]
+    ]
     more = len(duplicates) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 
@@ -244,8 +248,9 @@ def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError],
     # An unsettled version is read several times.
     if entry.has_value and text != entry.logged_error:
         entry.logged_error = text
-        logger.error("%s. The last good version of the file stays in use.%s", text,
-                     "".join(f"\n{line}" for line in shown))
+        logger.error(
+            "%s. The last good version of the file stays in use.%s", text, "".join(f"\n{line}" for line in shown)
+        )
 
 
 def _scan(path: str) -> Mapping[str, bool] | None:

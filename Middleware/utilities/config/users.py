@@ -1,4 +1,5 @@
 """The current user, the settings of users, and the directories of their data."""
+
 from __future__ import annotations
 
 import json
@@ -94,9 +95,12 @@ def current_snapshot() -> UserSnapshot:
     """Return the current user with settings."""
     request = current_request()
     # Within a request the settings must not change, even if the file does; only a change of the user reads them again.
-    if request is not None and isinstance(known := request.config, UserSnapshot) and known.basis == (
-            known.store.generation, request.user, instance.USERS, instance.CONFIG_DIRECTORY,
-            instance.PUBLIC_DIRECTORY):
+    if (
+        request is not None
+        and isinstance(known := request.config, UserSnapshot)
+        and known.basis
+        == (known.store.generation, request.user, instance.USERS, instance.CONFIG_DIRECTORY, instance.PUBLIC_DIRECTORY)
+    ):
         return known
     name = get_current_username()
     return use_settings(name, settings_for(name))
@@ -105,8 +109,13 @@ def current_snapshot() -> UserSnapshot:
 def use_settings(name: str, settings: Mapping[str, object]) -> UserSnapshot:
     """Return a user with these settings, which apply for the rest of the current request, if there is one."""
     request, store = current_request(), config_store()
-    basis = (store.generation, request.user if request is not None else None, instance.USERS,
-             instance.CONFIG_DIRECTORY, instance.PUBLIC_DIRECTORY)
+    basis = (
+        store.generation,
+        request.user if request is not None else None,
+        instance.USERS,
+        instance.CONFIG_DIRECTORY,
+        instance.PUBLIC_DIRECTORY,
+    )
     snapshot = UserSnapshot(store, basis, name, settings)
     if request is not None:
         request.config = snapshot
@@ -159,12 +168,18 @@ def existing_users() -> list[str]:
     for folder, _, files in os.walk(root):
         inside = os.path.relpath(folder, root).replace(os.sep, "/")
         prefix = "" if inside == "." else f"{inside}/"
-        names += [f"{prefix}{name[:-len('.json')]}" for name in files
-                  if name.lower().endswith(".json") and not name.startswith(".")
-                  and os.path.isfile(os.path.join(folder, name))]
+        names += [
+            f"{prefix}{name[: -len('.json')]}"
+            for name in files
+            if name.lower().endswith(".json")
+            and not name.startswith(".")
+            and os.path.isfile(os.path.join(folder, name))
+        ]
     # The names of most shipped examples begin with an underscore; they come after a user's own.
-    return sorted((name for name in names if name != CURRENT_USER_FILE),
-                  key=lambda name: ("/" in name, name.startswith("_"), name))
+    return sorted(
+        (name for name in names if name != CURRENT_USER_FILE),
+        key=lambda name: ("/" in name, name.startswith("_"), name),
+    )
 
 
 def user_display_path(user: str) -> str:
@@ -189,8 +204,11 @@ def flag_in(settings: Mapping[str, object], key: str, user: str) -> bool:
     Raises KeyError for a key that user files do not declare.
     """
     value = USER.value(settings, key)
-    usable = value.strip().lower() in (*SWITCHED_ON, *SWITCHED_OFF) if isinstance(value, str) else (
-        value is None or isinstance(value, (bool, int, float)))
+    usable = (
+        value.strip().lower() in (*SWITCHED_ON, *SWITCHED_OFF)
+        if isinstance(value, str)
+        else (value is None or isinstance(value, (bool, int, float)))
+    )
     if usable:
         return USER.flag(settings, key)
     default = USER[key].default is True
@@ -243,8 +261,9 @@ def _warn(user: str, key: str, value: object, default: object) -> None:
     shown = repr(value)[:100]
     # Each request reads the key again.
     if process().one(_reported).first((user, key, shown)):
-        logger.warning("%s: %s is %s, which cannot be used; %r is used instead.",
-                       user_display_path(user), key, shown, default)
+        logger.warning(
+            "%s: %s is %s, which cannot be used; %r is used instead.", user_display_path(user), key, shown, default
+        )
 
 
 def text_setting(settings: Mapping[str, object], key: ConfigKey, user: str, default: str | None = None) -> str:
@@ -257,8 +276,9 @@ def text_setting(settings: Mapping[str, object], key: ConfigKey, user: str, defa
         return (key.default or "") if default is None else default
     if not isinstance(value, str):
         shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
-        raise ConfigValueError(f"{key.name} must be a string, not {shown}", file=user_display_path(user),
-                               json_path=key.name)
+        raise ConfigValueError(
+            f"{key.name} must be a string, not {shown}", file=user_display_path(user), json_path=key.name
+        )
     return value
 
 
@@ -311,8 +331,11 @@ def custom_workflow_name() -> str | None:
         return None
     name = user_name_setting("customWorkflow")
     if not name:
-        raise ConfigValueError("customWorkflowOverride is true, but customWorkflow names no workflow",
-                               file=user_display_path(current_snapshot().name), json_path="customWorkflow")
+        raise ConfigValueError(
+            "customWorkflowOverride is true, but customWorkflow names no workflow",
+            file=user_display_path(current_snapshot().name),
+            json_path="customWorkflow",
+        )
     return name
 
 
@@ -328,11 +351,15 @@ def categorization_workflow_name() -> str:
 # -- directories -------------------------------------------------------------------------------------------------------
 # Each is chosen by the launcher flag, else by the user file, else it is a folder below ``Public``.
 
+
 def get_discussions_root_directory() -> str:
     """Return the folder that contains the folders of discussions."""
-    return choose_directory(current_outside().discussions_root or instance.DISCUSSION_DIRECTORY,
-                            user_setting("discussionDirectory"),
-                            os.path.join(get_root_public_directory(), "DiscussionIds"), "discussionDirectory")
+    return choose_directory(
+        current_outside().discussions_root or instance.DISCUSSION_DIRECTORY,
+        user_setting("discussionDirectory"),
+        os.path.join(get_root_public_directory(), "DiscussionIds"),
+        "discussionDirectory",
+    )
 
 
 def get_discussions_space() -> str:
@@ -345,6 +372,9 @@ def get_discussions_space() -> str:
 
 def get_lock_database_directory(user: str | None = None) -> str:
     """Return the folder of the lock database of ``user`` (None: the current one)."""
-    return choose_directory(current_outside().locks_root or instance.USER_LEVEL_SQLITE_DIRECTORY,
-                            USER.value(settings_for(user), "sqlLiteDirectory"),
-                            os.path.join(get_root_public_directory(), "SqlLiteDBs"), "sqlLiteDirectory")
+    return choose_directory(
+        current_outside().locks_root or instance.USER_LEVEL_SQLITE_DIRECTORY,
+        USER.value(settings_for(user), "sqlLiteDirectory"),
+        os.path.join(get_root_public_directory(), "SqlLiteDBs"),
+        "sqlLiteDirectory",
+    )

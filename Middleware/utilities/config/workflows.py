@@ -1,4 +1,5 @@
 """Workflow files: their lookup, their content, and the shared workflows that clients may select."""
+
 from __future__ import annotations
 
 import logging
@@ -60,8 +61,9 @@ class LoadedWorkflow:
     variables: dict[str, Any]
 
 
-def load_workflow(name: str, folder_override: str | None = None, calling_folder: str | None = None,
-                  calling_name: str | None = None) -> LoadedWorkflow:
+def load_workflow(
+    name: str, folder_override: str | None = None, calling_folder: str | None = None, calling_name: str | None = None
+) -> LoadedWorkflow:
     """Find and read a workflow.
 
     ``folder_override`` (below ``Workflows``), if given, is the only folder searched. Otherwise the user's folders come
@@ -70,8 +72,10 @@ def load_workflow(name: str, folder_override: str | None = None, calling_folder:
     """
     # The name of a test file without ``.json`` would otherwise lead to it.
     if f"{name}.json".casefold().endswith(TEST_SUFFIX):
-        raise ConfigNotFoundError(f"workflow '{name}' does not exist, as such a file holds tests of a workflow",
-                                  suggestion=name[:-len(".test")])
+        raise ConfigNotFoundError(
+            f"workflow '{name}' does not exist, as such a file holds tests of a workflow",
+            suggestion=name[: -len(".test")],
+        )
     beside = _folders_beside(calling_folder, calling_name) if calling_folder and not folder_override else []
     found = require_file("workflow", name, *workflow_candidates(name, folder_override, beside))
     return _read(name, _caller_folder(found, name), found)
@@ -92,8 +96,9 @@ def workflow_in(data: object, name: str, folder: str, found: FoundFile) -> Loade
 
 
 def _read(name: str, folder: str, found: FoundFile) -> LoadedWorkflow:
-    nodes, variables = config_store().read_derived(found.path, found.display, "workflow",
-                                                   lambda data: _split(data, found.display))
+    nodes, variables = config_store().read_derived(
+        found.path, found.display, "workflow", lambda data: _split(data, found.display)
+    )
     return LoadedWorkflow(name, folder, found.path, found.display, nodes, variables)
 
 
@@ -119,8 +124,9 @@ def load_settings(cls: type[T], user_key: str, purpose: str, level: int = loggin
         return None
 
 
-def workflow_candidates(name: str, folder_override: str | None = None,
-                        beside: Sequence[str] = ()) -> tuple[Candidate, ...]:
+def workflow_candidates(
+    name: str, folder_override: str | None = None, beside: Sequence[str] = ()
+) -> tuple[Candidate, ...]:
     """Return the paths that a workflow may have, below the config root; last those in the folders ``beside``."""
     folders = [*([folder_override] if folder_override else user_workflow_folders()), *beside]
     return tuple(dict.fromkeys(candidate(name, "Workflows", folder, kind="workflow") for folder in folders))
@@ -141,7 +147,7 @@ def _caller_folder(found: FoundFile, name: str) -> str:
     """Return the folder in which ``name`` was found: the one that a name with sub-folders is relative to."""
     folder = found.folder.split("/")[1:]
     depth = len(split_name(name)) - 1
-    return "/".join(folder[:len(folder) - depth])
+    return "/".join(folder[: len(folder) - depth])
 
 
 def _split(data: object, display: str) -> tuple[list[dict[str, object]], dict[str, object]]:
@@ -217,8 +223,9 @@ def _shared_names(folder: str, user: str | None) -> Mapping[str, bool]:
     try:
         parts = split_name(folder)
     except ConfigValueError as error:
-        raise ConfigValueError(f"sharedWorkflowsSubDirectoryOverride: {error}",
-                               file=user_display_path(user or get_current_username())) from None
+        raise ConfigValueError(
+            f"sharedWorkflowsSubDirectoryOverride: {error}", file=user_display_path(user or get_current_username())
+        ) from None
     return config_lookup().folder_names(get_root_config_directory(), ("Workflows", *parts))
 
 

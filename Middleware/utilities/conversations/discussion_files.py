@@ -4,6 +4,7 @@ They hold either texts with the hash of a message (``[{"text_block": ..., "hash"
 text. A file with unexpected content is never changed: readers raise an error or, if documented, treat the file as
 absent, and writers refuse. Files are replaced in one step; the case of their names is ignored.
 """
+
 from __future__ import annotations
 
 import json
@@ -41,6 +42,7 @@ T = TypeVar("T")
 
 
 # -- any JSON ----------------------------------------------------------------------------------------------------------
+
 
 def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
     """Return the content of the file at ``path``; None if there is none. ``display`` names it in messages.
@@ -142,15 +144,18 @@ def _log_once(text: str) -> None:
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
+
 def pairs_in(content: object, display: str) -> list[Pair]:
     """Return the texts and hashes of a parsed list. Raises UnreadableDataError for anything else."""
     if not isinstance(content, list):
-        raise UnreadableDataError(f"{display}: a list was expected, not {type(content).__name__}. "
-                                  "The file is left as it is.")
+        raise UnreadableDataError(
+            f"{display}: a list was expected, not {type(content).__name__}. The file is left as it is."
+        )
     for number, entry in enumerate(content):
         if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("text_block", "hash")):
-            raise UnreadableDataError(f"{display}: entry {number + 1} has no text 'text_block' and 'hash'. "
-                                      "The file is left as it is.")
+            raise UnreadableDataError(
+                f"{display}: entry {number + 1} has no text 'text_block' and 'hash'. The file is left as it is."
+            )
     return [(entry["text_block"], entry["hash"]) for entry in content]
 
 
@@ -161,12 +166,14 @@ def pairs_as_json(pairs: Iterable[Pair]) -> list[dict[str, str]]:
 def texts_in(content: object, display: str) -> dict[str, object]:
     """Return a parsed object. Raises UnreadableDataError for anything else."""
     if not isinstance(content, dict):
-        raise UnreadableDataError(f"{display}: an object was expected, not {type(content).__name__}. "
-                                  "The file is left as it is.")
+        raise UnreadableDataError(
+            f"{display}: an object was expected, not {type(content).__name__}. The file is left as it is."
+        )
     return content
 
 
 # -- of a conversation -------------------------------------------------------------------------------------------------
+
 
 def read_pairs(state: DiscussionState, name: str) -> list[Pair] | None:
     """Return the texts and hashes in the document ``name`` of a conversation; None if there is none.
@@ -213,13 +220,19 @@ def read_text(state: DiscussionState, name: str) -> str:
         return decode_text(state.cipher.decrypt(stored), state.display(name))
 
 
-def change_content(state: DiscussionState, name: str, change: Callable[[Any], object | None],
-                   scope: CancelScope | None = None, timeout: float | None = None) -> None:
+def change_content(
+    state: DiscussionState,
+    name: str,
+    change: Callable[[Any], object | None],
+    scope: CancelScope | None = None,
+    timeout: float | None = None,
+) -> None:
     """Replace the JSON in the document ``name`` by what ``change`` makes of it; None leaves it.
 
     ``change`` gets None if there is no document, and may be called more than once. Raises like ``read_pairs``, what
     ``change`` raises, and what ``DiscussionState.change`` raises.
     """
+
     def changed(stored: bytes | None) -> bytes | None:
         after = change(_content_of(state, name, stored))
         return None if after is None else _encoded(after)
@@ -227,13 +240,18 @@ def change_content(state: DiscussionState, name: str, change: Callable[[Any], ob
     state.change(name, changed, scope, timeout)
 
 
-def change_object(state: DiscussionState, name: str, change: Callable[[dict[str, object]], dict[str, object]],
-                  scope: CancelScope | None = None) -> None:
+def change_object(
+    state: DiscussionState,
+    name: str,
+    change: Callable[[dict[str, object]], dict[str, object]],
+    scope: CancelScope | None = None,
+) -> None:
     """Replace the object in the document ``name`` by what ``change`` makes of it, if that differs from it.
 
     ``change`` may be called more than once. Raises like ``read_pairs``, what ``change`` raises, and
     EarlyTerminationException if ``scope`` is cancelled while others change the document.
     """
+
     def changed(content: object) -> object | None:
         before = {} if content is None else texts_in(content, state.display(name))
         after = change(dict(before))
@@ -244,8 +262,10 @@ def change_object(state: DiscussionState, name: str, change: Callable[[dict[str,
 
 # -- by path -----------------------------------------------------------------------------------------------------------
 
-def ensure_json_file_exists(path: str, initial: list[object] | None = None, encryption_key: bytes | None = None,
-                            mode: int | None = PRIVATE_FILE) -> list[object]:
+
+def ensure_json_file_exists(
+    path: str, initial: list[object] | None = None, encryption_key: bytes | None = None, mode: int | None = PRIVATE_FILE
+) -> list[object]:
     """Return the list in the file, which is created with ``initial`` (empty) if it is missing.
 
     Raises TypeError, with path and type, for other JSON; UnreadableDataError for invalid JSON.
@@ -271,8 +291,13 @@ def read_chunks_with_hashes(path: str, encryption_key: bytes | None = None) -> l
     return pairs_in(content, os.path.basename(path))
 
 
-def write_chunks_with_hashes(chunks: Iterable[Pair], path: str, overwrite: bool = False,
-                             encryption_key: bytes | None = None, mode: int | None = PRIVATE_FILE) -> None:
+def write_chunks_with_hashes(
+    chunks: Iterable[Pair],
+    path: str,
+    overwrite: bool = False,
+    encryption_key: bytes | None = None,
+    mode: int | None = PRIVATE_FILE,
+) -> None:
     """Append to the content of the file, or replace it. Raises UnreadableDataError if the file has other content."""
     cipher = cipher_for(encryption_key)
     content = read_json(path, cipher)
@@ -282,8 +307,9 @@ def write_chunks_with_hashes(chunks: Iterable[Pair], path: str, overwrite: bool 
     write_json(path, [*([] if overwrite else content), *pairs_as_json(chunks)], cipher, mode)
 
 
-def update_chunks_with_hashes(chunks: Iterable[Pair], path: str, mode: str = "append",
-                              encryption_key: bytes | None = None) -> None:
+def update_chunks_with_hashes(
+    chunks: Iterable[Pair], path: str, mode: str = "append", encryption_key: bytes | None = None
+) -> None:
     """Call ``write_chunks_with_hashes`` in the mode ``append`` or ``overwrite``. Raises ValueError for others."""
     if mode not in ("append", "overwrite"):
         raise ValueError(f"unknown mode '{mode}'; known are append, overwrite")

@@ -1,4 +1,5 @@
 """The folder of a conversation's data: its path, its encryption and its locks."""
+
 from __future__ import annotations
 
 import contextlib
@@ -126,8 +127,13 @@ class DiscussionFolder:
             self.create()
         write_stored(self._path(name), content, self.cipher)
 
-    def change(self, name: str, function: Callable[[bytes | None], bytes | None], scope: CancelScope | None = None,
-               timeout: float | None = None) -> None:
+    def change(
+        self,
+        name: str,
+        function: Callable[[bytes | None], bytes | None],
+        scope: CancelScope | None = None,
+        timeout: float | None = None,
+    ) -> None:
         with self.lock(SHORT, scope, timeout):
             content = function(self.read(name))
             if content is not None:
@@ -142,10 +148,12 @@ class DiscussionFolder:
     def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> VectorMemories:
         # Most conversations have none, so that what reads SQLite is imported here.
         from Middleware.utilities.conversations.vector_memory.store import VectorMemories
+
         if write:
             self.create()
-        return VectorMemories(self.vector_database(), self.discussion_id, write=write, cipher=self.cipher,
-                              mode=PRIVATE_FILE, scope=scope)
+        return VectorMemories(
+            self.vector_database(), self.discussion_id, write=write, cipher=self.cipher, mode=PRIVATE_FILE, scope=scope
+        )
 
     def _path(self, name: str) -> str:
         # Only JSON files stood beside the folders in old installations.
@@ -190,8 +198,9 @@ class DiscussionFolder:
             older = self._older()
             if folder == older:
                 raise
-            logger.warning("The folder of discussion %s cannot be made (%s); %s is used", self.discussion_id,
-                           error.strerror, older)
+            logger.warning(
+                "The folder of discussion %s cannot be made (%s); %s is used", self.discussion_id, error.strerror, older
+            )
             self._make(older)
             return older
         return folder
@@ -214,8 +223,9 @@ class DiscussionFolder:
         return (self.key_hash, self.discussion_id) if self.key_hash else (self.discussion_id,)
 
     # -- locks -----------------------------------------------------------------------------------------------------
-    def lock(self, name: str = SHORT, scope: CancelScope | None = None,
-             timeout: float | None = None) -> contextlib.AbstractContextManager[None]:
+    def lock(
+        self, name: str = SHORT, scope: CancelScope | None = None, timeout: float | None = None
+    ) -> contextlib.AbstractContextManager[None]:
         """Return a lock between threads and processes on a part of the conversation's data; creates the folder.
 
         ``SHORT`` is for reading, changing and writing a file, as ``change`` does.
@@ -232,12 +242,14 @@ class DiscussionFolders:
     def listed(self) -> list[ListedDiscussion] | None:
         return None
 
-    def state(self, discussion_id: str, key_hash: str | None = None,
-              encryption_key: bytes | None = None) -> DiscussionState:
+    def state(
+        self, discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
+    ) -> DiscussionState:
         return DiscussionFolder(discussion_id, key_hash, encryption_key)
 
-    def folder(self, discussion_id: str, key_hash: str | None = None,
-               encryption_key: bytes | None = None) -> DiscussionFolder | None:
+    def folder(
+        self, discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
+    ) -> DiscussionFolder | None:
         return DiscussionFolder(discussion_id, key_hash, encryption_key)
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
@@ -262,8 +274,9 @@ def used_discussions() -> Discussions:
     return current_outside().discussions(process().one(discussions))
 
 
-def stored_discussion(discussion_id: str, key_hash: str | None = None,
-                      encryption_key: bytes | None = None) -> DiscussionState:
+def stored_discussion(
+    discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
+) -> DiscussionState:
     """Return what is stored of a conversation; the arguments are those of ``Discussions.state``. Raises ValueError."""
     return used_discussions().state(discussion_id, key_hash, encryption_key)
 
@@ -278,6 +291,7 @@ def holds_data_of_a_key(discussion_id: str) -> bool:
 # path of the existing file, which may be an older one beside the folder, else the path of a new one. Raises WilmerError
 # if conversations are not in files.
 
+
 def _json_file(name: str, discussion_id: str, api_key_hash: str | None = None) -> str:
     return _folder(discussion_id, api_key_hash).file(name)
 
@@ -290,8 +304,10 @@ def _folder(discussion_id: str, key_hash: str | None) -> DiscussionFolder:
     folder = used_discussions().folder(discussion_id, key_hash)
     # The path of a file that nobody reads or writes would mislead the script.
     if folder is None:
-        raise WilmerError("This server stores conversations in a database, so they have no files. Scripts can use "
-                          "MemoryStore of Middleware.services.memory.memory_store.")
+        raise WilmerError(
+            "This server stores conversations in a database, so they have no files. Scripts can use "
+            "MemoryStore of Middleware.services.memory.memory_store."
+        )
     return folder
 
 

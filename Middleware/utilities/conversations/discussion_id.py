@@ -1,4 +1,5 @@
 """The tag with the id of a conversation's stored data, ``[DiscussionId]...[/DiscussionId]``."""
+
 from __future__ import annotations
 
 import logging
@@ -67,7 +68,7 @@ def without_discussion_id_tags(text: str) -> str:
     """Return the text without its complete tags."""
     kept, at = [], 0
     for start, end in _names(text):
-        kept.append(text[at:start - len(OPEN_TAG)])
+        kept.append(text[at : start - len(OPEN_TAG)])
         at = end + len(_CLOSE_TAG)
     return "".join((*kept, text[at:]))
 
@@ -77,7 +78,9 @@ def _checked(name: str) -> str | None:
         return None
     if not is_storable_name(name):
         request = current_request()
-        logger.warning("The discussion id of this request cannot be a folder name; the request runs without one%s",
-                       f" (request {request.request_id})" if request is not None else "")
+        logger.warning(
+            "The discussion id of this request cannot be a folder name; the request runs without one%s",
+            f" (request {request.request_id})" if request is not None else "",
+        )
         return None
     return name

@@ -4,6 +4,7 @@ Stored data refers to messages by the hash of their text, which equal messages s
 without text are equal. The messages before a message distinguish it from the others. If several have the same ones, the
 earliest is taken: then some messages are processed again, rather than never.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -49,9 +50,16 @@ class MessagePlace:
     after: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        return {"before": list(self.before), "index": self.index, "history": self.history, "alone": self.alone,
-                "repeatsFirst": self.repeats_first, "key": self.key,
-                "length": self.length, "after": list(self.after)}
+        return {
+            "before": list(self.before),
+            "index": self.index,
+            "history": self.history,
+            "alone": self.alone,
+            "repeatsFirst": self.repeats_first,
+            "key": self.key,
+            "length": self.length,
+            "after": list(self.after),
+        }
 
 
 class LoggedMessage(NamedTuple):
@@ -62,11 +70,17 @@ class LoggedMessage(NamedTuple):
 
 
 def place_of(hashes: Sequence[str], index: int, length: int = 0) -> MessagePlace:
-    """Return the surroundings of the message ``index``, with a text of this length, among messages with these keys.
-    """
-    return MessagePlace(_before(hashes, index), index, _history(hashes, index), hashes.count(hashes[index]) == 1,
-                        index > 0 and hashes[index] == hashes[0], hashes[index], length,
-                        tuple(hashes[index + 1:index + 1 + _AFTER]))
+    """Return the surroundings of the message ``index``, with a text of this length, among messages with these keys."""
+    return MessagePlace(
+        _before(hashes, index),
+        index,
+        _history(hashes, index),
+        hashes.count(hashes[index]) == 1,
+        index > 0 and hashes[index] == hashes[0],
+        hashes[index],
+        length,
+        tuple(hashes[index + 1 : index + 1 + _AFTER]),
+    )
 
 
 def place_from_json(value: object) -> MessagePlace | None:
@@ -80,11 +94,16 @@ def place_from_json(value: object) -> MessagePlace | None:
     key, length = value.get("key"), value.get("length")
     if before is None:
         return None
-    return MessagePlace(before, index if type(index) is int else None,
-                        history if isinstance(history, str) else "", value.get("alone") is not False,
-                        value.get("repeatsFirst") is True, key if isinstance(key, str) else "",
-                        length if type(length) is int else 0,
-                        _texts(value.get("after")) or ())
+    return MessagePlace(
+        before,
+        index if type(index) is int else None,
+        history if isinstance(history, str) else "",
+        value.get("alone") is not False,
+        value.get("repeatsFirst") is True,
+        key if isinstance(key, str) else "",
+        length if type(length) is int else 0,
+        _texts(value.get("after")) or (),
+    )
 
 
 def _texts(value: object) -> tuple[str, ...] | None:
@@ -130,12 +149,12 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
 
 
 def _before(hashes: Sequence[str], index: int) -> tuple[str, ...]:
-    near = tuple(reversed(hashes[max(0, index - CONTEXT):index]))
+    near = tuple(reversed(hashes[max(0, index - CONTEXT) : index]))
     return near if len(near) == CONTEXT else (*near, "")
 
 
 def _history(hashes: Sequence[str], index: int) -> str:
-    return hashlib.sha256("\n".join(hashes[:index + 1]).encode()).hexdigest()
+    return hashlib.sha256("\n".join(hashes[: index + 1]).encode()).hexdigest()
 
 
 def _fit(noted: Sequence[str], actual: Sequence[str]) -> int:
@@ -154,6 +173,7 @@ def _has_a_neighbour(index: int, hashes: Sequence[str], place: MessagePlace, alo
 
     Whatever was deleted between the two, nothing new stands there, so nothing is passed over.
     """
+
     def is_known(at: int, near: Sequence[str]) -> bool:
         return 0 <= at < len(hashes) and near.count(hashes[at]) == 1 == hashes.count(hashes[at])
 
@@ -169,9 +189,8 @@ def _resembles(noted: Sequence[str], actual: Sequence[str]) -> bool:
     # The conversation began so near the message that nothing can have left the window.
     if len(noted) < CONTEXT or "" in noted:
         return True
-    unique = [one for one in noted[:len([one for one in actual if one])] if noted.count(one) == 1]
-    return (2 * sum(actual.count(one) == 1 for one in unique) > len(unique)
-            or _half_unmoved(unique, noted, actual))
+    unique = [one for one in noted[: len([one for one in actual if one])] if noted.count(one) == 1]
+    return 2 * sum(actual.count(one) == 1 for one in unique) > len(unique) or _half_unmoved(unique, noted, actual)
 
 
 def _half_unmoved(unique: Sequence[str], noted: Sequence[str], actual: Sequence[str]) -> bool:
@@ -204,8 +223,11 @@ def _fits_but_for_one(noted: tuple[str, ...], actual: tuple[str, ...]) -> bool:
         return False
     enough = max(1, min(2, len(noted) - 1))
     for at in range(min(len(noted), len(actual))):
-        pairs = ((noted[:at] + noted[at + 1:], actual), (noted, actual[:at] + actual[at + 1:]),
-                 (noted[:at] + noted[at + 1:], actual[:at] + actual[at + 1:]))
+        pairs = (
+            (noted[:at] + noted[at + 1 :], actual),
+            (noted, actual[:at] + actual[at + 1 :]),
+            (noted[:at] + noted[at + 1 :], actual[:at] + actual[at + 1 :]),
+        )
         if any(_fit(one, other) >= enough for one, other in pairs):
             return True
     return False

@@ -2,6 +2,7 @@
 
 Each is replaced in one step, and the case of its name is ignored.
 """
+
 from __future__ import annotations
 
 from Middleware.utilities.encryption_utils import (

@@ -4,6 +4,7 @@ No file is changed in place: the new content is written to a file beside it, whi
 old or the new content, and after a full disk or a crash the old content is still there. A killed process may leave a
 file named ``.<random>.tmp``, which is never read, and which the next write in its folder removes.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -46,6 +47,7 @@ _SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
 
 # -- lookup -----------------------------------------------------------------------------------------------------------
+
 
 def resolve_file_path(path: str) -> str:
     """Return ``path`` with a leading ``~`` expanded; relative paths stay relative to the working directory."""
@@ -129,6 +131,7 @@ def is_unsettled(signature: Signature | None) -> bool:
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
+
 def atomic_write(path: str, data: bytes, mode: int | None = None) -> None:
     """Write ``data`` to the file at ``path`` in one step, and create its folders.
 
@@ -202,11 +205,13 @@ def _remove_left_over(folder: str) -> None:
 
 
 if sys.platform == "win32":
+
     def _remove_if_abandoned(path: str) -> None:
         # Windows does not remove an open file, and a closed one is renamed within REPLACE_TIMEOUT.
         if time.time() - os.stat(path).st_mtime > _SURELY_RENAMED:
             os.unlink(path)
 else:
+
     def _remove_if_abandoned(path: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
@@ -240,6 +245,7 @@ def retry_while_open(move: Callable[[str, str], None], source: str, target: str,
 
 # -- locks -------------------------------------------------------------------------------------------------------------
 
+
 class PathLocks:
     """One lock for each file, however its path is spelled. Locks belong to no thread and are not reentrant."""
 
@@ -250,8 +256,9 @@ class PathLocks:
     def __len__(self) -> int:
         return len(self._locks)
 
-    def held(self, path: str, scope: CancelScope | None = None,
-             timeout: float | None = None) -> contextlib.AbstractContextManager[None]:
+    def held(
+        self, path: str, scope: CancelScope | None = None, timeout: float | None = None
+    ) -> contextlib.AbstractContextManager[None]:
         """Return the lock of a file.
 
         Raises EarlyTerminationException if ``scope`` is cancelled first, TimeoutError after ``timeout`` seconds.
@@ -278,8 +285,13 @@ def path_lock(path: str, scope: CancelScope | None = None) -> contextlib.Abstrac
 
 
 @contextlib.contextmanager
-def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: float | None = None,
-                 mode: int = 0o666, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
+def process_lock(
+    lock_file: str,
+    scope: CancelScope | None = None,
+    timeout: float | None = None,
+    mode: int = 0o666,
+    flags: int = os.O_RDWR | os.O_CREAT,
+) -> Iterator[None]:
     """Hold a lock between threads and processes on ``lock_file``, which is created and stays.
 
     On a file system without locks it works only between the threads of this process. A process that ends frees its
@@ -311,8 +323,9 @@ def folder_lock(folder: str, scope: CancelScope | None = None) -> contextlib.Abs
     return process_lock(folder, scope, flags=os.O_RDONLY)
 
 
-def wait_until(attempt: Callable[[], bool], scope: CancelScope | None, timeout: float | None = None,
-                pause: float = 0.0) -> None:
+def wait_until(
+    attempt: Callable[[], bool], scope: CancelScope | None, timeout: float | None = None, pause: float = 0.0
+) -> None:
     """Call ``attempt`` until it returns True, and report the wait for a lock, if there is any.
 
     Raises EarlyTerminationException if ``scope`` is cancelled first, TimeoutError after ``timeout`` seconds.
@@ -335,12 +348,14 @@ def wait_until(attempt: Callable[[], bool], scope: CancelScope | None, timeout: 
 
 
 if sys.platform == "win32":
+
     def _lock(descriptor: int) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 
     def _unlock(descriptor: int) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
 else:
+
     def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

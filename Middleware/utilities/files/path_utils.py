@@ -3,6 +3,7 @@
 A name is one path component or, in an operator's configuration, several. The disk is not accessed: a link that an
 operator has created in a data folder is followed, and no name can create a link or lead out of the folder.
 """
+
 from __future__ import annotations
 
 import os
@@ -21,8 +22,18 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 _NOT_FLAT = re.compile(r"[/\\:\0]")
 _SEPARATORS = re.compile(r"[/\\]")
 _WINDOWS_MARKS = frozenset('<>"|?*:')
-_WINDOWS_DEVICES = frozenset({"con", "prn", "aux", "nul", "conin$", "conout$", "clock$",
-                              *(f"{port}{number}" for port in ("com", "lpt") for number in "0123456789¹²³")})
+_WINDOWS_DEVICES = frozenset(
+    {
+        "con",
+        "prn",
+        "aux",
+        "nul",
+        "conin$",
+        "conout$",
+        "clock$",
+        *(f"{port}{number}" for port in ("com", "lpt") for number in "0123456789¹²³"),
+    }
+)
 
 
 def is_flat_name(name: object) -> bool:
@@ -79,8 +90,9 @@ def _split_text(name: str) -> tuple[str, ...]:
         if not part.strip(" ."):
             raise ConfigValueError(f"the name {name!r} holds '{part}', which may not be part of a name")
         if _is_too_long(part):
-            raise ConfigValueError(f"the name {part[:40] + '...'!r} is too long: a file name has at most "
-                                   f"{MAX_NAME_BYTES} bytes")
+            raise ConfigValueError(
+                f"the name {part[:40] + '...'!r} is too long: a file name has at most {MAX_NAME_BYTES} bytes"
+            )
         if WINDOWS and _means_another_file(part):
             raise ConfigValueError(f"the name {name!r} holds '{part}', which is not a file name on Windows")
     return parts

@@ -3,6 +3,7 @@
 The guard checks a URL by its host and, if private addresses are refused, by every address of that host. Connect to the
 checked addresses (``UrlDecision.addresses``) only, because a second look-up may return different ones.
 """
+
 from __future__ import annotations
 
 import ipaddress
@@ -19,17 +20,33 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _START = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*)")
 # User, host and port in the only form that all programs parse the same way: no second "@", no backslash, no glob.
 _AUTHORITY = re.compile(
-    r"(?:[^@\[\]{}\\\s]*@)?(?:\[[0-9a-fA-F:.]+(?:%[\w.~%-]+)?\]|[^@:\[\]{}\\\s%\"<>^`|]+)(?::\d{0,5})?")
+    r"(?:[^@\[\]{}\\\s]*@)?(?:\[[0-9a-fA-F:.]+(?:%[\w.~%-]+)?\]|[^@:\[\]{}\\\s%\"<>^`|]+)(?::\d{0,5})?"
+)
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.ip_network("::/96")
 # Listed here because only later Python versions exclude some of them from ``is_global``.
-_NOT_GLOBAL = tuple(map(ipaddress.ip_network, (
-    "100.64.0.0/10", "192.0.0.0/24", "fec0::/10", "64:ff9b:1::/48", "3fff::/20", "5f00::/16")))
+_NOT_GLOBAL = tuple(
+    map(
+        ipaddress.ip_network, ("100.64.0.0/10", "192.0.0.0/24", "fec0::/10", "64:ff9b:1::/48", "3fff::/20", "5f00::/16")
+    )
+)
 # Loopback, private, link-local. Listed here because ``is_private`` includes 0.0.0.0 and, in some versions, others.
-_LOCAL = tuple(map(ipaddress.ip_network, (
-    "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1/128", "fc00::/7",
-    "fe80::/10")))
+_LOCAL = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "127.0.0.0/8",
+            "10.0.0.0/8",
+            "172.16.0.0/12",
+            "192.168.0.0/16",
+            "169.254.0.0/16",
+            "::1/128",
+            "fc00::/7",
+            "fe80::/10",
+        ),
+    )
+)
 # Shared by the customers of a carrier, who are not reachable from outside. VPNs such as Tailscale use it as well.
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")
 
@@ -78,8 +95,9 @@ def parse_address(host: str) -> IPAddress | None:
         return None
 
 
-def check_url(url: str, block_private_addresses: bool = False,
-              allowed_hosts: Iterable[str] | None = None) -> UrlDecision:
+def check_url(
+    url: str, block_private_addresses: bool = False, allowed_hosts: Iterable[str] | None = None
+) -> UrlDecision:
     """Decide whether an absolute http or https URL may be requested.
 
     Args:
@@ -106,9 +124,14 @@ def usable_hosts(entries: Iterable[str]) -> list[str]:
 def forbidden_kind(address: IPAddress) -> str | None:
     """Return the kind of a forbidden address ("a loopback address", ...), None if it is globally routable."""
     address = _unwrapped(address)
-    for kind, is_kind in (("an unspecified", address.is_unspecified), ("a loopback", address.is_loopback),
-                          ("a link-local", address.is_link_local), ("a multicast", address.is_multicast),
-                          ("a reserved", address.is_reserved), ("a private", address.is_private)):
+    for kind, is_kind in (
+        ("an unspecified", address.is_unspecified),
+        ("a loopback", address.is_loopback),
+        ("a link-local", address.is_link_local),
+        ("a multicast", address.is_multicast),
+        ("a reserved", address.is_reserved),
+        ("a private", address.is_private),
+    ):
         if is_kind:
             return f"{kind} address"
     if not address.is_global or any(address in network for network in _NOT_GLOBAL):

@@ -3,6 +3,7 @@
 h11 parses heads only. Each streamed token is a chunk of its own, and h11 takes five times as long for one (6.5 us
 instead of 1.2 us), which matters with hundreds of streams.
 """
+
 from __future__ import annotations
 
 import math
@@ -42,7 +43,7 @@ class PlainDecoder:
         self.done = True
         if self._left < 0:
             self.surplus = True
-            data, self._left = data[:int(self._left)], 0
+            data, self._left = data[: int(self._left)], 0
         return data
 
     def eof(self) -> bool:
@@ -77,13 +78,13 @@ class ChunkedDecoder:
                 break
             first = start.end()
             last = first + int(start[1], 16)
-            if first == last or data[last:last + 2] != b"\r\n":
+            if first == last or data[last : last + 2] != b"\r\n":
                 break
             parts.append(data[first:last])
             position = last + 2
         while position < end and not self.done:
             if self._left:
-                part = data[position:position + self._left]
+                part = data[position : position + self._left]
                 parts.append(part)
                 position += len(part)
                 self._left -= len(part)

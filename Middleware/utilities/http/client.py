@@ -1,4 +1,5 @@
 """The HTTP client for all callers but the handlers of back-ends, which use ``llmapis/transport.py``."""
+
 from __future__ import annotations
 
 import contextlib
@@ -62,8 +63,15 @@ class HttpClient:
     def __init__(self) -> None:
         self._pool = ConnectionPool()
 
-    def call(self, request: HttpRequest, body: bytes | None = None, scope: CancelScope | None = None, *,
-             seconds: float | None = None, repeat: bool = False) -> HttpResponse:
+    def call(
+        self,
+        request: HttpRequest,
+        body: bytes | None = None,
+        scope: CancelScope | None = None,
+        *,
+        seconds: float | None = None,
+        repeat: bool = False,
+    ) -> HttpResponse:
         """Return the answer, whatever its status. Redirects are not followed.
 
         A body that is larger than the request allows is returned incomplete; with a limit of 0 only the head is read.

@@ -2,6 +2,7 @@
 
 How a connection is opened is in ``open_connection`` of ``connection.py``.
 """
+
 from __future__ import annotations
 
 import logging

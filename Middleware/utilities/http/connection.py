@@ -3,6 +3,7 @@
 ``urllib3`` opens it (addresses, TLS, proxy tunnel). After that the client reads and writes the socket itself, in
 slices (see ``exchange.py``).
 """
+
 from __future__ import annotations
 
 import functools
@@ -44,7 +45,9 @@ SLICE_PASSED = (TimeoutError, BlockingIOError)
 RECORD_BYTES = 16384
 
 _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+]
 
 
 @dataclass
@@ -168,16 +171,24 @@ def open_connection(target: Target, timeout: float, route: Route) -> Connection:
         owner.addresses = () if proxy is not None and proxy.scheme == "socks5h" else route.addresses
     elif target.scheme == "https":
         within = ProxyConfig(tls, False, None, None) if proxy.scheme == "https" else None
-        owner = _TlsConnection(proxy_host(proxy), proxy_port(proxy), timeout=timeout, socket_options=_SOCKET_OPTIONS,
-                               proxy=proxy, proxy_config=within, ssl_context=tls)
+        owner = _TlsConnection(
+            proxy_host(proxy),
+            proxy_port(proxy),
+            timeout=timeout,
+            socket_options=_SOCKET_OPTIONS,
+            proxy=proxy,
+            proxy_config=within,
+            ssl_context=tls,
+        )
         owner.set_tunnel(target.host, target.port, headers=authorization_headers(proxy), scheme=str(proxy.scheme))
     else:
         owner = _make(str(proxy.scheme), proxy_host(proxy), proxy_port(proxy), timeout, tls)
         absolute, proxy_headers = True, authorization_headers(proxy)
     try:
         owner.connect()
-        connection = Connection(sock=owner.sock, owner=owner, absolute=absolute, proxy_headers=proxy_headers,
-                                proxied=proxy is not None)
+        connection = Connection(
+            sock=owner.sock, owner=owner, absolute=absolute, proxy_headers=proxy_headers, proxied=proxy is not None
+        )
         connection.wait_in_slices()
         if route.local_only:
             connection.require_local()
@@ -219,8 +230,9 @@ class _ChosenAddresses:
 
     def _new_conn(self) -> socket.socket:
         if self.socks is not None:
-            return connect_by_socks(self.socks, self.addresses[0] if self.addresses else self.host, self.port,
-                                    self.timeout)
+            return connect_by_socks(
+                self.socks, self.addresses[0] if self.addresses else self.host, self.port, self.timeout
+            )
         if not self.addresses:
             return super()._new_conn()  # type: ignore[misc, no-any-return]
         # The time is divided equally: an address that never answers must not use up the time of the others.
@@ -242,14 +254,16 @@ class _TlsConnection(_ChosenAddresses, HTTPSConnection):
     """A connection with TLS; the certificate is checked against the host name, whatever the address."""
 
 
-def _make(scheme: str, host: str, port: int, timeout: float, tls: ssl.SSLContext | None) \
-        -> _PlainConnection | _TlsConnection:
+def _make(
+    scheme: str, host: str, port: int, timeout: float, tls: ssl.SSLContext | None
+) -> _PlainConnection | _TlsConnection:
     if scheme == "https":
         return _TlsConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS, ssl_context=tls)
     return _PlainConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS)
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
+
 
 def _default_context() -> ssl.SSLContext:
     """Trust the certificates of the system and certifi, or those of the bundle that the environment names."""

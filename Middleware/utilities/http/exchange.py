@@ -5,6 +5,7 @@ can: one system call per block. A timeout loses no data, because there is no buf
 TLS ``recv`` looks into the TLS buffer first. A stop from another thread shuts the socket down, which ends the wait;
 where it does not, the end of the slice does.
 """
+
 from __future__ import annotations
 
 import logging
@@ -132,14 +133,15 @@ class Exchange:
         self.connected, self._connection = True, connection
         self._http = HttpCall(self._request)
         body = self._body or b""
-        head = self._http.request_head(None if self._body is None else len(body), absolute=connection.absolute,
-                                       extra=connection.proxy_headers)
+        head = self._http.request_head(
+            None if self._body is None else len(body), absolute=connection.absolute, extra=connection.proxy_headers
+        )
         pieces = [head + body] if len(body) < JOIN_BELOW_BYTES else [head, body]
         for piece in pieces:
             view = memoryview(piece)
             while view:
                 try:
-                    view = view[connection.send(view, self._request.read_timeout):]
+                    view = view[connection.send(view, self._request.read_timeout) :]
                     self.idle.server_seconds = 0.0
                 except SLICE_PASSED:
                     if connection.tls_in_tls:

@@ -1,4 +1,5 @@
 """Idle connections to servers, one stack per origin, and the cache of servers that could not be reached."""
+
 from __future__ import annotations
 
 import errno
@@ -24,8 +25,11 @@ UNREACHABLE_SECONDS = 5.0
 # More servers than any configuration contains.
 MAX_ORIGINS = 256
 
-_NO_ROUTE = {getattr(errno, name) for name in ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN", "ENETDOWN", "ETIMEDOUT")
-             if hasattr(errno, name)}
+_NO_ROUTE = {
+    getattr(errno, name)
+    for name in ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN", "ENETDOWN", "ETIMEDOUT")
+    if hasattr(errno, name)
+}
 
 # More than the number of simultaneous calls that one server accepts.
 MAX_IDLE_PER_ORIGIN = 256
@@ -125,8 +129,9 @@ class ConnectionPool:
         wake = self._wake = threading.Event()
         # The thread must not keep the pool of a short command alive, nor outlive it.
         pool = weakref.ref(self, lambda _: wake.set())
-        self._closer = start_daemon(lambda: _close_in_time(pool, wake), "idle-connections",
-                                    "Idle connections stay open")
+        self._closer = start_daemon(
+            lambda: _close_in_time(pool, wake), "idle-connections", "Idle connections stay open"
+        )
 
     def close_expired(self) -> float | None:
         """Close the expired connections of all origins. Return when the next one expires; None if none is left."""
@@ -134,8 +139,10 @@ class ConnectionPool:
         with self._lock:
             expired = [connection for stack in self._idle.values() for connection in stack if connection.expires <= now]
             if expired:
-                self._idle = {origin: [connection for connection in stack if connection.expires > now]
-                              for origin, stack in self._idle.items()}
+                self._idle = {
+                    origin: [connection for connection in stack if connection.expires > now]
+                    for origin, stack in self._idle.items()
+                }
             left = [connection.expires for stack in self._idle.values() for connection in stack]
             if not left:
                 self._closer = None

@@ -2,6 +2,7 @@
 
 A caller adds the name of the server before the text and advice after it; the text itself only says what happened.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -69,8 +70,9 @@ def connect_problem(host: str, cause: BaseException) -> HttpProblem:
     if isinstance(cause, ConfigValueError):
         return HttpProblem(Kind.SETTINGS, str(cause))
     if isinstance(cause, NotLocalError):
-        return HttpProblem(Kind.NOT_LOCAL, f"the backup's address ({cause}) is not local any more, so nothing was sent "
-                                           "to it")
+        return HttpProblem(
+            Kind.NOT_LOCAL, f"the backup's address ({cause}) is not local any more, so nothing was sent to it"
+        )
     if isinstance(cause, ConnectionRefusedError):
         return HttpProblem(Kind.REFUSED, "connection refused")
     # UnicodeError: an invalid label fails before the name is looked up.
@@ -79,8 +81,10 @@ def connect_problem(host: str, cause: BaseException) -> HttpProblem:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return HttpProblem(Kind.UNTRUSTED, f"the server's TLS certificate was not accepted ({cause.verify_message})")
     if isinstance(cause, ssl.SSLError):
-        return HttpProblem(Kind.NO_TLS, "no TLS connection came about. Does the server speak https, or should the URL "
-                                        "start with http://?")
+        return HttpProblem(
+            Kind.NO_TLS,
+            "no TLS connection came about. Does the server speak https, or should the URL start with http://?",
+        )
     return HttpProblem(Kind.NO_CONNECTION, f"no connection ({_reason(cause)})")
 
 

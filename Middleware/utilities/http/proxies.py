@@ -1,4 +1,5 @@
 """The proxy that a request goes through, if any."""
+
 from __future__ import annotations
 
 import importlib
@@ -69,15 +70,22 @@ def connect_by_socks(proxy: Url, host: str, port: int, timeout: float | None) ->
     try:
         socks = importlib.import_module("socks")
     except ImportError:
-        raise ConfigValueError("A SOCKS proxy needs the Python package PySocks; install it with: pip install PySocks") \
-            from None
+        raise ConfigValueError(
+            "A SOCKS proxy needs the Python package PySocks; install it with: pip install PySocks"
+        ) from None
     user, _, password = map(unquote, (proxy.auth or "").partition(":"))
     try:
         connection: socket.socket = socks.create_connection(
-            (host, port), timeout=timeout, proxy_type=socks.SOCKS4 if proxy.scheme == "socks4" else socks.SOCKS5,
-            proxy_addr=proxy_host(proxy), proxy_port=proxy_port(proxy), proxy_username=user or None,
-            proxy_password=password or None, proxy_rdns=proxy.scheme == "socks5h",
-            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)])
+            (host, port),
+            timeout=timeout,
+            proxy_type=socks.SOCKS4 if proxy.scheme == "socks4" else socks.SOCKS5,
+            proxy_addr=proxy_host(proxy),
+            proxy_port=proxy_port(proxy),
+            proxy_username=user or None,
+            proxy_password=password or None,
+            proxy_rdns=proxy.scheme == "socks5h",
+            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        )
     except socks.ProxyError as error:
         raise OSError(f"the SOCKS proxy refused: {error.msg}") from None
     return connection

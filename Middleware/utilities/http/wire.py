@@ -3,6 +3,7 @@
 The client reads sockets itself (see ``exchange.py``), so it needs a parser for bytes that are split anywhere: ``h11``
 for heads, ``body.py`` for bodies. All data that has arrived is returned as one block, whatever its HTTP chunks.
 """
+
 from __future__ import annotations
 
 import base64
@@ -80,8 +81,9 @@ def parse_target(url: str) -> Target:
     except LocationParseError:
         parts = parse_url("")
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise ConfigValueError("The endpoint's URL cannot be used", json_path="endpoint",
-                               expected="a URL such as http://localhost:8080")
+        raise ConfigValueError(
+            "The endpoint's URL cannot be used", json_path="endpoint", expected="a URL such as http://localhost:8080"
+        )
     default_port = 443 if parts.scheme == "https" else 80
     port = parts.port or default_port
     host_header = parts.host if port == default_port else f"{parts.host}:{port}"
@@ -89,9 +91,16 @@ def parse_target(url: str) -> Target:
     authorization = "Basic " + base64.b64encode(user.encode("utf-8")).decode("ascii") if user else ""
     parameters = (value for name, value in parse_qsl(parts.query or "") if _SECRET_PARAMETER.search(name))
     secrets = tuple(text for text in (user, user.partition(":")[2], parts.query or "", *parameters) if text)
-    return Target(scheme=parts.scheme, host=parts.host.strip("[]"), port=port, path=parts.request_uri,
-                  host_header=host_header, display=f"{parts.scheme}://{host_header}{parts.path or ''}",
-                  authorization=authorization, secrets=secrets)
+    return Target(
+        scheme=parts.scheme,
+        host=parts.host.strip("[]"),
+        port=port,
+        path=parts.request_uri,
+        host_header=host_header,
+        display=f"{parts.scheme}://{host_header}{parts.path or ''}",
+        authorization=authorization,
+        secrets=secrets,
+    )
 
 
 def parse_private_target(url: str) -> Target:
@@ -199,8 +208,9 @@ class HttpCall:
         self._peer_closed = False
         self._inflater: _Inflater | None = None
 
-    def request_head(self, body_length: int | None, *, absolute: bool = False,
-                     extra: Mapping[str, str] | None = None) -> bytes:
+    def request_head(
+        self, body_length: int | None, *, absolute: bool = False, extra: Mapping[str, str] | None = None
+    ) -> bytes:
         """Return the bytes before the body. ``absolute`` writes the whole URL, for a plain HTTP proxy.
 
         ``body_length`` is None without a body. Raises ConfigValueError for a header that cannot be sent.
@@ -211,8 +221,14 @@ class HttpCall:
             body_length = 0
         # Elsewhere a URL may quote a conversation, which must not stay in memory.
         parts = _head_parts if request.remembers_unreachable else _head_parts.__wrapped__
-        before, after = parts(request.method, where, target.host_header, target.authorization, body_length is not None,
-                              (*request.headers.items(), *(extra or {}).items()))
+        before, after = parts(
+            request.method,
+            where,
+            target.host_header,
+            target.authorization,
+            body_length is not None,
+            (*request.headers.items(), *(extra or {}).items()),
+        )
         # The parser of the answer must know that a request was sent; any other one than CONNECT will do.
         self._http.send(_A_REQUEST)
         return before + str(body_length).encode("ascii") + after if after else before
@@ -236,8 +252,14 @@ class HttpCall:
     @property
     def reusable(self) -> bool:
         """Return whether the connection can be reused: response complete, no surplus data, not closing."""
-        return (self.done and not self._peer_closed and self.head is not None and self.head.keep_alive
-                and self._body is not None and not self._body.surplus)
+        return (
+            self.done
+            and not self._peer_closed
+            and self.head is not None
+            and self.head.keep_alive
+            and self._body is not None
+            and not self._body.surplus
+        )
 
     def _read_head(self, data: bytes) -> bytes:
         """Return the bytes after the head; ``b""`` while the head is incomplete."""
@@ -258,7 +280,7 @@ class HttpCall:
 
     def _check_start(self, data: bytes) -> None:
         """Reject data of other protocols, such as SSH, at once: h11 would wait for a blank line first."""
-        self._start = (self._start + data)[:len(_VERSION)]
+        self._start = (self._start + data)[: len(_VERSION)]
         if not _VERSION.startswith(self._start):
             raise WireError("no HTTP status line")
 
@@ -270,8 +292,13 @@ class HttpCall:
             name = as_sent.lower()
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
             spelled.setdefault(name, as_sent)
-        self.head = ResponseHead(response.status_code, response.reason.decode("latin-1"),
-                                 response.http_version.decode("latin-1"), headers, spelled)
+        self.head = ResponseHead(
+            response.status_code,
+            response.reason.decode("latin-1"),
+            response.http_version.decode("latin-1"),
+            headers,
+            spelled,
+        )
         # The answer to HEAD has no body, whatever length it announces.
         self._body = body_decoder(204 if self._request.method == "HEAD" else self.head.status, headers)
         encoding = headers.get("content-encoding", "").lower()
@@ -281,18 +308,26 @@ class HttpCall:
 
 # The heads of all requests to an endpoint differ in the length of the body only.
 @lru_cache(maxsize=256)
-def _head_parts(method: str, where: str, host: str, authorization: str, has_body: bool,
-                headers: tuple[tuple[str, str], ...]) -> tuple[bytes, bytes]:
+def _head_parts(
+    method: str, where: str, host: str, authorization: str, has_body: bool, headers: tuple[tuple[str, str], ...]
+) -> tuple[bytes, bytes]:
     """Return the head of a request up to the length of its body, and the rest of it.
 
     The rest is empty, and the first part the whole head, if the length is given in ``headers`` or there is no body.
     Raises ConfigValueError for a header that cannot be sent.
     """
     given = {name.lower() for name, _ in headers}
-    defaults = {"Host": host, "Accept-Encoding": "identity", "Accept": "*/*", "Authorization": authorization,
-                "Content-Length": _SOME_LENGTH if has_body else ""}
-    items = {**{name: value for name, value in defaults.items() if value and name.lower() not in given},
-             **dict(headers)}
+    defaults = {
+        "Host": host,
+        "Accept-Encoding": "identity",
+        "Accept": "*/*",
+        "Authorization": authorization,
+        "Content-Length": _SOME_LENGTH if has_body else "",
+    }
+    items = {
+        **{name: value for name, value in defaults.items() if value and name.lower() not in given},
+        **dict(headers),
+    }
     raw = [_header(*item) for item in items.items()]
     try:
         head = Connection(CLIENT).send(Request(method=method, target=where, headers=raw))
@@ -308,13 +343,15 @@ def _head_parts(method: str, where: str, host: str, authorization: str, has_body
 
 def _header(name: str, value: str) -> tuple[bytes, bytes]:
     if _CONTROL.search(name) or _CONTROL.search(value):
-        raise ConfigValueError(f"The header '{name.strip()}' holds a line break or another control character (check "
-                               "the API key)")
+        raise ConfigValueError(
+            f"The header '{name.strip()}' holds a line break or another control character (check the API key)"
+        )
     try:
         return name.encode("latin-1"), value.strip(" \t").encode("latin-1")
     except UnicodeEncodeError:
-        raise ConfigValueError(f"The header '{name}' holds a character that HTTP cannot carry (check the API key)") \
-            from None
+        raise ConfigValueError(
+            f"The header '{name}' holds a character that HTTP cannot carry (check the API key)"
+        ) from None
 
 
 class _Inflater:
@@ -353,6 +390,6 @@ class _Inflater:
         except zlib.error:
             raise WireError("the compressed body is broken") from None
         if len(found) > self._left:
-            raise TooLargeError(f"more than {self._limit >> 20} MB when decompressed", found[:self._left])
+            raise TooLargeError(f"more than {self._limit >> 20} MB when decompressed", found[: self._left])
         self._left -= len(found)
         return found

@@ -4,6 +4,7 @@ Python cannot stop a computation from outside its thread, so the template's own 
 filters) ask for permission before they make something whose size they choose. Sizes are in characters; they need
 not be exact, only never far too low.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -125,6 +126,7 @@ def weight(value: object, limit: float = float("inf")) -> int:
 
 # --- operators ---
 
+
 def check_operator(budget: Budget, operator: str, left: object, right: object) -> None:
     """Ask for what ``left operator right`` would make."""
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
@@ -169,8 +171,27 @@ def _check_printf(budget: Budget, template: str, values: object) -> None:
 
 # The most parts, per name, between which the arguments are inserted. Most of these filters insert nothing, but copy.
 _PARTS: dict[str, Callable[[Any, Any], int]] = {
-    **dict.fromkeys(("capitalize", "e", "escape", "forceescape", "lower", "pprint", "safe", "string", "title", "trim",
-                     "truncate", "upper", "urlencode", "urlize", "wordcount", "xmlattr"), lambda value, first: 0),
+    **dict.fromkeys(
+        (
+            "capitalize",
+            "e",
+            "escape",
+            "forceescape",
+            "lower",
+            "pprint",
+            "safe",
+            "string",
+            "title",
+            "trim",
+            "truncate",
+            "upper",
+            "urlencode",
+            "urlize",
+            "wordcount",
+            "xmlattr",
+        ),
+        lambda value, first: 0,
+    ),
     **dict.fromkeys(("center", "ljust", "rjust", "round", "to_bytes", "zfill"), lambda value, first: 1),
     # Each piece is a list of its own, also an empty one.
     **dict.fromkeys(("batch", "slice"), lambda value, first: 2 * ITEM_SIZE),
@@ -220,8 +241,15 @@ def _sum(budget: Budget, value: object, *_args: object, **_kwargs: object) -> No
         budget.spend(len(value) * size // 128)
 
 
-def _word_wrap(budget: Budget, value: object, width: int = 79, break_long_words: bool = True,
-               wrapstring: str | None = None, *_args: object, **_kwargs: object) -> None:
+def _word_wrap(
+    budget: Budget,
+    value: object,
+    width: int = 79,
+    break_long_words: bool = True,
+    wrapstring: str | None = None,
+    *_args: object,
+    **_kwargs: object,
+) -> None:
     text, width = str(value) if budget.length(value) else "", max(width, 1)
     longest = max(map(len, _RUNS.findall(text)), default=0)
     # The rest of a long run is copied for each line.
@@ -230,7 +258,11 @@ def _word_wrap(budget: Budget, value: object, width: int = 79, break_long_words:
 
 
 _SPECIAL: dict[str, Callable[..., None]] = {
-    "format": _format, "striptags": _strip_tags, "sum": _sum, "wordwrap": _word_wrap}
+    "format": _format,
+    "striptags": _strip_tags,
+    "sum": _sum,
+    "wordwrap": _word_wrap,
+}
 
 # Other filters make no more than they are given, or are lazy: what comes out of them is counted where it is used.
 LIMITED_FILTERS = frozenset({*_PARTS, *_SPECIAL})

@@ -4,6 +4,7 @@ The sandbox alone limits neither. This module subclasses the sandbox, its format
 of which Jinja promises no stable interface: that is why ``requirements.txt`` pins the exact version. Run
 ``Tests/utilities/templates`` before you raise it.
 """
+
 from __future__ import annotations
 
 import functools
@@ -46,8 +47,9 @@ _CONSUMING_FILTERS = frozenset({"batch", "join", "slice", "sum"})
 _CONSUMING_METHODS = frozenset({"extend", "fromkeys", "join", "update"})
 
 
-def render_template(text: str, find: Callable[[Iterable[str]], Mapping[str, object]], escaped: bool = False,
-                    marked: bool = False) -> str:
+def render_template(
+    text: str, find: Callable[[Iterable[str]], Mapping[str, object]], escaped: bool = False, marked: bool = False
+) -> str:
     """Return ``text`` rendered with the values that ``find`` gives for the names it uses.
 
     With ``escaped`` the braces of values come out as sentinels, those of the template's own text as they are. With
@@ -80,6 +82,7 @@ _compile_cached = lru_cache(maxsize=256)(_compile)
 
 # --- output ---
 
+
 def _output(value: object) -> object:
     if isinstance(value, (dict, *CONTAINERS)):
         budget = current_budget()
@@ -111,6 +114,7 @@ def _join(pieces: Iterable[str]) -> str:
 
 
 # --- what compiled templates call ---
+
 
 @pass_context
 def _iterated(_context: Context, iterable: Iterable[object]) -> Iterator[object]:
@@ -151,8 +155,11 @@ def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if name in _CONSUMING_FILTERS and isinstance(value, Iterator):
             value = list(value)
         check_call(budget, name, value, args, kwargs)
-        first: list[object] = [{"context": context, "environment": context.environment,
-                                "eval_context": context.eval_ctx}[wanted]] if wanted else []
+        first: list[object] = (
+            [{"context": context, "environment": context.environment, "eval_context": context.eval_ctx}[wanted]]
+            if wanted
+            else []
+        )
         result = function(*first, value, *args, **kwargs)
         if isinstance(result, str):
             budget.make(len(result))
@@ -174,8 +181,7 @@ class _Watch(NodeTransformer):
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
         self.generic_visit(node)
-        return _through("wilmer_concatenated", nodes.List(
-            node.nodes, lineno=node.lineno, environment=node.environment))
+        return _through("wilmer_concatenated", nodes.List(node.nodes, lineno=node.lineno, environment=node.environment))
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
         self.generic_visit(node)
@@ -232,7 +238,8 @@ class LimitedEnvironment(SandboxedEnvironment):
         text: Any = value.__self__
         by_map = value.__name__ == "format_map"
         formatter: SandboxedFormatter = (
-            _LimitedEscapeFormatter(self, escape=text.escape) if isinstance(text, Markup) else _LimitedFormatter(self))
+            _LimitedEscapeFormatter(self, escape=text.escape) if isinstance(text, Markup) else _LimitedFormatter(self)
+        )
         kind: Callable[[str], str] = type(text)
 
         def wrapper(*args: Any, **kwargs: Any) -> str:

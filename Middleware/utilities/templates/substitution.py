@@ -6,6 +6,7 @@ that no later pass can take it for a template. Callers restore the sentinels whe
 
 For a text in which inserted values must be told from what its author wrote, each is put between two marks.
 """
+
 from __future__ import annotations
 
 import re
@@ -122,6 +123,7 @@ def substitute(text: str, lookup: Lookup, keep_unknown: bool = False, marked: bo
 
 def substitute_wherever_possible(text: str, lookup: Lookup, marked: bool = False) -> str:
     """Replace each ``{placeholder}`` that can be resolved and leave everything else; never fails on the text."""
+
     def replace(match: re.Match[str]) -> str:
         try:
             return parse(match.group()).fill(lookup, marked=marked)

@@ -1,4 +1,5 @@
 """The node types: every handler class in the modules below ``handlers/impl``."""
+
 from __future__ import annotations
 
 import functools

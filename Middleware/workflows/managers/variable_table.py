@@ -4,6 +4,7 @@
 user-wide variables, the inputs and outputs of nodes, the routing categories and ``messages``; ``Values.find`` decides
 which source wins. A value is computed only if its name occurs.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,8 +25,12 @@ from Middleware.utilities.text_utils import restore_braces_in_data
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 CATEGORY_VARIABLES = (
-    "category_list", "category_descriptions", "category_colon_descriptions",
-    "category_colon_descriptions_newline_bulletpoint", "categoriesSeparatedByOr", "categoryNameBulletpoints",
+    "category_list",
+    "category_descriptions",
+    "category_colon_descriptions",
+    "category_colon_descriptions_newline_bulletpoint",
+    "categoriesSeparatedByOr",
+    "categoryNameBulletpoints",
 )
 _COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10, "twenty": 20}
 
@@ -90,8 +95,14 @@ class Values:
     def names(self) -> list[str]:
         """Return all names that ``find`` knows."""
         context = self.context
-        sources = (VARIABLES, context.workflow_config, self._categories, context.agent_inputs, context.agent_outputs,
-                   config_utils.user_wide_variables())
+        sources = (
+            VARIABLES,
+            context.workflow_config,
+            self._categories,
+            context.agent_inputs,
+            context.agent_outputs,
+            config_utils.user_wide_variables(),
+        )
         return [*dict.fromkeys(str(name) for source in sources for name in source if name != "nodes"), "messages"]
 
     # --- inputs of the table ---
@@ -118,8 +129,14 @@ class Values:
         # A text whose placeholder became no number is still a text here.
         return int(value if isinstance(value, (int, float)) else NODE[key].default)
 
-    def window(self, templated: bool, clamp: extraction.ContextClamp, count: int | None = None,
-               limit: int | None = None, floor: int = 1) -> list[Message]:
+    def window(
+        self,
+        templated: bool,
+        clamp: extraction.ContextClamp,
+        count: int | None = None,
+        limit: int | None = None,
+        floor: int = 1,
+    ) -> list[Message]:
         """Return the newest messages that fit the clamp: ``count`` of them, or ``floor`` and all within ``limit``."""
         # The smallest number cannot exceed the clamp's budget, because it is taken from what fits.
         conversation, without_systems = self.messages(), templated or not self.chat
@@ -162,20 +179,25 @@ class Values:
 
 # --- built-in variables ---
 
+
 def _last(count: int | None, templated: bool) -> Callable[[Values], str]:
     """Compute the last messages: ``count`` of them, or as many as the node says."""
+
     def compute(values: Values) -> str:
         number = values.number("nMessagesToIncludeInVariable") if count is None else count
         return values.render(values.window(templated, values.clamp(), number), templated)
+
     return compute
 
 
 def _within(limit_key: str, templated: bool, floor_key: str = "") -> Callable[[Values], str]:
     """Compute the newest messages within a number of tokens, but at least as many as ``floor_key`` says."""
+
     def compute(values: Values) -> str:
         clamp = values.clamp()
         limit, floor = clamp.limit(values.number(limit_key)), values.number(floor_key) if floor_key else 1
         return values.render(values.window(templated, clamp, limit=limit, floor=floor), templated)
+
     return compute
 
 
@@ -185,12 +207,14 @@ def _system_prompt(of_endpoint: bool) -> Callable[[Values], str]:
             return ""
         text = extraction.system_text(values.context.messages, leading_only=values.chat)
         return text if values.chat else wrap_system(text, values.template(of_endpoint))
+
     return compute
 
 
 def _without_system(of_endpoint: bool) -> Callable[[Values], str]:
     def compute(values: Values) -> str:
         return flatten_messages(values.window(True, values.clamp()), values.template(of_endpoint))
+
     return compute
 
 
@@ -200,8 +224,7 @@ def _slices(templated: bool) -> dict[str, VariableSpec]:
     computed = {f"{start}_last_{word}": _last(count, templated) for word, count in _COUNTS.items()}
     computed[f"{start}_n_messages"] = _last(None, templated)
     computed[f"{start}_estimated_token_limit"] = _within("estimatedTokensToIncludeInVariable", templated)
-    computed[f"{start}_min_n_max_tokens"] = _within(
-        "maxEstimatedTokensInVariable", templated, "minMessagesInVariable")
+    computed[f"{start}_min_n_max_tokens"] = _within("maxEstimatedTokensInVariable", templated, "minMessagesInVariable")
     computed[f"{start}_without_system"] = _without_system(templated)
     computed[start.replace("user", "system")] = _system_prompt(templated)
     return {name: VariableSpec(compute) for name, compute in computed.items()}
@@ -231,6 +254,7 @@ BUILT_IN_VARIABLES = frozenset({*VARIABLES, *CATEGORY_VARIABLES, "messages"})
 
 
 # --- helpers ---
+
 
 def _time_context(context: ExecutionContext) -> str:
     times = TimestampService(context.api_key_hash, context.encryption_key)

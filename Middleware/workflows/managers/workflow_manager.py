@@ -1,4 +1,5 @@
 """Loads a workflow and starts runs."""
+
 from __future__ import annotations
 
 import contextlib
@@ -32,8 +33,9 @@ MAX_NESTING = 25
 
 
 class _NamedRun(Protocol):
-    def __call__(self, request_id: str, discussion_id: str | None, messages: list[Message],
-                 api_key: str | None = None) -> Any: ...
+    def __call__(
+        self, request_id: str, discussion_id: str | None, messages: list[Message], api_key: str | None = None
+    ) -> Any: ...
 
 
 def _named_by_user(key: str) -> _NamedRun:
@@ -41,9 +43,11 @@ def _named_by_user(key: str) -> _NamedRun:
         """Return the result of a workflow that the user's file names."""
         name = config_utils.user_name_setting(key)
         if not name:
-            raise ConfigValueError("the user's file names no workflow here", json_path=key,
-                                   expected="a workflow's name")
+            raise ConfigValueError(
+                "the user's file names no workflow here", json_path=key, expected="a workflow's name"
+            )
         return WorkflowManager.run_custom_workflow(name, request_id, discussion_id, messages, True, api_key=api_key)
+
     return run
 
 
@@ -59,11 +63,19 @@ class WorkflowManager:
         category_variables, categories: the six routing variables of a categorization run; also accepted as keywords.
     """
 
-    def __init__(self, workflow_config_name: str, *, workflow_user_folder_override: str | None = None,
-                 path_finder_func: Callable[[str], str] | None = None,
-                 calling_folder: str | None = None, calling_name: str | None = None,
-                 listeners: Sequence[object] | None = None, category_variables: Mapping[str, Any] | None = None,
-                 parent: WorkflowManager | None = None, **categories: Any) -> None:
+    def __init__(
+        self,
+        workflow_config_name: str,
+        *,
+        workflow_user_folder_override: str | None = None,
+        path_finder_func: Callable[[str], str] | None = None,
+        calling_folder: str | None = None,
+        calling_name: str | None = None,
+        listeners: Sequence[object] | None = None,
+        category_variables: Mapping[str, Any] | None = None,
+        parent: WorkflowManager | None = None,
+        **categories: Any,
+    ) -> None:
         unknown = categories.keys() - set(CATEGORY_VARIABLES)
         if unknown:
             raise TypeError(f"WorkflowManager takes no keyword argument '{min(unknown)}'")
@@ -80,23 +92,44 @@ class WorkflowManager:
         self.variables = WorkflowVariableManager()
         # Handlers hold no state of a request, so all requests share them. A copy: a script may exchange one.
         self.node_handlers: dict[str, BaseHandler] = (
-            parent.node_handlers if parent else dict(process().one(_shared_handlers)))
+            parent.node_handlers if parent else dict(process().one(_shared_handlers))
+        )
 
     # -- entry points --------------------------------------------------------------------------------------------
     @staticmethod
-    def run_custom_workflow(workflow_name: str, request_id: str, discussion_id: str | None, messages: list[Message],
-                            non_responder: bool | None = None, is_streaming: bool = False,
-                            first_node_system_prompt_override: str | None = None,
-                            first_node_prompt_override: str | None = None, scoped_inputs: list[str] | None = None,
-                            workflow_user_folder_override: str | None = None, api_key: str | None = None,
-                            tools: list[dict[str, Any]] | None = None, tool_choice: Any = None,
-                            calling_folder: str | None = None) -> Any:
+    def run_custom_workflow(
+        workflow_name: str,
+        request_id: str,
+        discussion_id: str | None,
+        messages: list[Message],
+        non_responder: bool | None = None,
+        is_streaming: bool = False,
+        first_node_system_prompt_override: str | None = None,
+        first_node_prompt_override: str | None = None,
+        scoped_inputs: list[str] | None = None,
+        workflow_user_folder_override: str | None = None,
+        api_key: str | None = None,
+        tools: list[dict[str, Any]] | None = None,
+        tool_choice: Any = None,
+        calling_folder: str | None = None,
+    ) -> Any:
         """Run a workflow of the user and return its result, or its chunk dicts when streaming."""
-        manager = WorkflowManager(workflow_name, workflow_user_folder_override=workflow_user_folder_override,
-                                  calling_folder=calling_folder)
+        manager = WorkflowManager(
+            workflow_name, workflow_user_folder_override=workflow_user_folder_override, calling_folder=calling_folder
+        )
         return manager.run_workflow(
-            messages, request_id, discussion_id, is_streaming, non_responder, first_node_system_prompt_override,
-            first_node_prompt_override, scoped_inputs, api_key, tools, tool_choice)
+            messages,
+            request_id,
+            discussion_id,
+            is_streaming,
+            non_responder,
+            first_node_system_prompt_override,
+            first_node_prompt_override,
+            scoped_inputs,
+            api_key,
+            tools,
+            tool_choice,
+        )
 
     # Each runs the workflow that the user's file names under the key; clients never see its result.
     handle_conversation_memory_parser = staticmethod(_named_by_user("conversationMemoryToolWorkflow"))
@@ -105,19 +138,35 @@ class WorkflowManager:
     # No node runs this one.
     process_file_memories = staticmethod(_named_by_user("fileMemoryToolWorkflow"))
 
-    def run_workflow(self, messages: list[Message], request_id: str, discussionId: str | None = None,
-                     stream: bool = False, nonResponder: bool | None = None,
-                     first_node_system_prompt_override: str | None = None,
-                     first_node_prompt_override: str | None = None, scoped_inputs: list[str] | None = None,
-                     api_key: str | None = None, tools: list[dict[str, Any]] | None = None,
-                     tool_choice: Any = None) -> Any:
+    def run_workflow(
+        self,
+        messages: list[Message],
+        request_id: str,
+        discussionId: str | None = None,
+        stream: bool = False,
+        nonResponder: bool | None = None,
+        first_node_system_prompt_override: str | None = None,
+        first_node_prompt_override: str | None = None,
+        scoped_inputs: list[str] | None = None,
+        api_key: str | None = None,
+        tools: list[dict[str, Any]] | None = None,
+        tool_choice: Any = None,
+    ) -> Any:
         """Run to the end (streaming: return the iterator). The result is the last item; None if there was none."""
         with contextlib.ExitStack() as until_the_end:
             items = self.start(
-                request_at_work(request_id, until_the_end), messages, discussion_id=discussionId, stream=stream,
-                non_responder=nonResponder, system_prompt_override=first_node_system_prompt_override,
-                prompt_override=first_node_prompt_override, scoped_inputs=tuple(scoped_inputs or ()), api_key=api_key,
-                tools=tools, tool_choice=tool_choice)
+                request_at_work(request_id, until_the_end),
+                messages,
+                discussion_id=discussionId,
+                stream=stream,
+                non_responder=nonResponder,
+                system_prompt_override=first_node_system_prompt_override,
+                prompt_override=first_node_prompt_override,
+                scoped_inputs=tuple(scoped_inputs or ()),
+                api_key=api_key,
+                tools=tools,
+                tool_choice=tool_choice,
+            )
             if stream:
                 return then_close(items, until_the_end.pop_all())
             results = list(items)
@@ -125,8 +174,9 @@ class WorkflowManager:
             logger.warning("Workflow %s gave %d results instead of one", self.workflow_config_name, len(results))
         return results[-1] if results else None
 
-    def start(self, request: RequestContext, messages: list[Message], *, discussion_id: str | None = None,
-              **run_fields: Any) -> Iterator[Any]:
+    def start(
+        self, request: RequestContext, messages: list[Message], *, discussion_id: str | None = None, **run_fields: Any
+    ) -> Iterator[Any]:
         """As ``start_prepared``, for messages that may be blank or have tags. These are removed in place.
 
         Without a ``discussion_id``, that of the first tag is used.
@@ -137,8 +187,15 @@ class WorkflowManager:
         messages[:] = [message for message in messages if not is_blank(message)]
         return self.start_prepared(request, messages, discussion_id=discussion_id, **run_fields)
 
-    def start_prepared(self, request: RequestContext, messages: list[Message], *, discussion_id: str | None,
-                       chain: tuple[str, ...] | None = None, **run_fields: Any) -> Iterator[Any]:
+    def start_prepared(
+        self,
+        request: RequestContext,
+        messages: list[Message],
+        *,
+        discussion_id: str | None,
+        chain: tuple[str, ...] | None = None,
+        **run_fields: Any,
+    ) -> Iterator[Any]:
         """Return an iterator over the run: the responder's output first, then the later nodes as iteration goes on.
 
         ``run_fields`` are fields of ``RunRequest``. ``chain`` names the workflows around this one; by default
@@ -152,18 +209,34 @@ class WorkflowManager:
         chain = (*(_chain_around(request) if chain is None else chain), f"{loaded.folder}/{loaded.name}")
         if len(chain) > MAX_NESTING:
             circle = " (they run each other in a circle)" if len(set(chain)) < len(chain) else ""
-            raise ConfigValueError(f"workflows are nested more than {MAX_NESTING} deep: "
-                                   f"{' -> '.join(chain[:3])} -> ... -> {' -> '.join(chain[-2:])}{circle}")
+            raise ConfigValueError(
+                f"workflows are nested more than {MAX_NESTING} deep: "
+                f"{' -> '.join(chain[:3])} -> ... -> {' -> '.join(chain[-2:])}{circle}"
+            )
         keys = discussion_keys(run_fields.get("api_key"))
         run = RunRequest(
-            request=request, workflow_id=str(uuid.uuid4()), workflow_name=loaded.name, nodes=loaded.nodes,
-            variables=loaded.variables, folder=loaded.folder, messages=messages, discussion_id=discussion_id or None,
-            chain=chain, category_variables=self.category_variables, api_key_hash=keys.key_hash,
-            encryption_key=keys.encryption_key, **run_fields)
+            request=request,
+            workflow_id=str(uuid.uuid4()),
+            workflow_name=loaded.name,
+            nodes=loaded.nodes,
+            variables=loaded.variables,
+            folder=loaded.folder,
+            messages=messages,
+            discussion_id=discussion_id or None,
+            chain=chain,
+            category_variables=self.category_variables,
+            api_key_hash=keys.key_hash,
+            encryption_key=keys.encryption_key,
+            **run_fields,
+        )
         return WorkflowProcessor(
-            run, node_handlers=self.node_handlers, llm_handler_service=self.llm_handler_service,
-            workflow_variable_service=self.variables, workflow_manager=self,
-            listeners=listeners).execute()
+            run,
+            node_handlers=self.node_handlers,
+            llm_handler_service=self.llm_handler_service,
+            workflow_variable_service=self.variables,
+            workflow_manager=self,
+            listeners=listeners,
+        ).execute()
 
     def _load(self) -> config_utils.LoadedWorkflow:
         name = self.workflow_config_name
@@ -178,15 +251,29 @@ class WorkflowManager:
         """
         run = context.run
         assert run is not None
-        manager = WorkflowManager(name, workflow_user_folder_override=options.pop("folder_override", None),
-                                  calling_folder=run.folder, calling_name=run.workflow_name,
-                                  category_variables=run.category_variables, parent=self)
+        manager = WorkflowManager(
+            name,
+            workflow_user_folder_override=options.pop("folder_override", None),
+            calling_folder=run.folder,
+            calling_name=run.workflow_name,
+            category_variables=run.category_variables,
+            parent=self,
+        )
         # A child answers the client only if its node does, and so does every node around it.
         responds = context.is_responder and run.non_responder is None
         return manager.start(
-            context.request, run.messages, discussion_id=context.discussion_id or "", chain=run.chain,
-            stream=context.stream, non_responder=None if responds else True, partial=run.partial,
-            api_key=context.api_key, tools=context.tools, tool_choice=context.tool_choice, **options)
+            context.request,
+            run.messages,
+            discussion_id=context.discussion_id or "",
+            chain=run.chain,
+            stream=context.stream,
+            non_responder=None if responds else True,
+            partial=run.partial,
+            api_key=context.api_key,
+            tools=context.tools,
+            tool_choice=context.tool_choice,
+            **options,
+        )
 
 
 def _shared_handlers() -> dict[str, BaseHandler]:
@@ -195,8 +282,12 @@ def _shared_handlers() -> dict[str, BaseHandler]:
 
 def is_blank(message: Message) -> bool:
     content = message.get("content")
-    return not ((isinstance(content, str) and content.strip()) or message.get("tool_calls")
-                or message.get("tool_call_id") or message.get("images"))
+    return not (
+        (isinstance(content, str) and content.strip())
+        or message.get("tool_calls")
+        or message.get("tool_call_id")
+        or message.get("images")
+    )
 
 
 def request_at_work(request_id: str, until_the_end: contextlib.ExitStack, stream: bool = False) -> RequestContext:

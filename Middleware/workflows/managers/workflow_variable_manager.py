@@ -1,4 +1,5 @@
 """Fills in the variables of texts in workflow files: plain placeholders or Jinja2 templates."""
+
 from __future__ import annotations
 
 import logging
@@ -32,8 +33,9 @@ _OUTPUT_NAME = re.compile(r"agent(\d+)Output")
 class WorkflowVariableManager:
     """Fills in the variables of one text at a time. It holds no request state, so that one serves all requests."""
 
-    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True,
-                        marked: bool = False) -> str:
+    def apply_variables(
+        self, text: str, context: ExecutionContext, *, restore: bool = True, marked: bool = False
+    ) -> str:
         """Return ``text`` with the variables of this node filled in.
 
         A text that cannot be filled in is returned as written, with a warning. ``restore=False`` leaves the braces
@@ -53,10 +55,15 @@ class WorkflowVariableManager:
             result = text
         return restore_braces(result) if restore else result
 
-    def apply_early_variables(self, text: str, agent_inputs: Mapping[str, object] | None = None,
-                              workflow_config: Mapping[str, object] | None = None,
-                              agent_outputs: Mapping[str, object] | None = None, discussion_id: str | None = None,
-                              user_wide: Mapping[str, object] | None = None) -> str:
+    def apply_early_variables(
+        self,
+        text: str,
+        agent_inputs: Mapping[str, object] | None = None,
+        workflow_config: Mapping[str, object] | None = None,
+        agent_outputs: Mapping[str, object] | None = None,
+        discussion_id: str | None = None,
+        user_wide: Mapping[str, object] | None = None,
+    ) -> str:
         """Fill in what is known before the node's endpoint is: workflow keys, inputs, finished outputs, ids.
 
         Unknown names stay as written, and so does a text whose braces are not valid placeholders. Jinja is not used.
@@ -64,8 +71,12 @@ class WorkflowVariableManager:
         if not isinstance(text, str) or "{" not in text:
             return text
         tables: tuple[tuple[Mapping[str, object], bool], ...] = (
-            (agent_inputs or {}, False), (agent_outputs or {}, False), ({"Discussion_Id": discussion_id or ""}, False),
-            (_custom(workflow_config), True), (user_wide or {}, True))
+            (agent_inputs or {}, False),
+            (agent_outputs or {}, False),
+            ({"Discussion_Id": discussion_id or ""}, False),
+            (_custom(workflow_config), True),
+            (user_wide or {}, True),
+        )
 
         def find(name: str) -> tuple[Any, bool]:
             for table, from_config in tables:
@@ -84,8 +95,14 @@ class WorkflowVariableManager:
         # Asked for first, as nearly all of these texts have no variables.
         if "{" not in text:
             return text
-        return self.apply_early_variables(text, context.agent_inputs, context.workflow_config, context.agent_outputs,
-                                          context.discussion_id, config_utils.user_wide_variables())
+        return self.apply_early_variables(
+            text,
+            context.agent_inputs,
+            context.workflow_config,
+            context.agent_outputs,
+            context.discussion_id,
+            config_utils.user_wide_variables(),
+        )
 
     def _apply_format(self, text: str, context: ExecutionContext, marked: bool) -> str:
         values = Values(context)
@@ -116,6 +133,7 @@ class WorkflowVariableManager:
 
 
 # --- helpers ---
+
 
 def _custom(workflow_config: Mapping[str, object] | None) -> Mapping[str, object]:
     return {key: value for key, value in (workflow_config or {}).items() if key != "nodes"}

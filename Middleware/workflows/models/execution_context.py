@@ -1,4 +1,5 @@
 """The objects that travel through the engine: one per run, one per node, one per line of the summary."""
+
 from __future__ import annotations
 
 import logging
@@ -72,8 +73,9 @@ class RunRequest:
 class VariableService(Protocol):
     """Fills in the variables of a node's texts (``WorkflowVariableManager``)."""
 
-    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True,
-                        marked: bool = False) -> str: ...
+    def apply_variables(
+        self, text: str, context: ExecutionContext, *, restore: bool = True, marked: bool = False
+    ) -> str: ...
 
     def fill_early(self, text: str, context: ExecutionContext) -> str: ...
 
@@ -179,8 +181,9 @@ def note_branch(context: ExecutionContext, branch: str, looked_at: str) -> None:
     """
     run = context.run
     where = run.where if run is not None else "-"
-    logger.info("Request %s: workflow %s, node '%s' takes the branch %s", context.request_id, where, context.node_name,
-                branch)
+    logger.info(
+        "Request %s: workflow %s, node '%s' takes the branch %s", context.request_id, where, context.node_name, branch
+    )
     sensitive_log_lazy(logger, logging.DEBUG, "Node '%s' looked at: %s", lambda: context.node_name, lambda: looked_at)
     if branch not in _RESULTS and context.is_responder and run is not None and run.non_responder is None:
         context.request.branches.append(branch)
@@ -209,5 +212,7 @@ class NodeExecutionInfo(NamedTuple):
 
     def __str__(self) -> str:
         tokens = self.counts.in_words if self.counts is not None else ""
-        return (f"Node {self.node_index}: {self.node_type} || '{self.node_name}' || {self.endpoint_name or 'N/A'} || "
-                f"{self.endpoint_url or 'N/A'} || {self.format_time()}{tokens and f' || {tokens}'}")
+        return (
+            f"Node {self.node_index}: {self.node_type} || '{self.node_name}' || {self.endpoint_name or 'N/A'} || "
+            f"{self.endpoint_url or 'N/A'} || {self.format_time()}{tokens and f' || {tokens}'}"
+        )

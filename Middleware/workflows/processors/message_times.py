@@ -1,4 +1,5 @@
 """The timestamps that a run gives to messages, and the time that it records for its answer."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -40,7 +41,8 @@ class MessageTimes:
         if not self._applies(node):
             return self._run.messages
         return self._service.format_messages_with_timestamps(
-            self._run.messages, self._run.discussion_id, NODE.flag(node, RELATIVE))
+            self._run.messages, self._run.discussion_id, NODE.flag(node, RELATIVE)
+        )
 
     def before_answer(self, node: Mapping[str, object]) -> None:
         """Record the time at which the responder starts."""

@@ -3,6 +3,7 @@
 This applies only with ``"parallelNodes": true`` at the top of a workflow file. A node waits for the nodes whose outputs
 its texts name, for those in its ``dependsOn``, and, if it has side effects, for every earlier node that has them too.
 """
+
 from __future__ import annotations
 
 import contextvars
@@ -26,8 +27,9 @@ _WORD = re.compile(r"[^\W\d]\w*")
 Node = Mapping[str, Any]
 
 
-def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any],
-                 handlers: Mapping[str, BaseHandler]) -> list[frozenset[int]]:
+def dependencies(
+    nodes: Sequence[Node], variables: Mapping[str, Any], handlers: Mapping[str, BaseHandler]
+) -> list[frozenset[int]]:
     """Return for each node the indexes of the earlier nodes that it waits for, without those that they wait for.
 
     ``handlers``: by node type.
@@ -52,8 +54,12 @@ def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any],
     return result
 
 
-def run_when_ready(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: Callable[[int], object],
-                   order_of: Callable[[int], tuple[object, ...]] = lambda index: ()) -> None:
+def run_when_ready(
+    indexes: Iterable[int],
+    needed: Sequence[frozenset[int]],
+    run: Callable[[int], object],
+    order_of: Callable[[int], tuple[object, ...]] = lambda index: (),
+) -> None:
     """Call ``run(index)`` for all ``indexes``, each when those it needs are done.
 
     Of several that are ready at the same time, those with the least ``order_of(index)`` are started first.
@@ -135,6 +141,9 @@ def _demanded(node: Node, nodes: Sequence[Node]) -> set[int]:
         if isinstance(entry, int) and not isinstance(entry, bool):
             found.add(entry - 1)
         else:
-            found |= {index for index, other in enumerate(nodes)
-                      if entry in (NODE.value(other, "title"), NODE.value(other, "agentName"))}
+            found |= {
+                index
+                for index, other in enumerate(nodes)
+                if entry in (NODE.value(other, "title"), NODE.value(other, "agentName"))
+            }
     return {index for index in found if index >= 0}

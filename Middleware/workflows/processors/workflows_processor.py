@@ -1,4 +1,5 @@
 """The loop that runs the nodes of one workflow."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -67,9 +68,16 @@ class WorkflowProcessor:
     nodes after the responder run when the caller goes on iterating.
     """
 
-    def __init__(self, run: RunRequest, *, node_handlers: Mapping[str, BaseHandler],
-                 llm_handler_service: LlmHandlerService, workflow_variable_service: VariableService,
-                 workflow_manager: ChildStarter, listeners: Observer) -> None:
+    def __init__(
+        self,
+        run: RunRequest,
+        *,
+        node_handlers: Mapping[str, BaseHandler],
+        llm_handler_service: LlmHandlerService,
+        workflow_variable_service: VariableService,
+        workflow_manager: ChildStarter,
+        listeners: Observer,
+    ) -> None:
         self.run = run
         self.node_handlers = node_handlers
         self.llm_handler_service = llm_handler_service
@@ -115,8 +123,11 @@ class WorkflowProcessor:
 
     def _run_in_parallel(self) -> Iterator[object]:
         """Run the nodes before the responder together, then the responder, then the nodes after it together."""
-        needed = dependencies([self._node(index) for index in range(len(self.run.nodes))],
-                              {**config_utils.user_wide_variables(), **self.run.variables}, self.node_handlers)
+        needed = dependencies(
+            [self._node(index) for index in range(len(self.run.nodes))],
+            {**config_utils.user_wide_variables(), **self.run.variables},
+            self.node_handlers,
+        )
         self._together(range(self.responder_index), needed)
         if self.run.nodes:
             self._report((yield from self._run_node(self.responder_index)))
@@ -130,8 +141,12 @@ class WorkflowProcessor:
             done[index] = self._run_quietly(index)
 
         try:
-            run_when_ready(indexes, needed, run, lambda index: loading_order(str(
-                NODE.value(self.run.nodes[index], "endpointName") or "")))
+            run_when_ready(
+                indexes,
+                needed,
+                run,
+                lambda index: loading_order(str(NODE.value(self.run.nodes[index], "endpointName") or "")),
+            )
         # Also those that delivered before another failed.
         finally:
             for index in sorted(done):
@@ -157,8 +172,17 @@ class WorkflowProcessor:
         run = self.run
         node_type, name = self._node_type(index), name_of(run.nodes[index])
         self.listeners.emit("node_started", self.record, index + 1, node_type, name)
-        site = NodeSite(self.listeners, run.request.request_id, run.workflow_name, index + 1, name, run.chain,
-                        TokenCounts(), run.discussion_id or "", run.workflow_id)
+        site = NodeSite(
+            self.listeners,
+            run.request.request_id,
+            run.workflow_name,
+            index + 1,
+            name,
+            run.chain,
+            TokenCounts(),
+            run.discussion_id or "",
+            run.workflow_id,
+        )
         before = enter_node(site)
         try:
             context = self._prepare(index, node_type, name)
@@ -179,12 +203,21 @@ class WorkflowProcessor:
             leave_node(site, before)
         self.agent_outputs[f"agent{index + 1}Output"] = output
         if logger.isEnabledFor(logging.DEBUG):
-            log_prompt_content(logger, f"Request {run.request_id}: workflow {run.where}, output of node "
-                                       f"{index + 1} '{name}'", restore_braces(str(output)))
+            log_prompt_content(
+                logger,
+                f"Request {run.request_id}: workflow {run.where}, output of node {index + 1} '{name}'",
+                restore_braces(str(output)),
+            )
         self.listeners.emit("node_delivered", self.record, index + 1, output)
-        return NodeExecutionInfo(index + 1, node_type, _get_node_name(node_type, context.config, name),
-                                 *_get_endpoint_details(context.llm_handler), time.perf_counter() - started,
-                                 site.counts, context.replaced)
+        return NodeExecutionInfo(
+            index + 1,
+            node_type,
+            _get_node_name(node_type, context.config, name),
+            *_get_endpoint_details(context.llm_handler),
+            time.perf_counter() - started,
+            site.counts,
+            context.replaced,
+        )
 
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
         """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""
@@ -194,19 +227,33 @@ class WorkflowProcessor:
             raise error if early else self._cancelled() from error
         where = self.run.where
         if index > self.responder_index and early:
-            logger.info("Request %s: workflow %s, node %d '%s' ended the run: %s", self.run.request_id, where,
-                        index + 1, name, error)
+            logger.info(
+                "Request %s: workflow %s, node %d '%s' ended the run: %s",
+                self.run.request_id,
+                where,
+                index + 1,
+                name,
+                error,
+            )
             raise _RunEnds from error
         if index > self.responder_index:
-            logger.error("Request %s: workflow %s, node %d '%s' failed after the answer: %s", self.run.request_id,
-                         where, index + 1, name, public_text(error), exc_info=not isinstance(error, WilmerError))
+            logger.error(
+                "Request %s: workflow %s, node %d '%s' failed after the answer: %s",
+                self.run.request_id,
+                where,
+                index + 1,
+                name,
+                public_text(error),
+                exc_info=not isinstance(error, WilmerError),
+            )
             raise _RunEnds from error
         # The innermost workflow names the position; the workflows around it must not replace it.
         if not early and not hasattr(error, "location"):
             problem = self._type_problem(index)
             note = f", which has the unknown type {problem} and ran as Standard" if problem else ""
             error.location = (  # type: ignore[attr-defined]
-                f"workflow '{self._shown_name()}', node {index + 1} '{name}'{note}")
+                f"workflow '{self._shown_name()}', node {index + 1} '{name}'{note}"
+            )
         raise error
 
     def _shown_name(self) -> str:
@@ -231,8 +278,12 @@ class WorkflowProcessor:
         node_type = self.run.nodes[index].get(*_TYPE)
         if isinstance(node_type, str) and node_type in self.node_handlers:
             return node_type
-        logger.warning("Workflow %s, node %d: unknown type %s, running it as Standard", self._shown_name(), index + 1,
-                       self._type_problem(index))
+        logger.warning(
+            "Workflow %s, node %d: unknown type %s, running it as Standard",
+            self._shown_name(),
+            index + 1,
+            self._type_problem(index),
+        )
         return "Standard"
 
     def _type_problem(self, index: int) -> str:
@@ -259,14 +310,27 @@ class WorkflowProcessor:
         is_responder = index == self.responder_index
         # The outputs are copied: nodes that run beside this one go on adding theirs.
         context = ExecutionContext(
-            request_id=run.request.request_id, workflow_id=run.workflow_id, discussion_id=run.discussion_id,
-            config=config, messages=self.times.messages_for(config), stream=run.stream and is_responder,
+            request_id=run.request.request_id,
+            workflow_id=run.workflow_id,
+            discussion_id=run.discussion_id,
+            config=config,
+            messages=self.times.messages_for(config),
+            stream=run.stream and is_responder,
             workflow_config=run.variables,
-            agent_inputs=self.agent_inputs, agent_outputs={**self.agent_inputs, **self.agent_outputs},
-            workflow_variable_service=self.variables, workflow_manager=self.workflow_manager,
-            node_handlers=self.node_handlers, api_key=run.api_key, api_key_hash=run.api_key_hash,
-            encryption_key=run.encryption_key, tools=run.tools, tool_choice=run.tool_choice,
-            is_responder=is_responder, request=run.request, run=run)
+            agent_inputs=self.agent_inputs,
+            agent_outputs={**self.agent_inputs, **self.agent_outputs},
+            workflow_variable_service=self.variables,
+            workflow_manager=self.workflow_manager,
+            node_handlers=self.node_handlers,
+            api_key=run.api_key,
+            api_key_hash=run.api_key_hash,
+            encryption_key=run.encryption_key,
+            tools=run.tools,
+            tool_choice=run.tool_choice,
+            is_responder=is_responder,
+            request=run.request,
+            run=run,
+        )
         coerce_numeric_fields(config, context.substitute_early, name)
         context.llm_handler = self._llm_handler(context)
         return context
@@ -278,9 +342,13 @@ class WorkflowProcessor:
             return self._without_endpoint()
         preset = NODE.value(config, "preset") or NODE.value(config, "presetName")
         return self.llm_handler_service.load_model_from_config(
-            context.substitute_early(str(endpoint)), context.substitute_early(str(preset)) if preset else None,
-            context.stream, self._longest_answer(context), self._generation_prompt_flag(config, context.is_responder),
-            context.request.cancel_scope)
+            context.substitute_early(str(endpoint)),
+            context.substitute_early(str(preset)) if preset else None,
+            context.stream,
+            self._longest_answer(context),
+            self._generation_prompt_flag(config, context.is_responder),
+            context.request.cancel_scope,
+        )
 
     def _without_endpoint(self) -> LlmHandler:
         """Return the handler of the nodes that call no LLM of their own; they share one, which nothing changes."""
@@ -300,8 +368,7 @@ class WorkflowProcessor:
     def _generation_prompt_flag(self, config: Mapping[str, object], is_responder: bool) -> bool | None:
         if NODE.flag(config, "blockGenerationPrompt"):
             return False
-        lifted = NODE.flag(config, "forceGenerationPromptIfEndpointAllows") or NODE.flag(
-            config, "addUserTurnTemplate")
+        lifted = NODE.flag(config, "forceGenerationPromptIfEndpointAllows") or NODE.flag(config, "addUserTurnTemplate")
         if not lifted and (not is_responder or self.run.non_responder is None):
             return False
         return None
@@ -370,8 +437,13 @@ class WorkflowProcessor:
     def _clean_text(self, context: ExecutionContext, text: str, tool_calls_seen: bool = False) -> str:
         """Return the cleaned text; the reasoning is recorded for clients that want it separately."""
         endpoint_config = _endpoint_config(context)
-        rules = CleaningRules.build(endpoint_config, context.config, self._speaker(context.config),
-                                    strip_assistant_prefix_enabled(), has_endpoint=endpoint_config is not None)
+        rules = CleaningRules.build(
+            endpoint_config,
+            context.config,
+            self._speaker(context.config),
+            strip_assistant_prefix_enabled(),
+            has_endpoint=endpoint_config is not None,
+        )
         cleaned, reasoning = clean_answer(text, rules, tool_calls_seen)
         # The reasoning of a workflow that does not answer the client stays inside.
         if reasoning and self.run.non_responder is None:
@@ -385,8 +457,10 @@ class WorkflowProcessor:
         """
         if self.run.request.has_tools or self.run.non_responder is not None or _endpoint_config(context) is None:
             return None
-        return lambda: logger.warning("Node '%s': its model called a tool, but the client has sent none; the client "
-                                      "gets the call as text.", context.node_name)
+        return lambda: logger.warning(
+            "Node '%s': its model called a tool, but the client has sent none; the client gets the call as text.",
+            context.node_name,
+        )
 
     def _speaker(self, config: Mapping[str, object]) -> str:
         """Return the line ``Name:`` at the end of the conversation that the answer is to start with, or ""."""
@@ -397,9 +471,14 @@ class WorkflowProcessor:
     def _respond_streaming(self, context: ExecutionContext, result: object) -> Generator[Any, None, Any]:
         chunks = result if is_stream(result) else value_to_chunks(result)
         stream = StreamingResponseHandler(
-            lambda: _endpoint_config(context), context.config, generation_prompt=self._speaker(context.config),
-            request_id=self.run.request_id, liveness=self._liveness(),
-            has_endpoint=_endpoint_config(context) is not None, on_unoffered=self._on_unoffered(context))
+            lambda: _endpoint_config(context),
+            context.config,
+            generation_prompt=self._speaker(context.config),
+            request_id=self.run.request_id,
+            liveness=self._liveness(),
+            has_endpoint=_endpoint_config(context) is not None,
+            on_unoffered=self._on_unoffered(context),
+        )
 
         def ending() -> tuple[Chunk]:
             self._note_outcome(context)
@@ -475,8 +554,12 @@ class _RunEnds(Exception):
 def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     """Return the endpoint file whose cleaning rules apply: that of the endpoint which answered."""
     handler = context.llm_handler
-    if handler is None or handler.llm is None or context.node_handlers[context.node_type].cleans_itself \
-            or context.replaced:
+    if (
+        handler is None
+        or handler.llm is None
+        or context.node_handlers[context.node_type].cleans_itself
+        or context.replaced
+    ):
         return None
     return handler.answering_endpoint[1]
 
@@ -504,15 +587,27 @@ def _get_endpoint_details(handler: LlmHandler | None) -> tuple[str, str]:
 
 
 # Configuration errors never show the values of these keys, so a placeholder in them makes none private.
-_NOT_IN_ERRORS = frozenset({"systemPrompt", "prompt", "lateSystemPrompt", "lateInstruction", "exampleTurns", "args",
-                            "kwargs", "arguments", "scoped_variables"})
+_NOT_IN_ERRORS = frozenset(
+    {
+        "systemPrompt",
+        "prompt",
+        "lateSystemPrompt",
+        "lateInstruction",
+        "exampleTurns",
+        "args",
+        "kwargs",
+        "arguments",
+        "scoped_variables",
+    }
+)
 
 
 def mark_if_private(error: Exception, node: Mapping[str, object]) -> None:
     """Keep a configuration error out of the log of redacted requests if a name in the node comes from variables."""
     # Such an error names a missing file or an unusable value, and that name may be text that a model wrote.
     if isinstance(error, ConfigurationError) and any(
-            _has_variable(value) for key, value in node.items() if key not in _NOT_IN_ERRORS):
+        _has_variable(value) for key, value in node.items() if key not in _NOT_IN_ERRORS
+    ):
         error.private = True
 
 

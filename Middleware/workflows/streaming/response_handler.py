@@ -1,4 +1,5 @@
 """Cleans the stream of an LLM answer on its way to the client, chunk dict by chunk dict."""
+
 from __future__ import annotations
 
 import io
@@ -36,10 +37,16 @@ class StreamingResponseHandler:
         tool_calls_seen: the back-end sent at least one tool call.
     """
 
-    def __init__(self, endpoint_config: EndpointConfig, workflow_node_config: Mapping[str, object] | None,
-                 generation_prompt: str | None = None, request_id: str | None = None,
-                 liveness: Mapping[str, object] | None = None, has_endpoint: bool = True,
-                 on_unoffered: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        endpoint_config: EndpointConfig,
+        workflow_node_config: Mapping[str, object] | None,
+        generation_prompt: str | None = None,
+        request_id: str | None = None,
+        liveness: Mapping[str, object] | None = None,
+        has_endpoint: bool = True,
+        on_unoffered: Callable[[], object] | None = None,
+    ) -> None:
         """
         Args:
             endpoint_config: an endpoint file, or a function that returns the file of the endpoint that answers; the
@@ -73,16 +80,20 @@ class StreamingResponseHandler:
     def _cleaner(self) -> ResponseCleaner:
         config = self._endpoint_config() if callable(self._endpoint_config) else self._endpoint_config
         strip_assistant = self._has_endpoint and strip_assistant_prefix_enabled()
-        return ResponseCleaner(CleaningRules.build(
-            config, self._node, self._generation_prompt, strip_assistant, has_endpoint=self._has_endpoint))
+        return ResponseCleaner(
+            CleaningRules.build(
+                config, self._node, self._generation_prompt, strip_assistant, has_endpoint=self._has_endpoint
+            )
+        )
 
     @property
     def full_response_text(self) -> str:
         """All text delivered so far."""
         return self._delivered.getvalue()
 
-    def process_stream(self, chunks: Iterable[Chunk],
-                       ending: Callable[[], Iterable[Chunk]] = tuple) -> Generator[Chunk, None, str]:
+    def process_stream(
+        self, chunks: Iterable[Chunk], ending: Callable[[], Iterable[Chunk]] = tuple
+    ) -> Generator[Chunk, None, str]:
         """Yield cleaned chunks, at least one per input chunk; closing this closes ``chunks`` at once.
 
         Exactly one chunk has a finish reason: empty text, or the last tool call if that came with one. It leaves as
@@ -97,8 +108,11 @@ class StreamingResponseHandler:
                 # plain chunks in OpenAiApiHandler.read_events.
                 if self._plain:
                     token = chunk.get("token")
-                    if (token and not chunk.get("finish_reason", True)
-                            and (len(chunk) == 2 or (len(chunk) == 3 and "more" in chunk))):
+                    if (
+                        token
+                        and not chunk.get("finish_reason", True)
+                        and (len(chunk) == 2 or (len(chunk) == 3 and "more" in chunk))
+                    ):
                         clean = self._clean_ascii
                         if clean is not None and token.isascii():
                             text = clean(token)
@@ -228,8 +242,11 @@ class StreamingResponseHandler:
 
     def _rest(self) -> str:
         text = self._cleaner.finish(tool_calls_seen=self.tool_calls_seen or self._calls_withheld)
-        return text + calls_as_text(self._unoffered.calls(), self.full_response_text + text) \
-            if self._calls_withheld else text
+        return (
+            text + calls_as_text(self._unoffered.calls(), self.full_response_text + text)
+            if self._calls_withheld
+            else text
+        )
 
     def _outgoing(self, chunk: Chunk, text: str) -> Chunk:
         """Return a copy of a chunk with the cleaned text, which now counts as delivered."""
@@ -258,12 +275,15 @@ class StreamingResponseHandler:
             return None
         arguments = LIVENESS_CALL.value(self._liveness, "arguments")
         encoded = json.dumps(dict(arguments) if isinstance(arguments, Mapping) else {}, ensure_ascii=False)
-        return {"index": 0, "id": f"wilmer_liveness_{uuid.uuid4().hex[:8]}", "type": "function",
-                "function": {"name": name.strip(), "arguments": encoded}}
+        return {
+            "index": 0,
+            "id": f"wilmer_liveness_{uuid.uuid4().hex[:8]}",
+            "type": "function",
+            "function": {"name": name.strip(), "arguments": encoded},
+        }
 
     @staticmethod
     def _may_inject() -> bool:
         request = current_request()
         # The completion APIs have no tool calls.
-        return request is None or not (
-            request.cancel_scope.cancelled or request.api_type in COMPLETION_APIS)
+        return request is None or not (request.cancel_scope.cancelled or request.api_type in COMPLETION_APIS)

@@ -1,4 +1,5 @@
 """Conversion of a responder's value into an answer with tool calls or into the chunk dicts of a stream."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -14,8 +15,10 @@ def as_message(value: object) -> ToolCallAnswer | None:
     if not isinstance(value, dict) or not isinstance(value.get("tool_calls", ""), (list, tuple, type(None))):
         return None
     content = value.get("content")
-    return cast(ToolCallAnswer, {**value, "content": "" if content is None else str(content),
-                                 "tool_calls": calls_among(value["tool_calls"])})
+    return cast(
+        ToolCallAnswer,
+        {**value, "content": "" if content is None else str(content), "tool_calls": calls_among(value["tool_calls"])},
+    )
 
 
 def value_to_chunks(value: object) -> Iterator[Chunk]:

@@ -1,4 +1,5 @@
 """Prompts with square-bracket markers, which stand for a block of text and for memories."""
+
 from __future__ import annotations
 
 import re
@@ -41,11 +42,14 @@ class BlockPrompts:
 
     def send(self, handler: LlmHandler, markers: Mapping[str, str]) -> str:
         """Return the cleaned answer of one call; "" for a cancelled one. Raises BackendError and ConfigurationError."""
+
         def fill(text: str) -> str:
             return _without_tags(fill_markers(self._resolved(text, handler), markers))
+
         request_id = self.context.request_id if self.context is not None else None
-        result = call_with_texts(handler, fill(self.system_prompt), fill(self.prompt), request_id,
-                                 PromptParts.of(self.node, fill))
+        result = call_with_texts(
+            handler, fill(self.system_prompt), fill(self.prompt), request_id, PromptParts.of(self.node, fill)
+        )
         return answer_text(result, handler, self.node)
 
     def _resolved(self, text: str, handler: LlmHandler) -> str:

@@ -1,4 +1,5 @@
 """The stored conversation of a node: its stored state, its raw messages, and helper workflows that run in it."""
+
 from __future__ import annotations
 
 import dataclasses

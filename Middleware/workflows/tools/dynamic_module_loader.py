@@ -1,4 +1,5 @@
 """Runs users' Python scripts: loads the file afresh on every call and calls its function ``Invoke``."""
+
 from __future__ import annotations
 
 import itertools
@@ -38,8 +39,7 @@ logger = logging.getLogger(__name__)
 
 SETUP_ERROR = "Error: Module '{}' setup issue. Please check logs."
 OWN_ERROR = "Error processing request in module '{}'. "
-UNEXPECTED_ERROR = ("Error: An unexpected error occurred while processing your request. "
-                    "Please check system logs.")
+UNEXPECTED_ERROR = "Error: An unexpected error occurred while processing your request. Please check system logs."
 # Keys of chunks that only the engine sets: a script that set them could end the answer of its workflow.
 ENGINE_KEYS = frozenset({"end", "more"})
 _numbers = itertools.count(1)
@@ -100,8 +100,7 @@ def find_script(module_path: str) -> str:
     Raises ConfigNotFoundError, and ConfigValueError for a file that is not a .py file.
     """
     expanded = os.path.expanduser(module_path)
-    places = [expanded] if os.path.isabs(expanded) else [
-        os.path.abspath(expanded), below_install_directory(expanded)]
+    places = [expanded] if os.path.isabs(expanded) else [os.path.abspath(expanded), below_install_directory(expanded)]
     for place in places:
         if os.path.isfile(place):
             return _checked(place)
@@ -133,8 +132,11 @@ def is_script_name(path: str) -> bool:
 
 def _checked(path: str) -> str:
     if not is_script_name(path):
-        raise ConfigValueError(f"'{os.path.basename(path)}' is not a Python script", json_path="module_path",
-                               expected="the path of a .py file")
+        raise ConfigValueError(
+            f"'{os.path.basename(path)}' is not a Python script",
+            json_path="module_path",
+            expected="the path of a .py file",
+        )
     return path
 
 
@@ -170,6 +172,7 @@ def _failures() -> tuple[type[BaseException], ...]:
     """Return what ends a script only, also if it calls sys.exit or ends its own event loop."""
     # Imported here because it is large, and a script that does not fail may not need it.
     import asyncio
+
     return Exception, SystemExit, asyncio.CancelledError
 
 

@@ -1,4 +1,5 @@
 """The directories that workflows may use files in, if the user's file names such directories."""
+
 from __future__ import annotations
 
 import logging
@@ -29,16 +30,21 @@ def allowed_directories() -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) and entry.strip() for entry in value):
-        raise ConfigValueError(f"'{DIRECTORIES_KEY}' cannot be used, and so no file", json_path=DIRECTORIES_KEY,
-                               file=user_display_path(config_utils.current_snapshot().name),
-                               expected="a list of the paths of directories, none of them blank")
+        raise ConfigValueError(
+            f"'{DIRECTORIES_KEY}' cannot be used, and so no file",
+            json_path=DIRECTORIES_KEY,
+            file=user_display_path(config_utils.current_snapshot().name),
+            expected="a list of the paths of directories, none of them blank",
+        )
     root = config_utils.get_root_public_directory()
     try:
         return tuple(os.path.realpath(os.path.join(root, os.path.expanduser(entry.strip()))) for entry in value)
     except ValueError:
-        raise ConfigValueError(f"'{DIRECTORIES_KEY}' holds a path that no directory can have",
-                               file=user_display_path(config_utils.current_snapshot().name),
-                               json_path=DIRECTORIES_KEY) from None
+        raise ConfigValueError(
+            f"'{DIRECTORIES_KEY}' holds a path that no directory can have",
+            file=user_display_path(config_utils.current_snapshot().name),
+            json_path=DIRECTORIES_KEY,
+        ) from None
 
 
 def contained_path(path: str, key: str, template: object, reading: bool = False) -> str:
@@ -57,11 +63,19 @@ def contained_path(path: str, key: str, template: object, reading: bool = False)
     directories = allowed_directories()
     found = path if directories is None or not path.strip() else real_path_within(path, directories, reading)
     if found is None:
-        logger.warning("'%s' is %r; with its variables it leads out of the directories that '%s' in the user file "
-                       "allows. Nothing was read or written.", key, template, DIRECTORIES_KEY)
+        logger.warning(
+            "'%s' is %r; with its variables it leads out of the directories that '%s' in the user file "
+            "allows. Nothing was read or written.",
+            key,
+            template,
+            DIRECTORIES_KEY,
+        )
         shown = _without_folders(str(template))
-        raise ConfigValueError(f"the path of '{key}', {shown!r} with its variables, leads out of the directories that "
-                               f"'{DIRECTORIES_KEY}' in the user file allows", json_path=key)
+        raise ConfigValueError(
+            f"the path of '{key}', {shown!r} with its variables, leads out of the directories that "
+            f"'{DIRECTORIES_KEY}' in the user file allows",
+            json_path=key,
+        )
     return current_outside().path(found)
 
 
@@ -91,14 +105,15 @@ def _is_within(real: str, directory: str) -> bool:
     base = base if base.endswith(os.sep) else base + os.sep
     if not plain.startswith(base):
         return False
-    parts = [part for part in plain[len(base):].split(os.sep) if part]
+    parts = [part for part in plain[len(base) :].split(os.sep) if part]
     return bool(parts) and all(map(path_utils.is_flat_name, parts)) if path_utils.WINDOWS else bool(parts)
 
 
 def _is_on_other_host(path: str, directories: Sequence[str]) -> bool:
     drive = os.path.splitdrive(path)[0]
     return drive.startswith(_HOSTS) and os.path.normcase(drive) not in {
-        os.path.normcase(os.path.splitdrive(directory)[0]) for directory in directories}
+        os.path.normcase(os.path.splitdrive(directory)[0]) for directory in directories
+    }
 
 
 def _without_folders(template: str) -> str:

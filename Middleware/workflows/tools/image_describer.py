@@ -1,4 +1,5 @@
 """Asks the LLM of a node to describe the images of a conversation."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -29,9 +30,21 @@ from Middleware.utilities.text_utils import message_text
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 SEPARATOR = "\n-------------\n"
-UNSHAPING_KEYS = frozenset({
-    "type", "title", "agentName", "returnToUser", "is_responder", "addAsUserMessage", "message", "systemPrompt",
-    "prompt", "saveVisionResponsesToDiscussionId", "visionScanMessageLimit"})
+UNSHAPING_KEYS = frozenset(
+    {
+        "type",
+        "title",
+        "agentName",
+        "returnToUser",
+        "is_responder",
+        "addAsUserMessage",
+        "message",
+        "systemPrompt",
+        "prompt",
+        "saveVisionResponsesToDiscussionId",
+        "visionScanMessageLimit",
+    }
+)
 """Keys of the node that do not influence a description, or whose filled-in text is hashed instead."""
 
 
@@ -54,8 +67,9 @@ class ImageDescriber:
         memory: the cache of descriptions. With a discussion id they serve the current request only.
     """
 
-    def __init__(self, context: ExecutionContext, messages: Sequence[Message],
-                 memory: BoundedCache[str, str] | None = None) -> None:
+    def __init__(
+        self, context: ExecutionContext, messages: Sequence[Message], memory: BoundedCache[str, str] | None = None
+    ) -> None:
         if context.clock is None:
             # All calls of the node state the same time.
             context.clock = datetime.now()
@@ -76,8 +90,10 @@ class ImageDescriber:
         keys = {image: self._key(index, image) for image, index in first.items()}
         texts = {image: self._memory.get(key) for image, key in keys.items()}
         missing = [image for image, text in texts.items() if text is None]
-        answers = run_together([functools.partial(self._ask, first[image], image, keys[image]) for image in missing],
-                               self._context.request.cancel_scope)
+        answers = run_together(
+            [functools.partial(self._ask, first[image], image, keys[image]) for image in missing],
+            self._context.request.cancel_scope,
+        )
         return {image: text or "" for image, text in {**texts, **dict(zip(missing, answers, strict=True))}.items()}
 
     def _ask(self, index: int, image: str, key: str, scope: CancelScope) -> str:
@@ -85,8 +101,9 @@ class ImageDescriber:
         assert self._context.llm_handler is not None
         handler = without_streaming(self._context.llm_handler, scope)
         config = {**self._context.config, "lastMessagesToSendInsteadOfPrompt": self._look_back()}
-        call = dataclasses.replace(self._context, config=config, messages=self._conversation(index, image),
-                                   llm_handler=handler, stream=False)
+        call = dataclasses.replace(
+            self._context, config=config, messages=self._conversation(index, image), llm_handler=handler, stream=False
+        )
         result = LLMDispatchService.dispatch(call, llm_takes_images=True)
         raise_if_cancelled(scope)
         text = text_to_keep(answer_text(result, handler, self._context.config), handler)
@@ -131,9 +148,15 @@ class ImageDescriber:
     def _clamped(self) -> bool:
         handler = self._context.llm_handler
         assert handler is not None
-        return context_clamp(self._context.config, handler.endpoint_config,
-                             config_utils.user_setting("clampPromptToContextWindow"),
-                             handler.max_tokens).budget is not None
+        return (
+            context_clamp(
+                self._context.config,
+                handler.endpoint_config,
+                config_utils.user_setting("clampPromptToContextWindow"),
+                handler.max_tokens,
+            ).budget
+            is not None
+        )
 
     # -- the inputs of a description -----------------------------------------------------------------------------
     def _key(self, index: int, image: str) -> str:
@@ -141,18 +164,32 @@ class ImageDescriber:
         context, handler = self._context, self._context.llm_handler
         assert handler is not None
         # Notes are left out, because the client does not send them.
-        conversation = [] if self._authored else [
-            [message.get("role"), message_text(message)]
-            for message in self._messages[:index + 1] if not isinstance(message, VisionNote)]
+        conversation = (
+            []
+            if self._authored
+            else [
+                [message.get("role"), message_text(message)]
+                for message in self._messages[: index + 1]
+                if not isinstance(message, VisionNote)
+            ]
+        )
         material = [
-            config_utils.get_current_username(), context.api_key,
+            config_utils.get_current_username(),
+            context.api_key,
             context.request_id if context.discussion_id or not context.request.outside.remembers else "",
-            handler.endpoint_name, handler.service.presetname, handler.max_tokens,
+            handler.endpoint_name,
+            handler.service.presetname,
+            handler.max_tokens,
             # An absent name stays null, so that descriptions stored by earlier versions are found.
-            *(ENDPOINT.value(handler.endpoint_config, key) if ENDPOINT.has(handler.endpoint_config, key) else None
-              for key in ("endpoint", "modelNameToSendToAPI")),
-            *self._texts, conversation,
-            {key: value for key, value in context.config.items() if key not in UNSHAPING_KEYS}, image]
+            *(
+                ENDPOINT.value(handler.endpoint_config, key) if ENDPOINT.has(handler.endpoint_config, key) else None
+                for key in ("endpoint", "modelNameToSendToAPI")
+            ),
+            *self._texts,
+            conversation,
+            {key: value for key, value in context.config.items() if key not in UNSHAPING_KEYS},
+            image,
+        ]
         return hashlib.sha256(json.dumps(material, sort_keys=True, default=str).encode()).hexdigest()
 
     @functools.cached_property

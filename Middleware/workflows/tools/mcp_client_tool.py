@@ -1,4 +1,5 @@
 """Calls tools of MCP servers, for nodes and for users' scripts."""
+
 from __future__ import annotations
 
 import json
@@ -24,6 +25,7 @@ MAX_PAGES = 100
 def _new_sessions() -> McpSessions:
     # Imported at the first call: sessions need asyncio, the largest module that nothing else here does.
     from Middleware.workflows.tools.mcp.sessions import McpSessions
+
     return McpSessions()
 
 
@@ -51,13 +53,19 @@ class MCPClient:
     def __init__(self, sessions: McpSessions | None = None) -> None:
         self._sessions = sessions or process().one(_new_sessions)
 
-    def call_tool(self, server: str, tool: str, arguments: Mapping[str, object] | None = None,
-                  timeout: float = DEFAULT_TIMEOUT_SECONDS) -> str:
+    def call_tool(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, object] | None = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> str:
         """Return the tool's result as text: structured content as JSON if there is some, else its parts joined.
 
         ``timeout`` in seconds covers connecting, the handshake and the call. Raises MCPToolCallError, also for a
         result that is an error, and ValueError for a timeout that is not a number above 0.
         """
+
         async def call(client: Any) -> object:
             return await client.call_tool(tool, dict(arguments or {}))
 
@@ -71,6 +79,7 @@ class MCPClient:
 
         Raises what ``call_tool`` raises.
         """
+
         async def fetch(client: Any) -> list[Any]:
             page = await client.list_tools()
             tools = list(page.tools)
@@ -81,12 +90,21 @@ class MCPClient:
                 tools.extend(page.tools)
             return tools
 
-        return {tool.name: {"llm_schema": {"type": "function", "name": tool.name,
-                                           "description": tool.description or "", "parameters": tool.input_schema}}
-                for tool in self._run(server, "tools/list", fetch, timeout)}
+        return {
+            tool.name: {
+                "llm_schema": {
+                    "type": "function",
+                    "name": tool.name,
+                    "description": tool.description or "",
+                    "parameters": tool.input_schema,
+                }
+            }
+            for tool in self._run(server, "tools/list", fetch, timeout)
+        }
 
     def _run(self, server: str, tool: str, action: Action, timeout: float) -> Any:
         from Middleware.workflows.tools.mcp.sessions import SessionError, SessionTimeout
+
         seconds = check_timeout(timeout)
         request = current_request()
         try:

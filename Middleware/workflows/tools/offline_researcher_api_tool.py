@@ -1,4 +1,5 @@
 """Queries the offline researcher service, and puts its answers into the text that a node outputs."""
+
 from __future__ import annotations
 
 import logging
@@ -25,8 +26,9 @@ class OfflineResearcherApiClient:
         self._scope = scope
         self._http = http
 
-    def search(self, query: str, mode: str, *, timeout: float, max_iterations: int | None = None,
-               include_sources: bool = False) -> str:
+    def search(
+        self, query: str, mode: str, *, timeout: float, max_iterations: int | None = None, include_sources: bool = False
+    ) -> str:
         """Return the answer of the service to ``query``, or a text that explains why there is none.
 
         ``timeout`` is the longest silence of the service in seconds. Raises EarlyTerminationException when the scope

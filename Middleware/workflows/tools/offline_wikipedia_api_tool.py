@@ -1,4 +1,5 @@
 """Queries the offline Wikipedia service, and puts its answers into the texts that nodes output."""
+
 from __future__ import annotations
 
 import logging
@@ -34,41 +35,70 @@ class OfflineWikiApiClient:
     def get_wiki_summary_by_prompt(self, prompt: str, percentile: float = 0.5, num_results: int = 1) -> str:
         """Return title and beginning of the best articles."""
         return self._ask(
-            "/summaries", prompt, percentile, num_results,
-            on_success=lambda found: _titled(found, "Untitled Summary", "\n\n--- END SUMMARY ---\n\n")
-            or f"No summary found for '{prompt}'.",
+            "/summaries",
+            prompt,
+            percentile,
+            num_results,
+            on_success=lambda found: (
+                _titled(found, "Untitled Summary", "\n\n--- END SUMMARY ---\n\n") or f"No summary found for '{prompt}'."
+            ),
             not_found=f"Title: Not Found\nNo summaries found for '{prompt}'. {_OFFLINE}",
-            disabled=f"Title: Offline Wiki Disabled\n{DISABLED}")
+            disabled=f"Title: Offline Wiki Disabled\n{DISABLED}",
+        )
 
     def get_full_wiki_article_by_prompt(self, prompt: str, percentile: float = 0.5, num_results: int = 1) -> str:
         """Return the text of the first article found."""
         return self._ask(
-            "/articles", prompt, percentile, num_results,
-            on_success=lambda found: next((_text(article, NO_TEXT) for article in _items(found)),
-                                          f"No article found for '{prompt}'."),
-            not_found=f"No articles found for '{prompt}'. {_OFFLINE}")
+            "/articles",
+            prompt,
+            percentile,
+            num_results,
+            on_success=lambda found: next(
+                (_text(article, NO_TEXT) for article in _items(found)), f"No article found for '{prompt}'."
+            ),
+            not_found=f"No articles found for '{prompt}'. {_OFFLINE}",
+        )
 
     def get_top_full_wiki_article_by_prompt(self, prompt: str, percentile: float = 0.5, num_results: int = 10) -> str:
         """Return the text of the best of the articles found."""
         return self._ask(
-            "/top_article", prompt, percentile, num_results,
+            "/top_article",
+            prompt,
+            percentile,
+            num_results,
             on_success=lambda found: _text(found, NO_TEXT),
-            not_found=f"No article found for '{prompt}'. {_OFFLINE}")
+            not_found=f"No article found for '{prompt}'. {_OFFLINE}",
+        )
 
-    def get_top_n_full_wiki_articles_by_prompt(self, prompt: str, percentile: float = 0.5, num_results: int = 10,
-                                               top_n_articles: int = 3) -> str:
-        """Return titles and texts of the best articles found; for a negative number the service begins with the worst.
-        """
+    def get_top_n_full_wiki_articles_by_prompt(
+        self, prompt: str, percentile: float = 0.5, num_results: int = 10, top_n_articles: int = 3
+    ) -> str:
+        """Return titles and texts of the best articles found; for a negative number, of the worst."""
         return self._ask(
-            "/top_n_articles", prompt, percentile, num_results,
-            on_success=lambda found: _titled(found, "Untitled Article", "\n\n--- END ARTICLE ---\n\n")
-            or f"No articles found for '{prompt}' in the offline database.",
+            "/top_n_articles",
+            prompt,
+            percentile,
+            num_results,
+            on_success=lambda found: (
+                _titled(found, "Untitled Article", "\n\n--- END ARTICLE ---\n\n")
+                or f"No articles found for '{prompt}' in the offline database."
+            ),
             not_found=f"No articles found for '{prompt}'. {_OFFLINE}",
-            more={"num_top_articles": top_n_articles})
+            more={"num_top_articles": top_n_articles},
+        )
 
-    def _ask(self, path: str, prompt: str, percentile: float, num_results: int, *,
-             on_success: Callable[[Any], str], not_found: str, disabled: str = DISABLED,
-             more: dict[str, int] | None = None) -> str:
+    def _ask(
+        self,
+        path: str,
+        prompt: str,
+        percentile: float,
+        num_results: int,
+        *,
+        on_success: Callable[[Any], str],
+        not_found: str,
+        disabled: str = DISABLED,
+        more: dict[str, int] | None = None,
+    ) -> str:
         if not config_utils.user_flag("useOfflineWikiApi"):
             return disabled
         parameters = {"prompt": prompt, "percentile": percentile, "num_results": num_results, **(more or {})}
@@ -91,7 +121,8 @@ class OfflineWikiApiClient:
 def _titled(found: object, untitled: str, separator: str) -> str:
     return separator.join(
         f"Title: {_field(article, 'title', untitled)}\n{_text(article, 'No text available.')}"
-        for article in _items(found))
+        for article in _items(found)
+    )
 
 
 def _items(found: object) -> list[object]:

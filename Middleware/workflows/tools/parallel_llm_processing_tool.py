@@ -1,4 +1,5 @@
 """One prompt for many blocks of text, answered by several LLMs side by side."""
+
 from __future__ import annotations
 
 import contextvars
@@ -39,10 +40,16 @@ class ParallelLlmProcessingTool:
         self._scope = request.cancel_scope if request is not None else CancelScope()
         self._handlers = [self._handler(entry, index) for index, entry in enumerate(_entries(config))]
 
-    def process_prompt_chunks(self, chunks: Sequence[str], prompt: str, system_prompt: str,
-                              messages: list[Message] | None, custom_delimiter: str = "",
-                              context: ExecutionContext | None = None,
-                              markers: Mapping[str, str] | None = None) -> str:
+    def process_prompt_chunks(
+        self,
+        chunks: Sequence[str],
+        prompt: str,
+        system_prompt: str,
+        messages: list[Message] | None,
+        custom_delimiter: str = "",
+        context: ExecutionContext | None = None,
+        markers: Mapping[str, str] | None = None,
+    ) -> str:
         """Return the answers to all ``chunks`` in their order, joined.
 
         ``[TextChunk]`` in the prompts is the chunk; ``markers`` are further markers. A failed call is retried once on
@@ -67,14 +74,21 @@ class ParallelLlmProcessingTool:
     def _handler(self, entry: object, index: int) -> LlmHandler:
         name = NODE.value(entry, "endpointName") if isinstance(entry, Mapping) else None
         if not isinstance(name, str) or not name.strip():
-            raise ConfigValueError("an entry of multiModelList names no endpoint",
-                                   json_path=f"multiModelList[{index}].endpointName",
-                                   expected="the name of a file in Endpoints")
+            raise ConfigValueError(
+                "an entry of multiModelList names no endpoint",
+                json_path=f"multiModelList[{index}].endpointName",
+                expected="the name of a file in Endpoints",
+            )
         preset = NODE.value(self._config, "preset") or NODE.value(self._config, "presetName")
         blocked = NODE.flag(self._config, "blockGenerationPrompt")
         return LlmHandlerService().load_model_from_config(
-            self._early(name), self._early(str(preset)) if preset else None, False,
-            self._config.get(*_LONGEST_ANSWER), False if blocked else None, self._scope)
+            self._early(name),
+            self._early(str(preset)) if preset else None,
+            False,
+            self._config.get(*_LONGEST_ANSWER),
+            False if blocked else None,
+            self._scope,
+        )
 
     def _early(self, text: str) -> str:
         return text if self._context is None else self._context.substitute_early(text)
@@ -83,8 +97,9 @@ class ParallelLlmProcessingTool:
 class _Work:
     """The chunks of one call and their answers. ``run`` is one worker; the rest is internal to it."""
 
-    def __init__(self, chunks: Sequence[str], prompts: BlockPrompts, markers: Mapping[str, str],
-                 scope: CancelScope) -> None:
+    def __init__(
+        self, chunks: Sequence[str], prompts: BlockPrompts, markers: Mapping[str, str], scope: CancelScope
+    ) -> None:
         self._chunks, self._prompts, self._markers, self._scope = chunks, prompts, markers, scope
         self.queue = deque(index for index, chunk in enumerate(chunks) if chunk.strip())
         self._returned: set[int] = set()
@@ -97,8 +112,7 @@ class _Work:
         while (index := self._take()) is not None:
             error: Exception | None = None
             try:
-                self.results[index] = self._prompts.send(
-                    handler, {**self._markers, TEXT_CHUNK: self._chunks[index]})
+                self.results[index] = self._prompts.send(handler, {**self._markers, TEXT_CHUNK: self._chunks[index]})
             except EarlyTerminationException:
                 logger.debug("A worker stops: the request was cancelled.")
             # Whatever is wrong with this LLM, another one may work.
@@ -129,18 +143,29 @@ class _Work:
     def _fail(self, index: int, handler: LlmHandler, error: Exception) -> None:
         self.errors.append(error)
         if index in self._returned:
-            logger.error("Block %d failed on two endpoints and stays empty; the second was '%s': %s", index + 1,
-                         handler.endpoint_name, public_text(error))
+            logger.error(
+                "Block %d failed on two endpoints and stays empty; the second was '%s': %s",
+                index + 1,
+                handler.endpoint_name,
+                public_text(error),
+            )
             return
         self._returned.add(index)
         self.queue.append(index)
-        logger.warning("Endpoint '%s' failed and gets no further block; block %d goes to another: %s",
-                       handler.endpoint_name, index + 1, public_text(error))
+        logger.warning(
+            "Endpoint '%s' failed and gets no further block; block %d goes to another: %s",
+            handler.endpoint_name,
+            index + 1,
+            public_text(error),
+        )
 
 
 def _entries(config: Mapping[str, object]) -> Sequence[object]:
     entries = NODE.value(config, "multiModelList")
     if not isinstance(entries, (list, tuple)) or not entries:
-        raise ConfigValueError("multiModelList names no endpoints", json_path="multiModelList",
-                               expected='a list of objects such as {"endpointName": "Worker-A"}')
+        raise ConfigValueError(
+            "multiModelList names no endpoints",
+            json_path="multiModelList",
+            expected='a list of objects such as {"endpointName": "Worker-A"}',
+        )
     return entries

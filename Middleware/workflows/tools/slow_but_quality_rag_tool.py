@@ -1,4 +1,5 @@
 """The memories of a conversation, and prompts applied to every block of a text."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -59,14 +60,22 @@ class SlowButQualityRAGTool:
         else:
             FileMemoryPass(context, settings, state).run()
 
-    def generate_and_store_vector_memories(self, pairs: Sequence[Pair], settings: MemorySettings | Mapping[str, object],
-                                           context: ExecutionContext) -> int:
+    def generate_and_store_vector_memories(
+        self, pairs: Sequence[Pair], settings: MemorySettings | Mapping[str, object], context: ExecutionContext
+    ) -> int:
         """Store searchable memories of texts and the hashes of their last messages; return how many were stored."""
         return generate_and_store(pairs, _as_settings(settings), context)
 
-    def process_new_memory_chunks(self, chunks: Sequence[str], hash_chunks: Sequence[Pair], rag_system_prompt: str,
-                                  rag_prompt: str, workflow_config: MemorySettings | Mapping[str, object],
-                                  context: ExecutionContext, chunks_per_memory: int = 3) -> None:
+    def process_new_memory_chunks(
+        self,
+        chunks: Sequence[str],
+        hash_chunks: Sequence[Pair],
+        rag_system_prompt: str,
+        rag_prompt: str,
+        workflow_config: MemorySettings | Mapping[str, object],
+        context: ExecutionContext,
+        chunks_per_memory: int = 3,
+    ) -> None:
         """Add a memory for each of ``chunks``, under the hash that its pair in ``hash_chunks`` has.
 
         ``workflow_config`` are memory settings; their prompts are replaced by those given. ``chunks_per_memory`` has
@@ -75,15 +84,17 @@ class SlowButQualityRAGTool:
         state = state_of(context)
         if state is None:
             return
-        settings = dataclasses.replace(_as_settings(workflow_config), system_prompt=rag_system_prompt,
-                                       prompt=rag_prompt)
+        settings = dataclasses.replace(
+            _as_settings(workflow_config), system_prompt=rag_system_prompt, prompt=rag_prompt
+        )
         found = [Chunk(text, stored) for text, (_, stored) in zip(chunks, hash_chunks, strict=True)]
         with storage_errors_logged(state), memory_lock(context, state, settings) as mine:
             if mine:
                 MemoryWriter(context, settings, state).write(found)
 
-    def condense_memories(self, discussion_id: str, settings: MemorySettings | Mapping[str, object],
-                          context: ExecutionContext) -> bool:
+    def condense_memories(
+        self, discussion_id: str, settings: MemorySettings | Mapping[str, object], context: ExecutionContext
+    ) -> bool:
         """Join older memories if there are enough of them; return whether that was done.
 
         Skipped, with a warning, while another request works on the memories.
@@ -110,16 +121,24 @@ class SlowButQualityRAGTool:
         return ""
 
     # -- blocks of a text ------------------------------------------------------------------------------------------
-    def perform_rag_on_conversation_chunk(self, system_prompt: str, prompt: str, text_chunk: str,
-                                          context: ExecutionContext) -> str:
+    def perform_rag_on_conversation_chunk(
+        self, system_prompt: str, prompt: str, text_chunk: str, context: ExecutionContext
+    ) -> str:
         """Return the answers for all blocks of ``text_chunk``, by the node's settings; "" without a discussion id."""
         if not context.discussion_id:
             return ""
         return self.perform_rag_on_memory_chunk(system_prompt, prompt, text_chunk, context, context.config)
 
-    def perform_rag_on_memory_chunk(self, system_prompt: str, prompt: str, text_chunk: str, context: ExecutionContext,
-                                    workflow_config: Mapping[str, object], custom_delimiter: str = "",
-                                    chunks_per_memory: int = 3) -> str:
+    def perform_rag_on_memory_chunk(
+        self,
+        system_prompt: str,
+        prompt: str,
+        text_chunk: str,
+        context: ExecutionContext,
+        workflow_config: Mapping[str, object],
+        custom_delimiter: str = "",
+        chunks_per_memory: int = 3,
+    ) -> str:
         """Return one answer for each block between ``--ChunkBreak--``, joined in order; blank blocks are skipped.
 
         ``workflow_config`` selects the source: ``multiModelList``, else ``fileMemoryWorkflowName``, else the LLM of the
@@ -130,18 +149,26 @@ class SlowButQualityRAGTool:
         models = NODE.value(workflow_config, "multiModelList")
         if isinstance(models, (list, tuple)) and models:
             tool = ParallelLlmProcessingTool(workflow_config, context)
-            return tool.process_prompt_chunks(blocks, prompt, system_prompt, context.messages, custom_delimiter,
-                                              markers=memory.markers)
+            return tool.process_prompt_chunks(
+                blocks, prompt, system_prompt, context.messages, custom_delimiter, markers=memory.markers
+            )
         answers: list[str] = []
         for block in blocks:
             raise_if_cancelled(context.request.cancel_scope)
-            answers.append(self._answer(system_prompt, prompt, block, context, workflow_config, memory)
-                           if block.strip() else "")
+            answers.append(
+                self._answer(system_prompt, prompt, block, context, workflow_config, memory) if block.strip() else ""
+            )
             memory = memory.followed_by(answers[-1])
         return custom_delimiter.join(answers)
 
-    def process_single_chunk(self, chunk: str, prompt: str, system_prompt: str, context: ExecutionContext,
-                             memory: DiscussionMemory | None = None) -> str:
+    def process_single_chunk(
+        self,
+        chunk: str,
+        prompt: str,
+        system_prompt: str,
+        context: ExecutionContext,
+        memory: DiscussionMemory | None = None,
+    ) -> str:
         """Return the answer of the node's LLM; "", with an error in the log, if the node has none."""
         if context.llm_handler is None or context.llm_handler.llm is None:
             logger.error("Node '%s' names no endpoint, so there is no answer for its blocks", context.node_name)
@@ -152,8 +179,15 @@ class SlowButQualityRAGTool:
         raise_if_cancelled(context.request.cancel_scope)
         return answer
 
-    def _answer(self, system_prompt: str, prompt: str, block: str, context: ExecutionContext,
-                workflow_config: Mapping[str, object], memory: DiscussionMemory) -> str:
+    def _answer(
+        self,
+        system_prompt: str,
+        prompt: str,
+        block: str,
+        context: ExecutionContext,
+        workflow_config: Mapping[str, object],
+        memory: DiscussionMemory,
+    ) -> str:
         workflow = NODE.value(workflow_config, "fileMemoryWorkflowName")
         if not workflow:
             return self.process_single_chunk(block, prompt, system_prompt, context, memory)
@@ -166,8 +200,10 @@ def _sees_but_a_part(context: ExecutionContext) -> bool:
     run = context.run
     if run is None or not run.partial:
         return False
-    warning = (f"Discussion {context.discussion_id}: workflow '{run.workflow_name}' sees only a part of the "
-               "conversation, so its nodes write no memories; they belong in a workflow that sees all of it")
+    warning = (
+        f"Discussion {context.discussion_id}: workflow '{run.workflow_name}' sees only a part of the "
+        "conversation, so its nodes write no memories; they belong in a workflow that sees all of it"
+    )
     if first_logged(warning):
         logger.warning("%s", warning)
     return True
@@ -181,7 +217,8 @@ def _stored_memory(context: ExecutionContext) -> DiscussionMemory:
 def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHandler:
     # The prompt is a whole user turn, so the endpoint may open the answer's.
     opens = ENDPOINT.flag(handler.endpoint_config, "addGenerationPrompt") and not NODE.flag(
-        context.config, "blockGenerationPrompt")
+        context.config, "blockGenerationPrompt"
+    )
     return dataclasses.replace(without_streaming(handler, context.request.cancel_scope), add_generation_prompt=opens)
 
 

@@ -1,4 +1,5 @@
 """Short ways to check workflows that exist in memory only."""
+
 from __future__ import annotations
 
 import re
@@ -18,8 +19,13 @@ Node = dict[str, Any]
 class FakeLookups(Lookups):
     """What is called ``missing...`` is missing, with the suggestion ``near``; all else exists. Notes questions."""
 
-    def __init__(self, user: Mapping[str, Any] | None = None, partly: bool = False, source: str = "",
-                 children: Mapping[str, LoadedWorkflow] | None = None) -> None:
+    def __init__(
+        self,
+        user: Mapping[str, Any] | None = None,
+        partly: bool = False,
+        source: str = "",
+        children: Mapping[str, LoadedWorkflow] | None = None,
+    ) -> None:
         super().__init__()
         self.children = children or {}
         self.asked: list[tuple[Any, ...]] = []

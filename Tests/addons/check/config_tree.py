@@ -1,4 +1,5 @@
 """A small configuration without mistakes, into which tests put one, and short ways to check it."""
+
 from __future__ import annotations
 
 import json
@@ -21,7 +22,6 @@ Files = dict[str, Any]
 Mistake = Callable[[Files], None]
 
 
-
 @dataclass(frozen=True)
 class Link:
     """A symbolic link in place of a file."""
@@ -34,48 +34,87 @@ API_TYPE, PRESET, ROUTES = "ApiTypes/Chat.json", "Presets/OpenAi/home/Warm.json"
 GENERAL, CODING, MEMORY = "Workflows/alice/General.json", "Workflows/alice/Coding.json", "Workflows/alice/Memory.json"
 CHILD, MCP, SCHEMA = "Workflows/_common/Child.json", "MCPServers/files.json", "StructuredOutputs/Person.json"
 
-TEMPLATE = {f"promptTemplate{role}{end}": "" for role in ("System", "User", "Assistant")
-            for end in ("Prefix", "Suffix")}
+TEMPLATE = {
+    f"promptTemplate{role}{end}": "" for role in ("System", "User", "Assistant") for end in ("Prefix", "Suffix")
+}
 
 
 def llm(**keys: Any) -> dict[str, Any]:
-    return {"title": "Answer", "type": "Standard", "endpointName": "Main", "preset": "Warm", "prompt": "",
-            "returnToUser": True, **keys}
+    return {
+        "title": "Answer",
+        "type": "Standard",
+        "endpointName": "Main",
+        "preset": "Warm",
+        "prompt": "",
+        "returnToUser": True,
+        **keys,
+    }
 
 
 def good_files() -> Files:
-    endpoint = {"endpoint": "http://127.0.0.1:5001", "apiTypeConfigFileName": "Chat", "modelNameToSendToAPI": "m",
-                "maxContextTokenSize": 8192, "presetSamplers": {"temperature": 0.7}}
+    endpoint = {
+        "endpoint": "http://127.0.0.1:5001",
+        "apiTypeConfigFileName": "Chat",
+        "modelNameToSendToAPI": "m",
+        "maxContextTokenSize": 8192,
+        "presetSamplers": {"temperature": 0.7},
+    }
     return {
         "Users/_current-user.json": {"currentUser": "alice"},
-        USER: {"routingConfig": "routes", "categorizationWorkflow": "Categorize", "endpointConfigsSubDirectory": "home",
-               "presetConfigsSubDirectoryOverride": "home", "workflowConfigsSubDirectoryOverride": "alice",
-               "chatPromptTemplateName": "_chatonly", "discussionIdMemoryFileWorkflowSettings": "Memory",
-               "recentMemoryToolWorkflow": "Remember"},
+        USER: {
+            "routingConfig": "routes",
+            "categorizationWorkflow": "Categorize",
+            "endpointConfigsSubDirectory": "home",
+            "presetConfigsSubDirectoryOverride": "home",
+            "workflowConfigsSubDirectoryOverride": "alice",
+            "chatPromptTemplateName": "_chatonly",
+            "discussionIdMemoryFileWorkflowSettings": "Memory",
+            "recentMemoryToolWorkflow": "Remember",
+        },
         ENDPOINT: endpoint,
         SPARE: {**endpoint, "endpoint": "http://127.0.0.1:5002"},
-        API_TYPE: {"type": "openAIChatCompletion", "presetType": "OpenAi", "maxNewTokensPropertyName": "max_tokens",
-                   "streamPropertyName": "stream", "samplerFieldMap": {"temperature": "temperature", "top_p": "top_p"}},
-        "ApiTypes/Text.json": {"type": "openAIV1Completion", "presetType": "OpenAi",
-                               "samplerFieldMap": {"temperature": "temperature"}},
+        API_TYPE: {
+            "type": "openAIChatCompletion",
+            "presetType": "OpenAi",
+            "maxNewTokensPropertyName": "max_tokens",
+            "streamPropertyName": "stream",
+            "samplerFieldMap": {"temperature": "temperature", "top_p": "top_p"},
+        },
+        "ApiTypes/Text.json": {
+            "type": "openAIV1Completion",
+            "presetType": "OpenAi",
+            "samplerFieldMap": {"temperature": "temperature"},
+        },
         "ApiTypes/Vectors.json": {"type": "openAIEmbeddings"},
         PRESET: {"temperature": 1},
         "PromptTemplates/_chatonly.json": TEMPLATE,
         "PromptTemplates/chatml.json": {**TEMPLATE, "promptTemplateUserPrefix": "x"},
-        ROUTES: {"CODE": {"description": "code", "workflow": "Coding"},
-                 "OTHER": {"description": "the rest", "workflow": "General"},
-                 # For answers that name no category, as there is no _DefaultWorkflow.
-                 "UNKNOWN": {"description": "not clear", "workflow": "General"}},
-        "Workflows/alice/Categorize.json": {"nodes": [llm(
-            prompt="{category_colon_descriptions}: {chat_user_prompt_last_one}")]},
-        CODING: {"nodes": [{"type": "CustomWorkflow", "workflowName": "Child", "workflowUserFolderOverride": "_common",
-                            "scoped_variables": ["{chat_user_prompt_last_one}"]}]},
+        ROUTES: {
+            "CODE": {"description": "code", "workflow": "Coding"},
+            "OTHER": {"description": "the rest", "workflow": "General"},
+            # For answers that name no category, as there is no _DefaultWorkflow.
+            "UNKNOWN": {"description": "not clear", "workflow": "General"},
+        },
+        "Workflows/alice/Categorize.json": {
+            "nodes": [llm(prompt="{category_colon_descriptions}: {chat_user_prompt_last_one}")]
+        },
+        CODING: {
+            "nodes": [
+                {
+                    "type": "CustomWorkflow",
+                    "workflowName": "Child",
+                    "workflowUserFolderOverride": "_common",
+                    "scoped_variables": ["{chat_user_prompt_last_one}"],
+                }
+            ]
+        },
         GENERAL: {"nodes": [llm(title="Think", returnToUser=False), llm(prompt="{agent1Output}")]},
         MEMORY: {"endpointName": "Main", "preset": "Warm", "prompt": "[TextChunk]", "lookbackStartTurn": 3},
         "Workflows/alice/Remember.json": {"nodes": [{"type": "QualityMemory"}, llm()]},
         CHILD: {"nodes": [llm(prompt="{agent1Input}")]},
         MCP: {"transport": "stdio", "command": "python3", "args": []},
-        SCHEMA: {"type": "object"}}
+        SCHEMA: {"type": "object"},
+    }
 
 
 def changed(file: str, **keys: Any) -> Mistake:
@@ -85,14 +124,14 @@ def changed(file: str, **keys: Any) -> Mistake:
 
 def without(file: str, *keys: str) -> Mistake:
     """A file without some of its keys."""
-    return lambda files: files.__setitem__(
-        file, {key: value for key, value in files[file].items() if key not in keys})
+    return lambda files: files.__setitem__(file, {key: value for key, value in files[file].items() if key not in keys})
 
 
 def renamed(file: str, key: str, name: str) -> Mistake:
     """A file with another name for one of its keys."""
     return lambda files: files.__setitem__(
-        file, {name if one == key else one: value for one, value in files[file].items()})
+        file, {name if one == key else one: value for one, value in files[file].items()}
+    )
 
 
 def put(file: str, content: Any) -> Mistake:

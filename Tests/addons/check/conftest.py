@@ -1,4 +1,5 @@
 """A configuration in a temporary folder."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

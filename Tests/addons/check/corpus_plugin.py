@@ -2,6 +2,7 @@
 
 The file named by ``WILMER_CORPUS`` gets a line of JSON per run: whether it ended well, and the messages of its errors.
 """
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,5 @@
 """The check takes every JSON, changes nothing, and says nothing about good workflows."""
+
 from __future__ import annotations
 
 import copy
@@ -26,19 +27,57 @@ from Tests.properties import examples
 
 DEMO = Path(__file__).parents[3] / "Public" / "Configs"
 
-TEXTS = st.text(max_size=12) | st.text(alphabet="{}[].!:% agent12Output", max_size=20) | st.sampled_from([
-    "{agent1Output}", "{agent5Output}", "{% if", "{{ x", "{p}", "missing", "../x", "\0", "\ud800", "{" * 50,
-    "{agent" + "9" * 5000 + "Output}", "x.py", "~nobody", "{a[" + "b]" * 9 + "}"])
+TEXTS = (
+    st.text(max_size=12)
+    | st.text(alphabet="{}[].!:% agent12Output", max_size=20)
+    | st.sampled_from(
+        [
+            "{agent1Output}",
+            "{agent5Output}",
+            "{% if",
+            "{{ x",
+            "{p}",
+            "missing",
+            "../x",
+            "\0",
+            "\ud800",
+            "{" * 50,
+            "{agent" + "9" * 5000 + "Output}",
+            "x.py",
+            "~nobody",
+            "{a[" + "b]" * 9 + "}",
+        ]
+    )
+)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | FLOATS | TEXTS,
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8)
-KEYS = st.sampled_from(sorted({key.name for node_type, handler in node_types().items()
-                               for key in handler.KEYS[node_type]} | {
-    "type", "title", "agentName", "returnToUser", "is_responder", "isResponder", "jinja2", "endpointName", "preset",
-    "presetName", "dependsOn", "promt", "workflow_name"}))
-NODES = st.fixed_dictionaries({}, optional={"type": st.sampled_from([*node_types(), "Sandard", "ConversationMemory"]),
-                                            "jinja2": st.booleans()}).flatmap(
-    lambda node: st.dictionaries(KEYS | TEXTS, JSON, max_size=6).map(lambda more: {**more, **node}))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | FLOATS | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    sorted(
+        {key.name for node_type, handler in node_types().items() for key in handler.KEYS[node_type]}
+        | {
+            "type",
+            "title",
+            "agentName",
+            "returnToUser",
+            "is_responder",
+            "isResponder",
+            "jinja2",
+            "endpointName",
+            "preset",
+            "presetName",
+            "dependsOn",
+            "promt",
+            "workflow_name",
+        }
+    )
+)
+NODES = st.fixed_dictionaries(
+    {}, optional={"type": st.sampled_from([*node_types(), "Sandard", "ConversationMemory"]), "jinja2": st.booleans()}
+).flatmap(lambda node: st.dictionaries(KEYS | TEXTS, JSON, max_size=6).map(lambda more: {**more, **node}))
 
 
 @examples(300)
@@ -63,10 +102,18 @@ def test_any_json_with_real_files(nodes: list[dict[str, Any]], variables: dict[s
         check_workflow(workflow(nodes, variables), Lookups())
 
 
-MEMORY_NODES = [{"type": name} for name in (
-    "QualityMemory", "RecentMemory", "FullChatSummary", "ConversationMemory", "ContextCompactor")]
-SETTINGS_KEYS = st.sampled_from(sorted(field.metadata["key"].name for cls in (MemorySettings, CompactorSettings)
-                                       for field in dataclasses.fields(cls) if "key" in field.metadata))
+MEMORY_NODES = [
+    {"type": name}
+    for name in ("QualityMemory", "RecentMemory", "FullChatSummary", "ConversationMemory", "ContextCompactor")
+]
+SETTINGS_KEYS = st.sampled_from(
+    sorted(
+        field.metadata["key"].name
+        for cls in (MemorySettings, CompactorSettings)
+        for field in dataclasses.fields(cls)
+        if "key" in field.metadata
+    )
+)
 SETTINGS = st.dictionaries(SETTINGS_KEYS | TEXTS, JSON | st.sampled_from([True, "true", "missing", "Vectors"]))
 
 
@@ -93,8 +140,10 @@ def test_deep_json(deep: int) -> None:
     assert check({"type": "PythonModule", "module_path": "x.py", "args": value})
 
 
-@pytest.mark.parametrize("name", sorted(
-    path.stem for path in (DEMO / "Workflows" / "demo").glob("*.json") if not path.name.endswith(".test.json")))
+@pytest.mark.parametrize(
+    "name",
+    sorted(path.stem for path in (DEMO / "Workflows" / "demo").glob("*.json") if not path.name.endswith(".test.json")),
+)
 def test_shipped_workflows_are_clean(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(DEMO))
     monkeypatch.setattr(instance, "USERS", ["demo"])
@@ -105,8 +154,17 @@ def test_shipped_workflows_are_clean(name: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_twenty_nodes_take_milliseconds() -> None:
     """Generous: the point is that nothing grows with the square of something."""
-    nodes = [llm(f"{{agent{number}Output}} " + "word " * 500 if number else "", systemPrompt="{todays_date_iso} " * 20,
-                 preset="P", somethingElse=1, another="x", returnToUser=False) for number in range(20)]
+    nodes = [
+        llm(
+            f"{{agent{number}Output}} " + "word " * 500 if number else "",
+            systemPrompt="{todays_date_iso} " * 20,
+            preset="P",
+            somethingElse=1,
+            another="x",
+            returnToUser=False,
+        )
+        for number in range(20)
+    ]
     check(*nodes)
     started = time.perf_counter()
     assert check(*nodes, static("{agent20Output}")) == []

@@ -1,4 +1,5 @@
 """``check`` as people run it: options, exit status, what is printed where, and servers that answer or do not."""
+
 from __future__ import annotations
 
 import json
@@ -32,11 +33,24 @@ ODD = changed(USER, port="abc")
 
 @pytest.fixture(autouse=True)
 def process_wide_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("CONFIG_DIRECTORY", "PUBLIC_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS",
-                 "FILE_LOGGING", "PORT"):
+    for name in (
+        "CONFIG_DIRECTORY",
+        "PUBLIC_DIRECTORY",
+        "DISCUSSION_DIRECTORY",
+        "USER_LEVEL_SQLITE_DIRECTORY",
+        "USERS",
+        "FILE_LOGGING",
+        "PORT",
+    ):
         monkeypatch.setattr(instance, name, None)
-    for name in ("LISTEN_ADDRESS", "CONCURRENCY_LIMIT", "CONCURRENCY_TIMEOUT", "CONCURRENCY_LEVEL", "MAX_REQUEST_MB",
-                 "ALLOWED_ORIGINS"):
+    for name in (
+        "LISTEN_ADDRESS",
+        "CONCURRENCY_LIMIT",
+        "CONCURRENCY_TIMEOUT",
+        "CONCURRENCY_LEVEL",
+        "MAX_REQUEST_MB",
+        "ALLOWED_ORIGINS",
+    ):
         monkeypatch.setattr(instance, name, getattr(instance, name))
     config_utils.reset_config_store()
     yield
@@ -44,6 +58,7 @@ def process_wide_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 # -- as a process ------------------------------------------------------------------------------------------------------
+
 
 def launched(public: Path, *words: str, script: str = "server.py") -> subprocess.CompletedProcess[str]:
     return run_launcher(script, "check", "--PublicDirectory", public, *words)
@@ -94,19 +109,41 @@ def test_a_folder_of_that_name(tmp_path: Path) -> None:
     assert (ended.returncode, "Config file not found for user 'alice'" in ended.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(("words", "files"), [
-    ((USER,), [USER]), (("{configs}/Users",), [USER, BOB]), (("Workflows",), ["Workflows/alice/General.json",
-                                                               "Workflows/alice/Other.json.txt",
-                                                               "Workflows/bob/X.json.txt"]),
-    (("Workflows/alice/Other.json.txt",), ["Workflows/alice/Other.json.txt"]),
-    (("Endpoints/home", "{configs}/" + USER), [ENDPOINT, USER]), (("Presets",), []),
-    (("alice", "Endpoints"), [ENDPOINT]), (("alice", BOB), [BOB]),
-    (("alice",), [ENDPOINT, USER, "Workflows/alice/General.json", "Workflows/alice/Other.json.txt"])])
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        ((USER,), [USER]),
+        (("{configs}/Users",), [USER, BOB]),
+        (
+            ("Workflows",),
+            ["Workflows/alice/General.json", "Workflows/alice/Other.json.txt", "Workflows/bob/X.json.txt"],
+        ),
+        (("Workflows/alice/Other.json.txt",), ["Workflows/alice/Other.json.txt"]),
+        (("Endpoints/home", "{configs}/" + USER), [ENDPOINT, USER]),
+        (("Presets",), []),
+        (("alice", "Endpoints"), [ENDPOINT]),
+        (("alice", BOB), [BOB]),
+        (("alice",), [ENDPOINT, USER, "Workflows/alice/General.json", "Workflows/alice/Other.json.txt"]),
+    ],
+)
 @pytest.mark.parametrize("flag", ["--PublicDirectory", "--ConfigDirectory", ""])
-def test_files_and_folders(words: tuple[str, ...], files: list[str], flag: str, tmp_path: Path,
-                           capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    configs = write_tree(tmp_path, ODD, changed(ENDPOINT, prt=5), put("Workflows/alice/Other.json.txt", "{}"),
-                         nodes(llm(promt="x")), put(BOB, {"prt": 5}), put("Workflows/bob/X.json.txt", "{}"))
+def test_files_and_folders(
+    words: tuple[str, ...],
+    files: list[str],
+    flag: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configs = write_tree(
+        tmp_path,
+        ODD,
+        changed(ENDPOINT, prt=5),
+        put("Workflows/alice/Other.json.txt", "{}"),
+        nodes(llm(promt="x")),
+        put(BOB, {"prt": 5}),
+        put("Workflows/bob/X.json.txt", "{}"),
+    )
     monkeypatch.chdir(configs)
     given = {"--PublicDirectory": [flag, str(tmp_path)], "--ConfigDirectory": [flag, str(configs)], "": []}
     if not flag:
@@ -120,13 +157,20 @@ def test_files_and_folders(words: tuple[str, ...], files: list[str], flag: str, 
     assert told["configuration"] == str(configs)
 
 
-@pytest.mark.parametrize(("word", "message"), [
-    ("Workflows/alice/Generl.json", "There is no file Workflows/alice/Generl.json. Did you mean "
-     f"Workflows/alice{os.sep}General.json?"),
-    ("Workflows/alice/notes.md", "notes.md is not a configuration file: their names end in .json."),
-    ("{tmp}/x.json", "x.json is in no configuration folder")])
-def test_what_is_no_file_of_the_configuration(word: str, message: str, tmp_path: Path,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "Workflows/alice/Generl.json",
+            f"There is no file Workflows/alice/Generl.json. Did you mean Workflows/alice{os.sep}General.json?",
+        ),
+        ("Workflows/alice/notes.md", "notes.md is not a configuration file: their names end in .json."),
+        ("{tmp}/x.json", "x.json is in no configuration folder"),
+    ],
+)
+def test_what_is_no_file_of_the_configuration(
+    word: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     configs = write_tree(tmp_path / "Public", put("Workflows/alice/notes.md", "x"))
     (tmp_path / "x.json").write_text("{}", "utf-8")
     assert check(["--PublicDirectory", str(configs.parent), word.replace("{tmp}", str(tmp_path))]) == 1
@@ -134,8 +178,9 @@ def test_what_is_no_file_of_the_configuration(word: str, message: str, tmp_path:
 
 
 @pytest.mark.parametrize("words", [("--strict",), ("--strict", USER)])
-def test_a_broken_endpoint_is_named_where_it_is_in_scope(words: tuple[str, ...], tmp_path: Path,
-                                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_endpoint_is_named_where_it_is_in_scope(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of a whole configuration the broken file has the finding; of one file, that file has one about its name."""
     write_tree(tmp_path, put(ENDPOINT, "{"))
     check(["--json", "--PublicDirectory", str(tmp_path), "Workflows/alice/General.json", *words])
@@ -147,8 +192,11 @@ def test_source_lines(tmp_path: Path) -> None:
     """What a user sees."""
     write_tree(tmp_path, WRONG)
     assert launched(tmp_path).stdout.split("\n")[1:5] == [
-        '    2 |   "routingConfig": "rutes",', "      |   " + "^" * len('"routingConfig"'),
-        "    Did you mean 'routes'?", ""]
+        '    2 |   "routingConfig": "rutes",',
+        "      |   " + "^" * len('"routingConfig"'),
+        "    Did you mean 'routes'?",
+        "",
+    ]
 
 
 @pytest.fixture
@@ -160,8 +208,9 @@ def alices_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("words", [("alice",), ("ALICE",), ("alice", "bob"), ("--User", "bob", "alice")])
-def test_a_name_without_its_flag(words: tuple[str, ...], alices_public: Path,
-                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_without_its_flag(
+    words: tuple[str, ...], alices_public: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     check(["--PublicDirectory", str(alices_public), "--json", *words])
     told = json.loads(capsys.readouterr().out)
     assert sorted(name.lower() for name in told["users"]) == (["alice", "bob"] if "bob" in words else ["alice"])
@@ -184,20 +233,27 @@ def test_a_word_that_is_neither(alices_public: Path, capsys: pytest.CaptureFixtu
     told = capsys.readouterr()
     assert told.out == "" and told.err == (
         "ERROR: There is no user 'alicia', and no configuration folder of that name.\n"
-        "The users that exist: alice, bob. Did you mean 'alice'?\n")
+        "The users that exist: alice, bob. Did you mean 'alice'?\n"
+    )
 
 
-@pytest.mark.parametrize(("words", "missing", "flag"), [
-    (("--PublicDirectory", "Pulic"), "Pulic", "--PublicDirectory"),
-    (("--PublicDirectory", "."), "Configs", "--PublicDirectory"),
-    (("--ConfigDirectory", "cfg"), "cfg", "--ConfigDirectory"),
-    (("--ConfigDirectory", "cfg", "--PublicDirectory", "Pulic"), "cfg", "--ConfigDirectory"),
-    ((f".{os.sep}cfg",), "cfg", "--ConfigDirectory")])
-def test_the_missing_folder_and_its_flag(words: tuple[str, ...], missing: str, flag: str, alices_public: Path,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "missing", "flag"),
+    [
+        (("--PublicDirectory", "Pulic"), "Pulic", "--PublicDirectory"),
+        (("--PublicDirectory", "."), "Configs", "--PublicDirectory"),
+        (("--ConfigDirectory", "cfg"), "cfg", "--ConfigDirectory"),
+        (("--ConfigDirectory", "cfg", "--PublicDirectory", "Pulic"), "cfg", "--ConfigDirectory"),
+        ((f".{os.sep}cfg",), "cfg", "--ConfigDirectory"),
+    ],
+)
+def test_the_missing_folder_and_its_flag(
+    words: tuple[str, ...], missing: str, flag: str, alices_public: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check(words) == 1
     assert capsys.readouterr().out.startswith(
-        f"{missing}: error: there is no such folder\n    Expected: {flag} with the path of the folder")
+        f"{missing}: error: there is no such folder\n    Expected: {flag} with the path of the folder"
+    )
 
 
 def test_the_folder_above_the_configuration(alices_public: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,18 +277,28 @@ def test_another_spelling_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFi
 ADVISED = nodes(llm(systemPrompt="{current_time_24h}"))
 
 
-@pytest.mark.parametrize(("words", "shown", "status"), [
-    ((), ["error", "warning"], 1), (("--notes",), ["error", "warning", "note"], 1), (("--errors",), ["error"], 1),
-    (("--errors", "Workflows"), [], 0), (("--strict", "Workflows"), [], 0), (("--notes", "Workflows"), ["note"], 0)])
-def test_which_findings_are_printed(words: tuple[str, ...], shown: list[str], status: int, tmp_path: Path,
-                                    capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "shown", "status"),
+    [
+        ((), ["error", "warning"], 1),
+        (("--notes",), ["error", "warning", "note"], 1),
+        (("--errors",), ["error"], 1),
+        (("--errors", "Workflows"), [], 0),
+        (("--strict", "Workflows"), [], 0),
+        (("--notes", "Workflows"), ["note"], 0),
+    ],
+)
+def test_which_findings_are_printed(
+    words: tuple[str, ...], shown: list[str], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The exit status does not depend on it, and JSON has all."""
     write_tree(tmp_path, changed(USER, routingConfig="rutes", port="abc"), ADVISED)
     assert check(["--PublicDirectory", str(tmp_path), *words]) == status
     text = capsys.readouterr().out
     assert re.findall(r"^\S+: (error|warning|note): ", text, re.MULTILINE) == shown
     assert ("1 note about what servers read again: --notes prints it.\n" in text) == (
-        "--notes" not in words and "--errors" not in words)
+        "--notes" not in words and "--errors" not in words
+    )
     assert ("1 error, 1 warning, 1 note." if "Workflows" not in words else "1 note.") in text
     check(["--PublicDirectory", str(tmp_path), "--json", *words])
     told = json.loads(capsys.readouterr().out)
@@ -263,8 +329,23 @@ def test_a_user_who_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_the_flags_of_a_launch_change_nothing(tmp_path: Path) -> None:
     write_tree(tmp_path)
-    assert check(["--PublicDirectory", str(tmp_path), "--port", "5001", "--listen", "--concurrency", "4",
-                       "--log-level", "DEBUG", "--file-logging"]) == 0
+    assert (
+        check(
+            [
+                "--PublicDirectory",
+                str(tmp_path),
+                "--port",
+                "5001",
+                "--listen",
+                "--concurrency",
+                "4",
+                "--log-level",
+                "DEBUG",
+                "--file-logging",
+            ]
+        )
+        == 0
+    )
     assert instance.PORT is None
 
 
@@ -281,12 +362,16 @@ def test_no_network_without_being_asked(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    write_tree(tmp_path, changed(ENDPOINT, endpoint="http://llm.example.com:1", backupEndpointName="Spare"),
-               changed(SPARE, endpoint="https://other.example.com"))
+    write_tree(
+        tmp_path,
+        changed(ENDPOINT, endpoint="http://llm.example.com:1", backupEndpointName="Spare"),
+        changed(SPARE, endpoint="https://other.example.com"),
+    )
     assert check(["--PublicDirectory", str(tmp_path)]) == 0
 
 
 # -- data directories --------------------------------------------------------------------------------------------------
+
 
 def told_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     config_utils.reset_config_store()
@@ -296,8 +381,14 @@ def told_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_directories_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("x")
-    write_tree(tmp_path, changed(USER, discussionDirectory=str(tmp_path / "file" / "inner"),
-                                 sqlLiteDirectory=str(tmp_path / "Configs" / "locks")))
+    write_tree(
+        tmp_path,
+        changed(
+            USER,
+            discussionDirectory=str(tmp_path / "file" / "inner"),
+            sqlLiteDirectory=str(tmp_path / "Configs" / "locks"),
+        ),
+    )
     told = told_of(capsys, "--PublicDirectory", str(tmp_path))
     assert "error: discussionDirectory: the directory of conversations" in told and "is not a directory" in told
     assert "warning: sqlLiteDirectory: the directory of lock databases" in told
@@ -307,8 +398,15 @@ def test_directories_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_directory_given_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("x")
     write_tree(tmp_path)
-    told = told_of(capsys, "--PublicDirectory", str(tmp_path), "--DiscussionDirectory", str(tmp_path / "file"),
-                   "--LoggingDirectory", str(tmp_path / "file" / "<user>"))
+    told = told_of(
+        capsys,
+        "--PublicDirectory",
+        str(tmp_path),
+        "--DiscussionDirectory",
+        str(tmp_path / "file"),
+        "--LoggingDirectory",
+        str(tmp_path / "file" / "<user>"),
+    )
     assert told.count("it is not a directory") == 1  # one path, one finding
 
 
@@ -325,14 +423,17 @@ def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     usage = data_checks.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(data_checks.shutil, "disk_usage", lambda path: usage._replace(free=50 * 1024 * 1024))
     assert "warning: the directory of conversations: only 50 MB are free" in told_of(
-        capsys, "--PublicDirectory", str(tmp_path))
+        capsys, "--PublicDirectory", str(tmp_path)
+    )
     monkeypatch.setattr(data_checks.shutil, "disk_usage", lambda path: usage._replace(free=1024))
     assert "error: the directory of conversations: only 0 MB are free" in told_of(
-        capsys, "--PublicDirectory", str(tmp_path))
+        capsys, "--PublicDirectory", str(tmp_path)
+    )
 
 
-def test_a_directory_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -367,8 +468,12 @@ def test_conversations_that_others_can_read(tmp_path: Path, capsys: pytest.Captu
     write_tree(tmp_path)
     root = tmp_path / "DiscussionIds"
     folders = [root / "k1", root / "0123456789abcdef", root / "0123456789abcdef" / "k2"]
-    files = [folders[0] / "memories.json", folders[2] / "vector_memory.db", root / "old_memories.json",
-             root / ".gitkeep"]
+    files = [
+        folders[0] / "memories.json",
+        folders[2] / "vector_memory.db",
+        root / "old_memories.json",
+        root / ".gitkeep",
+    ]
     for folder in (root, *folders):
         folder.mkdir(mode=0o700)
     for file in files:
@@ -379,13 +484,16 @@ def test_conversations_that_others_can_read(tmp_path: Path, capsys: pytest.Captu
     for path in (*folders[1:], *files):
         path.chmod(0o755 if path.is_dir() else 0o640)
     told = told_of(capsys, "--PublicDirectory", str(tmp_path))
-    assert (f"{root}: note: the directory of conversations: other users of this computer have access to 2 folders "
-            f"and 3 files in it (0123456789abcdef, {os.path.join('0123456789abcdef', 'k2')}, ") in told
+    assert (
+        f"{root}: note: the directory of conversations: other users of this computer have access to 2 folders "
+        f"and 3 files in it (0123456789abcdef, {os.path.join('0123456789abcdef', 'k2')}, "
+    ) in told
     assert f" and 2 more); new ones are private Expected: chmod -R go= {root}" in told
     assert stat.S_IMODE(files[0].stat().st_mode) == 0o640
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------
+
 
 class Page(BaseHTTPRequestHandler):
     seen: list[tuple[str, str, dict[str, str]]] = []
@@ -416,35 +524,44 @@ def dead() -> int:
 
 @pytest.mark.slow
 def test_servers_are_asked(tmp_path: Path, live: int, dead: int) -> None:
-    write_tree(tmp_path, changed(ENDPOINT, endpoint=f"http://tom:hunter2@127.0.0.1:{live}/v1", apiKey="hunter2"),
-               changed(SPARE, endpoint=f"http://127.0.0.1:{dead}"),
-               put("Endpoints/home/Third.json", {"endpoint": f"http://127.0.0.1:{dead}/v1",
-                                                 "apiTypeConfigFileName": "Chat"}),
-               put("Endpoints/_examples/E.json", {"endpoint": "http://192.0.2.1:9", "apiTypeConfigFileName": "Chat"}))
+    write_tree(
+        tmp_path,
+        changed(ENDPOINT, endpoint=f"http://tom:hunter2@127.0.0.1:{live}/v1", apiKey="hunter2"),
+        changed(SPARE, endpoint=f"http://127.0.0.1:{dead}"),
+        put("Endpoints/home/Third.json", {"endpoint": f"http://127.0.0.1:{dead}/v1", "apiTypeConfigFileName": "Chat"}),
+        put("Endpoints/_examples/E.json", {"endpoint": "http://192.0.2.1:9", "apiTypeConfigFileName": "Chat"}),
+    )
     ended = launched(tmp_path, "--online", "--json")
-    found, = [one for one in json.loads(ended.stdout)["findings"] if one["severity"] != "note"]
+    (found,) = [one for one in json.loads(ended.stdout)["findings"] if one["severity"] != "note"]
     assert (found["severity"], found["file"], found["jsonPath"], found["line"]) == ("warning", SPARE, "endpoint", 2)
-    assert found["message"] == (f"http://127.0.0.1:{dead} does not answer: connection refused "
-                                "(1 more endpoint files name it)")
+    assert found["message"] == (
+        f"http://127.0.0.1:{dead} does not answer: connection refused (1 more endpoint files name it)"
+    )
     assert (ended.returncode, launched(tmp_path, "--online", "--strict").returncode) == (0, 1)
     assert f"http://127.0.0.1:{live}" in ended.stderr and "192.0.2.1" not in ended.stderr
     # The second one is the list of models, the third tells the chat template of llama.cpp.
     assert {(command, path) for command, path, _ in Page.seen} <= {
-        ("GET", "/"), ("GET", "/v1/models"), ("GET", "/props")}
+        ("GET", "/"),
+        ("GET", "/v1/models"),
+        ("GET", "/props"),
+    }
     assert "hunter2" not in str(Page.seen) + ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize(("current", "words", "asked"), [
-    ("BOB", [], "bob"), ("BOB", ["alice"], "alice"), (None, [], "both")])
+@pytest.mark.parametrize(
+    ("current", "words", "asked"), [("BOB", [], "bob"), ("BOB", ["alice"], "alice"), (None, [], "both")]
+)
 def test_without_names_the_servers_of_the_current_user_are_asked(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str], dead: int, current: str | None, words: list[str],
-        asked: str) -> None:
-    write_tree(tmp_path, put("Users/bob.json", {"endpointConfigsSubDirectory": "bobs"}),
-               put("Users/_current-user.json", {"currentUser": current} if current else {}),
-               changed(ENDPOINT, endpoint=f"http://127.0.0.1:{dead}/a"),
-               changed(SPARE, endpoint=f"http://127.0.0.1:{dead}/b"),
-               put("Endpoints/bobs/Main.json", {"endpoint": "http://no-such-host.invalid",
-                                                "apiTypeConfigFileName": "Chat"}))
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dead: int, current: str | None, words: list[str], asked: str
+) -> None:
+    write_tree(
+        tmp_path,
+        put("Users/bob.json", {"endpointConfigsSubDirectory": "bobs"}),
+        put("Users/_current-user.json", {"currentUser": current} if current else {}),
+        changed(ENDPOINT, endpoint=f"http://127.0.0.1:{dead}/a"),
+        changed(SPARE, endpoint=f"http://127.0.0.1:{dead}/b"),
+        put("Endpoints/bobs/Main.json", {"endpoint": "http://no-such-host.invalid", "apiTypeConfigFileName": "Chat"}),
+    )
     told = told_of(capsys, "--PublicDirectory", str(tmp_path), "--online", *words)
     assert (f"127.0.0.1:{dead} does not answer" in told) == (asked in ("alice", "both"))
     assert ("no-such-host.invalid does not answer: the host name" in told) == (asked in ("bob", "both"))
@@ -453,8 +570,11 @@ def test_without_names_the_servers_of_the_current_user_are_asked(
 @pytest.mark.slow
 def test_servers_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        write_tree(tmp_path, changed(ENDPOINT, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}"),
-                   changed(SPARE, endpoint="http://no-such-host.invalid"))
+        write_tree(
+            tmp_path,
+            changed(ENDPOINT, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}"),
+            changed(SPARE, endpoint="http://no-such-host.invalid"),
+        )
         told = told_of(capsys, "--PublicDirectory", str(tmp_path), "--online")
     assert "does not answer: no data for 2 seconds" in told
     assert "http://no-such-host.invalid" in told

@@ -1,4 +1,5 @@
 """What the log says when a request fails before it reaches a workflow: where the mistake is, once."""
+
 from __future__ import annotations
 
 import logging
@@ -64,16 +65,35 @@ def test_nothing_is_said_about_what_is_right(tree: Tree) -> None:
     assert tree.explained() == tree.explained(MAIN) == tree.explained("Workflows/ann/None.json") == []
 
 
-@pytest.mark.parametrize(("path", "text", "line"), [
-    (USER, GOOD[USER].replace("routes", "route"), "error    routingConfig (line 2): routing configuration "
-     "'route' does not exist. Looked for: Routing/route.json. Did you mean 'routes'?"),
-    (ROUTES, '{"A": {"workflow": "Main"}}', "error    A (line 1): the key 'description' is missing. Expected: What "
-     "belongs to the category; the model that chooses sees this text."),
-    (ROUTES, '{"A": {"description": "all",\n "workflow": "Mian"}}', "error    A.workflow (line 2): workflow 'Mian' "
-     "does not exist. Looked for: Workflows/ann/Mian.json. Did you mean 'Main'?"),
-    (MAIN, '{\n"nodes": 5}', "error    nodes (line 2): 'nodes' must be a list, not 5"),
-    ("Users/_current-user.json", '{"currentUser": "anna"}', "error    currentUser (line 1): user 'anna' does not "
-     "exist. Did you mean 'ann'?")])
+@pytest.mark.parametrize(
+    ("path", "text", "line"),
+    [
+        (
+            USER,
+            GOOD[USER].replace("routes", "route"),
+            "error    routingConfig (line 2): routing configuration "
+            "'route' does not exist. Looked for: Routing/route.json. Did you mean 'routes'?",
+        ),
+        (
+            ROUTES,
+            '{"A": {"workflow": "Main"}}',
+            "error    A (line 1): the key 'description' is missing. Expected: What "
+            "belongs to the category; the model that chooses sees this text.",
+        ),
+        (
+            ROUTES,
+            '{"A": {"description": "all",\n "workflow": "Mian"}}',
+            "error    A.workflow (line 2): workflow 'Mian' "
+            "does not exist. Looked for: Workflows/ann/Mian.json. Did you mean 'Main'?",
+        ),
+        (MAIN, '{\n"nodes": 5}', "error    nodes (line 2): 'nodes' must be a list, not 5"),
+        (
+            "Users/_current-user.json",
+            '{"currentUser": "anna"}',
+            "error    currentUser (line 1): user 'anna' does not exist. Did you mean 'ann'?",
+        ),
+    ],
+)
 def test_a_mistake_is_told_once_per_version(tree: Tree, path: str, text: str, line: str) -> None:
     tree.write(path, text)
     assert tree.explained() == [f"{'Workflow ann/Main' if path == MAIN else path}: 1 thing to look at", line]
@@ -96,7 +116,8 @@ def test_the_file_that_the_failure_names(tree: Tree) -> None:
     tree.write("Workflows/_shared/S.json", '{"nodes": [5]}')
     assert tree.explained() == []
     assert tree.explained("Workflows/_shared/S.json")[1:] == [
-        "error    nodes[0] (line 1): a node must be an object, not 5"]
+        "error    nodes[0] (line 1): a node must be an object, not 5"
+    ]
 
 
 def test_what_the_operator_was_told_is_not_told_again(tree: Tree) -> None:
@@ -119,5 +140,7 @@ def test_a_mistake_that_another_file_completes_is_noticed(tree: Tree) -> None:
 def test_a_user_file_that_was_never_readable(tree: Tree) -> None:
     tree.write(USER, '{"routingConfig": }')
     assert tree.explained(USER) == [
-        f"{USER}: 1 thing to look at", "error    the file (line 1): not valid JSON: the key has no value"]
+        f"{USER}: 1 thing to look at",
+        "error    the file (line 1): not valid JSON: the key has no value",
+    ]
     assert tree.explained(USER) == []

@@ -1,4 +1,5 @@
 """Which kind of configuration file a path has."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,8 +10,21 @@ from Middleware.addons.check.file_kinds import KINDS, kind_of
 from Tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[3] / "Public" / "Configs"
-NAMES = {"user", "current-user", "endpoint", "api-type", "preset", "prompt-template", "routing", "workflow",
-         "memory-settings", "compactor-settings", "mcp-server", "structured-output", "workflow-test"}
+NAMES = {
+    "user",
+    "current-user",
+    "endpoint",
+    "api-type",
+    "preset",
+    "prompt-template",
+    "routing",
+    "workflow",
+    "memory-settings",
+    "compactor-settings",
+    "mcp-server",
+    "structured-output",
+    "workflow-test",
+}
 
 
 def test_all_kinds_are_there() -> None:
@@ -25,17 +39,31 @@ def test_a_kind_is_explained_and_knows_the_reference_of_editors(name: str) -> No
     assert kind.keys or kind.is_open
 
 
-@table(("path", "name"), [
-    ("Users/ann.json", "user"), ("Users/_current-user.json", "current-user"), ("Users/_archived/bob.json", "user"),
-    ("Endpoints/DefaultEndpoint.json", "endpoint"), ("Endpoints/a/b/c.json", "endpoint"),
-    ("ApiTypes/Claude.json", "api-type"), ("Presets/KoboldCpp/x/y.json", "preset"), ("Routing/demo.json", "routing"),
-    ("PromptTemplates/alpaca.json", "prompt-template"), ("MCPServers/_examples/x.json", "mcp-server"),
-    ("StructuredOutputs/answer.json", "structured-output"), ("Workflows/demo/Coding.json", "workflow"),
-    ("Workflows/demo/Coding.test.json", "workflow-test"), ("Workflows/a/_overrides/b/C.json", "workflow"),
-    ("Workflows/demo/_DiscussionId-MemoryFile-Workflow-Settings.json", "memory-settings"),
-    ("Workflows/demo/_Compactor-Settings.json", "compactor-settings"), ("Users/ann.txt", None), ("ann.json", None),
-    ("Elsewhere/ann.json", None), ("Xsers/ann.json", None),
-])
+@table(
+    ("path", "name"),
+    [
+        ("Users/ann.json", "user"),
+        ("Users/_current-user.json", "current-user"),
+        ("Users/_archived/bob.json", "user"),
+        ("Endpoints/DefaultEndpoint.json", "endpoint"),
+        ("Endpoints/a/b/c.json", "endpoint"),
+        ("ApiTypes/Claude.json", "api-type"),
+        ("Presets/KoboldCpp/x/y.json", "preset"),
+        ("Routing/demo.json", "routing"),
+        ("PromptTemplates/alpaca.json", "prompt-template"),
+        ("MCPServers/_examples/x.json", "mcp-server"),
+        ("StructuredOutputs/answer.json", "structured-output"),
+        ("Workflows/demo/Coding.json", "workflow"),
+        ("Workflows/demo/Coding.test.json", "workflow-test"),
+        ("Workflows/a/_overrides/b/C.json", "workflow"),
+        ("Workflows/demo/_DiscussionId-MemoryFile-Workflow-Settings.json", "memory-settings"),
+        ("Workflows/demo/_Compactor-Settings.json", "compactor-settings"),
+        ("Users/ann.txt", None),
+        ("ann.json", None),
+        ("Elsewhere/ann.json", None),
+        ("Xsers/ann.json", None),
+    ],
+)
 def test_the_kind_of_a_path(path: str, name: str | None) -> None:
     kind = kind_of(path)
     assert (kind and kind.name) == name

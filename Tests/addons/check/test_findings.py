@@ -1,4 +1,5 @@
 """How findings read, and where in a file they are."""
+
 from __future__ import annotations
 
 import json
@@ -14,24 +15,33 @@ from Tests.addons.check.checking import FakeLookups, check, llm, static
 
 
 def finding(**changes: Any) -> Finding:
-    values: dict[str, Any] = {"severity": "error", "file": "Workflows/a/B.json", "json_path": "nodes[1].x", "line": 4,
-                              "message": "it is bad"}
+    values: dict[str, Any] = {
+        "severity": "error",
+        "file": "Workflows/a/B.json",
+        "json_path": "nodes[1].x",
+        "line": 4,
+        "message": "it is bad",
+    }
     return Finding(**{**values, **changes})
 
 
 def test_a_finding_reads_like_a_sentence() -> None:
     assert str(finding()) == "error    nodes[1].x (line 4): it is bad"
     assert str(finding(severity="note", line=None, json_path="", expected="good", suggestion="y")) == (
-        "note     the file: it is bad. Expected: good. Did you mean 'y'?")
+        "note     the file: it is bad. Expected: good. Did you mean 'y'?"
+    )
 
 
 def test_report() -> None:
     assert report([]) == ""
     text = report([finding(), finding(file="Workflows/C.json"), finding(message="worse")])
     assert text.splitlines() == [
-        "Workflow a/B: 2 things to look at", "  error    nodes[1].x (line 4): it is bad",
-        "  error    nodes[1].x (line 4): worse", "Workflow C: 1 thing to look at",
-        "  error    nodes[1].x (line 4): it is bad"]
+        "Workflow a/B: 2 things to look at",
+        "  error    nodes[1].x (line 4): it is bad",
+        "  error    nodes[1].x (line 4): worse",
+        "Workflow C: 1 thing to look at",
+        "  error    nodes[1].x (line 4): it is bad",
+    ]
 
 
 def test_a_long_report_is_cut() -> None:
@@ -40,10 +50,21 @@ def test_a_long_report_is_cut() -> None:
     assert lines[-1] == "  ... and 3 more"
 
 
-@pytest.mark.parametrize(("value", "keys", "shown"), [
-    ("x", (), "'x'"), (5, (), "5"), (True, (), "true"), (None, (), "null"), ({}, (), "an object"), ([], (), "a list"),
-    ("x", ("apiKey",), "***REDACTED***"), ("x", ("a", "Authorization"), "***REDACTED***"),
-    ("http://tom:pw@h/?token=5", (), "'http://h/?token=***REDACTED***'"), ("a\nb\ud800", (), "'a b '")])
+@pytest.mark.parametrize(
+    ("value", "keys", "shown"),
+    [
+        ("x", (), "'x'"),
+        (5, (), "5"),
+        (True, (), "true"),
+        (None, (), "null"),
+        ({}, (), "an object"),
+        ([], (), "a list"),
+        ("x", ("apiKey",), "***REDACTED***"),
+        ("x", ("a", "Authorization"), "***REDACTED***"),
+        ("http://tom:pw@h/?token=5", (), "'http://h/?token=***REDACTED***'"),
+        ("a\nb\ud800", (), "'a b '"),
+    ],
+)
 def test_quoted(value: Any, keys: tuple[str, ...], shown: str) -> None:
     assert quoted(value, *keys) == shown
 

@@ -1,4 +1,5 @@
 """Keys of nodes: spelling, presence, kinds of values, types."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,9 +13,17 @@ FILE = {"type": "GetCustomFile", "filepath": "/x"}
 
 # -- types -------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("written", "near"), [
-    ("Sandard", "Standard"), ("standard", "Standard"), ("ChatSummarySummarizer", "chatSummarySummarizer"),
-    ("custom_workflow", "CustomWorkflow"), ("Zebra", "")])
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [
+        ("Sandard", "Standard"),
+        ("standard", "Standard"),
+        ("ChatSummarySummarizer", "chatSummarySummarizer"),
+        ("custom_workflow", "CustomWorkflow"),
+        ("Zebra", ""),
+    ],
+)
 def test_unknown_type_runs_as_standard(written: str, near: str) -> None:
     found = only(check(llm("x", type=written)))
     assert (found.severity, found.json_path, found.suggestion) == ("warning", "nodes[0].type", near)
@@ -32,26 +41,55 @@ def test_no_type_is_standard() -> None:
 
 # -- spelling ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("key", "meant"), [
-    ("promt", "prompt"), ("SystemPrompt", "systemPrompt"), ("system_prompt", "systemPrompt"),
-    ("retrunToUser", "returnToUser"), ("maxResponseSizeInToken", "maxResponseSizeInTokens"), ("presett", "preset")])
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("promt", "prompt"),
+        ("SystemPrompt", "systemPrompt"),
+        ("system_prompt", "systemPrompt"),
+        ("retrunToUser", "returnToUser"),
+        ("maxResponseSizeInToken", "maxResponseSizeInTokens"),
+        ("presett", "preset"),
+    ],
+)
 def test_misspelt_key(key: str, meant: str) -> None:
     found = only(check({"type": "Standard", "endpointName": "Main", key: "1"}))
     assert (found.severity, found.json_path, found.suggestion) == ("warning", f"nodes[0].{key}", meant)
 
 
-@pytest.mark.parametrize("key", [
-    "displayOnlyComment", "multiModelList", "_prompt", "//prompt", "# prompt", "promptComment", "myOwnThing", "model",
-    "", "content", "filepath", "lookbackStart", "limit", "percentile"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "displayOnlyComment",
+        "multiModelList",
+        "_prompt",
+        "//prompt",
+        "# prompt",
+        "promptComment",
+        "myOwnThing",
+        "model",
+        "",
+        "content",
+        "filepath",
+        "lookbackStart",
+        "limit",
+        "percentile",
+    ],
+)
 def test_harmless_unknown_key(key: str) -> None:
     assert check(llm("x", **{key: "1"})) == []
 
 
-@pytest.mark.parametrize(("key", "home"), [
-    ("parallelCalls", "it in an endpoint file (Endpoints/**/*.json)"),
-    ("swapGroup", "it in an endpoint file (Endpoints/**/*.json)"),
-    ("samplerFieldMap", "it in an API type file (ApiTypes/**/*.json)"),
-    ("backgroundNodesYield", "it in a user file (Users/**/*.json)")])
+@pytest.mark.parametrize(
+    ("key", "home"),
+    [
+        ("parallelCalls", "it in an endpoint file (Endpoints/**/*.json)"),
+        ("swapGroup", "it in an endpoint file (Endpoints/**/*.json)"),
+        ("samplerFieldMap", "it in an API type file (ApiTypes/**/*.json)"),
+        ("backgroundNodesYield", "it in a user file (Users/**/*.json)"),
+    ],
+)
 def test_key_of_another_file(key: str, home: str) -> None:
     found = only(check(llm("x", **{key: 1})))
     assert (found.severity, found.json_path, found.expected) == ("warning", f"nodes[0].{key}", home)
@@ -70,9 +108,15 @@ def test_endpoint_for_endpoint_name() -> None:
     assert (found.severity, found.json_path, found.suggestion) == ("error", "nodes[0].endpoint", "endpointName")
 
 
-@pytest.mark.parametrize(("node", "severity"), [
-    (llm("x", isResponder=True), "warning"), (llm("x", isResponder=False), "note"),
-    (llm("x", isResponder=True, returnToUser=True), "note"), (llm("x", isResponder=True, is_responder=False), "note")])
+@pytest.mark.parametrize(
+    ("node", "severity"),
+    [
+        (llm("x", isResponder=True), "warning"),
+        (llm("x", isResponder=False), "note"),
+        (llm("x", isResponder=True, returnToUser=True), "note"),
+        (llm("x", isResponder=True, is_responder=False), "note"),
+    ],
+)
 def test_is_responder_is_never_honoured(node: dict[str, Any], severity: str) -> None:
     found = only(check(node))
     assert (found.severity, found.json_path) == (severity, "nodes[0].isResponder")
@@ -80,6 +124,7 @@ def test_is_responder_is_never_honoured(node: dict[str, Any], severity: str) -> 
 
 
 # -- presence ----------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("node", [{"type": "GetCustomFile"}, {"type": "GetCustomFile", "filepath": None}])
 def test_required_key_is_missing(node: dict[str, Any]) -> None:
@@ -106,6 +151,7 @@ def test_blank_text_is_a_delimiter(delimiter: str, paths: list[str]) -> None:
 
 # -- kinds -------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("value", [True, False, None, "true", "False", " TRUE ", ""])
 def test_good_flags(value: Any) -> None:
     assert check(llm("x", allowTools=value)) == []
@@ -130,12 +176,16 @@ def test_bad_numbers(value: Any) -> None:
     assert "number" in found.message
 
 
-@pytest.mark.parametrize(("keys", "findings"), [
-    ({"answerChoices": ["A", "B {tone}"], "rememberChoice": True}, []),
-    ({"answerChoices": "{categoryNameBulletpoints}"}, []),
-    ({"answerChoices": {"A": "a"}}, [("warning", "nodes[0].answerChoices")]),
-    ({"answerChoices": ["A"], "allowTools": True}, [("error", "nodes[0].allowTools")]),
-    ({"rememberChoice": True}, [("note", "nodes[0].rememberChoice")])])
+@pytest.mark.parametrize(
+    ("keys", "findings"),
+    [
+        ({"answerChoices": ["A", "B {tone}"], "rememberChoice": True}, []),
+        ({"answerChoices": "{categoryNameBulletpoints}"}, []),
+        ({"answerChoices": {"A": "a"}}, [("warning", "nodes[0].answerChoices")]),
+        ({"answerChoices": ["A"], "allowTools": True}, [("error", "nodes[0].allowTools")]),
+        ({"rememberChoice": True}, [("note", "nodes[0].rememberChoice")]),
+    ],
+)
 def test_choices_for_the_answer(keys: dict[str, Any], findings: list[tuple[str, str]]) -> None:
     assert brief(check(llm("x", **keys), tone="warm")) == findings
 
@@ -145,12 +195,16 @@ def test_counts_of_pieces_are_no_texts(value: Any, bad: bool) -> None:
     assert bool(check({**FILE, "headCount": value}, n=2)) is bad
 
 
-@pytest.mark.parametrize(("node", "path"), [
-    ({"type": "StringConcatenator", "strings": "x"}, "nodes[0].strings"),
-    ({"type": "PythonModule", "module_path": "x.py", "kwargs": []}, "nodes[0].kwargs"),
-    ({"type": "ConditionalCustomWorkflow", "conditionalWorkflows": ["x"]}, "nodes[0].conditionalWorkflows"),
-    (llm(prompt=["a", "b"]), "nodes[0].prompt"),  # type: ignore[arg-type]
-    (static({"a": 1}), "nodes[0].content")])
+@pytest.mark.parametrize(
+    ("node", "path"),
+    [
+        ({"type": "StringConcatenator", "strings": "x"}, "nodes[0].strings"),
+        ({"type": "PythonModule", "module_path": "x.py", "kwargs": []}, "nodes[0].kwargs"),
+        ({"type": "ConditionalCustomWorkflow", "conditionalWorkflows": ["x"]}, "nodes[0].conditionalWorkflows"),
+        (llm(prompt=["a", "b"]), "nodes[0].prompt"),  # type: ignore[arg-type]
+        (static({"a": 1}), "nodes[0].content"),
+    ],
+)
 def test_list_object_and_text(node: dict[str, Any], path: str) -> None:
     assert brief(check(node)) == [("warning", path)]
 
@@ -160,6 +214,7 @@ def test_one_scoped_variable_needs_no_list() -> None:
 
 
 # -- what findings show ------------------------------------------------------------------------------------------------
+
 
 def test_a_node_is_named() -> None:
     assert "node 2 'Greet   you':" in only(check(static(), llm("x", title="Greet \n you", allowTools="no"))).message
@@ -182,16 +237,23 @@ def test_passwords_stay_out() -> None:
 
 # -- example turns -----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("turns", "severity", "path", "suggestion"), [
-    ([{"user": "a"}], "error", "nodes[0].exampleTurns[0]", ""),
-    ([{"user": "a", "assistent": "b"}], "error", "nodes[0].exampleTurns[0].assistent", "assistant"),
-    ([{"user": "a", "assistant": " "}], "warning", "nodes[0].exampleTurns[0].assistant", ""),
-    (["a"], "warning", "nodes[0].exampleTurns[0]", ""), ("a", "warning", "nodes[0].exampleTurns", ""),
-    ([{"user": "{agnt1Output}", "assistant": "b"}], "warning", "nodes[0].exampleTurns[0].user", "agent1Output")])
+
+@pytest.mark.parametrize(
+    ("turns", "severity", "path", "suggestion"),
+    [
+        ([{"user": "a"}], "error", "nodes[0].exampleTurns[0]", ""),
+        ([{"user": "a", "assistent": "b"}], "error", "nodes[0].exampleTurns[0].assistent", "assistant"),
+        ([{"user": "a", "assistant": " "}], "warning", "nodes[0].exampleTurns[0].assistant", ""),
+        (["a"], "warning", "nodes[0].exampleTurns[0]", ""),
+        ("a", "warning", "nodes[0].exampleTurns", ""),
+        ([{"user": "{agnt1Output}", "assistant": "b"}], "warning", "nodes[0].exampleTurns[0].user", "agent1Output"),
+    ],
+)
 def test_mistakes_in_example_turns(turns: Any, severity: str, path: str, suggestion: str) -> None:
     found = check(static("x"), llm("x", exampleTurns=turns))
     assert [(one.severity, one.json_path, one.suggestion) for one in found] == [
-        (severity, path.replace("[0]", "[1]", 1), suggestion)]
+        (severity, path.replace("[0]", "[1]", 1), suggestion)
+    ]
 
 
 def test_example_turns_and_late_texts() -> None:

@@ -1,4 +1,5 @@
 """The check at the first run of a workflow file: what is logged, when, and with whose settings."""
+
 from __future__ import annotations
 
 import builtins
@@ -53,7 +54,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 def test_one_record_at_the_first_run(lab: CheckedLab, caplog: pytest.LogCaptureFixture) -> None:
     lab.workflow("Main", [static("{zebra} {agent1Output}"), static("x", isResponder=False)])
     assert lab.run_named("Main") == lab.run_named("Main") == "x"
-    (level, text), = told(caplog)
+    ((level, text),) = told(caplog)
     assert level == logging.WARNING
     assert text.splitlines()[0] == "Workflow tester/Main: 3 things to look at"
     assert "nodes[0].content (line 1)" in text
@@ -84,19 +85,24 @@ def test_children_are_checked_when_they_run(lab: CheckedLab, caplog: pytest.LogC
     assert [text.splitlines()[0] for _, text in told(caplog)] == ["Workflow tester/Child: 1 thing to look at"]
 
 
-@pytest.mark.parametrize(("node", "where", "near"), [
-    (llm("x", endpointName="Mian"), "nodes[0].endpointName", "Main"),
-    (llm("x", preset="Brigt"), "nodes[0].preset", "Bright"),
-    ({"type": "CustomWorkflow", "workflowName": "Chidl"}, "nodes[0].workflowName", "Child"),
-    (llm("x", structuredOutputFile="Peron"), "nodes[0].structuredOutputFile", "Person")])
-def test_missing_files(lab: CheckedLab, caplog: pytest.LogCaptureFixture, node: dict[str, Any], where: str,
-                       near: str) -> None:
+@pytest.mark.parametrize(
+    ("node", "where", "near"),
+    [
+        (llm("x", endpointName="Mian"), "nodes[0].endpointName", "Main"),
+        (llm("x", preset="Brigt"), "nodes[0].preset", "Bright"),
+        ({"type": "CustomWorkflow", "workflowName": "Chidl"}, "nodes[0].workflowName", "Child"),
+        (llm("x", structuredOutputFile="Peron"), "nodes[0].structuredOutputFile", "Person"),
+    ],
+)
+def test_missing_files(
+    lab: CheckedLab, caplog: pytest.LogCaptureFixture, node: dict[str, Any], where: str, near: str
+) -> None:
     lab.preset("OpenAiCompatibleApis", "Bright", {"temperature": 1})
     lab.write("StructuredOutputs/Person", {"type": "object"})
     lab.workflow("Child", [static("x")])
     with pytest.raises(FileNotFoundError):
         lab.run([node])
-    (level, text), = told(caplog)
+    ((level, text),) = told(caplog)
     assert level == logging.WARNING
     assert f"error    {where}" in text
     assert f"Did you mean '{near}'?" in text
@@ -108,8 +114,16 @@ def test_files_that_exist(lab: CheckedLab, caplog: pytest.LogCaptureFixture) -> 
     lab.write("StructuredOutputs/Person", {"type": "object"})
     script = lab.root / "script.py"
     script.write_text("def Invoke():\n    return 'done'\n", encoding="utf-8")
-    assert lab.run([llm("x", preset="Bright"), llm("x", preset="Donor", structuredOutputFile="Person"),
-                    {"type": "PythonModule", "module_path": str(script)}]) == "done"
+    assert (
+        lab.run(
+            [
+                llm("x", preset="Bright"),
+                llm("x", preset="Donor", structuredOutputFile="Person"),
+                {"type": "PythonModule", "module_path": str(script)},
+            ]
+        )
+        == "done"
+    )
     assert told(caplog) == []
 
 
@@ -126,8 +140,9 @@ def test_a_script_that_is_missing(lab: CheckedLab, caplog: pytest.LogCaptureFixt
     assert "module_path" in told(caplog)[0][1]
 
 
-def test_a_check_that_fails_stops_nothing(lab: CheckedLab, caplog: pytest.LogCaptureFixture,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_stops_nothing(
+    lab: CheckedLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: Any) -> Any:
         raise RuntimeError("broken")
 
@@ -174,8 +189,9 @@ def edit(lab: CheckedLab, name: str, content: Any) -> None:
     (lab.root / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
 
 
-def test_every_user_is_checked_with_the_own_settings(lab: CheckedLab, caplog: pytest.LogCaptureFixture,
-                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_user_is_checked_with_the_own_settings(
+    lab: CheckedLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(instance, "USERS", ["tester", "bob"])
     lab.user(userWideWorkflowVariables={"motto": "x"})
     lab.write("Users/bob", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml"})
@@ -183,7 +199,7 @@ def test_every_user_is_checked_with_the_own_settings(lab: CheckedLab, caplog: py
     for user in ("tester", "bob", "tester", "bob"):
         lab.request.user = user
         lab.run_named("Shared", workflow_user_folder_override="_common")
-    (_, text), = told(caplog)
+    ((_, text),) = told(caplog)
     assert text.startswith("With the settings of user bob:\nWorkflow _common/Shared: 1 thing")
 
 
@@ -195,12 +211,14 @@ def test_settings_are_told_once_for_all_workflows(lab: CheckedLab, caplog: pytes
     lab.run_named("Third")
     texts = [text for _, text in told(caplog)]
     assert [text.splitlines()[0] for text in texts] == [
-        f"Users/tester.json, needed by workflow tester/{name}: 1 thing to look at" for name in ("Main", "Other")]
+        f"Users/tester.json, needed by workflow tester/{name}: 1 thing to look at" for name in ("Main", "Other")
+    ]
     assert [MEMORY_KEY in text for text in texts] == [True, False]
 
 
-def test_a_new_version_of_the_settings_is_told_again(lab: CheckedLab, clock: Clock,
-                                                     caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_version_of_the_settings_is_told_again(
+    lab: CheckedLab, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     lab.user(**{MEMORY_KEY: "Memory"})
     good = {"endpointName": "Main", "prompt": "[TextChunk]"}
     lab.write("Workflows/tester/Memory", {**good, "preset": "Clam"})
@@ -216,14 +234,26 @@ def test_a_new_version_of_the_settings_is_told_again(lab: CheckedLab, clock: Clo
     assert counts == [1, 1, 2, 3, 3]
 
 
-@pytest.mark.parametrize(("file", "content", "count"), [
-    ("Endpoints/lab/Extra", {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "None"}, 1),
-    ("Endpoints/lab/Extra", {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "OpenAI", "more": 1}, 0),
-    ("Users/tester", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml",
-                      "conversationMemoryToolWorkflow": "None"}, 1),
-    ("Users/tester", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml", "more": 1}, 0)])
-def test_what_a_workflow_names_may_break_later(lab: CheckedLab, clock: Clock, caplog: pytest.LogCaptureFixture,
-                                               file: str, content: dict[str, Any], count: int) -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "count"),
+    [
+        ("Endpoints/lab/Extra", {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "None"}, 1),
+        ("Endpoints/lab/Extra", {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "OpenAI", "more": 1}, 0),
+        (
+            "Users/tester",
+            {
+                "endpointConfigsSubDirectory": "lab",
+                "chatPromptTemplateName": "chatml",
+                "conversationMemoryToolWorkflow": "None",
+            },
+            1,
+        ),
+        ("Users/tester", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml", "more": 1}, 0),
+    ],
+)
+def test_what_a_workflow_names_may_break_later(
+    lab: CheckedLab, clock: Clock, caplog: pytest.LogCaptureFixture, file: str, content: dict[str, Any], count: int
+) -> None:
     lab.endpoint("Extra", {})
     lab.workflow("Main", [{"type": "ConversationMemory"}, static("x", endpointName="Extra")])
     lab.run_named("Main")
@@ -249,8 +279,11 @@ def test_a_warm_run_asks_nothing_again(lab: CheckedLab, clock: Clock, monkeypatc
     with request_scope(lab.request):
         check.workflow_loaded(loaded)
         for name, real in (("stat", stat), ("open", opened)):
-            monkeypatch.setattr(os if name == "stat" else builtins, name, lambda *arguments, real=real, **options: (
-                asked.append(arguments[0]), real(*arguments, **options))[1])
+            monkeypatch.setattr(
+                os if name == "stat" else builtins,
+                name,
+                lambda *arguments, real=real, **options: (asked.append(arguments[0]), real(*arguments, **options))[1],
+            )
         for _ in range(50):
             check.workflow_loaded(loaded)
         assert asked == []
@@ -280,8 +313,9 @@ def test_one_of_many_threads_checks(lab: CheckedLab, caplog: pytest.LogCaptureFi
     assert len(told(caplog)) == 1
 
 
-def test_a_comparison_that_fails_is_told_once(lab: CheckedLab, clock: Clock, caplog: pytest.LogCaptureFixture,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_that_fails_is_told_once(
+    lab: CheckedLab, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.workflow("Main", [llm("x"), static("x")])
     lab.run_named("Main")
     monkeypatch.setattr(lookups.EndpointFile, "load", lambda name: {}["broken"])
@@ -296,13 +330,20 @@ def teardown_module() -> None:
     config_utils.reset_config_store()
 
 
-@pytest.mark.parametrize(("directories", "path", "place", "problem"), [
-    (["notes"], "/elsewhere/x", "nodes[0].filepath", "the path leads out of the directories"),
-    ("notes", "{agent1Input}", "allowedFileDirectories (line", "must be a list"),
-    ([""], "/elsewhere/x", "allowedFileDirectories[0]", "is blank, so that no file can be used"),
-    (["/elsewhere"], "/elsewhere/x", "", ""), (["notes"], "{agent1Input}", "", ""), (None, "/elsewhere/x", "", "")])
-def test_directories_of_files(lab: CheckedLab, caplog: pytest.LogCaptureFixture, directories: Any, path: str,
-                              place: str, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("directories", "path", "place", "problem"),
+    [
+        (["notes"], "/elsewhere/x", "nodes[0].filepath", "the path leads out of the directories"),
+        ("notes", "{agent1Input}", "allowedFileDirectories (line", "must be a list"),
+        ([""], "/elsewhere/x", "allowedFileDirectories[0]", "is blank, so that no file can be used"),
+        (["/elsewhere"], "/elsewhere/x", "", ""),
+        (["notes"], "{agent1Input}", "", ""),
+        (None, "/elsewhere/x", "", ""),
+    ],
+)
+def test_directories_of_files(
+    lab: CheckedLab, caplog: pytest.LogCaptureFixture, directories: Any, path: str, place: str, problem: str
+) -> None:
     lab.user(allowedFileDirectories=directories)
     lab.workflow("Main", [{"type": "GetCustomFile", "filepath": path}])
     with contextlib.suppress(ConfigurationError):
@@ -314,25 +355,54 @@ def test_directories_of_files(lab: CheckedLab, caplog: pytest.LogCaptureFixture,
 
 # -- files that a workflow names ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("file", "content", "line"), [
-    ("Endpoints/lab/Main", {"endpoint": "{url}", "apiTypeConfigFileName": "OpenAI", "maxContextTokenSize": "many"},
-     "warning  maxContextTokenSize (line 1): 'maxContextTokenSize' must be a whole number, not 'many'"),
-    ("Endpoints/lab/Main", {"endpoint": "{url}", "apiTypeConfigFileName": "OpenAI", "remveThinking": True},
-     "warning  remveThinking (line 1): the key 'remveThinking' is unknown and has no effect. "
-     "Did you mean 'removeThinking'?"),
-    ("ApiTypes/OpenAI", {"type": "openAIChatCompletion", "presetType": "OpenAiCompatibleApis",
-                         "maxNewTokensPropertyName": "max_tokens", "streamPropertyNam": "stream"},
-     "warning  streamPropertyNam (line 1): the key 'streamPropertyNam' is unknown and has no effect. "
-     "Did you mean 'streamPropertyName'?"),
-    ("Presets/OpenAiCompatibleApis/tester/Bright", [1], "error    the file (line 1): the file holds a list. "
-                                                 "Expected: an object: { ... }."),
-    ("Users/tester", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatlm"},
-     "error    chatPromptTemplateName (line 1): prompt template 'chatlm' does not exist. "
-     "Looked for: PromptTemplates/chatlm.json. Did you mean 'chatml'?"),
-    ("StructuredOutputs/Person", {}, "error    the file (line 1): the schema is empty. "
-                                     "Expected: a JSON schema such as an object with 'type' and 'properties'.")])
-def test_files_that_a_workflow_names_are_checked(lab: CheckedLab, caplog: pytest.LogCaptureFixture, file: str,
-                                                 content: Any, line: str) -> None:
+
+@pytest.mark.parametrize(
+    ("file", "content", "line"),
+    [
+        (
+            "Endpoints/lab/Main",
+            {"endpoint": "{url}", "apiTypeConfigFileName": "OpenAI", "maxContextTokenSize": "many"},
+            "warning  maxContextTokenSize (line 1): 'maxContextTokenSize' must be a whole number, not 'many'",
+        ),
+        (
+            "Endpoints/lab/Main",
+            {"endpoint": "{url}", "apiTypeConfigFileName": "OpenAI", "remveThinking": True},
+            "warning  remveThinking (line 1): the key 'remveThinking' is unknown and has no effect. "
+            "Did you mean 'removeThinking'?",
+        ),
+        (
+            "ApiTypes/OpenAI",
+            {
+                "type": "openAIChatCompletion",
+                "presetType": "OpenAiCompatibleApis",
+                "maxNewTokensPropertyName": "max_tokens",
+                "streamPropertyNam": "stream",
+            },
+            "warning  streamPropertyNam (line 1): the key 'streamPropertyNam' is unknown and has no effect. "
+            "Did you mean 'streamPropertyName'?",
+        ),
+        (
+            "Presets/OpenAiCompatibleApis/tester/Bright",
+            [1],
+            "error    the file (line 1): the file holds a list. Expected: an object: { ... }.",
+        ),
+        (
+            "Users/tester",
+            {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatlm"},
+            "error    chatPromptTemplateName (line 1): prompt template 'chatlm' does not exist. "
+            "Looked for: PromptTemplates/chatlm.json. Did you mean 'chatml'?",
+        ),
+        (
+            "StructuredOutputs/Person",
+            {},
+            "error    the file (line 1): the schema is empty. "
+            "Expected: a JSON schema such as an object with 'type' and 'properties'.",
+        ),
+    ],
+)
+def test_files_that_a_workflow_names_are_checked(
+    lab: CheckedLab, caplog: pytest.LogCaptureFixture, file: str, content: Any, line: str
+) -> None:
     lab.preset("OpenAiCompatibleApis", "Bright", {"temperature": 1})
     lab.write("StructuredOutputs/Person", {"type": "object"})
     if isinstance(content, dict) and "endpoint" in content:
@@ -343,7 +413,7 @@ def test_files_that_a_workflow_names_are_checked(lab: CheckedLab, caplog: pytest
     for name in ("Main", "Other", "Main", "Other"):
         with contextlib.suppress(ConfigurationError):
             lab.run_named(name)
-    (_, text), = told(caplog)
+    ((_, text),) = told(caplog)
     assert without_excerpts(text) == [f"{file}.json, needed by workflow tester/Main: 1 thing to look at", f"  {line}"]
 
 
@@ -352,14 +422,16 @@ def test_a_broken_child_is_told_at_its_file(lab: CheckedLab, caplog: pytest.LogC
     (lab.root / "Workflows" / "tester" / "Child.json").write_text('{"nodes": [],\n}', encoding="utf-8")
     with contextlib.suppress(ConfigurationError):
         lab.run_named("Main")
-    (_, text), = told(caplog)
+    ((_, text),) = told(caplog)
     assert without_excerpts(text) == [
         "Workflows/tester/Child.json, needed by workflow tester/Main: 1 thing to look at",
-        "  error    the file (line 1): not valid JSON: there is a comma before the closing '}'"]
+        "  error    the file (line 1): not valid JSON: there is a comma before the closing '}'",
+    ]
 
 
-def test_an_edited_endpoint_is_told_once_per_version(lab: CheckedLab, clock: Clock,
-                                                     caplog: pytest.LogCaptureFixture) -> None:
+def test_an_edited_endpoint_is_told_once_per_version(
+    lab: CheckedLab, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     good = {"endpoint": lab.backend.url, "apiTypeConfigFileName": "OpenAI"}
     lab.write("Endpoints/lab/Main", good)
     lab.workflow("Main", [llm("x", promt="y")])

@@ -1,4 +1,5 @@
 """What memory nodes need: keys of the user's file, and what the settings files there say."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -45,8 +46,10 @@ class MemoryChecks(Lab):
         super().user(**{MEMORY: "Memory", COMPACTOR: "Compact", **settings})
 
     def found(self, *nodes: str | dict[str, Any], **variables: Any) -> list[Finding]:
-        self.write("Workflows/tester/Main", {**variables, "nodes": [
-            {"type": node} if isinstance(node, str) else node for node in nodes]})
+        self.write(
+            "Workflows/tester/Main",
+            {**variables, "nodes": [{"type": node} if isinstance(node, str) else node for node in nodes]},
+        )
         return check_workflow(config_utils.load_workflow("Main"), Lookups())
 
     def with_settings(self, settings: dict[str, Any], *nodes: str) -> list[Finding]:
@@ -66,24 +69,30 @@ def places(found: list[Finding]) -> list[tuple[str, str, str]]:
 
 # -- longest answers ---------------------------------------------------------------------------------------------------
 
-PLAIN, OF_VECTORS, OF_JOINING = ("maxResponseSizeInTokens", "vectorMemoryMaxResponseSizeInTokens",
-                                 "condenseMemoriesMaxResponseSizeInTokens")
+PLAIN, OF_VECTORS, OF_JOINING = (
+    "maxResponseSizeInTokens",
+    "vectorMemoryMaxResponseSizeInTokens",
+    "condenseMemoriesMaxResponseSizeInTokens",
+)
 
 
-@table(("settings", "key"), [
-    ({**GOOD, PLAIN: 4096}, PLAIN),
-    ({**GOOD, PLAIN: 4095}, ""),
-    # The endpoint of the purpose counts, not the general one.
-    ({**CONDENSE, "condenseMemoriesEndpointName": "Small", PLAIN: 600}, PLAIN),
-    ({**CONDENSE, "condenseMemoriesEndpointName": "Small", PLAIN: 600, OF_JOINING: 100}, ""),
-    ({**CONDENSE, OF_JOINING: 5000}, OF_JOINING),
-    ({**GOOD, OF_JOINING: 5000}, ""),
-    ({**VECTOR, OF_VECTORS: 5000}, OF_VECTORS),
-    ({**VECTOR, "vectorMemoryEndpointName": "Small", OF_VECTORS: 600}, OF_VECTORS),
-    # Not used for searchable memories.
-    ({**VECTOR, PLAIN: 5000}, ""),
-    ({**GOOD, "fileMemoryWorkflowName": "Helper", PLAIN: 5000}, ""),
-])
+@table(
+    ("settings", "key"),
+    [
+        ({**GOOD, PLAIN: 4096}, PLAIN),
+        ({**GOOD, PLAIN: 4095}, ""),
+        # The endpoint of the purpose counts, not the general one.
+        ({**CONDENSE, "condenseMemoriesEndpointName": "Small", PLAIN: 600}, PLAIN),
+        ({**CONDENSE, "condenseMemoriesEndpointName": "Small", PLAIN: 600, OF_JOINING: 100}, ""),
+        ({**CONDENSE, OF_JOINING: 5000}, OF_JOINING),
+        ({**GOOD, OF_JOINING: 5000}, ""),
+        ({**VECTOR, OF_VECTORS: 5000}, OF_VECTORS),
+        ({**VECTOR, "vectorMemoryEndpointName": "Small", OF_VECTORS: 600}, OF_VECTORS),
+        # Not used for searchable memories.
+        ({**VECTOR, PLAIN: 5000}, ""),
+        ({**GOOD, "fileMemoryWorkflowName": "Helper", PLAIN: 5000}, ""),
+    ],
+)
 def test_longest_answer_and_window(lab: MemoryChecks, settings: dict[str, Any], key: str) -> None:
     lab.endpoint("Main", {"maxContextTokenSize": 4096})
     lab.endpoint("Small", {"maxContextTokenSize": 512})
@@ -118,15 +127,23 @@ def test_no_settings_file(lab: MemoryChecks, node: str, key: str, value: Any) ->
     assert finding.line is not None
 
 
-@pytest.mark.parametrize("node", ["GetCurrentMemoryFromFile", "ConversationMemory", "StaticResponse",
-                                  {"type": "FullChatSummary", "isManualConfig": True}])
+@pytest.mark.parametrize(
+    "node",
+    [
+        "GetCurrentMemoryFromFile",
+        "ConversationMemory",
+        "StaticResponse",
+        {"type": "FullChatSummary", "isManualConfig": True},
+    ],
+)
 def test_nodes_that_need_no_settings(lab: MemoryChecks, node: Any) -> None:
     lab.user(**{MEMORY: "", COMPACTOR: "", "chatSummaryToolWorkflow": "Missing"})
     assert [finding for finding in lab.found(node) if finding.file == USER_FILE] == []
 
 
-@pytest.mark.parametrize(("node", "key", "near"), [("QualityMemory", MEMORY, "Memory"),
-                                                   ("ContextCompactor", COMPACTOR, "Compact")])
+@pytest.mark.parametrize(
+    ("node", "key", "near"), [("QualityMemory", MEMORY, "Memory"), ("ContextCompactor", COMPACTOR, "Compact")]
+)
 def test_a_settings_file_that_does_not_exist(lab: MemoryChecks, node: str, key: str, near: str) -> None:
     lab.user(**{key: near + "s"})
     finding = only(lab.found(node))
@@ -151,10 +168,14 @@ def test_a_settings_name_that_is_no_text(lab: MemoryChecks) -> None:
     assert "must be a string" in finding.message
 
 
-@pytest.mark.parametrize(("written", "meant", "node"), [
-    ("discusionIdMemoryFileWorkflowSettings", MEMORY, "QualityMemory"),
-    ("contextCompactorSettingsFileName", COMPACTOR, "ContextCompactor"),
-    ("recentMemoryToolWorkflows", "recentMemoryToolWorkflow", "RecentMemory")])
+@pytest.mark.parametrize(
+    ("written", "meant", "node"),
+    [
+        ("discusionIdMemoryFileWorkflowSettings", MEMORY, "QualityMemory"),
+        ("contextCompactorSettingsFileName", COMPACTOR, "ContextCompactor"),
+        ("recentMemoryToolWorkflows", "recentMemoryToolWorkflow", "RecentMemory"),
+    ],
+)
 def test_a_misspelt_user_key(lab: MemoryChecks, written: str, meant: str, node: str) -> None:
     keys = {key: value for key, value in ((MEMORY, "Memory"), (COMPACTOR, "Compact")) if key != meant}
     Lab.user(lab, **{**keys, written: "Memory"})
@@ -162,11 +183,16 @@ def test_a_misspelt_user_key(lab: MemoryChecks, written: str, meant: str, node: 
     assert (finding.severity, finding.json_path, finding.suggestion) == ("warning", written, meant)
 
 
-@table(("node", "key"), [
-    ("QualityMemory", "recentMemoryToolWorkflow"), ("RecentMemory", "recentMemoryToolWorkflow"),
-    ("FullChatSummary", "chatSummaryToolWorkflow"), ("ConversationMemory", "conversationMemoryToolWorkflow")])
-@table(("value", "severities"), [
-    ("Helpr", ["error"]), ("Helper", []), ("", []), (None, []), (7, ["error"])])
+@table(
+    ("node", "key"),
+    [
+        ("QualityMemory", "recentMemoryToolWorkflow"),
+        ("RecentMemory", "recentMemoryToolWorkflow"),
+        ("FullChatSummary", "chatSummaryToolWorkflow"),
+        ("ConversationMemory", "conversationMemoryToolWorkflow"),
+    ],
+)
+@table(("value", "severities"), [("Helpr", ["error"]), ("Helper", []), ("", []), (None, []), (7, ["error"])])
 def test_helper_workflows(lab: MemoryChecks, node: str, key: str, value: Any, severities: list[str]) -> None:
     lab.user(**{key: value})
     found = lab.found(node)
@@ -181,17 +207,25 @@ def test_helpers_of_other_nodes_are_left_alone(lab: MemoryChecks) -> None:
 
 # -- keys of a settings file -------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("written", "meant"), [
-    ("lookBackStartTurn", "lookbackStartTurn"), ("useVectorsForQualityMemory", "useVectorForQualityMemory"),
-    ("vectorMemoryEndpoint", "vectorMemoryEndpointName"), ("chunk_estimated_token_size", "chunkEstimatedTokenSize")])
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("lookBackStartTurn", "lookbackStartTurn"),
+        ("useVectorsForQualityMemory", "useVectorForQualityMemory"),
+        ("vectorMemoryEndpoint", "vectorMemoryEndpointName"),
+        ("chunk_estimated_token_size", "chunkEstimatedTokenSize"),
+    ],
+)
 def test_misspelt_keys(lab: MemoryChecks, written: str, meant: str) -> None:
     finding = only(lab.with_settings({**GOOD, written: 5}))
-    assert (finding.severity, finding.file, finding.json_path, finding.suggestion) == (
-        "warning", FILE, written, meant)
+    assert (finding.severity, finding.file, finding.json_path, finding.suggestion) == ("warning", FILE, written, meant)
 
 
-@pytest.mark.parametrize("key", ["Display_Only_Description", "_comment", "jinja2", "addUserAssistantTags", "myOwn",
-                                 "nMessagesToIncludeInVariable"])
+@pytest.mark.parametrize(
+    "key",
+    ["Display_Only_Description", "_comment", "jinja2", "addUserAssistantTags", "myOwn", "nMessagesToIncludeInVariable"],
+)
 def test_other_keys_are_left_alone(lab: MemoryChecks, key: str) -> None:
     assert lab.with_settings({**GOOD, key: "x"}) == []
 
@@ -200,27 +234,47 @@ def test_a_misspelt_key_beside_the_right_one(lab: MemoryChecks) -> None:
     assert places(lab.with_settings({**GOOD, "Prompt": "x"})) == [("note", FILE, "Prompt")]
 
 
-@pytest.mark.parametrize(("key", "value", "says"), [
-    ("lookbackStartTurn", "three", "3 is used"), ("lookbackStartTurn", 2.5, "whole number"),
-    ("lookbackStartTurn", True, "whole number"), ("embeddingBackfillBatchSize", "x", "0 is used"),
-    ("condensationLockTimeoutSeconds", [1], "as not given"), ("stateDocumentMinRetentionRatio", "half", "a number"),
-    ("condenseMemoriesMaxResponseSizeInTokens", "x", "as not given"), ("vectorMemoryPreset", 5, "a string"),
-    ("vectorMemoryIndexTopics", "no", "counts as true"), ("vectorMemoryIndexTopics", 0, "counts as false"),
-    ("chunkEstimatedTokenSize", 0, "is 0, which is out of range; 1 is used. Expected: 1 to 1000000000."),
-    ("maxResponseSizeInTokens", 10 ** 12, "; 10000000 is used"), ("stateDocumentMinRetentionRatio", 50, "at most 1"),
-    ("wilmerContextEstimationLevel", "agressive", "unknown")])
-def test_values_of_the_wrong_kind(lab: MemoryChecks, caplog: pytest.LogCaptureFixture, key: str, value: Any,
-                                  says: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("lookbackStartTurn", "three", "3 is used"),
+        ("lookbackStartTurn", 2.5, "whole number"),
+        ("lookbackStartTurn", True, "whole number"),
+        ("embeddingBackfillBatchSize", "x", "0 is used"),
+        ("condensationLockTimeoutSeconds", [1], "as not given"),
+        ("stateDocumentMinRetentionRatio", "half", "a number"),
+        ("condenseMemoriesMaxResponseSizeInTokens", "x", "as not given"),
+        ("vectorMemoryPreset", 5, "a string"),
+        ("vectorMemoryIndexTopics", "no", "counts as true"),
+        ("vectorMemoryIndexTopics", 0, "counts as false"),
+        ("chunkEstimatedTokenSize", 0, "is 0, which is out of range; 1 is used. Expected: 1 to 1000000000."),
+        ("maxResponseSizeInTokens", 10**12, "; 10000000 is used"),
+        ("stateDocumentMinRetentionRatio", 50, "at most 1"),
+        ("wilmerContextEstimationLevel", "agressive", "unknown"),
+    ],
+)
+def test_values_of_the_wrong_kind(
+    lab: MemoryChecks, caplog: pytest.LogCaptureFixture, key: str, value: Any, says: str
+) -> None:
     finding = only(lab.with_settings({**GOOD, key: value}))
     assert (finding.severity, finding.file, finding.json_path) == ("warning", FILE, key)
     assert says in str(finding)
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("lookbackStartTurn", "3"), ("lookbackStartTurn", ""), ("lookbackStartTurn", None), ("lookbackStartTurn", 3.0),
-    ("stateDocumentMinRetentionRatio", "0.5"), ("vectorMemoryIndexTopics", "True"), ("vectorMemoryIndexTopics", ""),
-    ("wilmerContextEstimationLevel", " Balanced ")])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lookbackStartTurn", "3"),
+        ("lookbackStartTurn", ""),
+        ("lookbackStartTurn", None),
+        ("lookbackStartTurn", 3.0),
+        ("stateDocumentMinRetentionRatio", "0.5"),
+        ("vectorMemoryIndexTopics", "True"),
+        ("vectorMemoryIndexTopics", ""),
+        ("wilmerContextEstimationLevel", " Balanced "),
+    ],
+)
 def test_values_of_the_right_kind(lab: MemoryChecks, key: str, value: Any) -> None:
     assert lab.with_settings({**GOOD, key: value}) == []
 
@@ -240,36 +294,51 @@ def test_no_declared_key_is_taken_for_another(lab: MemoryChecks, cls: type[Any])
     keys = [field.metadata["key"].name for field in dataclasses.fields(cls) if "key" in field.metadata]
     lab.write("Workflows/tester/Compact", dict.fromkeys(keys))
     found = lab.with_settings(dict.fromkeys(keys), "QualityMemory", "ContextCompactor")
-    assert [finding for finding in found if "unknown" in finding.message and finding.file == (
-        FILE if cls is MemorySettings else COMPACT)] == []
+    assert [
+        finding
+        for finding in found
+        if "unknown" in finding.message and finding.file == (FILE if cls is MemorySettings else COMPACT)
+    ] == []
 
 
 def test_keys_are_shown_in_one_line(lab: MemoryChecks) -> None:
     lab.user(**{"recentMemoryTool\nWorkflow": "x"})
     found = lab.with_settings({**GOOD, "look\nbackStartTurn": 1, "": 2, " ": 3})
     assert [(finding.file, finding.suggestion) for finding in found] == [
-        (USER_FILE, "recentMemoryToolWorkflow"), (FILE, "lookbackStartTurn")]
+        (USER_FILE, "recentMemoryToolWorkflow"),
+        (FILE, "lookbackStartTurn"),
+    ]
     assert all(str(finding).isprintable() for finding in found)
 
 
 # -- what a settings file names ----------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("settings", "key"), [
-    ({**GOOD, "endpointName": "Mian"}, "endpointName"), ({**VECTOR, "endpointName": "Mian"}, "endpointName"),
-    ({**VECTOR, "vectorMemoryEndpointName": "Mian"}, "vectorMemoryEndpointName"),
-    ({**CONDENSE, "condenseMemoriesEndpointName": "Mian"}, "condenseMemoriesEndpointName"),
-    ({**VECTOR, "embeddingEndpointName": "Mian"}, "embeddingEndpointName")])
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({**GOOD, "endpointName": "Mian"}, "endpointName"),
+        ({**VECTOR, "endpointName": "Mian"}, "endpointName"),
+        ({**VECTOR, "vectorMemoryEndpointName": "Mian"}, "vectorMemoryEndpointName"),
+        ({**CONDENSE, "condenseMemoriesEndpointName": "Mian"}, "condenseMemoriesEndpointName"),
+        ({**VECTOR, "embeddingEndpointName": "Mian"}, "embeddingEndpointName"),
+    ],
+)
 def test_missing_endpoints(lab: MemoryChecks, settings: dict[str, Any], key: str) -> None:
     finding = only(lab.with_settings(settings))
     assert (finding.severity, finding.file, finding.json_path) == ("error", FILE, key)
     assert finding.suggestion == "Main"
 
 
-@pytest.mark.parametrize(("settings", "key"), [
-    ({**GOOD, "endpointName": "Vectors"}, "endpointName"),
-    ({**VECTOR, "vectorMemoryEndpointName": "Vectors"}, "vectorMemoryEndpointName"),
-    ({**CONDENSE, "condenseMemoriesEndpointName": "Vectors"}, "condenseMemoriesEndpointName"),
-    ({**VECTOR, "embeddingEndpointName": "Main"}, "embeddingEndpointName")])
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({**GOOD, "endpointName": "Vectors"}, "endpointName"),
+        ({**VECTOR, "vectorMemoryEndpointName": "Vectors"}, "vectorMemoryEndpointName"),
+        ({**CONDENSE, "condenseMemoriesEndpointName": "Vectors"}, "condenseMemoriesEndpointName"),
+        ({**VECTOR, "embeddingEndpointName": "Main"}, "embeddingEndpointName"),
+    ],
+)
 def test_endpoints_of_the_wrong_kind(lab: MemoryChecks, settings: dict[str, Any], key: str) -> None:
     finding = only(lab.with_settings(settings))
     assert (finding.severity, finding.file, finding.json_path) == ("error", FILE, key)
@@ -280,42 +349,65 @@ def test_endpoints_of_the_right_kind(lab: MemoryChecks) -> None:
     assert lab.with_settings({**VECTOR, "vectorMemoryEndpointName": "Main", "embeddingEndpointName": "Vectors"}) == []
 
 
-@pytest.mark.parametrize(("settings", "place"), [
-    ({"prompt": "[TextChunk]"}, "writes memories"), ({"useVectorForQualityMemory": True}, "writes searchable"),
-    ({"fileMemoryWorkflowName": "Helper", "condenseMemories": True, "memoriesBeforeCondensation": 2}, "joins")])
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"prompt": "[TextChunk]"}, "writes memories"),
+        ({"useVectorForQualityMemory": True}, "writes searchable"),
+        ({"fileMemoryWorkflowName": "Helper", "condenseMemories": True, "memoriesBeforeCondensation": 2}, "joins"),
+    ],
+)
 def test_no_endpoint(lab: MemoryChecks, settings: dict[str, Any], place: str) -> None:
     finding = only(lab.with_settings(settings))
     assert (finding.severity, finding.json_path) == ("error", "")
     assert place in finding.message
 
 
-@pytest.mark.parametrize(("settings", "key"), [
-    ({**GOOD, "preset": "Clam"}, "preset"), ({**VECTOR, "preset": "Clam"}, "preset"),
-    ({**VECTOR, "vectorMemoryPreset": "Clam"}, "vectorMemoryPreset"),
-    ({**CONDENSE, "condenseMemoriesPreset": "Clam"}, "condenseMemoriesPreset")])
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({**GOOD, "preset": "Clam"}, "preset"),
+        ({**VECTOR, "preset": "Clam"}, "preset"),
+        ({**VECTOR, "vectorMemoryPreset": "Clam"}, "vectorMemoryPreset"),
+        ({**CONDENSE, "condenseMemoriesPreset": "Clam"}, "condenseMemoriesPreset"),
+    ],
+)
 def test_presets(lab: MemoryChecks, settings: dict[str, Any], key: str) -> None:
     finding = only(lab.with_settings(settings))
     assert (finding.severity, finding.json_path, finding.suggestion) == ("error", key, "Calm")
     assert lab.with_settings({**settings, key: "Calm"}) == []
 
 
-@pytest.mark.parametrize(("settings", "key"), [
-    ({}, "fileMemoryWorkflowName"), ({"useVectorForQualityMemory": True}, "vectorMemoryWorkflowName"),
-    (STATE, "stateDocumentWorkflowName")])
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({}, "fileMemoryWorkflowName"),
+        ({"useVectorForQualityMemory": True}, "vectorMemoryWorkflowName"),
+        (STATE, "stateDocumentWorkflowName"),
+    ],
+)
 def test_workflows(lab: MemoryChecks, settings: dict[str, Any], key: str) -> None:
     finding = only(lab.with_settings({**settings, key: "Helpr"}))
     assert (finding.severity, finding.json_path, finding.suggestion) == ("error", key, "Helper")
     assert lab.with_settings({**settings, key: "Helper"}) == []
 
 
-@pytest.mark.parametrize(("settings", "nodes", "severity"), [
-    ({**GOOD, "vectorMemoryEndpointName": "Mian"}, ["QualityMemory"], "note"),
-    ({**GOOD, "stateDocumentWorkflowName": "Helpr"}, ["QualityMemory"], "note"),
-    ({**VECTOR, "prompt": "[TextChunk]", "fileMemoryWorkflowName": "Helpr"}, ["QualityMemory"], "note"),
-    ({**VECTOR, "prompt": "[TextChunk]", "fileMemoryWorkflowName": "Helpr"}, ["QualityMemory", "RecentMemory"],
-     "error")])
-def test_names_that_are_not_in_use_are_notes(lab: MemoryChecks, settings: dict[str, Any], nodes: list[str],
-                                             severity: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "nodes", "severity"),
+    [
+        ({**GOOD, "vectorMemoryEndpointName": "Mian"}, ["QualityMemory"], "note"),
+        ({**GOOD, "stateDocumentWorkflowName": "Helpr"}, ["QualityMemory"], "note"),
+        ({**VECTOR, "prompt": "[TextChunk]", "fileMemoryWorkflowName": "Helpr"}, ["QualityMemory"], "note"),
+        (
+            {**VECTOR, "prompt": "[TextChunk]", "fileMemoryWorkflowName": "Helpr"},
+            ["QualityMemory", "RecentMemory"],
+            "error",
+        ),
+    ],
+)
+def test_names_that_are_not_in_use_are_notes(
+    lab: MemoryChecks, settings: dict[str, Any], nodes: list[str], severity: str
+) -> None:
     finding = only(lab.with_settings(settings, *nodes))
     assert finding.severity == severity
     assert ("not in use" in finding.message) is (severity == "note")
@@ -323,21 +415,29 @@ def test_names_that_are_not_in_use_are_notes(lab: MemoryChecks, settings: dict[s
 
 # -- prompts and options -----------------------------------------------------------------------------------------------
 
-@table(("settings", "places_"), [
-    ({"endpointName": "Main"}, [("error", "")]), ({"endpointName": "Main", "prompt": " "}, [("error", "")]),
-    ({"endpointName": "Main", "prompt": "Sum up."}, [("warning", "prompt")]),
-    ({"endpointName": "Main", "systemPrompt": "Sum up."}, [("warning", "")]),
-    ({"endpointName": "Main", "systemPrompt": "[TextChunk]"}, []),
-    (VECTOR, []), ({**VECTOR, "vectorMemoryPrompt": "JSON!"}, [("warning", "vectorMemoryPrompt")]),
-    ({**VECTOR, "vectorMemoryPrompt": "JSON!", "vectorMemorySystemPrompt": "[TextChunk]"}, []),
-    ({**VECTOR, "vectorMemorySystemPrompt": "JSON!"}, []),
-    ({**CONDENSE, "condenseMemoriesPrompt": "Join."}, [("warning", "condenseMemoriesPrompt")]),
-    ({**CONDENSE, "condenseMemoriesPrompt": "[MemoriesToCondense]"}, []),
-    ({**CONDENSE, "condenseMemoriesPrompt": "Join.", "condenseMemoriesSystemPrompt": "[TextChunk]"}, []),
-    ({**GOOD, "condenseMemories": True}, [("error", "condenseMemories")]),
-    ({**CONDENSE, "memoriesBeforeCondensation": 0}, [("error", "condenseMemories")]),
-    (STATE, [("error", "useStateDocument")]), ({**GOOD, "useStateDocument": True}, [("note", "useStateDocument")]),
-    ({**GOOD, "useStateDocument": True, "stateDocumentWorkflowName": "Helper"}, [("note", "useStateDocument")])])
+
+@table(
+    ("settings", "places_"),
+    [
+        ({"endpointName": "Main"}, [("error", "")]),
+        ({"endpointName": "Main", "prompt": " "}, [("error", "")]),
+        ({"endpointName": "Main", "prompt": "Sum up."}, [("warning", "prompt")]),
+        ({"endpointName": "Main", "systemPrompt": "Sum up."}, [("warning", "")]),
+        ({"endpointName": "Main", "systemPrompt": "[TextChunk]"}, []),
+        (VECTOR, []),
+        ({**VECTOR, "vectorMemoryPrompt": "JSON!"}, [("warning", "vectorMemoryPrompt")]),
+        ({**VECTOR, "vectorMemoryPrompt": "JSON!", "vectorMemorySystemPrompt": "[TextChunk]"}, []),
+        ({**VECTOR, "vectorMemorySystemPrompt": "JSON!"}, []),
+        ({**CONDENSE, "condenseMemoriesPrompt": "Join."}, [("warning", "condenseMemoriesPrompt")]),
+        ({**CONDENSE, "condenseMemoriesPrompt": "[MemoriesToCondense]"}, []),
+        ({**CONDENSE, "condenseMemoriesPrompt": "Join.", "condenseMemoriesSystemPrompt": "[TextChunk]"}, []),
+        ({**GOOD, "condenseMemories": True}, [("error", "condenseMemories")]),
+        ({**CONDENSE, "memoriesBeforeCondensation": 0}, [("error", "condenseMemories")]),
+        (STATE, [("error", "useStateDocument")]),
+        ({**GOOD, "useStateDocument": True}, [("note", "useStateDocument")]),
+        ({**GOOD, "useStateDocument": True, "stateDocumentWorkflowName": "Helper"}, [("note", "useStateDocument")]),
+    ],
+)
 def test_prompts_and_options(lab: MemoryChecks, settings: dict[str, Any], places_: list[tuple[str, str]]) -> None:
     found = lab.with_settings(settings)
     assert brief(found) == places_
@@ -352,17 +452,23 @@ def test_a_marker_may_stand_in_a_variable(lab: MemoryChecks) -> None:
 
 # -- compactor ---------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("settings", "places_"), [
-    ({}, [("error", "")]), ({"endpointName": "Mian"}, [("error", "endpointName")]),
-    ({"endpointName": "Vectors"}, [("error", "endpointName")]),
-    ({"endpointName": "Main", "presetName": "Clam"}, [("error", "presetName")]),
-    ({"endpointName": "Main", "preset": "Calm", "presetName": "Clam"}, []),
-    ({"endpointName": "Main", "oldSectionPrompt": ""}, []),
-    ({"endpointName": "Main", "oldSectionPrompt": "x"}, [("warning", "oldSectionPrompt")]),
-    ({"endpointName": "Main", "neutralSummaryPrompt": "x"}, [("warning", "neutralSummaryPrompt")]),
-    ({"endpointName": "Main", "oldestUpdatePrompt": "[NEW_CONTENT]"}, [("warning", "oldestUpdatePrompt")]),
-    ({"endpointName": "Main", "oldContextToken": 5}, [("warning", "oldContextToken")]),
-    ({"endpointName": "Main", "recentContextTokens": "many"}, [("warning", "recentContextTokens")])])
+
+@pytest.mark.parametrize(
+    ("settings", "places_"),
+    [
+        ({}, [("error", "")]),
+        ({"endpointName": "Mian"}, [("error", "endpointName")]),
+        ({"endpointName": "Vectors"}, [("error", "endpointName")]),
+        ({"endpointName": "Main", "presetName": "Clam"}, [("error", "presetName")]),
+        ({"endpointName": "Main", "preset": "Calm", "presetName": "Clam"}, []),
+        ({"endpointName": "Main", "oldSectionPrompt": ""}, []),
+        ({"endpointName": "Main", "oldSectionPrompt": "x"}, [("warning", "oldSectionPrompt")]),
+        ({"endpointName": "Main", "neutralSummaryPrompt": "x"}, [("warning", "neutralSummaryPrompt")]),
+        ({"endpointName": "Main", "oldestUpdatePrompt": "[NEW_CONTENT]"}, [("warning", "oldestUpdatePrompt")]),
+        ({"endpointName": "Main", "oldContextToken": 5}, [("warning", "oldContextToken")]),
+        ({"endpointName": "Main", "recentContextTokens": "many"}, [("warning", "recentContextTokens")]),
+    ],
+)
 def test_compactor(lab: MemoryChecks, settings: dict[str, Any], places_: list[tuple[str, str]]) -> None:
     lab.write("Workflows/tester/Compact", settings)
     found = lab.found("ContextCompactor")
@@ -377,33 +483,49 @@ SUMMARIZER = {"type": "chatSummarySummarizer", "endpointName": "Main"}
 RAG = {"type": "SlowButQualityRAG", "ragTarget": "x", "ragType": "y"}
 
 
-@table(("node", "places_"), [
-    (SEARCH, []), ({**SEARCH, "searchMode": " Keyword "}, []),
-    ({**SEARCH, "searchMode": "semantc"}, [("warning", "nodes[0].searchMode")]),
-    ({**SEARCH, "searchMode": "semantic"}, [("warning", "nodes[0].searchMode")]),
-    ({**SEARCH, "searchMode": "hybrid", "embeddingEndpointName": " "}, [("warning", "nodes[0].embeddingEndpointName")]),
-    ({**SEARCH, "searchMode": "hybrid", "embeddingEndpointName": "missing"},
-     [("error", "nodes[0].embeddingEndpointName")]),
-    ({**SEARCH, "searchMode": "hybrid", "embeddingEndpointName": "Main"},
-     [("error", "nodes[0].embeddingEndpointName")]),
-    ({**SEARCH, "searchMode": "hybrid", "embeddingEndpointName": "Vectors"}, []),
-    ({**SEARCH, "bm25Weights": [1, 2.5, 0, 4, 5]}, []), ({**SEARCH, "bm25Weights": None}, []),
-    ({**SEARCH, "bm25Weights": [1, 2]}, [("warning", "nodes[0].bm25Weights")]),
-    ({**SEARCH, "bm25Weights": [1, 2, 3, 4, True]}, [("warning", "nodes[0].bm25Weights")]),
-    ({**SEARCH, "bm25Weights": [1, 2, 3, 4, "5"]}, [("warning", "nodes[0].bm25Weights")]),
-    ({**SEARCH, "bm25Weights": "1,2,3,4,5"}, [("warning", "nodes[0].bm25Weights")]),
-    ({**SUMMARIZER, "prompt": "[CHAT_SUMMARY]", "systemPrompt": "[LATEST_MEMORIES]"}, []),
-    ({**SUMMARIZER, "prompt": "x"}, [("note", "nodes[0]")]),
-    ({**SUMMARIZER, "prompt": "[CHAT_SUMMARY]"}, [("note", "nodes[0]")]),
-    ({**SUMMARIZER, "prompt": "x", "lateSystemPrompt": "[CHAT_SUMMARY]", "lateInstruction": "[LATEST_MEMORIES]"}, []),
-    ({**SUMMARIZER, "prompt": "[LATEST_MEMORIES]"}, [("note", "nodes[0]")]),
-    ({**SUMMARIZER, "endpointName": "", "prompt": "[CHAT_SUMMARY][LATEST_MEMORIES]"}, [("error", "nodes[0]")]),
-    ({"type": "WriteCurrentSummaryToFileAndReturnIt"}, [("error", "nodes[0]")]),
-    ({"type": "WriteCurrentSummaryToFileAndReturnIt", "input": ""}, [("warning", "nodes[0].input")]),
-    ({**RAG, "endpointName": "Main", "prompt": "Find x."}, [("warning", "nodes[0].prompt")]),
-    ({**RAG, "endpointName": "Main", "systemPrompt": "Find x."}, [("warning", "nodes[0].systemPrompt")]),
-    ({**RAG, "endpointName": "Main", "prompt": "In [TextChunk]"}, []),
-    ({**RAG, "fileMemoryWorkflowName": "W", "prompt": "x"}, [])])
+@table(
+    ("node", "places_"),
+    [
+        (SEARCH, []),
+        ({**SEARCH, "searchMode": " Keyword "}, []),
+        ({**SEARCH, "searchMode": "semantc"}, [("warning", "nodes[0].searchMode")]),
+        ({**SEARCH, "searchMode": "semantic"}, [("warning", "nodes[0].searchMode")]),
+        (
+            {**SEARCH, "searchMode": "hybrid", "embeddingEndpointName": " "},
+            [("warning", "nodes[0].embeddingEndpointName")],
+        ),
+        (
+            {**SEARCH, "searchMode": "hybrid", "embeddingEndpointName": "missing"},
+            [("error", "nodes[0].embeddingEndpointName")],
+        ),
+        (
+            {**SEARCH, "searchMode": "hybrid", "embeddingEndpointName": "Main"},
+            [("error", "nodes[0].embeddingEndpointName")],
+        ),
+        ({**SEARCH, "searchMode": "hybrid", "embeddingEndpointName": "Vectors"}, []),
+        ({**SEARCH, "bm25Weights": [1, 2.5, 0, 4, 5]}, []),
+        ({**SEARCH, "bm25Weights": None}, []),
+        ({**SEARCH, "bm25Weights": [1, 2]}, [("warning", "nodes[0].bm25Weights")]),
+        ({**SEARCH, "bm25Weights": [1, 2, 3, 4, True]}, [("warning", "nodes[0].bm25Weights")]),
+        ({**SEARCH, "bm25Weights": [1, 2, 3, 4, "5"]}, [("warning", "nodes[0].bm25Weights")]),
+        ({**SEARCH, "bm25Weights": "1,2,3,4,5"}, [("warning", "nodes[0].bm25Weights")]),
+        ({**SUMMARIZER, "prompt": "[CHAT_SUMMARY]", "systemPrompt": "[LATEST_MEMORIES]"}, []),
+        ({**SUMMARIZER, "prompt": "x"}, [("note", "nodes[0]")]),
+        ({**SUMMARIZER, "prompt": "[CHAT_SUMMARY]"}, [("note", "nodes[0]")]),
+        (
+            {**SUMMARIZER, "prompt": "x", "lateSystemPrompt": "[CHAT_SUMMARY]", "lateInstruction": "[LATEST_MEMORIES]"},
+            [],
+        ),
+        ({**SUMMARIZER, "prompt": "[LATEST_MEMORIES]"}, [("note", "nodes[0]")]),
+        ({**SUMMARIZER, "endpointName": "", "prompt": "[CHAT_SUMMARY][LATEST_MEMORIES]"}, [("error", "nodes[0]")]),
+        ({"type": "WriteCurrentSummaryToFileAndReturnIt"}, [("error", "nodes[0]")]),
+        ({"type": "WriteCurrentSummaryToFileAndReturnIt", "input": ""}, [("warning", "nodes[0].input")]),
+        ({**RAG, "endpointName": "Main", "prompt": "Find x."}, [("warning", "nodes[0].prompt")]),
+        ({**RAG, "endpointName": "Main", "systemPrompt": "Find x."}, [("warning", "nodes[0].systemPrompt")]),
+        ({**RAG, "endpointName": "Main", "prompt": "In [TextChunk]"}, []),
+        ({**RAG, "fileMemoryWorkflowName": "W", "prompt": "x"}, []),
+    ],
+)
 def test_memory_nodes(node: dict[str, Any], places_: list[tuple[str, str]]) -> None:
     assert brief(check(node, lookups=FakeLookups())) == places_
 
@@ -469,15 +591,29 @@ document is kept. Expected: 'stateDocumentWorkflowName' with the name of a workf
       |   ^^^^^^^^^^^^^^^^^^"""
 
 
-def test_the_whole_report_of_a_broken_set_up(lab: MemoryChecks, request: pytest.FixtureRequest,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_report_of_a_broken_set_up(
+    lab: MemoryChecks, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With ``-v`` the report is shown, as a user would find it in the log."""
-    nodes = [{"type": "QualityMemory"}, {"type": "VectorMemorySearch", "title": "Look up", "input": "x",
-                                         "searchMode": "semantic"}, {"type": "ContextCompactor"}]
-    files = {"Users/tester": json.dumps({
-        "endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml", MEMORY: "Memory",
-        COMPACTOR: "Compct", "recentMemoryToolWorkflow": "Helpr"}, indent=2),
-        "Workflows/tester/Memory": BROKEN_MEMORY, "Workflows/tester/Main": json.dumps({"nodes": nodes}, indent=2)}
+    nodes = [
+        {"type": "QualityMemory"},
+        {"type": "VectorMemorySearch", "title": "Look up", "input": "x", "searchMode": "semantic"},
+        {"type": "ContextCompactor"},
+    ]
+    files = {
+        "Users/tester": json.dumps(
+            {
+                "endpointConfigsSubDirectory": "lab",
+                "chatPromptTemplateName": "chatml",
+                MEMORY: "Memory",
+                COMPACTOR: "Compct",
+                "recentMemoryToolWorkflow": "Helpr",
+            },
+            indent=2,
+        ),
+        "Workflows/tester/Memory": BROKEN_MEMORY,
+        "Workflows/tester/Main": json.dumps({"nodes": nodes}, indent=2),
+    }
     for name, text in files.items():
         (lab.root / f"{name}.json").write_text(text, encoding="utf-8")
     config_utils.reset_config_store()

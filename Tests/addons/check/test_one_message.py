@@ -1,4 +1,5 @@
 """One mistake, one message: what follows from another finding is left out, and each has a place and a nearest name."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -14,19 +15,24 @@ def finding(message: str, severity: Severity = "error", path: str = "a") -> Find
     return Finding(severity, "F.json", path, 1, message)
 
 
-@pytest.mark.parametrize(("findings", "kept"), [
-    ([finding("x", "warning"), finding("x")], [finding("x")]),
-    ([finding("x"), finding("x", "note"), finding("x", "warning")], [finding("x")]),
-    ([finding("x"), finding("x")], [finding("x")]),
-    ([finding("x"), finding("x, so that y", "warning")], [finding("x, so that y", "warning")]),
-    ([finding("x"), finding("x", path="b")], [finding("x"), finding("x", path="b")]),
-    ([finding("x"), finding("y")], [finding("x"), finding("y")])])
+@pytest.mark.parametrize(
+    ("findings", "kept"),
+    [
+        ([finding("x", "warning"), finding("x")], [finding("x")]),
+        ([finding("x"), finding("x", "note"), finding("x", "warning")], [finding("x")]),
+        ([finding("x"), finding("x")], [finding("x")]),
+        ([finding("x"), finding("x, so that y", "warning")], [finding("x, so that y", "warning")]),
+        ([finding("x"), finding("x", path="b")], [finding("x"), finding("x", path="b")]),
+        ([finding("x"), finding("y")], [finding("x"), finding("y")]),
+    ],
+)
 def test_the_same_said_twice(findings: list[Finding], kept: list[Finding]) -> None:
     assert distinct(findings, ()) == kept
 
 
-@pytest.mark.parametrize(("name", "near"), [
-    ("cuont.py", "count.py"), ("count.txt", "count.py"), ("quite_other.py", "")])
+@pytest.mark.parametrize(
+    ("name", "near"), [("cuont.py", "count.py"), ("count.txt", "count.py"), ("quite_other.py", "")]
+)
 def test_the_nearest_script(tmp_path: Path, name: str, near: str) -> None:
     (tmp_path / "count.py").touch()
     (tmp_path / "counts.md").touch()
@@ -41,13 +47,20 @@ def test_a_file_that_is_no_script(tmp_path: Path) -> None:
     assert problem is not None and problem.message == "'notes.txt' is not a Python script, whose name ends in .py"
 
 
-@pytest.mark.parametrize(("source", "mistake"), [
-    ("def Invoke(text):\n    return text\n", ""), ("from helpers import run as Invoke\n", ""),
-    ("from helpers import *\n", ""), ("globals()['Invoke'] = len\n", ""),
-    ("def invoke(text):\n    return text\n", "defines no function Invoke; is 'invoke' meant to be it?"),
-    ("def other():\n    pass\n", "defines no function Invoke"), ("", "defines no function Invoke"),
-    ("x = 1\n  def Invoke(): pass\n", "cannot be loaded: line 2: unexpected indent"),
-    ("# coding: nonsense\n", "cannot be loaded: unknown encoding: nonsense")])
+@pytest.mark.parametrize(
+    ("source", "mistake"),
+    [
+        ("def Invoke(text):\n    return text\n", ""),
+        ("from helpers import run as Invoke\n", ""),
+        ("from helpers import *\n", ""),
+        ("globals()['Invoke'] = len\n", ""),
+        ("def invoke(text):\n    return text\n", "defines no function Invoke; is 'invoke' meant to be it?"),
+        ("def other():\n    pass\n", "defines no function Invoke"),
+        ("", "defines no function Invoke"),
+        ("x = 1\n  def Invoke(): pass\n", "cannot be loaded: line 2: unexpected indent"),
+        ("# coding: nonsense\n", "cannot be loaded: unknown encoding: nonsense"),
+    ],
+)
 def test_what_a_script_lacks(tmp_path: Path, source: str, mistake: str) -> None:
     path = tmp_path / "count.py"
     path.write_text(source, encoding="utf-8")

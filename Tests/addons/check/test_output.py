@@ -1,4 +1,5 @@
 """How findings are printed."""
+
 from __future__ import annotations
 
 import io
@@ -34,10 +35,16 @@ def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Summary:
 def test_by_file(summary: Summary) -> None:
     ann, other = os.path.join("Configs", "Users", "ann.json"), os.path.join("Configs", "Workflows", "a", "B.json")
     assert human_text([BAD, WORSE, NOTE], summary).split("\n") == [
-        f"{ann}:3:5: error: port: it is bad", "    Expected: good", "    Did you mean 'better'?",
-        f"{ann}: warning: it is odd", "    With the settings of: ann, bob", "",
-        f"{other}:1:1: note: nodes[0]: so be it", "",
-        "Checked 12 files, 2 users in 0.3 s: 1 error, 1 warning, 1 note."]
+        f"{ann}:3:5: error: port: it is bad",
+        "    Expected: good",
+        "    Did you mean 'better'?",
+        f"{ann}: warning: it is odd",
+        "    With the settings of: ann, bob",
+        "",
+        f"{other}:1:1: note: nodes[0]: so be it",
+        "",
+        "Checked 12 files, 2 users in 0.3 s: 1 error, 1 warning, 1 note.",
+    ]
 
 
 def test_order() -> None:
@@ -48,25 +55,44 @@ def test_order() -> None:
 READ_AGAIN = "about what servers read again: --notes prints"
 
 
-@table(("selection", "findings", "printed", "last"), [
-    (Selection(), [FIRST, WORSE, NOTE, ADVICE], ["is missing", "is odd", "so be it"],
-     f"1 note {READ_AGAIN} it.\nChecked 12 files, 2 users in 0.3 s: 1 error, 1 warning, 2 notes."),
-    (Selection(), [ADVICE] * 3, [], f"3 notes {READ_AGAIN} them.\nChecked 12 files, 2 users in 0.3 s: 3 notes."),
-    (Selection(advice=True), [FIRST, WORSE, NOTE, ADVICE], ["is missing", "is odd", "so be it", "is read again"],
-     "\n\nChecked 12 files, 2 users in 0.3 s: 1 error, 1 warning, 2 notes."),
-    (Selection(errors=True), [FIRST, BAD, WORSE, NOTE, ADVICE], ["is missing", "is bad"],
-     "\n\nChecked 12 files, 2 users in 0.3 s: 2 errors, 1 warning, 2 notes."),
-    (Selection(errors=True), [WORSE, ADVICE], [], "Checked 12 files, 2 users in 0.3 s: 1 warning, 1 note.")])
-def test_selection(selection: Selection, findings: list[Finding], printed: list[str], last: str,
-                   summary: Summary) -> None:
+@table(
+    ("selection", "findings", "printed", "last"),
+    [
+        (
+            Selection(),
+            [FIRST, WORSE, NOTE, ADVICE],
+            ["is missing", "is odd", "so be it"],
+            f"1 note {READ_AGAIN} it.\nChecked 12 files, 2 users in 0.3 s: 1 error, 1 warning, 2 notes.",
+        ),
+        (Selection(), [ADVICE] * 3, [], f"3 notes {READ_AGAIN} them.\nChecked 12 files, 2 users in 0.3 s: 3 notes."),
+        (
+            Selection(advice=True),
+            [FIRST, WORSE, NOTE, ADVICE],
+            ["is missing", "is odd", "so be it", "is read again"],
+            "\n\nChecked 12 files, 2 users in 0.3 s: 1 error, 1 warning, 2 notes.",
+        ),
+        (
+            Selection(errors=True),
+            [FIRST, BAD, WORSE, NOTE, ADVICE],
+            ["is missing", "is bad"],
+            "\n\nChecked 12 files, 2 users in 0.3 s: 2 errors, 1 warning, 2 notes.",
+        ),
+        (Selection(errors=True), [WORSE, ADVICE], [], "Checked 12 files, 2 users in 0.3 s: 1 warning, 1 note."),
+    ],
+)
+def test_selection(
+    selection: Selection, findings: list[Finding], printed: list[str], last: str, summary: Summary
+) -> None:
     text = human_text(findings, summary, selection=selection)
-    assert [message for message in ("is missing", "is bad", "is odd", "so be it", "is read again")
-            if message in text] == printed
+    assert [
+        message for message in ("is missing", "is bad", "is odd", "so be it", "is read again") if message in text
+    ] == printed
     assert text.endswith(last)
     told = json.loads(json_text(findings, summary, selection))
     assert len(told["findings"]) == len(printed)
     assert (told["errors"], told["warnings"], told["notes"]) == tuple(
-        sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note"))
+        sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note")
+    )
 
 
 def test_nothing(summary: Summary) -> None:
@@ -78,10 +104,17 @@ def test_colours(summary: Summary) -> None:
     assert "\033[1;31merror\033[0m: port" in human_text([BAD], summary, colour=True)
 
 
-@pytest.mark.parametrize(("stream", "environment", "wanted"), [
-    (Terminal(), {}, True), (io.StringIO(), {}, False), (Terminal(), {"NO_COLOR": "1"}, False),
-    (Terminal(), {"NO_COLOR": ""}, True), (Terminal(), {"TERM": "dumb"}, False)],
-    ids=["terminal", "pipe", "NO_COLOR", "empty NO_COLOR", "dumb"])
+@pytest.mark.parametrize(
+    ("stream", "environment", "wanted"),
+    [
+        (Terminal(), {}, True),
+        (io.StringIO(), {}, False),
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {"NO_COLOR": ""}, True),
+        (Terminal(), {"TERM": "dumb"}, False),
+    ],
+    ids=["terminal", "pipe", "NO_COLOR", "empty NO_COLOR", "dumb"],
+)
 @pytest.mark.skipif(os.name == "nt", reason="the console decides there")
 def test_who_wants_colours(stream: io.StringIO, environment: dict[str, str], wanted: bool) -> None:
     assert wants_colour(stream, environment) is wanted
@@ -90,11 +123,26 @@ def test_who_wants_colours(stream: io.StringIO, environment: dict[str, str], wan
 def test_json(summary: Summary) -> None:
     told = json.loads(json_text([BAD, WORSE], summary))
     assert (told["files"], told["users"], told["errors"], told["warnings"], told["notes"], told["online"]) == (
-        12, ["ann", "bob"], 1, 1, 0, False)
+        12,
+        ["ann", "bob"],
+        1,
+        1,
+        0,
+        False,
+    )
     first, second = told["findings"]
-    assert first == {"severity": "error", "file": "Users/ann.json", "line": 3, "column": 5, "jsonPath": "port",
-                     "path": os.path.join(summary.root, "Users", "ann.json"), "message": "it is bad",
-                     "expected": "good", "suggestion": "better", "users": []}
+    assert first == {
+        "severity": "error",
+        "file": "Users/ann.json",
+        "line": 3,
+        "column": 5,
+        "jsonPath": "port",
+        "path": os.path.join(summary.root, "Users", "ann.json"),
+        "message": "it is bad",
+        "expected": "good",
+        "suggestion": "better",
+        "users": [],
+    }
     assert (second["line"], second["users"]) == (None, ["ann", "bob"])
 
 

@@ -1,4 +1,5 @@
 """Whether ``check --online`` reaches what real calls reach."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -34,8 +35,9 @@ def test_a_proxy_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "'llm.invalid' cannot be resolved" in why_silent("http://llm.invalid:8000")
 
 
-def test_the_bundle_of_the_environment_counts(tls_backend: StubBackend, certificate: Path,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bundle_of_the_environment_counts(
+    tls_backend: StubBackend, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "certificate was not accepted" in why_silent(tls_backend.url)
     with pytest.raises(BackendConnectionError, match="certificate was not accepted"):
         call(tls_backend.url)
@@ -43,8 +45,9 @@ def test_the_bundle_of_the_environment_counts(tls_backend: StubBackend, certific
     assert why_silent(tls_backend.url) == "" and call(tls_backend.url) == {"ok": True}
 
 
-def test_proxy_and_bundle_together(tls_backend: StubBackend, certificate: Path,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_and_bundle_together(
+    tls_backend: StubBackend, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     with Tunnels(tls_backend.port) as proxy:
         monkeypatch.setenv("https_proxy", f"http://{proxy.address}")
@@ -63,8 +66,10 @@ def test_any_answer_will_do(reply: Reply) -> None:
         assert (server.requests[0].method, server.requests[0].path) == ("GET", "/")
 
 
-@pytest.mark.parametrize(("reply", "reason"), [
-    (Reply(never=True), f"no data for {PROBE_SECONDS:g} seconds"), (Reply(raw=b"SSH-2.0-x\r\n"), "not proper HTTP")])
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [(Reply(never=True), f"no data for {PROBE_SECONDS:g} seconds"), (Reply(raw=b"SSH-2.0-x\r\n"), "not proper HTTP")],
+)
 def test_what_is_no_answer(reply: Reply, reason: str) -> None:
     with StubBackend() as server:
         server.default = reply

@@ -1,4 +1,5 @@
 """The short form of the check at start: what is logged, when, and that it holds nothing up."""
+
 from __future__ import annotations
 
 import logging
@@ -23,12 +24,22 @@ WARNING = Finding("warning", "Users/a.json", "y", 3, "it is odd")
 RUN = f"for all run: {program_name('check')}"
 
 
-@pytest.mark.parametrize(("findings", "lines"), [
-    ([], []), ([Finding("note", "x", "", None, "x")], []),
-    ([WARNING], [f"In the configuration there is 1 warning ({RUN})"]),
-    ([WARNING, WARNING], [f"In the configuration there are 2 warnings ({RUN})"]),
-    ([WARNING, ERROR], [f"In the configuration there is 1 error and 1 warning ({RUN}):",
-                        "  Users/a.json:3:5: x: it is bad. Expected: good. Did you mean 'better'?"])])
+@pytest.mark.parametrize(
+    ("findings", "lines"),
+    [
+        ([], []),
+        ([Finding("note", "x", "", None, "x")], []),
+        ([WARNING], [f"In the configuration there is 1 warning ({RUN})"]),
+        ([WARNING, WARNING], [f"In the configuration there are 2 warnings ({RUN})"]),
+        (
+            [WARNING, ERROR],
+            [
+                f"In the configuration there is 1 error and 1 warning ({RUN}):",
+                "  Users/a.json:3:5: x: it is bad. Expected: good. Did you mean 'better'?",
+            ],
+        ),
+    ],
+)
 def test_short_form(findings: list[Finding], lines: list[str]) -> None:
     text, told = short_form(findings)
     assert text.splitlines() == lines
@@ -40,7 +51,8 @@ def test_the_command_looks_at_the_same_configuration(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(instance, "CONFIG_DIRECTORY", "/data/cfg")
     monkeypatch.setattr(instance, "USERS", ["ann", "bob"])
     assert short_form([WARNING])[0].endswith(
-        f"({RUN} --ConfigDirectory /data/cfg --PublicDirectory /data/Public --User ann --User bob)")
+        f"({RUN} --ConfigDirectory /data/cfg --PublicDirectory /data/Public --User ann --User bob)"
+    )
 
 
 def test_many_errors() -> None:
@@ -53,14 +65,16 @@ def test_many_errors() -> None:
 
 # -- in a server -------------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def check() -> LoadCheck:
     return LoadCheck()
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[
-        pytest.LogCaptureFixture]:
+def log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[pytest.LogCaptureFixture]:
     for name in ("CONFIG_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS"):
         monkeypatch.setattr(instance, name, None)
     monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path))
@@ -90,18 +104,20 @@ def test_silence_if_all_is_well(tmp_path: Path, log: pytest.LogCaptureFixture, c
     assert told(log) == []
 
 
-def test_a_folder_of_conversations_that_cannot_be_written(tmp_path: Path, log: pytest.LogCaptureFixture,
-                                                          check: LoadCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_conversations_that_cannot_be_written(
+    tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a-file").write_text("", "utf-8")
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "a-file" / "talks"))
     started(check, tmp_path)
-    text, = told(log)
+    (text,) = told(log)
     assert text.startswith(f"In the configuration there is 1 error ({RUN} --PublicDirectory {tmp_path}):\n")
     assert "the directory of conversations: it cannot be created, as" in text
 
 
-def test_only_served_users_count(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_served_users_count(
+    tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bob = (put("Users/bob.json", {"routingConfig": "none"}), put("Workflows/bob/x.json", {"nodes": [llm()]}))
     started(check, tmp_path, *bob)
     assert told(log) == []
@@ -111,9 +127,15 @@ def test_only_served_users_count(tmp_path: Path, log: pytest.LogCaptureFixture, 
 
 
 def test_the_first_request_repeats_nothing(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck) -> None:
-    started(check, tmp_path, nodes(llm(endpointName="Mian")), changed(USER, categorizationWorkflow="Categorise"),
-            put("Endpoints/home/Spare.json", "{"), changed(ENDPOINT, endpoint="nowhere"))
-    text, = told(log)
+    started(
+        check,
+        tmp_path,
+        nodes(llm(endpointName="Mian")),
+        changed(USER, categorizationWorkflow="Categorise"),
+        put("Endpoints/home/Spare.json", "{"),
+        changed(ENDPOINT, endpoint="nowhere"),
+    )
+    (text,) = told(log)
     assert text.splitlines()[0].startswith(f"In the configuration there are 4 errors ({RUN} ")
     assert "Workflows/alice/General.json:6:7: nodes[0].endpointName" in text
     first_request(check)
@@ -121,8 +143,9 @@ def test_the_first_request_repeats_nothing(tmp_path: Path, log: pytest.LogCaptur
     assert told(log) == [text]
 
 
-def test_warnings_are_told_when_the_workflow_runs(tmp_path: Path, log: pytest.LogCaptureFixture,
-                                                  check: LoadCheck) -> None:
+def test_warnings_are_told_when_the_workflow_runs(
+    tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck
+) -> None:
     started(check, tmp_path, nodes(llm(endpointName="Mian", systmPrompt="x")))
     first_request(check)
     _, text = told(log)
@@ -137,8 +160,9 @@ def test_a_new_version_is_told(tmp_path: Path, log: pytest.LogCaptureFixture, ch
     assert len(told(log)) == 2 and "Mian" in told(log)[1]
 
 
-def test_nothing_that_goes_wrong_gets_out(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_goes_wrong_gets_out(
+    tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
 
@@ -166,13 +190,18 @@ def test_in_a_launcher(script: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "old", "new", "told", "users"), [
-    ("Users/ann.json", '"', "", "Users/ann.json:", ["--User", "ann"]),
-    ("Users/_current-user.json", "ann", "gost", "'gost'", []),
-    ("Users/_current-user.json", "", '{"currentUser": "ann", "currentUser": "ann"}', "twice", []),
-    ("Workflows/_shared/Single.json", "endpointName", "endpointNam", "endpointNam'", ["--User", "ann"])])
-def test_a_launcher_reports_one_mistake_once(tmp_path: Path, file: str, old: str, new: str, told: str,
-                                             users: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told", "users"),
+    [
+        ("Users/ann.json", '"', "", "Users/ann.json:", ["--User", "ann"]),
+        ("Users/_current-user.json", "ann", "gost", "'gost'", []),
+        ("Users/_current-user.json", "", '{"currentUser": "ann", "currentUser": "ann"}', "twice", []),
+        ("Workflows/_shared/Single.json", "endpointName", "endpointNam", "endpointNam'", ["--User", "ann"]),
+    ],
+)
+def test_a_launcher_reports_one_mistake_once(
+    tmp_path: Path, file: str, old: str, new: str, told: str, users: list[str]
+) -> None:
     with Backend() as backend:
         tree = standard_tree(tmp_path / "Public", backend.url)
         path = tree.public / "Configs" / file
@@ -182,8 +211,11 @@ def test_a_launcher_reports_one_mistake_once(tmp_path: Path, file: str, old: str
             server.ask("Single")
             server.ask("Single")
             # What a request runs into is logged for that request.
-            lines = [line for line in server.output().splitlines()
-                     if told in line and "Request " not in line and "cannot be listed" not in line]
+            lines = [
+                line
+                for line in server.output().splitlines()
+                if told in line and "Request " not in line and "cannot be listed" not in line
+            ]
             assert len(lines) <= 1, lines
             assert len(lines) == 1 or "twice" in told
 
@@ -196,5 +228,3 @@ def test_a_launcher_says_nothing_about_what_is_right(tmp_path: Path) -> None:
             assert server.ask("Single").status == 200
             time.sleep(0.5)
             assert "In the configuration" not in server.output() and "to look at" not in server.output()
-
-

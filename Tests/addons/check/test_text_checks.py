@@ -1,4 +1,5 @@
 """Texts of nodes: outputs, placeholders, braces, Jinja2."""
+
 from __future__ import annotations
 
 import json
@@ -12,8 +13,9 @@ from Tests.tables import table
 PATH = "nodes[1].content"
 
 
-def second(text: Any, *later: dict[str, Any], lookups: FakeLookups | None = None, jinja: bool = False,
-           **variables: Any) -> Any:
+def second(
+    text: Any, *later: dict[str, Any], lookups: FakeLookups | None = None, jinja: bool = False, **variables: Any
+) -> Any:
     """Findings about a text of the second of at least two nodes."""
     more = {"jinja2": True} if jinja else {}
     return check(static(), static(text, **more), *later, lookups=lookups, **variables)
@@ -21,10 +23,18 @@ def second(text: Any, *later: dict[str, Any], lookups: FakeLookups | None = None
 
 # -- outputs -----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("{agent2Output}", "of this node itself"), ("{agent3Output}", "node 3 runs after"), ("{agent4Output}", "no node 4"),
-    ("{agent3Output[key]}", "node 3 runs after"), ("{agent3Output:>5}", "node 3 runs after"),
-    ("{agent1Output} {agent3Output}", "node 3 runs after")])
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{agent2Output}", "of this node itself"),
+        ("{agent3Output}", "node 3 runs after"),
+        ("{agent4Output}", "no node 4"),
+        ("{agent3Output[key]}", "node 3 runs after"),
+        ("{agent3Output:>5}", "node 3 runs after"),
+        ("{agent1Output} {agent3Output}", "node 3 runs after"),
+    ],
+)
 def test_output_that_is_not_there(text: str, reason: str) -> None:
     found = only(second(text, static()))
     assert (found.severity, found.json_path) == ("error", PATH)
@@ -32,8 +42,10 @@ def test_output_that_is_not_there(text: str, reason: str) -> None:
     assert "nothing in this text is filled in" in found.message
 
 
-@pytest.mark.parametrize("text", [
-    "{agent1Output}", "{agent1Output[key]}", "{agent9Input}", "agent7Output", "{{agent1Output}}", "", "no braces"])
+@pytest.mark.parametrize(
+    "text",
+    ["{agent1Output}", "{agent1Output[key]}", "{agent9Input}", "agent7Output", "{{agent1Output}}", "", "no braces"],
+)
 def test_good_outputs(text: str) -> None:
     assert second(text) == []
 
@@ -50,11 +62,13 @@ def test_a_variable_may_have_the_name_of_an_output() -> None:
 
 def test_output_in_a_list_and_an_early_key() -> None:
     assert brief(check({"type": "StringConcatenator", "strings": ["a", "{agent1Output}"]})) == [
-        ("error", "nodes[0].strings[1]")]
+        ("error", "nodes[0].strings[1]")
+    ]
     assert brief(check(llm("x", endpointName="{agent1Output}"))) == [("error", "nodes[0].endpointName")]
 
 
 # -- placeholders ------------------------------------------------------------------------------------------------------
+
 
 def test_unknown_placeholder() -> None:
     found = only(second("{chat_user_prompt_last_on} {todays_date_iso}"))
@@ -62,23 +76,41 @@ def test_unknown_placeholder() -> None:
     assert "nothing in this text is filled in" in found.message
 
 
-@pytest.mark.parametrize(("name", "near"), [
-    ("Tone", "tone"), ("agent1Ouput", "agent1Output"), ("agent01Output", "agent1Output"), ("mottoo", "motto"),
-    (" tone ", "tone"), ("zebra", "")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Tone", "tone"),
+        ("agent1Ouput", "agent1Output"),
+        ("agent01Output", "agent1Output"),
+        ("mottoo", "motto"),
+        (" tone ", "tone"),
+        ("zebra", ""),
+    ],
+)
 def test_nearest_placeholder(name: str, near: str) -> None:
     found = only(second(f"{{{name}}}", lookups=FakeLookups({"motto": "x"}), tone="dry"))
     assert found.suggestion == near
 
 
-@pytest.mark.parametrize("name", [
-    "tone", "motto", "messages", "category_list", "Discussion_Id", "templated_system_prompt", "agent4Input"])
+@pytest.mark.parametrize(
+    "name", ["tone", "motto", "messages", "category_list", "Discussion_Id", "templated_system_prompt", "agent4Input"]
+)
 def test_known_placeholders(name: str) -> None:
     assert second(f"{{{name}}}", lookups=FakeLookups({"motto": "x"}), tone="dry") == []
 
 
-@pytest.mark.parametrize("name", [
-    "current_chat_summary", "userInput", "lastUserMessage", "userName", "currentDate", "current_username",
-    "llm_responder_output"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "current_chat_summary",
+        "userInput",
+        "lastUserMessage",
+        "userName",
+        "currentDate",
+        "current_username",
+        "llm_responder_output",
+    ],
+)
 def test_examples_that_are_no_variables(name: str) -> None:
     assert "although examples use it" in only(second(f"{{{name}}}")).message
     assert second(f"{{{name}}}", **{name: "x"}) == []
@@ -123,6 +155,7 @@ def test_a_child_may_know_what_its_parent_does_not(key: str) -> None:
 
 # -- braces ------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("text", ['{"a": 1}', "{}", "a { b", "a } b", "{0}", "body { color: red }", "{a!x}", "{a.}"])
 def test_braces_of_a_text_are_a_note(text: str) -> None:
     found = only(second(text))
@@ -152,41 +185,71 @@ def test_doubled_braces_are_text(text: str) -> None:
 
 # -- Jinja2 ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("text", "line"), [
-    ("a\n{% if %}", 2), ("{{ x", 1), ("a\nb\n{{ x | nope }}", 3), ("{% if x is nope %}a{% endif %}", 1)])
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a\n{% if %}", 2), ("{{ x", 1), ("a\nb\n{{ x | nope }}", 3), ("{% if x is nope %}a{% endif %}", 1)],
+)
 def test_jinja_errors(text: str, line: int) -> None:
     found = only(second(text, jinja=True))
     assert (found.severity, found.json_path) == ("error", PATH)
     assert f"line {line} of this text" in found.message
 
 
-@pytest.mark.parametrize("text", [
-    "{{ agent1Output.x | tojson }}", "{% for m in messages %}{{ m.role }}{{ loop.index }}{% endfor %}", "{a} {", "x",
-    "{{ zebra }}", "{% if zebra is defined %}a{% endif %}", "{{ range(3) }}", "{% set t = 1 %}{{ t }}",
-    "{{ 'x' * 1000000000000 }}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ agent1Output.x | tojson }}",
+        "{% for m in messages %}{{ m.role }}{{ loop.index }}{% endfor %}",
+        "{a} {",
+        "x",
+        "{{ zebra }}",
+        "{% if zebra is defined %}a{% endif %}",
+        "{{ range(3) }}",
+        "{% set t = 1 %}{{ t }}",
+        "{{ 'x' * 1000000000000 }}",
+    ],
+)
 def test_good_jinja(text: str) -> None:
     assert second(text, jinja=True) == []
 
 
-@table(("text", "names", "column"), [
-    ("See {agent1Output}.", "{agent1Output}", 5), ("{motto}", "{motto}", 1),
-    ("{% if agent1Output %}{todays_date_pretty}{% endif %}", "{todays_date_pretty}", 22),
-    ("{{ agent1Output }} {# {motto} #} {agent1Output} {motto} {agent1Output}", "{agent1Output}, {motto}", 34),
-    ("{% raw %}{motto}{% endraw %}{motto}", "{motto}", 29), ('{"a": "{agent2Input}"}', "{agent2Input}", 8)])
+@table(
+    ("text", "names", "column"),
+    [
+        ("See {agent1Output}.", "{agent1Output}", 5),
+        ("{motto}", "{motto}", 1),
+        ("{% if agent1Output %}{todays_date_pretty}{% endif %}", "{todays_date_pretty}", 22),
+        ("{{ agent1Output }} {# {motto} #} {agent1Output} {motto} {agent1Output}", "{agent1Output}, {motto}", 34),
+        ("{% raw %}{motto}{% endraw %}{motto}", "{motto}", 29),
+        ('{"a": "{agent2Input}"}', "{agent2Input}", 8),
+    ],
+)
 def test_single_braces_in_a_template(text: str, names: str, column: int) -> None:
     source = json.dumps({"nodes": [static(), static(text, jinja2=True)], "motto": "x"}, indent=1)
     found = only(second(text, jinja=True, lookups=FakeLookups(source=source), motto="x"))
     assert (found.severity, found.json_path) == ("warning", PATH)
-    assert found.message.startswith(f"node 2: {names} stays as written: with \"jinja2\": true the text is a Jinja2")
+    assert found.message.startswith(f'node 2: {names} stays as written: with "jinja2": true the text is a Jinja2')
     assert found.suggestion == "{" + names.partition(",")[0] + "}"
     line = source.splitlines()[found.line - 1]
-    assert line[found.column - 1:].startswith(names.partition(",")[0])
+    assert line[found.column - 1 :].startswith(names.partition(",")[0])
 
 
-@table("text", [
-    "{{ agent1Output }}", "{{agent1Output}}", "{% raw %}{agent1Output}{% endraw %}", "{%- raw -%}{motto}{%- endraw -%}",
-    "{# {agent1Output} #}", "{% set a = '{motto}' %}{{ a }}", "{{ '{motto}' }}", "{unknown} {agent3Output} { motto }",
-    "{color: red}", "{'a': 1}"])
+@table(
+    "text",
+    [
+        "{{ agent1Output }}",
+        "{{agent1Output}}",
+        "{% raw %}{agent1Output}{% endraw %}",
+        "{%- raw -%}{motto}{%- endraw -%}",
+        "{# {agent1Output} #}",
+        "{% set a = '{motto}' %}{{ a }}",
+        "{{ '{motto}' }}",
+        "{unknown} {agent3Output} { motto }",
+        "{color: red}",
+        "{'a': 1}",
+    ],
+)
 def test_what_a_template_may_hold(text: str) -> None:
     assert second(text, jinja=True, motto="x") == []
 

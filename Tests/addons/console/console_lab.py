@@ -1,4 +1,5 @@
 """The console over the application, with a scripted LLM server behind it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -26,15 +27,20 @@ class FakeRecords(SimpleNamespace):
     def __init__(self, folder: Path, mode: str = "on") -> None:
         self.index_file = folder / "index.db"
         super().__init__(
-            mode=mode, recording="facts", folder=SimpleNamespace(secret=lambda: SECRET, path=str(folder)),
-            settings=SimpleNamespace(mode=lambda: "facts"), store=SimpleNamespace(index=self.index))
+            mode=mode,
+            recording="facts",
+            folder=SimpleNamespace(secret=lambda: SECRET, path=str(folder)),
+            settings=SimpleNamespace(mode=lambda: "facts"),
+            store=SimpleNamespace(index=self.index),
+        )
 
     @contextlib.contextmanager
     def index(self) -> Iterator[sqlite3.Connection]:
         connection = sqlite3.connect(self.index_file, isolation_level=None)
         try:
-            connection.execute("CREATE TABLE IF NOT EXISTS session (hash BLOB PRIMARY KEY, created INTEGER, "
-                               "used INTEGER, label TEXT)")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS session (hash BLOB PRIMARY KEY, created INTEGER, used INTEGER, label TEXT)"
+            )
             connection.execute("CREATE TABLE IF NOT EXISTS spent (nonce BLOB PRIMARY KEY, until INTEGER)")
             yield connection
         finally:
@@ -60,15 +66,27 @@ class Browser:
 
     def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         """Send a call of the API, or with a path that begins with a slash anything else."""
-        sent = {"Host": self.host, "Sec-Fetch-Site": "same-origin", "Origin": f"http://{self.host}",
-                **({"Authorization": f"Bearer {self.token}"} if self.token else {}), **(headers or {})}
+        sent = {
+            "Host": self.host,
+            "Sec-Fetch-Site": "same-origin",
+            "Origin": f"http://{self.host}",
+            **({"Authorization": f"Bearer {self.token}"} if self.token else {}),
+            **(headers or {}),
+        }
         options: dict[str, Any] = {}
         if body is not None:
             options["data"] = body if isinstance(body, (bytes, str)) else json.dumps(body)
             sent.setdefault("Content-Type", "application/json")
         sent = {name: value for name, value in sent.items() if value != "-"}
-        return Answer(self._client.open(path if path.startswith("/") else API + path, method=method, headers=sent,
-                                        environ_overrides={"REMOTE_ADDR": self.address}, **options))
+        return Answer(
+            self._client.open(
+                path if path.startswith("/") else API + path,
+                method=method,
+                headers=sent,
+                environ_overrides={"REMOTE_ADDR": self.address},
+                **options,
+            )
+        )
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.call("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})

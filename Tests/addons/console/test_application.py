@@ -1,4 +1,5 @@
 """The six rules of admission to the console, and its sessions. Which runs a session sees is tested with the archive."""
+
 from __future__ import annotations
 
 import base64
@@ -43,9 +44,16 @@ class Lab:
         (self.static / "pages" / "one.mjs").write_text("export default 2;", "utf-8")
         shared = options.pop("shared", False)
         browsers = BrowserSafety(options.pop("origins", ()), machine="mill")
-        self.console_app = ConsoleApplication(self.records, keys, browsers, self.app,  # type: ignore[arg-type]
-                                              modules=("session_routes",), static=StaticFiles(self.static),
-                                              clock=lambda: self.now, shared=shared)
+        self.console_app = ConsoleApplication(
+            self.records,
+            keys,
+            browsers,
+            self.app,  # type: ignore[arg-type]
+            modules=("session_routes",),
+            static=StaticFiles(self.static),
+            clock=lambda: self.now,
+            shared=shared,
+        )
         routes = self.console_app.routes
         routes.add("GET", "things/NAME", Role.OWN, self.thing, query=("kind",))
         routes.add("PUT", "things/NAME", Role.OPERATOR, self.thing, edit=True)
@@ -82,10 +90,24 @@ def locked(tmp_path: Path) -> Lab:
 
 # -- 1: the name by which the server is called -------------------------------------------------------------------------
 
-@table(("host", "status"), [
-    ("127.0.0.1:5000", 200), ("localhost:5000", 200), ("[::1]:5000", 200), ("192.168.1.5", 200), ("mill", 200),
-    ("mill.local:5000", 200), ("nas.lan", 200), ("chat.example.com", 200), ("evil.example.org:5000", 403),
-    ("5000.evil.org", 403), ("", 403), ("a b", 403)])
+
+@table(
+    ("host", "status"),
+    [
+        ("127.0.0.1:5000", 200),
+        ("localhost:5000", 200),
+        ("[::1]:5000", 200),
+        ("192.168.1.5", 200),
+        ("mill", 200),
+        ("mill.local:5000", 200),
+        ("nas.lan", 200),
+        ("chat.example.com", 200),
+        ("evil.example.org:5000", 403),
+        ("5000.evil.org", 403),
+        ("", 403),
+        ("a b", 403),
+    ],
+)
 def test_only_a_name_without_a_foreign_owner_is_admitted(tmp_path: Path, host: str, status: int) -> None:
     lab = Lab(tmp_path, origins=("https://chat.example.com",))
     browser = lab.operator()
@@ -98,16 +120,25 @@ def test_only_a_name_without_a_foreign_owner_is_admitted(tmp_path: Path, host: s
 
 # -- 2: the page that calls --------------------------------------------------------------------------------------------
 
-@table(("headers", "status"), [
-    ({}, 200), ({"Origin": "-", "Sec-Fetch-Site": "-"}, 200), ({"Sec-Fetch-Site": "none"}, 200),
-    ({"Origin": f"https://{HOST}"}, 200), ({"Origin": "http://127.0.0.1:3000"}, 403),
-    ({"Origin": "http://localhost:5000"}, 403), ({"Origin": "null"}, 403),
-    ({"Origin": "https://chat.example.com"}, 403),
-    ({"Origin": "-", "Sec-Fetch-Site": "same-site"}, 403), ({"Origin": "-", "Sec-Fetch-Site": "cross-site"}, 403),
-    ({"Origin": "app://obsidian.md"}, 403)])
+
+@table(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "-", "Sec-Fetch-Site": "-"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Origin": f"https://{HOST}"}, 200),
+        ({"Origin": "http://127.0.0.1:3000"}, 403),
+        ({"Origin": "http://localhost:5000"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "https://chat.example.com"}, 403),
+        ({"Origin": "-", "Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "-", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Origin": "app://obsidian.md"}, 403),
+    ],
+)
 @table("method", ["GET", "POST", "DELETE"])
-def test_only_the_own_page_calls_the_api(tmp_path: Path, method: str, headers: dict[str, str],
-                                         status: int) -> None:
+def test_only_the_own_page_calls_the_api(tmp_path: Path, method: str, headers: dict[str, str], status: int) -> None:
     lab = Lab(tmp_path, origins=("https://chat.example.com",))
     path = {"GET": "things/a", "POST": "things", "DELETE": "session"}[method]
     answer = lab.operator().call(method, path, {} if method == "POST" else None, headers)
@@ -117,18 +148,28 @@ def test_only_the_own_page_calls_the_api(tmp_path: Path, method: str, headers: d
 
 def test_preflights_are_refused_without_cors(lab: Lab) -> None:
     for path in (PAGE, API + "session", "/console/static/1/app.js", "/console"):
-        answer = lab.browser().call("OPTIONS", path, headers={
-            "Origin": "http://127.0.0.1:3000", "Access-Control-Request-Method": "POST"})
+        answer = lab.browser().call(
+            "OPTIONS", path, headers={"Origin": "http://127.0.0.1:3000", "Access-Control-Request-Method": "POST"}
+        )
         assert answer.status == 403 and "Access-Control-Allow-Origin" not in answer.headers
 
 
-@table(("kind", "status"), [("application/json", 200), ("application/json; charset=utf-8", 200), ("text/plain", 415),
-                            ("application/x-www-form-urlencoded", 415), ("-", 415)])
+@table(
+    ("kind", "status"),
+    [
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("-", 415),
+    ],
+)
 def test_bodies_are_json(lab: Lab, kind: str, status: int) -> None:
     assert lab.operator().post("things", {"a": 1}, Content_Type=kind).status == status
 
 
 # -- 3: headers --------------------------------------------------------------------------------------------------------
+
 
 def test_the_page_names_a_fresh_nonce_in_its_policy(lab: Lab) -> None:
     first, second = (lab.browser().get(PAGE, Sec_Fetch_Site="cross-site", Origin="-") for _ in range(2))
@@ -137,7 +178,8 @@ def test_the_page_names_a_fresh_nonce_in_its_policy(lab: Lab) -> None:
     nonce = first.data.decode().split('nonce="')[1].split('"')[0]
     assert policy == (
         f"default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'self' 'nonce-{nonce}'; "
-        "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+        "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
     assert len(nonce) >= 20
 
 
@@ -159,8 +201,20 @@ def test_files_under_their_version_are_kept_for_ever(lab: Lab) -> None:
     assert module.headers["Content-Type"] == "text/javascript; charset=utf-8" and module.data == b"export default 2;"
 
 
-@table("name", ["../application.py", "..%2fapplication.py", "pages/../../application.py", "", "pages", "index.html",
-                "/etc/passwd", "pages\\one.mjs", "app.js\0"])
+@table(
+    "name",
+    [
+        "../application.py",
+        "..%2fapplication.py",
+        "pages/../../application.py",
+        "",
+        "pages",
+        "index.html",
+        "/etc/passwd",
+        "pages\\one.mjs",
+        "app.js\0",
+    ],
+)
 def test_nothing_outside_of_the_folder_is_served(lab: Lab, name: str) -> None:
     assert lab.browser().get(f"/console/static/1/{name}").status in (400, 404)
 
@@ -171,6 +225,7 @@ def test_the_address_without_a_slash_leads_to_the_page_below_any_path(lab: Lab) 
 
 
 # -- 4: sign-ins -------------------------------------------------------------------------------------------------------
+
 
 def test_a_code_is_good_once(lab: Lab) -> None:
     code = make_code(SECRET, lab.now)
@@ -184,8 +239,14 @@ def test_a_code_is_good_once(lab: Lab) -> None:
 def lab_of(lab: Lab) -> Lab:
     """Return a second server on the folder of the first."""
     copy = object.__new__(Lab)
-    copy.console_app = ConsoleApplication(lab.records, None, BrowserSafety(), lab.app,  # type: ignore[arg-type]
-                                          modules=("session_routes",), clock=lambda: lab.now)
+    copy.console_app = ConsoleApplication(
+        lab.records,
+        None,
+        BrowserSafety(),
+        lab.app,  # type: ignore[arg-type]
+        modules=("session_routes",),
+        clock=lambda: lab.now,
+    )
     copy.application = AdmissionMiddleware(lab.app, console=copy.console_app)
     return copy
 
@@ -200,7 +261,7 @@ def test_a_code_of_another_secret_or_with_a_changed_letter_is_refused() -> None:
     code = make_code(SECRET, 1000.0)
     assert read_code(SECRET, code, 1000.0) is not None and read_code(b"x" * 32, code, 1000.0) is None
     for place in range(len(code)):
-        wrong = code[:place] + ("A" if code[place] != "A" else "B") + code[place + 1:]
+        wrong = code[:place] + ("A" if code[place] != "A" else "B") + code[place + 1 :]
         assert read_code(SECRET, wrong, 1000.0) in (None, read_code(SECRET, code, 1000.0))
     others = [f"{code[:9]}{character}{code[9:]}" for character in "+/!= \n\u00e9"]
     for wrong in ("", "A", "====", "\u00e9", code + "AAAA", code[:-4], *others):
@@ -234,8 +295,9 @@ def test_the_disk_is_not_needed_to_sign_in(lab: Lab, monkeypatch: pytest.MonkeyP
     assert browser.call("DELETE", "session").status == 200 and browser.get("session").status == 401
 
 
-def test_a_session_outlives_a_disk_that_fails(lab: Lab, monkeypatch: pytest.MonkeyPatch,
-                                              caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_outlives_a_disk_that_fails(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     browser, other = lab.operator(), lab.operator()
     assert browser.get("session").status == 200
 
@@ -286,8 +348,10 @@ def test_a_key_session_ends_after_twelve_hours(locked: Lab) -> None:
 
 
 def test_an_accepted_key_without_the_word_is_told_how_its_line_would_read(locked: Lab) -> None:
-    for answer in (locked.browser().post("session", {"key": CLIENT_KEY}),
-                   locked.browser().get("session", Authorization=f"Bearer {CLIENT_KEY}")):
+    for answer in (
+        locked.browser().post("session", {"key": CLIENT_KEY}),
+        locked.browser().get("session", Authorization=f"Bearer {CLIENT_KEY}"),
+    ):
         assert answer.status == 403 and "console=own" in answer.message and CLIENT_KEY not in answer.message
 
 
@@ -342,8 +406,11 @@ def test_ten_wrong_keys_slow_a_peer_down(locked: Lab) -> None:
     guesser, other = locked.browser(), locked.browser()
     other.address = "192.168.1.7"
     for number in range(FAILURES):
-        answer = guesser.post("session", {"key": f"guess {number}"}) if number % 2 else \
-            guesser.get("session", Authorization=f"Bearer guess-{number}")
+        answer = (
+            guesser.post("session", {"key": f"guess {number}"})
+            if number % 2
+            else guesser.get("session", Authorization=f"Bearer guess-{number}")
+        )
         assert answer.status == 401
     slowed = guesser.post("session", {"key": OWN_KEY})
     assert slowed.status == 429 and 0 < int(slowed.headers["Retry-After"]) <= 60
@@ -374,6 +441,7 @@ def test_no_key_code_or_token_reaches_the_log(locked: Lab, caplog: pytest.LogCap
 
 # -- 6: the exception to 401, and the gate -----------------------------------------------------------------------------
 
+
 def test_only_the_page_and_its_files_need_no_key(locked: Lab) -> None:
     browser = locked.browser()
     assert (browser.get(PAGE).status, browser.get("/console/static/1/app.js").status) == (200, 200)
@@ -388,8 +456,13 @@ def test_calls_reach_neither_the_application_nor_the_requests(lab: Lab) -> None:
 
 
 def test_console_calls_are_decided_by_their_head(lab: Lab) -> None:
-    head = {"REQUEST_METHOD": "POST", "PATH_INFO": API + "things", "HTTP_HOST": HOST, "CONTENT_LENGTH": "5",
-            "CONTENT_TYPE": "application/json"}
+    head = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": API + "things",
+        "HTTP_HOST": HOST,
+        "CONTENT_LENGTH": "5",
+        "CONTENT_TYPE": "application/json",
+    }
     assert lab.application.refuses(dict(head))
     token = lab.operator().token
     assert not lab.application.refuses({**head, "HTTP_AUTHORIZATION": f"Bearer {token}"})
@@ -403,15 +476,22 @@ def test_console_calls_are_decided_by_their_head(lab: Lab) -> None:
 
 # -- calls -------------------------------------------------------------------------------------------------------------
 
+
 def test_a_call_gets_its_parts_and_query(lab: Lab) -> None:
     answer = lab.operator().get("things/m%C3%BChle?kind=a%20b")
     assert answer.json == {"parts": {"NAME": "m\u00fchle"}, "query": {"kind": "a b"}, "role": "operator"}
 
 
-@table(("method", "path", "status", "word"), [
-    ("GET", "things/a?kin=1", 400, "Did you mean 'kind'?"), ("GET", "things/a?kind=1&kind=2", 400, "twice"),
-    ("GET", "thing/a", 404, "console-api.md"), ("PATCH", "things/a", 405, "GET, PUT"),
-    ("PUT", "things/a", 403, "--console edit")])
+@table(
+    ("method", "path", "status", "word"),
+    [
+        ("GET", "things/a?kin=1", 400, "Did you mean 'kind'?"),
+        ("GET", "things/a?kind=1&kind=2", 400, "twice"),
+        ("GET", "thing/a", 404, "console-api.md"),
+        ("PATCH", "things/a", 405, "GET, PUT"),
+        ("PUT", "things/a", 403, "--console edit"),
+    ],
+)
 def test_a_wrong_call_is_told_what_is_wrong(lab: Lab, method: str, path: str, status: int, word: str) -> None:
     answer = lab.operator().call(method, path, {} if method == "PUT" else None)
     assert answer.status == status and word in answer.message

@@ -1,4 +1,5 @@
 """The page Back-ends: what servers say of themselves when somebody asks, and that nobody asks otherwise."""
+
 from __future__ import annotations
 
 import socket
@@ -28,8 +29,10 @@ def unused_port() -> int:
 
 def llama_cpp(request: RecordedRequest) -> Reply:
     answers: dict[str, Any] = {
-        "/health": {"status": "ok"}, "/props": {"model_path": "/models/qwen3.gguf", "total_slots": 2},
-        "/slots": [{"is_processing": True}, {"is_processing": False}]}
+        "/health": {"status": "ok"},
+        "/props": {"model_path": "/models/qwen3.gguf", "total_slots": 2},
+        "/slots": [{"is_processing": True}, {"is_processing": False}],
+    }
     return json_reply(answers[request.path])
 
 
@@ -38,7 +41,8 @@ def ollama(request: RecordedRequest) -> Reply:
 
 
 def test_a_stopped_a_slow_a_loading_and_a_healthy_server_are_told_apart(
-        lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab: RecordLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(backend_status, "ASK_SECONDS", 1.0)
     lab.write("ApiTypes/Ollama", {"type": "ollamaApiChat"})
     with StubBackend() as healthy, StubBackend() as loaded, StubBackend() as slow, StubBackend() as loading:
@@ -60,14 +64,23 @@ def test_a_stopped_a_slow_a_loading_and_a_healthy_server_are_told_apart(
 
         rows = {row["name"]: row for row in lab.console("backends/check", "POST", {})["endpoints"]}
         assert {name: row["status"] for name, row in rows.items()} == {
-            "Main": "healthy", "Small": "healthy", "Slow": "slow", "Loading": "loading", "Stopped": "stopped"}
+            "Main": "healthy",
+            "Small": "healthy",
+            "Slow": "slow",
+            "Loading": "loading",
+            "Stopped": "stopped",
+        }
         assert (rows["Main"]["model"], rows["Main"]["slots"]) == ("qwen3.gguf", "1 of 2 at work")
         assert rows["Small"]["model"] == "gemma3:4b"
         assert all(row["problem"] for name, row in rows.items() if name not in ("Main", "Small"))
         asked = [request for server in servers for request in server.requests]
         # Questions that load no model; the key goes only to a server that wants one.
         assert {(request.method, request.path) for request in asked} == {
-            ("GET", "/health"), ("GET", "/props"), ("GET", "/slots"), ("GET", "/api/ps")}
+            ("GET", "/health"),
+            ("GET", "/props"),
+            ("GET", "/slots"),
+            ("GET", "/api/ps"),
+        }
         assert "s3cret" not in str([request.headers for request in asked])
 
 

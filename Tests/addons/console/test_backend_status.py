@@ -1,4 +1,5 @@
 """What servers say of themselves, as it is asked for on the page Back-ends."""
+
 from __future__ import annotations
 
 import json
@@ -61,29 +62,42 @@ def stub(running: Stub) -> Stub:
     return running
 
 
-LLAMA = {"/health": (200, {"status": "ok"}), "/props": (200, {"model_path": "/m/qwen3.gguf", "total_slots": 4}),
-         "/slots": (200, [{"is_processing": True}, {"is_processing": False}])}
+LLAMA = {
+    "/health": (200, {"status": "ok"}),
+    "/props": (200, {"model_path": "/m/qwen3.gguf", "total_slots": 4}),
+    "/slots": (200, [{"is_processing": True}, {"is_processing": False}]),
+}
 LOADING = {"/health": (503, {"error": {"message": "Loading model"}})}
 SWAP = {"/health": (200, "OK"), "/running": (200, {"running": [{"model": "small", "state": "ready"}]})}
 STARTING = {"/health": (200, "OK"), "/running": (200, {"running": [{"model": "big", "state": "starting"}]})}
 
 
-@table(("kind", "answers", "status", "model", "slots"), [
-    (api_types.OPENAI_CHAT, LLAMA, "healthy", "qwen3.gguf", "1 of 2 at work"),
-    (api_types.OPENAI_COMPLETION, {**LLAMA, "/slots": (501, {})}, "healthy", "qwen3.gguf", "4"),
-    (api_types.OPENAI_CHAT, LOADING, "loading", None, None),
-    (api_types.OPENAI_CHAT, SWAP, "healthy", "small", None),
-    (api_types.OPENAI_CHAT, STARTING, "loading", "big", None),
-    (api_types.OPENAI_CHAT, {"/v1/models": (200, {"data": []})}, "healthy", None, None),
-    (api_types.OPENAI_CHAT, {"/v1/models": (401, {})}, "refusing", None, None),
-    (api_types.OPENAI_CHAT, {"/v1/models": (500, {})}, "slow", None, None),
-    (api_types.OLLAMA_CHAT, {"/api/ps": (200, {"models": [{"name": "qwen3:8b"}]})}, "healthy", "qwen3:8b", None),
-    (api_types.OLLAMA_GENERATE, {"/api/ps": (200, {"models": []})}, "healthy", "none loaded", None),
-    (api_types.KOBOLD_GENERATE, {"/api/extra/perf": (200, {"idle": 0, "queue": 2})}, "healthy", None,
-     "busy, 2 waiting"),
-    (api_types.CLAUDE_MESSAGES, {"/v1/models": (200, {"data": []})}, "healthy", None, None)])
-def test_a_server_tells_how_it_is(stub: Stub, kind: str, answers: dict[str, Any], status: str, model: str | None,
-                                  slots: str | None) -> None:
+@table(
+    ("kind", "answers", "status", "model", "slots"),
+    [
+        (api_types.OPENAI_CHAT, LLAMA, "healthy", "qwen3.gguf", "1 of 2 at work"),
+        (api_types.OPENAI_COMPLETION, {**LLAMA, "/slots": (501, {})}, "healthy", "qwen3.gguf", "4"),
+        (api_types.OPENAI_CHAT, LOADING, "loading", None, None),
+        (api_types.OPENAI_CHAT, SWAP, "healthy", "small", None),
+        (api_types.OPENAI_CHAT, STARTING, "loading", "big", None),
+        (api_types.OPENAI_CHAT, {"/v1/models": (200, {"data": []})}, "healthy", None, None),
+        (api_types.OPENAI_CHAT, {"/v1/models": (401, {})}, "refusing", None, None),
+        (api_types.OPENAI_CHAT, {"/v1/models": (500, {})}, "slow", None, None),
+        (api_types.OLLAMA_CHAT, {"/api/ps": (200, {"models": [{"name": "qwen3:8b"}]})}, "healthy", "qwen3:8b", None),
+        (api_types.OLLAMA_GENERATE, {"/api/ps": (200, {"models": []})}, "healthy", "none loaded", None),
+        (
+            api_types.KOBOLD_GENERATE,
+            {"/api/extra/perf": (200, {"idle": 0, "queue": 2})},
+            "healthy",
+            None,
+            "busy, 2 waiting",
+        ),
+        (api_types.CLAUDE_MESSAGES, {"/v1/models": (200, {"data": []})}, "healthy", None, None),
+    ],
+)
+def test_a_server_tells_how_it_is(
+    stub: Stub, kind: str, answers: dict[str, Any], status: str, model: str | None, slots: str | None
+) -> None:
     stub.answers = answers
     found = ask(BackendServer(stub.url, kind))
     assert (found.status, found.model, found.slots) == (status, model, slots)
@@ -114,4 +128,11 @@ def test_nothing_that_loads_a_model_is_asked(stub: Stub) -> None:
     for kind in (api_types.OPENAI_CHAT, api_types.OLLAMA_CHAT, api_types.KOBOLD_GENERATE, api_types.CLAUDE_MESSAGES):
         ask(BackendServer(stub.url + "/v1", kind))
     assert {path for path, _ in stub.asked} <= {
-        "/health", "/props", "/slots", "/running", "/v1/models", "/api/ps", "/api/extra/perf"}
+        "/health",
+        "/props",
+        "/slots",
+        "/running",
+        "/v1/models",
+        "/api/ps",
+        "/api/extra/perf",
+    }

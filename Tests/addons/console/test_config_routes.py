@@ -1,4 +1,5 @@
 """The calls of the Configuration page over HTTP: who may save, what is refused, and that nothing else writes."""
+
 from __future__ import annotations
 
 import time
@@ -32,8 +33,9 @@ class Consoles:
 
     def __init__(self, public: Path) -> None:
         self.configs = write_tree(public)
-        keys = accepted(public / "keys.txt", *(f"{key} console={role} user=alice" for role, key in KEYS.items()),
-                        users=("alice",))
+        keys = accepted(
+            public / "keys.txt", *(f"{key} console={role} user=alice" for role, key in KEYS.items()), users=("alice",)
+        )
         self.records, self.browsers = [], {}
         for mode in ("on", "edit"):
             records = build_records(LaunchArguments(console=mode, record="texts"))
@@ -80,9 +82,17 @@ def test_a_save_over_http(consoles: Consoles) -> None:
     assert change["path"] == GENERAL
 
 
-@table(("changes", "where"), [
-    ({"path": 3}, "path"), ({"text": None}, "text"), ({"base": []}, "base"), ({"confirm": 1}, "confirm"),
-    ({"more": "x"}, "more"), ({"path": "Users/../../x.json"}, "path")])
+@table(
+    ("changes", "where"),
+    [
+        ({"path": 3}, "path"),
+        ({"text": None}, "text"),
+        ({"base": []}, "base"),
+        ({"confirm": 1}, "confirm"),
+        ({"more": "x"}, "more"),
+        ({"path": "Users/../../x.json"}, "path"),
+    ],
+)
 def test_a_save_that_is_not_understood(consoles: Consoles, changes: dict[str, Any], where: str) -> None:
     before = consoles.files()
     answer = consoles.save("operator", "edit", **changes)
@@ -90,16 +100,23 @@ def test_a_save_that_is_not_understood(consoles: Consoles, changes: dict[str, An
     assert consoles.files() == before
 
 
-@table(("method", "path", "body", "status"), [
-    ("GET", "config/file", None, 400), ("GET", "config/file?path=Users/no.json", None, 404),
-    ("GET", f"config/history?path={GENERAL}&version=x", None, 400),
-    ("GET", f"config/history?path={GENERAL}&version=1", None, 404),
-    ("POST", "config/assist", {"path": GENERAL, "text": "", "offset": True}, 400),
-    ("POST", "config/assist", {"path": GENERAL, "text": "", "offset": -1}, 400),
-    ("POST", "config/check", {"path": GENERAL}, 400), ("POST", "config/check-all", {"path": GENERAL}, 400),
-    ("GET", "config/files?x=1", None, 400)])
-def test_other_calls_that_are_not_understood(consoles: Consoles, method: str, path: str, body: Any,
-                                             status: int) -> None:
+@table(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "config/file", None, 400),
+        ("GET", "config/file?path=Users/no.json", None, 404),
+        ("GET", f"config/history?path={GENERAL}&version=x", None, 400),
+        ("GET", f"config/history?path={GENERAL}&version=1", None, 404),
+        ("POST", "config/assist", {"path": GENERAL, "text": "", "offset": True}, 400),
+        ("POST", "config/assist", {"path": GENERAL, "text": "", "offset": -1}, 400),
+        ("POST", "config/check", {"path": GENERAL}, 400),
+        ("POST", "config/check-all", {"path": GENERAL}, 400),
+        ("GET", "config/files?x=1", None, 400),
+    ],
+)
+def test_other_calls_that_are_not_understood(
+    consoles: Consoles, method: str, path: str, body: Any, status: int
+) -> None:
     assert consoles.browsers["operator", "on"].call(method, path, body).status == status
 
 
@@ -117,11 +134,16 @@ def test_without_the_right_no_call_changes_a_file(consoles: Consoles, role: str,
     before = consoles.files()
     # What would save with the right; for other calls, what they take.
     bodies: dict[str, Any] = {
-        "PUT config/file": consoles.saving, "POST runs/ID/test/save": {"name": "x"},
+        "PUT config/file": consoles.saving,
+        "POST runs/ID/test/save": {"name": "x"},
         "POST config/check": {"path": GENERAL, "text": "{}"},
         "POST config/assist": {"path": GENERAL, "text": "{}", "offset": 1},
-        "PUT runs/ID": {"note": "mine"}, "PUT settings": {"days": 7}, "POST session": {"key": KEYS["own"]},
-        "PUT discussions/ID/memories/KEY": {"text": "x"}, "POST playground": {"messages": []}}
+        "PUT runs/ID": {"note": "mine"},
+        "PUT settings": {"days": 7},
+        "POST session": {"key": KEYS["own"]},
+        "PUT discussions/ID/memories/KEY": {"text": "x"},
+        "POST playground": {"messages": []},
+    }
     queries = {"events": "?wait=0", "config/file": f"?path={GENERAL}", "config/history": f"?path={GENERAL}"}
     browser = consoles.browsers[role, mode]
     # The end of the session comes last.

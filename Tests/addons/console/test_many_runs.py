@@ -1,4 +1,5 @@
 """A long list of runs, a run of many nodes and a long prompt, through the API."""
+
 from __future__ import annotations
 
 import itertools
@@ -38,13 +39,25 @@ def made(number: int, chance: random.Random) -> RunDocument:
     workflow = chance.choice(("Chat", "Coding", "Search"))
     status = chance.choice(("ok", "ok", "ok", "failed", "cancelled", "refused"))
     began = BEGAN + number * MINUTE
-    return RunDocument(facts(
-        id=f"{number:08x}-0000-4000-8000-000000000000", started=began, ended=began + 1, status=status,
-        kind=chance.choice(("chat", "chat", "task", "replay")), user=chance.choice(("ann", "bob")), workflow=workflow,
-        route=f"me:{workflow.lower()}", endpoints=chance.choice((["Main"], ["Worker"], ["Main", "Worker"], [])),
-        discussion=chance.choice((None, "mill", "lake")),
-        question=f"{chance.choice(WORDS)} {chance.choice(WORDS)} {number}", answer=chance.choice(WORDS).upper(),
-        error="out of memory" if status == "failed" else None), [], normalised=True)
+    return RunDocument(
+        facts(
+            id=f"{number:08x}-0000-4000-8000-000000000000",
+            started=began,
+            ended=began + 1,
+            status=status,
+            kind=chance.choice(("chat", "chat", "task", "replay")),
+            user=chance.choice(("ann", "bob")),
+            workflow=workflow,
+            route=f"me:{workflow.lower()}",
+            endpoints=chance.choice((["Main"], ["Worker"], ["Main", "Worker"], [])),
+            discussion=chance.choice((None, "mill", "lake")),
+            question=f"{chance.choice(WORDS)} {chance.choice(WORDS)} {number}",
+            answer=chance.choice(WORDS).upper(),
+            error="out of memory" if status == "failed" else None,
+        ),
+        [],
+        normalised=True,
+    )
 
 
 class Console:
@@ -57,15 +70,23 @@ class Console:
         settings = RecordSettings(console, "texts")
         self.store = RunStore(console, self.ring, settings)
         for start in range(0, RUNS, 1000):
-            for document in self.all[start:start + 1000]:
+            for document in self.all[start : start + 1000]:
                 self.store.finished(document)
             assert until(lambda: self.store.used()["runs"] == start + 1000)  # noqa: B023
         self.ring.counter = RunRing().counter  # type: ignore[attr-defined]
-        records = SimpleNamespace(mode="on", recording="texts", folder=console, settings=settings, ring=self.ring,
-                                  store=self.store, archive=RunArchive(self.ring, self.store))
+        records = SimpleNamespace(
+            mode="on",
+            recording="texts",
+            folder=console,
+            settings=settings,
+            ring=self.ring,
+            store=self.store,
+            archive=RunArchive(self.ring, self.store),
+        )
         console_app = ConsoleApplication(records, None, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
         self.browser = Browser(AdmissionMiddleware(lambda environ, start: [], 1, None, console=console_app)).sign_in(
-            time.time(), console.secret())
+            time.time(), console.secret()
+        )
 
     def get(self, path: str, **words: str) -> Any:
         began = time.monotonic()
@@ -76,22 +97,39 @@ class Console:
 
     def expected(self, words: dict[str, str]) -> list[str]:
         query = RunQuery.parse(words)
-        return [one.facts["id"] for one in sorted(self.all, key=lambda one: key_of(one.facts), reverse=True)
-                if fits(words, one.facts, query)]
+        return [
+            one.facts["id"]
+            for one in sorted(self.all, key=lambda one: key_of(one.facts), reverse=True)
+            if fits(words, one.facts, query)
+        ]
 
 
 def fits(words: dict[str, str], run_facts: RunFacts, query: RunQuery) -> bool:
     """Return whether a run is wanted: as the page says it, not as the program finds it."""
-    texts = [run_facts[name] for name in (  # type: ignore[literal-required]
-        "id", "question", "answer", "error", "route", "route.reason", "workflow", "discussion")]
-    return all((
-        "status" not in words or run_facts["status"] in words["status"].split(","),
-        "kind" not in words or run_facts["kind"] in words["kind"].split(","),
-        all(words.get(name) in (None, run_facts[name]) for name in ("workflow", "user", "discussion")),  # type: ignore[literal-required]
-        words.get("endpoint") in (None, *run_facts["endpoints"]),
-        query.since is None or run_facts["started"] >= query.since,
-        query.until is None or run_facts["started"] < query.until,
-        any(words.get("q", "").casefold() in (text or "").casefold() for text in texts)))
+    texts = [
+        run_facts[name]
+        for name in (  # type: ignore[literal-required]
+            "id",
+            "question",
+            "answer",
+            "error",
+            "route",
+            "route.reason",
+            "workflow",
+            "discussion",
+        )
+    ]
+    return all(
+        (
+            "status" not in words or run_facts["status"] in words["status"].split(","),
+            "kind" not in words or run_facts["kind"] in words["kind"].split(","),
+            all(words.get(name) in (None, run_facts[name]) for name in ("workflow", "user", "discussion")),  # type: ignore[literal-required]
+            words.get("endpoint") in (None, *run_facts["endpoints"]),
+            query.since is None or run_facts["started"] >= query.since,
+            query.until is None or run_facts["started"] < query.until,
+            any(words.get("q", "").casefold() in (text or "").casefold() for text in texts),
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +140,24 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
 
 
 def test_each_filter_and_each_pair_gives_exactly_the_matching_runs(console: Console) -> None:
-    filters = [("status", "failed"), ("status", "ok,refused"), ("workflow", "Coding"), ("endpoint", "Worker"),
-               ("user", "bob"), ("kind", "task"), ("discussion", "mill"), ("q", "FLUSS"), ("q", "100%"), ("q", "a_b"),
-               ("q", "OUT OF mem"), ("q", "me:search"), ("since", str(BEGAN + 9000 * MINUTE)),
-               ("until", str(BEGAN + 9900 * MINUTE)), ("q", f"{RUNS - 3:08x}"), ("q", "no such word")]
+    filters = [
+        ("status", "failed"),
+        ("status", "ok,refused"),
+        ("workflow", "Coding"),
+        ("endpoint", "Worker"),
+        ("user", "bob"),
+        ("kind", "task"),
+        ("discussion", "mill"),
+        ("q", "FLUSS"),
+        ("q", "100%"),
+        ("q", "a_b"),
+        ("q", "OUT OF mem"),
+        ("q", "me:search"),
+        ("since", str(BEGAN + 9000 * MINUTE)),
+        ("until", str(BEGAN + 9900 * MINUTE)),
+        ("q", f"{RUNS - 3:08x}"),
+        ("q", "no such word"),
+    ]
     pairs = [dict(pair) for pair in itertools.combinations(filters, 2) if pair[0][0] != pair[1][0]]
     everything = dict(dict(filters[:10]), q="snake")
     # A sample of the pairs: each costs a search of its own.
@@ -142,9 +194,20 @@ def test_a_search_in_all_texts_ends(console: Console) -> None:
 def test_a_run_of_five_hundred_nodes_with_a_prompt_of_a_megabyte(console: Console) -> None:
     text = "long " * 210_000
     document = run(messages=[message("system", text)], started=BEGAN)
-    document.spans += [Span(number, 1, "node", f"Step {number}", number * 1000, 900, "ok", {
-        "node.index": number, "node.type": "Standard", "node.title": f"Step {number}"}, {"output": "x" * 3000})
-        for number in range(5, 505)]
+    document.spans += [
+        Span(
+            number,
+            1,
+            "node",
+            f"Step {number}",
+            number * 1000,
+            900,
+            "ok",
+            {"node.index": number, "node.type": "Standard", "node.title": f"Step {number}"},
+            {"output": "x" * 3000},
+        )
+        for number in range(5, 505)
+    ]
     run_id = document.facts["id"]
     console.ring.all.append(document)
     for where in ("memory", "disk"):

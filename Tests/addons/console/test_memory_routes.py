@@ -1,4 +1,5 @@
 """The routes of the Memory pages: what each role sees and changes, and what is told when it cannot."""
+
 from __future__ import annotations
 
 import json
@@ -35,14 +36,22 @@ class Lab:
 
     def __init__(self, discussions: DiscussionLab, folder: Path) -> None:
         self.discussions = discussions
-        keys = accepted(folder / "keys.txt", f"{KEY} console=own", f"{ALL_KEY} console=all", OTHER_KEY,
-                        users=("tester",))
+        keys = accepted(
+            folder / "keys.txt", f"{KEY} console=own", f"{ALL_KEY} console=all", OTHER_KEY, users=("tester",)
+        )
         self.console, self.ring = ConsoleFolder(str(folder / "Console")), Ring()
         settings = RecordSettings(self.console, "texts")
         self.store = RunStore(self.console, self.ring, settings)
-        records = SimpleNamespace(mode="on", recording="texts", folder=self.console, settings=settings, ring=self.ring,
-                                  store=self.store, archive=RunArchive(self.ring, self.store),
-                                  make_workflow_catalog=None)
+        records = SimpleNamespace(
+            mode="on",
+            recording="texts",
+            folder=self.console,
+            settings=settings,
+            ring=self.ring,
+            store=self.store,
+            archive=RunArchive(self.ring, self.store),
+            make_workflow_catalog=None,
+        )
         console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
         application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
         self.own = Browser(application).sign_in_with(KEY)
@@ -86,9 +95,16 @@ def test_who_sees_which_discussions(lab: Lab) -> None:
         assert "open" not in lab.own.get("discussions/nothing").message
 
 
-@pytest.mark.parametrize(("who", "name", "readable"), [
-    ("own", "mill", True), ("own", "secret", True), ("operator", "open", True), ("operator", "mill", True),
-    ("operator", "secret", False)])
+@pytest.mark.parametrize(
+    ("who", "name", "readable"),
+    [
+        ("own", "mill", True),
+        ("own", "secret", True),
+        ("operator", "open", True),
+        ("operator", "mill", True),
+        ("operator", "secret", False),
+    ],
+)
 def test_who_reads_and_changes_texts(lab: Lab, who: str, name: str, readable: bool) -> None:
     browser: Browser = getattr(lab, who)
     for part in ("summary", "memories", "searchable", "state"):
@@ -128,15 +144,21 @@ def test_all_anew_is_exported_first_as_encrypted_as_it_was(lab: Lab) -> None:
     assert lab.entries(lab.operator, "discussions/open?part=memories") == []
 
 
-@pytest.mark.parametrize(("method", "path", "body", "status", "where"), [
-    ("GET", "discussions/open?part=x", None, 400, "part"), ("GET", "discussions/open?limit=0", None, 400, "limit"),
-    ("GET", "discussions/open?before=x", None, 400, "before"), ("GET", "discussions/opem", None, 404, "ID"),
-    ("GET", "discussions/open?folder=0123456789abcdef", None, 404, "ID"),
-    ("PUT", "discussions/open/memories/memory-1-00000000", {"text": "x"}, 409, "KEY"),
-    ("PUT", "discussions/open/memories/what", {"text": "x"}, 409, "KEY"),
-    ("PUT", "discussions/open/memories/memory-1-00000000", {"text": 1}, 400, "text"),
-    ("PUT", "discussions/open/memories/memory-1-00000000", {"text": " "}, 400, "text"),
-    ("PUT", "discussions/open/memories/memory-1-00000000", {"txt": ""}, 400, "txt")])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "where"),
+    [
+        ("GET", "discussions/open?part=x", None, 400, "part"),
+        ("GET", "discussions/open?limit=0", None, 400, "limit"),
+        ("GET", "discussions/open?before=x", None, 400, "before"),
+        ("GET", "discussions/opem", None, 404, "ID"),
+        ("GET", "discussions/open?folder=0123456789abcdef", None, 404, "ID"),
+        ("PUT", "discussions/open/memories/memory-1-00000000", {"text": "x"}, 409, "KEY"),
+        ("PUT", "discussions/open/memories/what", {"text": "x"}, 409, "KEY"),
+        ("PUT", "discussions/open/memories/memory-1-00000000", {"text": 1}, 400, "text"),
+        ("PUT", "discussions/open/memories/memory-1-00000000", {"text": " "}, 400, "text"),
+        ("PUT", "discussions/open/memories/memory-1-00000000", {"txt": ""}, 400, "txt"),
+    ],
+)
 def test_mistakes_are_told(lab: Lab, method: str, path: str, body: Any, status: int, where: str) -> None:
     answer = lab.operator.call(method, path, body)
     assert (answer.status, answer.json["error"]["where"]) == (status, where), answer.data
@@ -160,10 +182,23 @@ def test_while_the_server_writes(lab: Lab) -> None:
 def test_where_a_memory_came_from(lab: Lab) -> None:
     document = run(discussion="open", user="tester")
     document.spans[:] = [
-        Span(1, None, "workflow", "W", 0, 9, "ok"), Span(2, 1, "node", "N", 0, 9, "ok"),
-        Span(3, 2, "llm", "Main", 1, 3, "ok"), Span(4, 2, "llm", "Main", 4, 3, "ok"),
-        Span(5, 2, "memory", "memory", 8, 1, "ok", {"store": "file", "action": "write", "messages": [
-            "0", hash_content(FIRST)]}, {"written": [FIRST]}), Span(6, 1, "llm", "Main", 8, 1, "ok")]
+        Span(1, None, "workflow", "W", 0, 9, "ok"),
+        Span(2, 1, "node", "N", 0, 9, "ok"),
+        Span(3, 2, "llm", "Main", 1, 3, "ok"),
+        Span(4, 2, "llm", "Main", 4, 3, "ok"),
+        Span(
+            5,
+            2,
+            "memory",
+            "memory",
+            8,
+            1,
+            "ok",
+            {"store": "file", "action": "write", "messages": ["0", hash_content(FIRST)]},
+            {"written": [FIRST]},
+        ),
+        Span(6, 1, "llm", "Main", 8, 1, "ok"),
+    ]
     lab.ring.all.append(document)
     path = "discussions/open/memories/"
     key = lab.key(lab.operator, "open")

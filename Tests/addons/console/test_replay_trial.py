@@ -1,4 +1,5 @@
 """The trial of a replay: which nodes run, which answer from the recording, and which stop it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -31,15 +32,23 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
 def written(lab: EngineLab, tmp_path: Path) -> Path:
     """A workflow that reads and writes files, also in a workflow that it runs; returns the file that it writes."""
     target = tmp_path / "kept.txt"
-    lab.workflow("Inner", [
-        llm("inner {agent1Input}", title="Read"),
-        {"title": "Keep", "type": "SaveCustomFile", "filepath": str(target), "content": "{agent1Output}"},
-        static("inner: {agent1Output}, {agent2Output}", title="Say")])
-    lab.workflow("Main", [
-        llm("first", title="Analyse"),
-        {"title": "Fetch", "type": "GetCustomFile", "filepath": str(tmp_path / "none.txt")},
-        {"title": "Run", "type": "CustomWorkflow", "workflowName": "Inner", "scoped_variables": ["{agent2Output}"]},
-        llm("last {agent1Output} {agent3Output}", title="Answer")])
+    lab.workflow(
+        "Inner",
+        [
+            llm("inner {agent1Input}", title="Read"),
+            {"title": "Keep", "type": "SaveCustomFile", "filepath": str(target), "content": "{agent1Output}"},
+            static("inner: {agent1Output}, {agent2Output}", title="Say"),
+        ],
+    )
+    lab.workflow(
+        "Main",
+        [
+            llm("first", title="Analyse"),
+            {"title": "Fetch", "type": "GetCustomFile", "filepath": str(tmp_path / "none.txt")},
+            {"title": "Run", "type": "CustomWorkflow", "workflowName": "Inner", "scoped_variables": ["{agent2Output}"]},
+            llm("last {agent1Output} {agent3Output}", title="Answer"),
+        ],
+    )
     return target
 
 
@@ -60,8 +69,13 @@ def recording(**changed: Any) -> RunDocument:
     return run.document(9)
 
 
-def replayed(lab: EngineLab, tmp_path: Path, place: NodePlace | None = None, also: tuple[str, ...] = (),
-             document: RunDocument | None = None) -> Any:
+def replayed(
+    lab: EngineLab,
+    tmp_path: Path,
+    place: NodePlace | None = None,
+    also: tuple[str, ...] = (),
+    document: RunDocument | None = None,
+) -> Any:
     known = Recording(document or recording())
     start = known.at(place) if place is not None else None
     assert place is None or start is not None
@@ -69,17 +83,26 @@ def replayed(lab: EngineLab, tmp_path: Path, place: NodePlace | None = None, als
     return lab.run_named("Main")
 
 
-@pytest.mark.parametrize(("place", "prompts"), [
-    (None, ["first", "inner recorded file", "last <first> inner: <inner recorded file>, recorded write"]),
-    (NodePlace(MAIN, 1, 1), ["first", "inner recorded file",
-                             "last <first> inner: <inner recorded file>, recorded write"]),
-    (NodePlace(MAIN, 3, 1), ["inner recorded file",
-                             "last recorded analysis inner: <inner recorded file>, recorded write"]),
-    (NodePlace(INNER, 3, 1), ["last recorded analysis inner: recorded reading, recorded write"]),
-    (NodePlace(MAIN, 4, 1), ["last recorded analysis recorded child"]),
-], ids=["beginning", "first node", "workflow", "node in a workflow", "last node"])
-def test_the_llm_is_called_from_the_chosen_node_on(lab: EngineLab, tmp_path: Path, written: Path,
-                                                   place: NodePlace | None, prompts: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("place", "prompts"),
+    [
+        (None, ["first", "inner recorded file", "last <first> inner: <inner recorded file>, recorded write"]),
+        (
+            NodePlace(MAIN, 1, 1),
+            ["first", "inner recorded file", "last <first> inner: <inner recorded file>, recorded write"],
+        ),
+        (
+            NodePlace(MAIN, 3, 1),
+            ["inner recorded file", "last recorded analysis inner: <inner recorded file>, recorded write"],
+        ),
+        (NodePlace(INNER, 3, 1), ["last recorded analysis inner: recorded reading, recorded write"]),
+        (NodePlace(MAIN, 4, 1), ["last recorded analysis recorded child"]),
+    ],
+    ids=["beginning", "first node", "workflow", "node in a workflow", "last node"],
+)
+def test_the_llm_is_called_from_the_chosen_node_on(
+    lab: EngineLab, tmp_path: Path, written: Path, place: NodePlace | None, prompts: list[str]
+) -> None:
     assert replayed(lab, tmp_path, place) == f"<{prompts[-1]}>"
     assert lab.prompts == prompts and not written.exists()
 
@@ -90,18 +113,24 @@ def test_a_chosen_node_acts(lab: EngineLab, tmp_path: Path, written: Path) -> No
 
 
 @pytest.mark.parametrize("status", ["error", "cancelled", "running"])
-def test_a_node_that_acts_and_has_no_output_stops_the_replay(lab: EngineLab, tmp_path: Path, written: Path,
-                                                             status: str) -> None:
+def test_a_node_that_acts_and_has_no_output_stops_the_replay(
+    lab: EngineLab, tmp_path: Path, written: Path, status: str
+) -> None:
     with pytest.raises(NotRecordedError, match="stops at node 'Inner/Keep' .SaveCustomFile.: it writes data"):
         replayed(lab, tmp_path, document=recording(Keep=status))
     assert not written.exists()
 
 
 def test_a_node_that_moved_is_found_by_its_title(lab: EngineLab, tmp_path: Path, written: Path) -> None:
-    lab.workflow("Main", [
-        llm("new", title="New"), llm("first", title="Analyse"),
-        {"title": "Fetch", "type": "GetCustomFile", "filepath": str(tmp_path / "none.txt")},
-        llm("last {agent2Output} {agent3Output}", title="Answer")])
+    lab.workflow(
+        "Main",
+        [
+            llm("new", title="New"),
+            llm("first", title="Analyse"),
+            {"title": "Fetch", "type": "GetCustomFile", "filepath": str(tmp_path / "none.txt")},
+            llm("last {agent2Output} {agent3Output}", title="Answer"),
+        ],
+    )
     replayed(lab, tmp_path, NodePlace(MAIN, 4, 1))
     assert lab.prompts == ["new", "last recorded analysis recorded file"]
 
@@ -122,8 +151,9 @@ def test_each_run_of_a_repeated_node_has_its_own_output() -> None:
     assert known.take(("me/Main", "me/Inner"), 1, "Fetch", "Standard") is None
 
 
-def test_a_replay_reads_and_changes_no_conversation_of_a_user(lab: EngineLab, tmp_path: Path,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_reads_and_changes_no_conversation_of_a_user(
+    lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever they are stored: in a database, a replay has files of its own."""
     monkeypatch.setattr("Middleware.models.process._process", Process())
     process().put(discussions, SimpleNamespace(state=lambda *_: "in a database"))

@@ -1,4 +1,5 @@
 """The table of who may see and do what: a role, a call, a run, and what comes of it, for every cell."""
+
 from __future__ import annotations
 
 import itertools
@@ -30,15 +31,23 @@ OWN_KEY, ALL_KEY, OTHER_KEY = "the-key-of-anns-phone", "the-key-of-anns-desk", "
 SAID = "a sentence of a conversation"
 # Each run: the key that made it ("viewer": that of whoever looks), its user, and whether it is private.
 RUNS: dict[str, tuple[str | None, str, bool]] = {
-    "own": ("viewer", "ann", False), "same-user": (OTHER_KEY, "ann", False), "keyless": (None, "ann", False),
-    "other-user": (OTHER_KEY, "bob", False), "private-own": ("viewer", "ann", True),
-    "private-same-user": (OTHER_KEY, "ann", True), "private-other-user": (OTHER_KEY, "bob", True)}
+    "own": ("viewer", "ann", False),
+    "same-user": (OTHER_KEY, "ann", False),
+    "keyless": (None, "ann", False),
+    "other-user": (OTHER_KEY, "bob", False),
+    "private-own": ("viewer", "ann", True),
+    "private-same-user": (OTHER_KEY, "ann", True),
+    "private-other-user": (OTHER_KEY, "bob", True),
+}
 OF_ANN = {"own", "same-user", "keyless", "private-own", "private-same-user"}
 OWN = {"own", "private-own"}
 EVERY = set(RUNS)
 SEEN = {"own": OWN, "all": OF_ANN, "operator": EVERY}
-READ = {"own": OWN, "all": {"own", "same-user", "keyless", "private-own"},
-        "operator": {"own", "same-user", "keyless", "other-user"}}
+READ = {
+    "own": OWN,
+    "all": {"own", "same-user", "keyless", "private-own"},
+    "operator": {"own", "same-user", "keyless", "other-user"},
+}
 CHANGED = {"own": OWN, "all": OWN, "operator": EVERY}
 
 
@@ -56,20 +65,30 @@ class Lab:
     """The console of an archive with all runs: one of each in memory, and a copy that has left it for the disk."""
 
     def __init__(self, folder: Path) -> None:
-        keys = accepted(folder / "keys.txt", f"{OWN_KEY} console=own user=ann", f"{ALL_KEY} console=all user=ann",
-                        OTHER_KEY)
+        keys = accepted(
+            folder / "keys.txt", f"{OWN_KEY} console=own user=ann", f"{ALL_KEY} console=all user=ann", OTHER_KEY
+        )
         self.ring = NumberedRing()
         console = ConsoleFolder(str(folder / "Console"))
         self.settings = RecordSettings(console, "texts")
         self.store = RunStore(console, self.ring, self.settings)
         self.archive = RunArchive(self.ring, self.store)
-        records = SimpleNamespace(mode="on", recording="texts", folder=console, settings=self.settings, ring=self.ring,
-                                  store=self.store, archive=self.archive)
+        records = SimpleNamespace(
+            mode="on",
+            recording="texts",
+            folder=console,
+            settings=self.settings,
+            ring=self.ring,
+            store=self.store,
+            archive=self.archive,
+        )
         console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
         application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
-        self.browsers = {"own": Browser(application).sign_in_with(OWN_KEY),
-                         "all": Browser(application).sign_in_with(ALL_KEY),
-                         "operator": Browser(application).sign_in(time.time(), console.secret())}
+        self.browsers = {
+            "own": Browser(application).sign_in_with(OWN_KEY),
+            "all": Browser(application).sign_in_with(ALL_KEY),
+            "operator": Browser(application).sign_in(time.time(), console.secret()),
+        }
         self.console_app = console_app
 
     def fill(self, role: str, where: str, status: str = "ok") -> None:
@@ -79,8 +98,15 @@ class Lab:
         self.ring.all.clear()
         for name, (key, user, private) in RUNS.items():
             key = viewer if key == "viewer" else key
-            made = run(id=f"{role}-{where}-{name}", user=user, private=private, status=status,
-                       key_hash=hash_api_key(key) if key else None, question=SAID, answer=SAID)
+            made = run(
+                id=f"{role}-{where}-{name}",
+                user=user,
+                private=private,
+                status=status,
+                key_hash=hash_api_key(key) if key else None,
+                question=SAID,
+                answer=SAID,
+            )
             if where == "memory":
                 self.ring.all.append(made)
             else:
@@ -131,8 +157,9 @@ def test_facts_and_texts(lab: Lab, role: str, where: str) -> None:
 def test_searching_finds_no_text_that_cannot_be_read(lab: Lab, role: str) -> None:
     lab.fill(role, "memory")
     for words in ("q=conversation", "q=conversation&all=1"):
-        found = {line["id"].removeprefix(f"{role}-memory-") for line in
-                 lab.browsers[role].get(f"runs?{words}").json["runs"]}
+        found = {
+            line["id"].removeprefix(f"{role}-memory-") for line in lab.browsers[role].get(f"runs?{words}").json["runs"]
+        }
         assert found == READ[role]
 
 
@@ -148,9 +175,14 @@ def test_stop_and_export(lab: Lab, role: str) -> None:
 def test_once_more_compare_and_tests(lab: Lab, role: str) -> None:
     lab.fill(role, "memory")
     # 409: the request of these runs was not recorded, so that there is nothing to repeat.
-    for method, path, body in (("GET", "runs/ID/replay", None), ("POST", "runs/ID/replay", {}),
-                               ("POST", "runs/ID/test", {"name": "x"}), ("POST", "runs/ID/test/run", {"name": "x"}),
-                               ("GET", "compare/ID/ID", None), ("GET", "again/choices?run=ID", None)):
+    for method, path, body in (
+        ("GET", "runs/ID/replay", None),
+        ("POST", "runs/ID/replay", {}),
+        ("POST", "runs/ID/test", {"name": "x"}),
+        ("POST", "runs/ID/test/run", {"name": "x"}),
+        ("GET", "compare/ID/ID", None),
+        ("GET", "again/choices?run=ID", None),
+    ):
         assert allowed(lab, role, "memory", method, path, body) == SEEN[role], path
     # Without --console edit, nobody saves a test.
     assert allowed(lab, role, "memory", "POST", "runs/ID/test/save", {"name": "x"}) == set()
@@ -171,8 +203,11 @@ def test_the_live_stream_shows_the_same_runs(lab: Lab, role: str) -> None:
     for document in lab.ring.all:
         document.touched = next(lab.ring.counter)
     events = lab.browsers[role].get("events?wait=0&after=0").json["events"]
-    shown = {event["data"]["run"]["id"].removeprefix(f"{role}-memory-"): event["data"]["run"]["question"]
-             for event in events if event["event"] == "run"}
+    shown = {
+        event["data"]["run"]["id"].removeprefix(f"{role}-memory-"): event["data"]["run"]["question"]
+        for event in events
+        if event["event"] == "run"
+    }
     assert shown == {name: SAID if name in READ[role] else None for name in SEEN[role]}
 
 
@@ -180,23 +215,54 @@ def test_the_live_stream_shows_the_same_runs(lab: Lab, role: str) -> None:
 
 # The least role for each call; a call that is not here is one that nobody has thought of.
 LEAST: dict[str, Role] = {
-    "POST session": Role.ANONYMOUS, "GET session": Role.OWN, "DELETE session": Role.OWN,
-    "GET sessions": Role.OPERATOR, "DELETE sessions/ID": Role.OPERATOR,
-    "GET runs": Role.OWN, "GET runs/ID": Role.OWN, "PUT runs/ID": Role.OWN, "DELETE runs/ID": Role.OWN,
-    "DELETE runs": Role.OPERATOR, "GET runs/ID/texts/SPAN": Role.OWN, "GET runs/ID/export": Role.OWN,
-    "POST runs/ID/stop": Role.OWN, "GET runs/ID/replay": Role.OWN, "POST runs/ID/replay": Role.OWN,
-    "GET again/choices": Role.OWN, "GET runs/ID/again/SPAN": Role.OWN,
-    "POST runs/ID/again/SPAN": Role.OWN, "POST runs/ID/test": Role.OWN,
-    "POST runs/ID/test/run": Role.OWN, "POST runs/ID/test/save": Role.OPERATOR, "GET compare/A/B": Role.OWN,
-    "GET events": Role.OWN, "GET playground": Role.OWN, "POST playground": Role.OWN,
-    "GET workflows": Role.ALL, "GET workflows/FOLDER/NAME": Role.ALL, "GET map": Role.ALL,
-    "GET discussions": Role.OWN, "GET discussions/ID": Role.OWN, "DELETE discussions/ID": Role.OWN,
-    "PUT discussions/ID/memories/KEY": Role.OWN, "DELETE discussions/ID/memories/KEY": Role.OWN,
-    "GET discussions/ID/memories/KEY": Role.OWN, "GET discussions/ID/export": Role.OWN,
-    "POST discussions/ID/rebuild": Role.OWN, "GET backends": Role.ALL, "POST backends/check": Role.OPERATOR,
-    "GET config/files": Role.OPERATOR, "GET config/file": Role.OPERATOR, "GET config/history": Role.OPERATOR,
-    "POST config/check": Role.OPERATOR, "POST config/assist": Role.OPERATOR, "POST config/check-all": Role.OPERATOR,
-    "PUT config/file": Role.OPERATOR, "GET settings": Role.OPERATOR, "PUT settings": Role.OPERATOR}
+    "POST session": Role.ANONYMOUS,
+    "GET session": Role.OWN,
+    "DELETE session": Role.OWN,
+    "GET sessions": Role.OPERATOR,
+    "DELETE sessions/ID": Role.OPERATOR,
+    "GET runs": Role.OWN,
+    "GET runs/ID": Role.OWN,
+    "PUT runs/ID": Role.OWN,
+    "DELETE runs/ID": Role.OWN,
+    "DELETE runs": Role.OPERATOR,
+    "GET runs/ID/texts/SPAN": Role.OWN,
+    "GET runs/ID/export": Role.OWN,
+    "POST runs/ID/stop": Role.OWN,
+    "GET runs/ID/replay": Role.OWN,
+    "POST runs/ID/replay": Role.OWN,
+    "GET again/choices": Role.OWN,
+    "GET runs/ID/again/SPAN": Role.OWN,
+    "POST runs/ID/again/SPAN": Role.OWN,
+    "POST runs/ID/test": Role.OWN,
+    "POST runs/ID/test/run": Role.OWN,
+    "POST runs/ID/test/save": Role.OPERATOR,
+    "GET compare/A/B": Role.OWN,
+    "GET events": Role.OWN,
+    "GET playground": Role.OWN,
+    "POST playground": Role.OWN,
+    "GET workflows": Role.ALL,
+    "GET workflows/FOLDER/NAME": Role.ALL,
+    "GET map": Role.ALL,
+    "GET discussions": Role.OWN,
+    "GET discussions/ID": Role.OWN,
+    "DELETE discussions/ID": Role.OWN,
+    "PUT discussions/ID/memories/KEY": Role.OWN,
+    "DELETE discussions/ID/memories/KEY": Role.OWN,
+    "GET discussions/ID/memories/KEY": Role.OWN,
+    "GET discussions/ID/export": Role.OWN,
+    "POST discussions/ID/rebuild": Role.OWN,
+    "GET backends": Role.ALL,
+    "POST backends/check": Role.OPERATOR,
+    "GET config/files": Role.OPERATOR,
+    "GET config/file": Role.OPERATOR,
+    "GET config/history": Role.OPERATOR,
+    "POST config/check": Role.OPERATOR,
+    "POST config/assist": Role.OPERATOR,
+    "POST config/check-all": Role.OPERATOR,
+    "PUT config/file": Role.OPERATOR,
+    "GET settings": Role.OPERATOR,
+    "PUT settings": Role.OPERATOR,
+}
 # Those that change a file of the configuration.
 SAVING = {"PUT config/file", "POST runs/ID/test/save"}
 

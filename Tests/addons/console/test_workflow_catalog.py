@@ -1,4 +1,5 @@
 """The workflows as they are connected, of the shipped configuration and of a small one."""
+
 from __future__ import annotations
 
 import json
@@ -23,8 +24,11 @@ def shipped(monkeypatch: pytest.MonkeyPatch) -> dict[str, WorkflowSummary]:
 
 
 def test_every_shipped_workflow_is_there_as_it_is(shipped: dict[str, WorkflowSummary]) -> None:
-    files = {file.relative_to(CONFIGS).as_posix(): json.loads(file.read_text("utf-8"))
-             for file in (CONFIGS / "Workflows").rglob("*.json") if not file.name.endswith(".test.json")}
+    files = {
+        file.relative_to(CONFIGS).as_posix(): json.loads(file.read_text("utf-8"))
+        for file in (CONFIGS / "Workflows").rglob("*.json")
+        if not file.name.endswith(".test.json")
+    }
     workflows = {path: content for path, content in files.items() if "nodes" in content}
     assert workflows.keys() <= shipped.keys() <= files.keys()
     for path, content in workflows.items():
@@ -41,16 +45,17 @@ def test_each_line_is_that_of_its_node(shipped: dict[str, WorkflowSummary]) -> N
         for node, written in zip(found.nodes, nodes, strict=True):
             assert node.line is not None
             # The node is what can be read from there.
-            rest = "\n".join(lines[node.line - 1:])
-            assert json.JSONDecoder().raw_decode(rest[rest.index("{"):])[0] == written
+            rest = "\n".join(lines[node.line - 1 :])
+            assert json.JSONDecoder().raw_decode(rest[rest.index("{") :])[0] == written
 
 
 def test_what_leads_to_the_workflows_of_the_demo(shipped: dict[str, WorkflowSummary]) -> None:
     coding, general = shipped["Workflows/demo/Coding.json"], shipped["Workflows/demo/General.json"]
     assert coding.users == general.users == ["demo"] and coding.endpoints == ["Demo-LLM"]
     assert WorkflowUse("category", "CODING", "Routing/demo.json") in coding.used_by
-    assert WorkflowUse("workflow", "demo/_DefaultWorkflow", "Workflows/demo/_DefaultWorkflow.json",
-                       1) in general.used_by
+    assert (
+        WorkflowUse("workflow", "demo/_DefaultWorkflow", "Workflows/demo/_DefaultWorkflow.json", 1) in general.used_by
+    )
     assert shipped["Workflows/demo/_DefaultWorkflow.json"].children == ["Workflows/demo/General.json"]
     assert WorkflowUse("default", "demo") in shipped["Workflows/demo/_DefaultWorkflow.json"].used_by
 
@@ -62,12 +67,21 @@ def test_users_see_their_own(shipped: dict[str, WorkflowSummary]) -> None:
     assert WorkflowCatalog().workflow("demo/Nothing") is None
 
 
-def test_settings_of_a_user_who_is_not_served_are_no_workflow(tmp_path: Path,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = json.loads((CONFIGS / "Workflows" / "_example_game_bot_with_file_memory"
-                           / "_DiscussionId-MemoryFile-Workflow-Settings.json").read_text("utf-8"))
-    for path, content in {"Users/ann": {}, "Users/bob": {"discussionIdMemoryFileWorkflowSettings": "_Memory"},
-                          "Workflows/bob/_Memory": settings, "Workflows/bob/Empty": {"nodes": []}}.items():
+def test_settings_of_a_user_who_is_not_served_are_no_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = json.loads(
+        (
+            CONFIGS
+            / "Workflows"
+            / "_example_game_bot_with_file_memory"
+            / "_DiscussionId-MemoryFile-Workflow-Settings.json"
+        ).read_text("utf-8")
+    )
+    for path, content in {
+        "Users/ann": {},
+        "Users/bob": {"discussionIdMemoryFileWorkflowSettings": "_Memory"},
+        "Workflows/bob/_Memory": settings,
+        "Workflows/bob/Empty": {"nodes": []},
+    }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{path}.json").write_text(json.dumps(content), "utf-8")
     monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(tmp_path))
@@ -78,13 +92,30 @@ def test_settings_of_a_user_who_is_not_served_are_no_workflow(tmp_path: Path,
 def test_a_small_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(tmp_path, monkeypatch)
     lab.write("Endpoints/lab/Main", {})
-    lab.write("Workflows/tester/Main", {
-        "said": "{agent1Output}!", "nodes": [
-            {"title": "One", "type": "Standard", "endpointName": "Main", "preset": "Fast", "prompt": "a"},
-            {"title": "Two", "type": "CustomWorkflow", "workflowName": "Part", "scoped_variables": ["{agent1Output}"]},
-            {"agentName": "Three", "type": "Standard", "endpointName": "Main", "returnToUser": True,
-             "prompt": "{agent2Output} {said} {agent9Output}", "endpointNam": "x"},
-            {"type": "StaticResponse", "content": "{agent3Output}"}]})
+    lab.write(
+        "Workflows/tester/Main",
+        {
+            "said": "{agent1Output}!",
+            "nodes": [
+                {"title": "One", "type": "Standard", "endpointName": "Main", "preset": "Fast", "prompt": "a"},
+                {
+                    "title": "Two",
+                    "type": "CustomWorkflow",
+                    "workflowName": "Part",
+                    "scoped_variables": ["{agent1Output}"],
+                },
+                {
+                    "agentName": "Three",
+                    "type": "Standard",
+                    "endpointName": "Main",
+                    "returnToUser": True,
+                    "prompt": "{agent2Output} {said} {agent9Output}",
+                    "endpointNam": "x",
+                },
+                {"type": "StaticResponse", "content": "{agent3Output}"},
+            ],
+        },
+    )
     lab.write("Workflows/tester/Part", {"nodes": [{"type": "StaticResponse", "content": "x"}]})
     lab.write("Workflows/tester/Broken", {"nodes": 1})
     lab.write("Workflows/tester/_DefaultWorkflow", {"nodes": [{"type": "CustomWorkflow", "workflowName": "Main"}]})

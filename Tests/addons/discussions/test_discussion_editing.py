@@ -1,4 +1,5 @@
 """Changes by hand in stored conversations: what becomes of the text, and that no message is remembered twice."""
+
 from __future__ import annotations
 
 import json
@@ -70,7 +71,9 @@ def test_a_search_finds_what_a_node_finds(lab: DiscussionLab, api_key: str | Non
     lab.store("mill", api_key, texts=TEXTS)
     reader = lab.reader("mill", api_key)
     assert [entry["text"] for entry in page(reader, "searchable", 9, words="ledger; rain")["entries"]] == [
-        TEXTS[0], TEXTS[2]]
+        TEXTS[0],
+        TEXTS[2],
+    ]
     assert [entry["text"] for entry in page(reader, "memories", 9, words="INSPECTOR")["entries"]] == [TEXTS[1]]
 
 
@@ -144,16 +147,26 @@ def test_a_deleted_searchable_memory_leaves_nothing(lab: DiscussionLab, api_key:
         editor(lab, api_key).delete(MemoryKey.of("searchable", 1, TEXTS[0]))
 
 
-@pytest.mark.parametrize(("gone", "left", "covered", "condensed"), [
-    (1, [(TEXTS[1], 1), (TEXTS[2], 2)], {2: 1, 3: 2}, 1),
-    (2, [(TEXTS[0], 0), (TEXTS[2], 2)], {2: 1, 3: 2}, 0),
-    # The newest says up to where messages are remembered.
-    (3, [(TEXTS[0], 0), (TEXTS[1], 2)], {2: 2, 3: 2}, 2)])
+@pytest.mark.parametrize(
+    ("gone", "left", "covered", "condensed"),
+    [
+        (1, [(TEXTS[1], 1), (TEXTS[2], 2)], {2: 1, 3: 2}, 1),
+        (2, [(TEXTS[0], 0), (TEXTS[2], 2)], {2: 1, 3: 2}, 0),
+        # The newest says up to where messages are remembered.
+        (3, [(TEXTS[0], 0), (TEXTS[1], 2)], {2: 2, 3: 2}, 2),
+    ],
+)
 @pytest.mark.parametrize("summarized", [2, 3])
 @pytest.mark.parametrize("place", [True, False])
-def test_a_deleted_memory_is_not_written_again(lab: DiscussionLab, gone: int, left: list[tuple[str, int]],
-                                               covered: dict[int, int], condensed: int, summarized: int, place: bool
-                                               ) -> None:
+def test_a_deleted_memory_is_not_written_again(
+    lab: DiscussionLab,
+    gone: int,
+    left: list[tuple[str, int]],
+    covered: dict[int, int],
+    condensed: int,
+    summarized: int,
+    place: bool,
+) -> None:
     folder = lab.store("mill", texts=TEXTS)
     store, known = MemoryStore(folder), [hash_content(text) for text in TEXTS]
     store.save_summary("Some of them.", known[summarized - 1], summarized if place else None)

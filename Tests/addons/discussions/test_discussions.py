@@ -1,4 +1,5 @@
 """Finding, surveying, checking, exporting and deleting stored conversations."""
+
 from __future__ import annotations
 
 import base64
@@ -40,6 +41,7 @@ def put(path: Path, text: str = "[]") -> Path:
 
 # -- finding -----------------------------------------------------------------------------------------------------------
 
+
 def test_nothing_is_stored_and_nothing_is_made(lab: DiscussionLab) -> None:
     assert all_discussions() == []
     assert not lab.root.exists()
@@ -54,8 +56,15 @@ def test_every_kind_of_place(lab: DiscussionLab) -> None:
     put(lab.install / "Public" / "ancient_vector_memory.db")
     put(Path("Public") / "here_vector_memory.db")
     put(lab.root / "notes.txt")
-    assert places() == [(None, "SHOUTED"), (None, "ancient"), (None, "flat one"), (None, "here"), (None, "old"),
-                        (None, "plain"), (HASH, "private")]
+    assert places() == [
+        (None, "SHOUTED"),
+        (None, "ancient"),
+        (None, "flat one"),
+        (None, "here"),
+        (None, "old"),
+        (None, "plain"),
+        (HASH, "private"),
+    ]
 
 
 def test_looking_changes_nothing(lab: DiscussionLab) -> None:
@@ -81,19 +90,34 @@ def test_a_journal_makes_no_discussion_of_a_key_folder(lab: DiscussionLab) -> No
 
 
 @pytest.mark.parametrize("name", JSON_FILES)
-@pytest.mark.parametrize("present", [
-    ["k1/{}"], ["k1/{upper}"], ["k1_{}"], ["k1_{upper}"], ["K1_{upper}", "k1/other.txt"], ["k1/{}", "k1_{}"],
-    ["k1/{upper}", "k1/{}"]])
+@pytest.mark.parametrize(
+    "present",
+    [
+        ["k1/{}"],
+        ["k1/{upper}"],
+        ["k1_{}"],
+        ["k1_{upper}"],
+        ["K1_{upper}", "k1/other.txt"],
+        ["k1/{}", "k1_{}"],
+        ["k1/{upper}", "k1/{}"],
+    ],
+)
 def test_the_file_is_the_one_that_the_server_uses(lab: DiscussionLab, name: str, present: list[str]) -> None:
     for pattern in present:
         put(lab.root / pattern.format(name, upper=name.upper()))
     assert lab.find("k1").data(name) == DiscussionFolder("k1").file(name)
 
 
-@pytest.mark.parametrize("present", [
-    ["D/k1/vector_memory.db"], ["install/Public/k1_vector_memory.db"], ["Public/k1_vector_memory.db"],
-    ["install/Public/k1_vector_memory.db", "Public/k1_vector_memory.db"],
-    ["D/k1/vector_memory.db", "install/Public/k1_vector_memory.db"]])
+@pytest.mark.parametrize(
+    "present",
+    [
+        ["D/k1/vector_memory.db"],
+        ["install/Public/k1_vector_memory.db"],
+        ["Public/k1_vector_memory.db"],
+        ["install/Public/k1_vector_memory.db", "Public/k1_vector_memory.db"],
+        ["D/k1/vector_memory.db", "install/Public/k1_vector_memory.db"],
+    ],
+)
 def test_the_database_is_the_one_that_the_server_uses(lab: DiscussionLab, tmp_path: Path, present: list[str]) -> None:
     for name in present:
         put(tmp_path / name)
@@ -129,18 +153,25 @@ def test_choosing(lab: DiscussionLab) -> None:
 
 # -- overview ----------------------------------------------------------------------------------------------------------
 
+
 def test_overview(lab: DiscussionLab) -> None:
     lab.store("plain")
     row = overview(lab.find("plain"))
     assert (row.memories, row.summary, row.searchable, row.vectors, row.state_document) == (
-        2, True, 2, {"embedder": 1}, True)
+        2,
+        True,
+        2,
+        {"embedder": 1},
+        True,
+    )
     assert not row.encrypted and not row.damaged and row.discussion.last_change
     assert row.discussion.size == sum(len(data) for data in lab.everything().values())
 
 
 @pytest.mark.parametrize("api_key, memories, encrypted", [(None, None, True), (KEY, 2, False)])
-def test_overview_of_encrypted_data(lab: DiscussionLab, api_key: str | None, memories: int | None, encrypted: bool
-                                    ) -> None:
+def test_overview_of_encrypted_data(
+    lab: DiscussionLab, api_key: str | None, memories: int | None, encrypted: bool
+) -> None:
     lab.store("private", KEY)
     reader = lab.reader("private", api_key)
     row = overview(reader.discussion, reader.keys)
@@ -171,10 +202,12 @@ def test_overview_of_damaged_data(lab: DiscussionLab, name: str) -> None:
 
 # -- check -------------------------------------------------------------------------------------------------------------
 
+
 def sql(statement: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         with closing(sqlite3.connect(folder / "vector_memory.db")) as database, database:
             database.executescript(statement)
+
     return change
 
 
@@ -184,26 +217,39 @@ def test_sound_data(lab: DiscussionLab) -> None:
     assert check(lab.reader("plain")) == check(lab.reader("private", KEY)) == []
 
 
-@pytest.mark.parametrize("damage, text", [
-    (lambda folder: put(folder / "memories.json", "[\n{\n"), "plain/memories.json.*line 3"),
-    (lambda folder: put(folder / "chat_summary.json", '[{"text_block": 1}]'), "plain/chat_summary.json: entry 1"),
-    (lambda folder: put(folder / "timestamps.json", "[]"), "plain/timestamps.json: an object"),
-    (lambda folder: put(folder / "context_compactor_folded.json", "[]"),
-     "plain/context_compactor_folded.json: an object"),
-    (lambda folder: put(folder / "memories.json.bak", "{}"), "plain/memories.json.bak: a list"),
-    (lambda folder: (folder / "state_document.md").write_bytes(b"a\xff"), "plain/state_document.md: byte 2"),
-    (lambda folder: (folder / "vector_memory.db").write_bytes(b"junk" * 999), "plain/vector_memory.db: cannot be read"),
-    (sql("DELETE FROM memories_fts WHERE rowid = 1"), "1 of the memories are not in the index.*rebuild-index"),
-    (sql("DELETE FROM memories_fts WHERE rowid = 1; "
-         "UPDATE memories SET memory_text = 'gAAAA, said the owl' WHERE id = 1"), "1 of the memories are not in"),
-    (sql("INSERT INTO memories_fts (rowid, title) VALUES (9, 'x')"), "index of words has 1 rows without"),
-    (sql("DROP TABLE memories_fts"), "no table 'memories_fts'"),
-    (sql("UPDATE memory_embeddings SET memory_id = 9"), "1 vectors belong to no memory"),
-    (sql("UPDATE memory_embeddings SET dim = 9"), "1 vectors do not have their recorded length"),
-    (sql("UPDATE memories SET metadata_json = 'x' WHERE id = 2"), "metadata of memory 2"),
-    (sql("UPDATE vector_memory_hash_log SET message_hash = '' WHERE id = 1"), "entry 1 of the log .* not a hash"),
-    (sql("UPDATE vector_memory_hash_log SET timestamp = 'soon' WHERE id = 2"), "entry 2 of the log .* no time"),
-])
+@pytest.mark.parametrize(
+    "damage, text",
+    [
+        (lambda folder: put(folder / "memories.json", "[\n{\n"), "plain/memories.json.*line 3"),
+        (lambda folder: put(folder / "chat_summary.json", '[{"text_block": 1}]'), "plain/chat_summary.json: entry 1"),
+        (lambda folder: put(folder / "timestamps.json", "[]"), "plain/timestamps.json: an object"),
+        (
+            lambda folder: put(folder / "context_compactor_folded.json", "[]"),
+            "plain/context_compactor_folded.json: an object",
+        ),
+        (lambda folder: put(folder / "memories.json.bak", "{}"), "plain/memories.json.bak: a list"),
+        (lambda folder: (folder / "state_document.md").write_bytes(b"a\xff"), "plain/state_document.md: byte 2"),
+        (
+            lambda folder: (folder / "vector_memory.db").write_bytes(b"junk" * 999),
+            "plain/vector_memory.db: cannot be read",
+        ),
+        (sql("DELETE FROM memories_fts WHERE rowid = 1"), "1 of the memories are not in the index.*rebuild-index"),
+        (
+            sql(
+                "DELETE FROM memories_fts WHERE rowid = 1; "
+                "UPDATE memories SET memory_text = 'gAAAA, said the owl' WHERE id = 1"
+            ),
+            "1 of the memories are not in",
+        ),
+        (sql("INSERT INTO memories_fts (rowid, title) VALUES (9, 'x')"), "index of words has 1 rows without"),
+        (sql("DROP TABLE memories_fts"), "no table 'memories_fts'"),
+        (sql("UPDATE memory_embeddings SET memory_id = 9"), "1 vectors belong to no memory"),
+        (sql("UPDATE memory_embeddings SET dim = 9"), "1 vectors do not have their recorded length"),
+        (sql("UPDATE memories SET metadata_json = 'x' WHERE id = 2"), "metadata of memory 2"),
+        (sql("UPDATE vector_memory_hash_log SET message_hash = '' WHERE id = 1"), "entry 1 of the log .* not a hash"),
+        (sql("UPDATE vector_memory_hash_log SET timestamp = 'soon' WHERE id = 2"), "entry 2 of the log .* no time"),
+    ],
+)
 def test_problems(lab: DiscussionLab, damage: Callable[[Path], object], text: str) -> None:
     lab.store("plain")
     damage(lab.root / "plain")
@@ -211,12 +257,18 @@ def test_problems(lab: DiscussionLab, damage: Callable[[Path], object], text: st
     assert re.search(text, finding.text) and finding.problem
 
 
-@pytest.mark.parametrize("change, text", [
-    (sql("DELETE FROM vector_memory_hash_log"), "whole conversation is processed again"),
-    (lambda folder: put(folder / ".0123.tmp"), "left over"),
-    (lambda folder: put(folder / "memories.json", "[]"), "refers to a memory that is not stored"),
-    (lambda folder: put(folder / "condensation_tracker.json", '{"lastCondensationHash": "x"}'), "condensation starts"),
-])
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        (sql("DELETE FROM vector_memory_hash_log"), "whole conversation is processed again"),
+        (lambda folder: put(folder / ".0123.tmp"), "left over"),
+        (lambda folder: put(folder / "memories.json", "[]"), "refers to a memory that is not stored"),
+        (
+            lambda folder: put(folder / "condensation_tracker.json", '{"lastCondensationHash": "x"}'),
+            "condensation starts",
+        ),
+    ],
+)
 def test_notes(lab: DiscussionLab, change: Callable[[Path], object], text: str) -> None:
     lab.store("plain")
     change(lab.root / "plain")
@@ -242,16 +294,22 @@ def test_encrypted_data(lab: DiscussionLab, api_key: str | None, problem: bool) 
 
 # -- export ------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("api_key", [None, KEY])
 def test_export(lab: DiscussionLab, api_key: str | None) -> None:
     lab.store("one", api_key)
     content = json.loads(json.dumps(export(lab.reader("one", api_key))))
     assert [entry["text_block"] for entry in content["files"]["memories.json"]] == [
-        "Mara hid the ledger.", "The inspector came."]
+        "Mara hid the ledger.",
+        "The inspector came.",
+    ]
     assert content["files"]["state_document.md"] == "Mara: at the mill"
     assert content["files"]["chat_summary.json"][0]["text_block"] == "All that happened."
     assert (content["discussionId"], content["keyFolder"], content["unreadable"]) == (
-        "one", HASH if api_key else None, [])
+        "one",
+        HASH if api_key else None,
+        [],
+    )
     database = content["vectorMemory"]
     assert [row["metadata"]["title"] for row in database["memories"]] == ["About Mara", "About The"]
     assert [(row["model"], len(base64.b64decode(row["float32"]))) for row in database["vectors"]] == [("embedder", 12)]
@@ -280,6 +338,7 @@ def test_export_without_the_key(lab: DiscussionLab) -> None:
 
 # -- removal -----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("api_key", [None, KEY])
 def test_all_of_one_discussion_goes_and_nothing_else(lab: DiscussionLab, api_key: str | None) -> None:
     lab.store("stays", api_key)
@@ -294,9 +353,15 @@ def test_all_of_one_discussion_goes_and_nothing_else(lab: DiscussionLab, api_key
 
 def test_files_of_old_installations_go_too(lab: DiscussionLab, tmp_path: Path) -> None:
     lab.store("k1")
-    old = [lab.root / "k1_memories.json", lab.root / "k1_timestamps.json", lab.root / "k1_memories.json.bak",
-           lab.install / "Public" / "k1_vector_memory.db", lab.install / "Public" / "k1_vector_memory.db-wal",
-           tmp_path / "Public" / "k1_vector_memory.db", lab.install / "Public" / "DiscussionIds" / "k1" / "x.txt"]
+    old = [
+        lab.root / "k1_memories.json",
+        lab.root / "k1_timestamps.json",
+        lab.root / "k1_memories.json.bak",
+        lab.install / "Public" / "k1_vector_memory.db",
+        lab.install / "Public" / "k1_vector_memory.db-wal",
+        tmp_path / "Public" / "k1_vector_memory.db",
+        lab.install / "Public" / "DiscussionIds" / "k1" / "x.txt",
+    ]
     kept = [put(lab.root / "k12_memories.json"), put(lab.install / "Public" / "k12_vector_memory.db")]
     for path in old:
         put(path)

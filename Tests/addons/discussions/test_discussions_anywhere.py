@@ -1,4 +1,5 @@
 """What an owner sees and does of stored conversations is the same in folders and in the state database."""
+
 from __future__ import annotations
 
 import contextlib
@@ -33,8 +34,13 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         lab = DiscussionLab(tmp_path, monkeypatch)
         if request.param == "database":
             stack.enter_context(Worker(request.getfixturevalue("database_url"), stack).at_work())
-            monkeypatch.setattr(lab, "folder", lambda name, api_key=None, encrypt=True: stored_discussion(
-                name, HASH if api_key else None, KEYS.encryption_key if api_key and encrypt else None))
+            monkeypatch.setattr(
+                lab,
+                "folder",
+                lambda name, api_key=None, encrypt=True: stored_discussion(
+                    name, HASH if api_key else None, KEYS.encryption_key if api_key and encrypt else None
+                ),
+            )
         lab.store("plain")
         lab.store("secret", KEY)
         lab.folder("bare").write("chat_summary.json", b'[{"text_block": "little", "hash": "h"}]')
@@ -53,16 +59,43 @@ def keys_of(name: str, part: str) -> list[MemoryKey]:
 
 def test_all_are_listed(lab: DiscussionLab) -> None:
     rows = [as_json(overview(one)) for one in catalog.all_discussions()]
-    assert [{name: value for name, value in row.items() if name not in ("folders", "lastChange", "bytes")}
-            for row in rows] == [
-        {"discussionId": "bare", "keyFolder": None, "memories": 0, "summary": True, "searchableMemories": 0,
-         "vectors": {}, "stateDocument": False, "encrypted": False, "damaged": False},
-        {"discussionId": "plain", "keyFolder": None, "memories": 2, "summary": True, "searchableMemories": 2,
-         "vectors": {"embedder": {"with": 1, "without": 1}}, "stateDocument": True, "encrypted": False,
-         "damaged": False},
-        {"discussionId": "secret", "keyFolder": HASH, "memories": None, "summary": True, "searchableMemories": 2,
-         "vectors": {"embedder": {"with": 1, "without": 1}}, "stateDocument": True, "encrypted": True,
-         "damaged": False}]
+    assert [
+        {name: value for name, value in row.items() if name not in ("folders", "lastChange", "bytes")} for row in rows
+    ] == [
+        {
+            "discussionId": "bare",
+            "keyFolder": None,
+            "memories": 0,
+            "summary": True,
+            "searchableMemories": 0,
+            "vectors": {},
+            "stateDocument": False,
+            "encrypted": False,
+            "damaged": False,
+        },
+        {
+            "discussionId": "plain",
+            "keyFolder": None,
+            "memories": 2,
+            "summary": True,
+            "searchableMemories": 2,
+            "vectors": {"embedder": {"with": 1, "without": 1}},
+            "stateDocument": True,
+            "encrypted": False,
+            "damaged": False,
+        },
+        {
+            "discussionId": "secret",
+            "keyFolder": HASH,
+            "memories": None,
+            "summary": True,
+            "searchableMemories": 2,
+            "vectors": {"embedder": {"with": 1, "without": 1}},
+            "stateDocument": True,
+            "encrypted": True,
+            "damaged": False,
+        },
+    ]
     assert all(row["lastChange"] and row["bytes"] for row in rows)
     assert as_json(overview(reader("secret").discussion, KEYS))["memories"] == 2
 
@@ -71,10 +104,14 @@ def test_all_are_listed(lab: DiscussionLab) -> None:
 def test_texts_are_shown(lab: DiscussionLab, name: str, keys: DiscussionKeys) -> None:
     shown = {part: page(reader(name, keys), part, 50) for part in PARTS}
     assert {part: [entry["text"] for entry in shown[part]["entries"]] for part in PARTS} == {
-        "summary": ["All that happened."], "memories": ["The inspector came.", "Mara hid the ledger."],
-        "searchable": ["The inspector came.", "Mara hid the ledger."], "state": ["Mara: at the mill"]}
+        "summary": ["All that happened."],
+        "memories": ["The inspector came.", "Mara hid the ledger."],
+        "searchable": ["The inspector came.", "Mara hid the ledger."],
+        "state": ["Mara: at the mill"],
+    }
     assert [entry["text"] for entry in page(reader(name, keys), "searchable", 9, words="ledger")["entries"]] == [
-        "Mara hid the ledger."]
+        "Mara hid the ledger."
+    ]
 
 
 def test_without_the_key_nothing_is_shown(lab: DiscussionLab) -> None:
@@ -105,8 +142,10 @@ def test_texts_are_changed_and_deleted(lab: DiscussionLab) -> None:
             DiscussionEditor(reader("plain")).change(key, "again")
     for part in ("memories", "searchable"):
         DiscussionEditor(reader("plain")).delete(keys_of("plain", part)[0])
-        assert [entry["text"] for entry in page(reader("plain"), part, 50)["entries"]  # type: ignore[arg-type]
-                ] == ["Mara hid the ledger."]
+        assert [
+            entry["text"]
+            for entry in page(reader("plain"), part, 50)["entries"]  # type: ignore[arg-type]
+        ] == ["Mara hid the ledger."]
     DiscussionEditor(reader("plain")).delete_all()
     assert all(page(reader("plain"), part, 50)["entries"] == [] for part in PARTS)
 
@@ -126,8 +165,17 @@ def test_a_discussion_is_deleted(lab: DiscussionLab) -> None:
 
 def test_the_command_memory(lab: DiscussionLab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> tuple[int, str]:
-        status = command.main([*words, "--User", "tester", "--ConfigDirectory", str(lab.config.root),
-                               "--DiscussionDirectory", str(lab.root)])
+        status = command.main(
+            [
+                *words,
+                "--User",
+                "tester",
+                "--ConfigDirectory",
+                str(lab.config.root),
+                "--DiscussionDirectory",
+                str(lab.root),
+            ]
+        )
         return status, capsys.readouterr().out
 
     status, out = run("list")
@@ -151,8 +199,10 @@ def test_the_command_memory(lab: DiscussionLab, tmp_path: Path, capsys: pytest.C
 def test_what_is_damaged_is_found(lab: DiscussionLab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.folder("bare").write("memories.json", b"not JSON")
     database: Any = process().one(discussions)
-    database.database.write("UPDATE wilmer.memories SET metadata_json = '[]' WHERE id = 2 AND discussion = "
-                            "(SELECT id FROM wilmer.discussions WHERE discussion_id = 'plain')")
+    database.database.write(
+        "UPDATE wilmer.memories SET metadata_json = '[]' WHERE id = 2 AND discussion = "
+        "(SELECT id FROM wilmer.discussions WHERE discussion_id = 'plain')"
+    )
     found = [finding.text for one in catalog.all_discussions() for finding in check(Reader(one)) if finding.problem]
     assert len(found) == 2 and "bare/memories.json" in found[0]
     assert found[1] == "plain/vector_memory.db: the metadata of memory 2 is not a JSON object"

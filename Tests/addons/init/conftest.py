@@ -1,4 +1,5 @@
 """A config folder in which ``init`` may write, and a way to call it."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -28,8 +29,11 @@ class Lab:
 
     def files(self) -> dict[str, bytes]:
         """Every file, by its path below the folder."""
-        return {path.relative_to(self.configs).as_posix(): path.read_bytes()
-                for path in self.configs.rglob("*") if path.is_file()}
+        return {
+            path.relative_to(self.configs).as_posix(): path.read_bytes()
+            for path in self.configs.rglob("*")
+            if path.is_file()
+        }
 
 
 @pytest.fixture
@@ -45,6 +49,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Put somebody in front of a terminal who gives these answers; an exception is raised. Returns the questions."""
+
     def put(*replies: Any) -> list[str]:
         asked: list[str] = []
         rest = list(replies)
@@ -59,4 +64,5 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         monkeypatch.setattr("builtins.input", read)
         monkeypatch.setattr(command, "is_terminal", lambda: True)
         return asked
+
     return put

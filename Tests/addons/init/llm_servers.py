@@ -1,4 +1,5 @@
 """LLM servers as ``init`` meets them: what each answers to the questions it is asked, on real sockets."""
+
 from __future__ import annotations
 
 import json
@@ -14,43 +15,71 @@ Routes = Mapping[str, Any]
 
 def openai_list(*names: str, owner: str | None = None, **more: Any) -> dict[str, Any]:
     owned = {} if owner is None else {"owned_by": owner}
-    return {"object": "list", "data": [{"id": name, "object": "model", "created": 1, **owned, **more}
-                                       for name in names]}
+    return {
+        "object": "list",
+        "data": [{"id": name, "object": "model", "created": 1, **owned, **more} for name in names],
+    }
 
 
 def ollama(*names: str, running: tuple[str, ...] = (), show: Any = None, sized: bool = False) -> Routes:
     """``show``: the answer about a model; it has to be asked with POST. ``sized``: names tell how large models are."""
     details = {} if sized else {"parameter_size": "8.0B"}
-    tags = [{"name": name, "model": name, "size": 1, "details": {"family": _family(name), **details}}
-            for name in names]
-    return {"/api/version": {"version": "0.12.3"}, "/api/tags": {"models": tags},
-            "/api/ps": {"models": [{"name": name} for name in running]},
-            "/v1/models": openai_list(*names, owner="library"),
-            "/api/show": show or {"model_info": {"general.architecture": "llama", "llama.context_length": 131072},
-                                  "capabilities": ["completion", "tools"]}}
+    tags = [{"name": name, "model": name, "size": 1, "details": {"family": _family(name), **details}} for name in names]
+    return {
+        "/api/version": {"version": "0.12.3"},
+        "/api/tags": {"models": tags},
+        "/api/ps": {"models": [{"name": name} for name in running]},
+        "/v1/models": openai_list(*names, owner="library"),
+        "/api/show": show
+        or {
+            "model_info": {"general.architecture": "llama", "llama.context_length": 131072},
+            "capabilities": ["completion", "tools"],
+        },
+    }
 
 
 def llama_cpp(name: str = "/models/qwen3-8b.gguf", window: int = 4096, **props: Any) -> Routes:
-    return {"/v1/models": openai_list(name, owner="llamacpp", meta={"n_ctx_train": 40960}),
-            "/props": {"default_generation_settings": {"n_ctx": window}, "total_slots": 1,
-                       "modalities": {"vision": False, "audio": False}, **props}}
+    return {
+        "/v1/models": openai_list(name, owner="llamacpp", meta={"n_ctx_train": 40960}),
+        "/props": {
+            "default_generation_settings": {"n_ctx": window},
+            "total_slots": 1,
+            "modalities": {"vision": False, "audio": False},
+            **props,
+        },
+    }
 
 
 def koboldcpp(name: str = "koboldcpp/Mistral-Nemo", window: int = 8192) -> Routes:
     """It plays an Ollama and an OpenAI server, too."""
-    return {"/api/extra/version": {"result": "KoboldCpp", "version": "1.98", "vision": True},
-            "/api/v1/model": {"result": name}, "/api/extra/true_max_context_length": {"value": window},
-            "/v1/models": openai_list(name, owner="koboldcpp"), "/api/version": {"version": "0.7.0"},
-            "/api/tags": {"models": [{"name": "koboldcpp", "details": {"family": "koboldcpp"}}]}}
+    return {
+        "/api/extra/version": {"result": "KoboldCpp", "version": "1.98", "vision": True},
+        "/api/v1/model": {"result": name},
+        "/api/extra/true_max_context_length": {"value": window},
+        "/v1/models": openai_list(name, owner="koboldcpp"),
+        "/api/version": {"version": "0.7.0"},
+        "/api/tags": {"models": [{"name": "koboldcpp", "details": {"family": "koboldcpp"}}]},
+    }
 
 
 def lm_studio() -> Routes:
-    return {"/v1/models": openai_list("gemma-3-4b", "qwen3-14b", "text-embedding-nomic", owner="organization_owner"),
-            "/api/v0/models": {"object": "list", "data": [
+    return {
+        "/v1/models": openai_list("gemma-3-4b", "qwen3-14b", "text-embedding-nomic", owner="organization_owner"),
+        "/api/v0/models": {
+            "object": "list",
+            "data": [
                 {"id": "gemma-3-4b", "type": "vlm", "state": "not-loaded", "max_context_length": 131072},
-                {"id": "qwen3-14b", "type": "llm", "state": "loaded", "loaded_context_length": 32768,
-                 "capabilities": ["tool_use"]},
-                {"id": "text-embedding-nomic", "type": "embeddings", "state": "not-loaded"}]}}
+                {
+                    "id": "qwen3-14b",
+                    "type": "llm",
+                    "state": "loaded",
+                    "loaded_context_length": 32768,
+                    "capabilities": ["tool_use"],
+                },
+                {"id": "text-embedding-nomic", "type": "embeddings", "state": "not-loaded"},
+            ],
+        },
+    }
 
 
 def vllm(name: str = "mistralai/Mistral-7B", window: int = 32768) -> Routes:
@@ -58,18 +87,25 @@ def vllm(name: str = "mistralai/Mistral-7B", window: int = 32768) -> Routes:
 
 
 def text_generation_webui(name: str = "Nemo-12B") -> Routes:
-    return {"/v1/models": openai_list(name, "gpt-3.5-turbo", owner="user"),
-            "/v1/internal/model/info": {"model_name": name, "lora_names": []}}
+    return {
+        "/v1/models": openai_list(name, "gpt-3.5-turbo", owner="user"),
+        "/v1/internal/model/info": {"model_name": name, "lora_names": []},
+    }
 
 
 def wilmer() -> Routes:
-    return {"/v1/models": openai_list("demo", owner="Wilmer"), "/api/version": {"version": "0.9"},
-            "/api/extra/version": {"result": "KoboldCpp", "version": "1.100"}, "/api/v1/model": {"result": "demo"},
-            "/api/tags": {"models": [{"name": "demo", "details": {"family": "wilmer"}}]}}
+    return {
+        "/v1/models": openai_list("demo", owner="Wilmer"),
+        "/api/version": {"version": "0.9"},
+        "/api/extra/version": {"result": "KoboldCpp", "version": "1.100"},
+        "/api/v1/model": {"result": "demo"},
+        "/api/tags": {"models": [{"name": "demo", "details": {"family": "wilmer"}}]},
+    }
 
 
-def serving(routes: Routes, key: str = "", say: Callable[[dict[str, Any]], str] | None = None,
-            dialect: str = "Open-AI-API") -> StubBackend:
+def serving(
+    routes: Routes, key: str = "", say: Callable[[dict[str, Any]], str] | None = None, dialect: str = "Open-AI-API"
+) -> StubBackend:
     """A server with these answers. ``key``: whoever does not send it gets 401. ``say``: what the model says to a
     request for text, in the given dialect."""
     spoken = next(one for one in DIALECTS.values() if one.name == dialect)

@@ -1,4 +1,5 @@
 """``init`` from its words to its files and its exit status, against servers on real sockets."""
+
 from __future__ import annotations
 
 import itertools
@@ -27,28 +28,66 @@ from Tests.stub_backend import StubBackend
 from Tests.tables import table
 
 WRITTEN = {
-    "Users/me.json", "Users/_current-user.json", "Endpoints/me/Main.json", "Endpoints/me/Worker.json",
-    *(f"Workflows/me/{name}.json" for name in (
-        "_Coding", "_Writing", "_DefaultWorkflow", "_BackgroundTask", "_Memory-Settings",
-        "chat/_DefaultWorkflow", "agent/_DefaultWorkflow", "assistant/_DefaultWorkflow",
-        "assistant/_DefaultWorkflow.test", "memory/_DefaultWorkflow"))}
+    "Users/me.json",
+    "Users/_current-user.json",
+    "Endpoints/me/Main.json",
+    "Endpoints/me/Worker.json",
+    *(
+        f"Workflows/me/{name}.json"
+        for name in (
+            "_Coding",
+            "_Writing",
+            "_DefaultWorkflow",
+            "_BackgroundTask",
+            "_Memory-Settings",
+            "chat/_DefaultWorkflow",
+            "agent/_DefaultWorkflow",
+            "assistant/_DefaultWorkflow",
+            "assistant/_DefaultWorkflow.test",
+            "memory/_DefaultWorkflow",
+        )
+    ),
+}
 EVERY_SERVER: dict[str, tuple[llm_servers.Routes, dict[str, Any]]] = {
-    "Ollama": (llm_servers.ollama("llama3.2:3b"), {
-        "apiTypeConfigFileName": "OllamaApiChat", "modelNameToSendToAPI": "llama3.2:3b", "dontIncludeModel": False,
-        "maxContextTokenSize": 16384}),
-    "llama.cpp": (llm_servers.llama_cpp(window=4096), {
-        "apiTypeConfigFileName": "LlamaCppServer", "dontIncludeModel": True, "maxContextTokenSize": 4096}),
-    "KoboldCpp": (llm_servers.koboldcpp(window=8192), {
-        "apiTypeConfigFileName": "Open-AI-API", "dontIncludeModel": True, "maxContextTokenSize": 8192}),
-    "LM Studio": (llm_servers.lm_studio(), {
-        "apiTypeConfigFileName": "Open-AI-API", "modelNameToSendToAPI": "qwen3-14b", "maxContextTokenSize": 32768}),
-    "vLLM": (llm_servers.vllm(), {
-        "apiTypeConfigFileName": "Open-AI-API", "modelNameToSendToAPI": "mistralai/Mistral-7B",
-        "dontIncludeModel": False, "maxContextTokenSize": 32768}),
-    "text-generation-webui": (llm_servers.text_generation_webui(), {
-        "apiTypeConfigFileName": "Text-Generation-WebUI", "dontIncludeModel": True, "maxContextTokenSize": 8192}),
-    "another": ({"/v1/models": llm_servers.openai_list("m")}, {
-        "apiTypeConfigFileName": "Open-AI-API", "modelNameToSendToAPI": "m", "maxContextTokenSize": 8192})}
+    "Ollama": (
+        llm_servers.ollama("llama3.2:3b"),
+        {
+            "apiTypeConfigFileName": "OllamaApiChat",
+            "modelNameToSendToAPI": "llama3.2:3b",
+            "dontIncludeModel": False,
+            "maxContextTokenSize": 16384,
+        },
+    ),
+    "llama.cpp": (
+        llm_servers.llama_cpp(window=4096),
+        {"apiTypeConfigFileName": "LlamaCppServer", "dontIncludeModel": True, "maxContextTokenSize": 4096},
+    ),
+    "KoboldCpp": (
+        llm_servers.koboldcpp(window=8192),
+        {"apiTypeConfigFileName": "Open-AI-API", "dontIncludeModel": True, "maxContextTokenSize": 8192},
+    ),
+    "LM Studio": (
+        llm_servers.lm_studio(),
+        {"apiTypeConfigFileName": "Open-AI-API", "modelNameToSendToAPI": "qwen3-14b", "maxContextTokenSize": 32768},
+    ),
+    "vLLM": (
+        llm_servers.vllm(),
+        {
+            "apiTypeConfigFileName": "Open-AI-API",
+            "modelNameToSendToAPI": "mistralai/Mistral-7B",
+            "dontIncludeModel": False,
+            "maxContextTokenSize": 32768,
+        },
+    ),
+    "text-generation-webui": (
+        llm_servers.text_generation_webui(),
+        {"apiTypeConfigFileName": "Text-Generation-WebUI", "dontIncludeModel": True, "maxContextTokenSize": 8192},
+    ),
+    "another": (
+        {"/v1/models": llm_servers.openai_list("m")},
+        {"apiTypeConfigFileName": "Open-AI-API", "modelNameToSendToAPI": "m", "maxContextTokenSize": 8192},
+    ),
+}
 
 
 @pytest.fixture
@@ -60,9 +99,11 @@ def ollama() -> Any:
 @pytest.fixture
 def usual(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Have these ports taken for the usual ones."""
+
     def put(*ports: int) -> None:
         monkeypatch.setattr(servers, "USUAL_PORTS", dict.fromkeys(ports, "a server"))
         monkeypatch.setattr("Middleware.addons.init.output.USUAL_PORTS", dict.fromkeys(ports, "a server"))
+
     return put
 
 
@@ -72,14 +113,18 @@ def content(lab: Lab, path: str) -> Any:
 
 # -- what is written ---------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("kind", EVERY_SERVER)
 def test_every_server_gets_a_configuration_without_a_finding(lab: Lab, kind: str) -> None:
     routes, endpoint = EVERY_SERVER[kind]
     with llm_servers.serving(routes) as backend:
         status, output = lab.init("--yes", "--backend", f"{backend.url}/v1")
     assert status == 0, output
-    assert set(lab.files()) - WRITTEN == {f"ApiTypes/{endpoint['apiTypeConfigFileName']}.json",
-                                          "PromptTemplates/_chatonly.json", "Workflows/_common/_MessagesToSend.json"}
+    assert set(lab.files()) - WRITTEN == {
+        f"ApiTypes/{endpoint['apiTypeConfigFileName']}.json",
+        "PromptTemplates/_chatonly.json",
+        "Workflows/_common/_MessagesToSend.json",
+    }
     for name in ("Main", "Worker"):
         written = content(lab, f"Endpoints/me/{name}.json")
         assert {**endpoint, "endpoint": backend.url, "apiKey": ""}.items() <= written.items()
@@ -141,17 +186,26 @@ def test_a_model_that_is_not_there(lab: Lab, ollama: StubBackend) -> None:
     assert lab.files() == {}
 
 
-@pytest.mark.parametrize("abilities, window, images, tools", [
-    (["completion", "vision", "tools"], 131072, True, True), (["completion", "tools"], 8192, False, False),
-    (["completion"], 131072, False, False)])
+@pytest.mark.parametrize(
+    "abilities, window, images, tools",
+    [
+        (["completion", "vision", "tools"], 131072, True, True),
+        (["completion", "tools"], 8192, False, False),
+        (["completion"], 131072, False, False),
+    ],
+)
 def test_pictures_and_tools_go_where_the_server_says_they_can(
-        lab: Lab, abilities: list[str], window: int, images: bool, tools: bool) -> None:
+    lab: Lab, abilities: list[str], window: int, images: bool, tools: bool
+) -> None:
     show = {"model_info": {"gemma3.context_length": window}, "capabilities": abilities}
     with llm_servers.serving(llm_servers.ollama("m", show=show)) as backend:
         lab.init("--yes", "--backend", backend.url)
     for name in ("chat", "memory"):
-        answer = next(node for node in content(lab, f"Workflows/me/{name}/_DefaultWorkflow.json")["nodes"]
-                      if node["title"] == "Answer")
+        answer = next(
+            node
+            for node in content(lab, f"Workflows/me/{name}/_DefaultWorkflow.json")["nodes"]
+            if node["title"] == "Answer"
+        )
         assert answer["acceptImages"] is images
         assert answer.get("allowTools", False) is (tools and name == "chat")
     # A coding agent does nothing without tools, and its own prompt alone takes thousands of tokens.
@@ -162,10 +216,13 @@ def test_pictures_and_tools_go_where_the_server_says_they_can(
         assert (work["acceptImages"], work["allowTools"]) == (images, True)
 
 
-@pytest.mark.parametrize("server, places", [
-    (llm_servers.llama_cpp(total_slots=4), 4), (llm_servers.ollama("m"), 1), (llm_servers.koboldcpp(), 0)])
-def test_few_calls_at_a_time_where_the_server_has_few_places(lab: Lab, monkeypatch: pytest.MonkeyPatch, server: Any,
-                                                             places: int) -> None:
+@pytest.mark.parametrize(
+    "server, places",
+    [(llm_servers.llama_cpp(total_slots=4), 4), (llm_servers.ollama("m"), 1), (llm_servers.koboldcpp(), 0)],
+)
+def test_few_calls_at_a_time_where_the_server_has_few_places(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, server: Any, places: int
+) -> None:
     monkeypatch.setattr(probing, "GPU_DEVICES", (os.devnull,))
     with llm_servers.serving(server) as backend:
         lab.init("--yes", "--backend", backend.url)
@@ -174,12 +231,20 @@ def test_few_calls_at_a_time_where_the_server_has_few_places(lab: Lab, monkeypat
     assert content(lab, "Users/me.json")["backgroundNodesYield"] is True
 
 
-@pytest.mark.parametrize("platform, address, places", [
-    ("linux", "http://127.0.0.1:8080", 1), ("linux", "http://[::1]:8080", 1), ("linux", "http://localhost", 1),
-    ("linux", "http://192.168.1.5:8080", 4), ("darwin", "http://127.0.0.1:8080", 4),
-    ("win32", "http://127.0.0.1:8080", 4)])
-def test_one_call_at_a_time_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str, address: str,
-                                          places: int) -> None:
+@pytest.mark.parametrize(
+    "platform, address, places",
+    [
+        ("linux", "http://127.0.0.1:8080", 1),
+        ("linux", "http://[::1]:8080", 1),
+        ("linux", "http://localhost", 1),
+        ("linux", "http://192.168.1.5:8080", 4),
+        ("darwin", "http://127.0.0.1:8080", 4),
+        ("win32", "http://127.0.0.1:8080", 4),
+    ],
+)
+def test_one_call_at_a_time_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str, address: str, places: int
+) -> None:
     """Only of this computer is it known, and there only of Linux."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(probing, "GPU_DEVICES", (str(tmp_path / "nvidiactl"),))
@@ -189,9 +254,13 @@ def test_one_call_at_a_time_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert probing._places("llama.cpp", address, ask) == 4
 
 
-@pytest.mark.parametrize("abilities, samplers", [(["thinking"], {"temperature": 0.2, "thinkingMode": "off",
-                                                                  "keep_alive": "30m"}),
-                                                 (["completion"], {"temperature": 0.2, "keep_alive": "30m"})])
+@pytest.mark.parametrize(
+    "abilities, samplers",
+    [
+        (["thinking"], {"temperature": 0.2, "thinkingMode": "off", "keep_alive": "30m"}),
+        (["completion"], {"temperature": 0.2, "keep_alive": "30m"}),
+    ],
+)
 def test_small_jobs_are_done_without_thinking(lab: Lab, abilities: list[str], samplers: dict[str, Any]) -> None:
     show = {"model_info": {"q.context_length": 4096}, "capabilities": abilities}
     with llm_servers.serving(llm_servers.ollama("m", show=show)) as backend:
@@ -200,10 +269,17 @@ def test_small_jobs_are_done_without_thinking(lab: Lab, abilities: list[str], sa
     assert content(lab, "Endpoints/me/Main.json")["presetSamplers"] == {"temperature": 0.7, "keep_alive": "30m"}
 
 
-@pytest.mark.parametrize("template, tokens", [
-    ("{{ bos }}{% for m in messages %}<start_of_turn>{{ m.role }}{% endfor %}", 50),
-    ("{% if enable_thinking is false %}<think></think>{% endif %}", 2050), ("{{ '<think>' }}", 2050),
-    ("{{ message.reasoning_content }}", 2050), ("", 2050), (None, 2050)])
+@pytest.mark.parametrize(
+    "template, tokens",
+    [
+        ("{{ bos }}{% for m in messages %}<start_of_turn>{{ m.role }}{% endfor %}", 50),
+        ("{% if enable_thinking is false %}<think></think>{% endif %}", 2050),
+        ("{{ '<think>' }}", 2050),
+        ("{{ message.reasoning_content }}", 2050),
+        ("", 2050),
+        (None, 2050),
+    ],
+)
 def test_a_route_gets_room_for_thoughts_if_the_model_has_some(lab: Lab, template: str | None, tokens: int) -> None:
     """By the chat template of llama.cpp's server; without one, it may think."""
     with llm_servers.serving(llm_servers.llama_cpp(window=16384, chat_template=template)) as backend:
@@ -223,6 +299,7 @@ def test_only_the_name_of_the_keys_variable_is_written(lab: Lab, monkeypatch: py
 
 
 # -- what is not written -----------------------------------------------------------------------------------------------
+
 
 def test_a_user_that_exists_is_left_alone(lab: Lab, ollama: StubBackend) -> None:
     lab.init("--yes", "--backend", ollama.url)
@@ -247,8 +324,9 @@ def test_other_users_are_not_touched(lab: Lab, ollama: StubBackend) -> None:
     before = lab.files()
     status, output = lab.init("--yes", "--backend", ollama.url, "--user", "ann")
     assert status == 0
-    assert {path: data for path, data in lab.files().items() if path in before and "_current" not in path} == \
-        {path: data for path, data in before.items() if "_current" not in path}
+    assert {path: data for path, data in lab.files().items() if path in before and "_current" not in path} == {
+        path: data for path, data in before.items() if "_current" not in path
+    }
     assert content(lab, "Users/_current-user.json")["currentUser"] == "ann"
     assert "Users/_current-user.json.bak" not in lab.files()  # it held nothing but the name, which is printed
     assert "'me' was the current user" in output and "serves 'ann' from now on" in output
@@ -273,8 +351,10 @@ def test_no_server_at_the_named_address(lab: Lab) -> None:
 def test_a_host_name_that_leads_nowhere(lab: Lab) -> None:
     status, output = lab.init("--yes", "--backend", "http://no-such-host.invalid:1234")
     assert (status, lab.files()) == (1, {})
-    assert "the host name 'no-such-host.invalid' cannot be resolved; check how it is spelled, or give the IP address" \
+    assert (
+        "the host name 'no-such-host.invalid' cannot be resolved; check how it is spelled, or give the IP address"
         in output
+    )
     assert "endpoint" not in output
 
 
@@ -285,7 +365,11 @@ def test_no_server_at_the_usual_ports(lab: Lab, usual: Callable[..., None]) -> N
     status, output = lab.init("--yes")
     assert (status, lab.files()) == (1, {})
     assert str(port) in output
-    for hint in ("ollama serve", "llama-server -m model.gguf -c 16384 --jinja --port 8080", "--backend http://192.168.1.20:11434"):
+    for hint in (
+        "ollama serve",
+        "llama-server -m model.gguf -c 16384 --jinja --port 8080",
+        "--backend http://192.168.1.20:11434",
+    ):
         assert hint in output
 
 
@@ -347,9 +431,14 @@ def test_a_wilmer_is_no_back_end(lab: Lab) -> None:
     assert "is a WilmerAI itself" in output
 
 
-NO_ADDRESSES = {"ftp://host": "it does not begin with http:// or https://", "foo bar": "it has a blank in it",
-                "http://me:secret@host:1": "names and passwords have no place in it", "host:port": "its host or port",
-                "http://": "it does not begin", "h\u200bost": "it has a character in it that cannot be shown"}
+NO_ADDRESSES = {
+    "ftp://host": "it does not begin with http:// or https://",
+    "foo bar": "it has a blank in it",
+    "http://me:secret@host:1": "names and passwords have no place in it",
+    "host:port": "its host or port",
+    "http://": "it does not begin",
+    "h\u200bost": "it has a character in it that cannot be shown",
+}
 
 
 @table(("address", "reason"), NO_ADDRESSES.items())
@@ -360,7 +449,8 @@ def test_what_is_no_address(lab: Lab, address: str, reason: str) -> None:
 
 
 def test_an_address_is_asked_for_until_there_is_a_server(
-        lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]]) -> None:
+    lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]]
+) -> None:
     usual()
     with llm_servers.serving(llm_servers.vllm()) as backend:
         # What is typed on a terminal can always be shown.
@@ -373,8 +463,9 @@ def test_an_address_is_asked_for_until_there_is_a_server(
 
 
 @table("last", [EOFError(), ""])
-def test_the_end_of_the_addresses(lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]],
-                                  last: object) -> None:
+def test_the_end_of_the_addresses(
+    lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]], last: object
+) -> None:
     usual()
     asked = answers("foo bar", last)
     status, output = lab.init()
@@ -402,7 +493,8 @@ def test_a_folder_that_cannot_be_written(lab: Lab, ollama: StubBackend) -> None:
 
 
 def test_an_older_configuration_that_lacks_what_the_program_comes_with(
-        lab: Lab, ollama: StubBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab: Lab, ollama: StubBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(tmp_path / "elsewhere"))
     status, text = lab.init("--yes", "--backend", ollama.url)
     assert (status, lab.files()) == (1, {})
@@ -410,7 +502,8 @@ def test_an_older_configuration_that_lacks_what_the_program_comes_with(
 
 
 def test_what_an_older_volume_of_a_container_lacks_comes_from_the_image(
-        lab: Lab, ollama: StubBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab: Lab, ollama: StubBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = tmp_path / "app"
     (image / "Public").mkdir(parents=True)
     shutil.copytree(Path(__file__).resolve().parents[3] / "Public" / "Configs", image / "Defaults" / "Configs")
@@ -431,11 +524,21 @@ def test_a_choice_of_user_with_more_in_it_is_kept(lab: Lab, ollama: StubBackend)
 
 # -- a smaller model ---------------------------------------------------------------------------------------------------
 
-@table(("names", "proposed"), [
-    (["big:14b", "small:3b"], "small:3b"), (["big:14b", "a:7b", "b:4b", "c:1b"], "b:4b"),
-    (["big:14b", "other:8b"], None), (["big:14b", "tiny:0.5b", "mini:270m"], None),
-    (["big:14b", "coder:3b", "guard:2b"], None), (["big", "small:3b"], None), (["big:14b"], None),
-    (["qwen3:30b-a3b", "qwen3:1.7b"], "qwen3:1.7b"), (["Mixtral-8x7B", "phi-3b"], None)])
+
+@table(
+    ("names", "proposed"),
+    [
+        (["big:14b", "small:3b"], "small:3b"),
+        (["big:14b", "a:7b", "b:4b", "c:1b"], "b:4b"),
+        (["big:14b", "other:8b"], None),
+        (["big:14b", "tiny:0.5b", "mini:270m"], None),
+        (["big:14b", "coder:3b", "guard:2b"], None),
+        (["big", "small:3b"], None),
+        (["big:14b"], None),
+        (["qwen3:30b-a3b", "qwen3:1.7b"], "qwen3:1.7b"),
+        (["Mixtral-8x7B", "phi-3b"], None),
+    ],
+)
 def test_a_smaller_model_for_small_jobs(names: list[str], proposed: str | None) -> None:
     with llm_servers.serving(llm_servers.ollama(*names, sized=True)) as backend:
         server = probing.probe(backend.url)
@@ -460,8 +563,10 @@ def test_the_smaller_model_is_proposed_and_not_taken(lab: Lab) -> None:
 
 # -- questions ---------------------------------------------------------------------------------------------------------
 
+
 def test_a_word_without_its_flag_becomes_no_folder(
-        lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for word in ("http://192.168.1.20:11434", "qwen3:8b"):
         with pytest.raises(SystemExit) as stop:
@@ -478,7 +583,8 @@ def test_the_older_short_form_of_the_flags(lab: Lab, ollama: StubBackend) -> Non
 
 
 def test_help_shows_each_flag_once_and_how_the_command_is_typed(
-        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WILMER_START_SCRIPT", "bash run_linux.sh")
     with pytest.raises(SystemExit):
         command.main(["--help"])
@@ -493,8 +599,9 @@ def test_commands_are_shown_as_the_program_was_started(monkeypatch: pytest.Monke
     monkeypatch.setattr("sys.argv", ["/opt/wilmer ai/server.py", "init"])
     monkeypatch.setattr("sys.orig_argv", ["python3", "/opt/wilmer ai/server.py", "init"])
     words = output.init_command("--user", "me2")
-    assert words.startswith("python3 ") and words.endswith("server.py' init --user me2" if os.name != "nt" else
-                                                           'server.py" init --user me2')
+    assert words.startswith("python3 ") and words.endswith(
+        "server.py' init --user me2" if os.name != "nt" else 'server.py" init --user me2'
+    )
 
 
 def test_the_port_of_the_command_line_is_the_users(lab: Lab, ollama: StubBackend) -> None:
@@ -513,8 +620,10 @@ def test_what_is_no_port(lab: Lab, port: str) -> None:
 
 def test_four_questions_at_most(lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]]) -> None:
     asked = answers("2", "llama3.2:3b", "me", "replace")
-    with llm_servers.serving(llm_servers.vllm()) as first, \
-            llm_servers.serving(llm_servers.ollama("phi4", "llama3.2:3b")) as second:
+    with (
+        llm_servers.serving(llm_servers.vllm()) as first,
+        llm_servers.serving(llm_servers.ollama("phi4", "llama3.2:3b")) as second,
+    ):
         assert lab.init("--yes", "--backend", first.url)[0] == 0
         before = lab.files()
         usual(first.port, second.port)
@@ -525,24 +634,35 @@ def test_four_questions_at_most(lab: Lab, usual: Callable[..., None], answers: C
     assert lab.files()["Endpoints/me/Main.json.bak"] == before["Endpoints/me/Main.json"]
     kept = [path for path in lab.files() if path.endswith(".bak")]
     assert [line for line in output.splitlines() if ".bak" in line] == [
-        f"  What was there before is kept beside them: Endpoints/me/Main.json.bak and {len(kept) - 1} others"]
+        f"  What was there before is kept beside them: Endpoints/me/Main.json.bak and {len(kept) - 1} others"
+    ]
 
 
 @pytest.fixture
 def three(usual: Callable[..., None]) -> Any:
     """An Ollama and two servers of llama.cpp at the usual ports."""
-    with llm_servers.serving(llm_servers.ollama("llama3.2:3b", "phi4")) as first, \
-            llm_servers.serving(llm_servers.llama_cpp("/models/tiny.gguf")) as second, \
-            llm_servers.serving(llm_servers.llama_cpp("/models/phi4.gguf")) as third:
+    with (
+        llm_servers.serving(llm_servers.ollama("llama3.2:3b", "phi4")) as first,
+        llm_servers.serving(llm_servers.llama_cpp("/models/tiny.gguf")) as second,
+        llm_servers.serving(llm_servers.llama_cpp("/models/phi4.gguf")) as third,
+    ):
         usual(first.port, second.port, third.port)
         yield first, second, third
 
 
-@pytest.mark.parametrize("typed, number, model", [
-    ("Ollama", 0, "phi4"), ("OLLAMA", 0, "phi4"), ("{port}", 1, "/models/tiny.gguf"),
-    ("127.0.0.1:{port}", 1, "/models/tiny.gguf"), ("http://127.0.0.1:{port}", 1, "/models/tiny.gguf")])
+@pytest.mark.parametrize(
+    "typed, number, model",
+    [
+        ("Ollama", 0, "phi4"),
+        ("OLLAMA", 0, "phi4"),
+        ("{port}", 1, "/models/tiny.gguf"),
+        ("127.0.0.1:{port}", 1, "/models/tiny.gguf"),
+        ("http://127.0.0.1:{port}", 1, "/models/tiny.gguf"),
+    ],
+)
 def test_a_server_by_what_is_shown_of_it(
-        lab: Lab, three: Any, answers: Callable[..., list[str]], typed: str, number: int, model: str) -> None:
+    lab: Lab, three: Any, answers: Callable[..., list[str]], typed: str, number: int, model: str
+) -> None:
     asked = answers(typed.format(port=three[number].port), *(["phi4"] if number == 0 else []), "me")
     status, output = lab.init()
     assert status == 0, output
@@ -569,7 +689,8 @@ def test_nothing_is_asked_that_is_clear(lab: Lab, answers: Callable[..., list[st
 
 
 def test_an_address_is_asked_for_where_no_server_was_found(
-        lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]]) -> None:
+    lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]]
+) -> None:
     usual()
     with llm_servers.serving(llm_servers.vllm()) as backend:
         answers(backend.url.removeprefix("http://"), "me")
@@ -587,18 +708,26 @@ def test_wrong_answers_are_asked_again(lab: Lab, ollama: StubBackend, answers: C
 @pytest.mark.parametrize("answer, status", [(KeyboardInterrupt(), 130), (EOFError(), 1)])
 @pytest.mark.parametrize("earlier", [[], ["1"]])
 def test_an_end_at_a_question_leaves_nothing(
-        lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]], earlier: list[str], answer: BaseException,
-        status: int) -> None:
+    lab: Lab,
+    ollama: StubBackend,
+    answers: Callable[..., list[str]],
+    earlier: list[str],
+    answer: BaseException,
+    status: int,
+) -> None:
     answers(*earlier, answer)
     ended, output = lab.init("--backend", ollama.url)
     assert (ended, lab.files()) == (status, {})
     assert "othing was written" in output
 
 
-@pytest.mark.parametrize("replies, user", [
-    ([""], "me2"), (["ann"], "ann"), (["n", "no", "y", "yes", "ann"], "ann"), (["me", "ME", "a/b", ""], "me2")])
+@pytest.mark.parametrize(
+    "replies, user",
+    [([""], "me2"), (["ann"], "ann"), (["n", "no", "y", "yes", "ann"], "ann"), (["me", "ME", "a/b", ""], "me2")],
+)
 def test_without_the_word_nothing_is_replaced(
-        lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]], replies: list[str], user: str) -> None:
+    lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]], replies: list[str], user: str
+) -> None:
     lab.init("--yes", "--backend", ollama.url)
     before = lab.files()
     asked = answers("1", "me", *replies)
@@ -606,14 +735,14 @@ def test_without_the_word_nothing_is_replaced(
     assert status == 0, text
     assert asked[2].startswith("There is a user 'me' already (Users/me.json and 12 more).") and "[me2]" in asked[2]
     assert len(asked) == 2 + len(replies)
-    assert {path: data for path, data in lab.files().items() if path in before and "_current" not in path} == \
-        {path: data for path, data in before.items() if "_current" not in path}
+    assert {path: data for path, data in lab.files().items() if path in before and "_current" not in path} == {
+        path: data for path, data in before.items() if "_current" not in path
+    }
     assert content(lab, "Users/_current-user.json")["currentUser"] == user
     assert f"Users/{user}.json" in lab.files()
 
 
-def test_another_name_that_is_taken_as_well(
-        lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:
+def test_another_name_that_is_taken_as_well(lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:
     for name in ("me", "ann"):
         lab.init("--yes", "--backend", ollama.url, "--user", name)
     before = lab.files()
@@ -621,13 +750,15 @@ def test_another_name_that_is_taken_as_well(
     assert lab.init("--backend", ollama.url, "--user", "me")[0] == 0
     assert asked[1].startswith("There is a user 'me' already") and "[me2]" in asked[1]
     assert asked[2].startswith("There is a user 'ann' already") and "[ann2]" in asked[2]
-    assert {path: lab.files()[path] for path in before if "_current" not in path} == \
-        {path: data for path, data in before.items() if "_current" not in path}
+    assert {path: lab.files()[path] for path in before if "_current" not in path} == {
+        path: data for path, data in before.items() if "_current" not in path
+    }
     assert content(lab, "Users/_current-user.json")["currentUser"] == "ann2"
 
 
 def test_a_name_that_differs_in_case_is_the_same_user(
-        lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:
+    lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]
+) -> None:
     lab.init("--yes", "--backend", ollama.url)
     before = set(lab.files())
     answers("1", "ME", "Replace")
@@ -647,7 +778,8 @@ def test_a_name_is_typed_as_it_is_shown(lab: Lab, answers: Callable[..., list[st
 
 
 def test_an_end_after_everything_was_written_does_not_deny_it(
-        lab: Lab, ollama: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab: Lab, ollama: StubBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> list[str]:
         raise KeyboardInterrupt
 
@@ -674,8 +806,8 @@ def test_of_two_at_the_same_time_one_writes(lab: Lab, ollama: StubBackend, monke
 
 @pytest.mark.parametrize("moment", range(1, 40, 3))
 def test_an_end_while_files_are_written_leaves_none(
-        lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch,
-        moment: int) -> None:
+    lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
     lab.init("--yes", "--backend", ollama.url, "--model", "llama3.2:3b")
     (lab.configs / "Workflows/me/_Coding.json").unlink()
     before, calls = lab.files(), itertools.count(1)
@@ -697,6 +829,7 @@ def test_an_end_while_files_are_written_leaves_none(
     else:
         assert status == 0
 
+
 def test_every_earlier_version_is_kept(lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:
     path = "Users/me.json"
     lab.init("--yes", "--backend", ollama.url)
@@ -710,7 +843,8 @@ def test_every_earlier_version_is_kept(lab: Lab, ollama: StubBackend, answers: C
 
 
 def test_a_replacement_that_fails_restores_everything(
-        lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:
+    lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]
+) -> None:
     (lab.configs / "Users").mkdir()
     (lab.configs / "Users/me.json").write_text("mine", "utf-8")
     (lab.configs / "Workflows/me").mkdir(parents=True)
@@ -723,13 +857,17 @@ def test_a_replacement_that_fails_restores_everything(
     assert sorted(path.name for path in lab.configs.iterdir()) == ["Users", "Workflows"]
 
 
-@pytest.mark.parametrize("found, port", [
-    (servers.Server("http://127.0.0.1:5001", "KoboldCpp"), 5000),
-    (servers.Server("http://127.0.0.1:5000", "TabbyAPI"), 5010),
-    (servers.Server("http://10.0.0.7:5000", "TabbyAPI"), 5000),
-    (servers.NoServer("http://127.0.0.1:5000", "is the AirPlay Receiver", known_as="AirPlay"), 5010),
-    (servers.NoServer("http://127.0.0.1:5000", "nothing runs there", silent=True), 5000),
-    (servers.NoServer("http://127.0.0.1:5000", "is a WilmerAI itself", known_as="WilmerAI"), 5000)])
+@pytest.mark.parametrize(
+    "found, port",
+    [
+        (servers.Server("http://127.0.0.1:5001", "KoboldCpp"), 5000),
+        (servers.Server("http://127.0.0.1:5000", "TabbyAPI"), 5010),
+        (servers.Server("http://10.0.0.7:5000", "TabbyAPI"), 5000),
+        (servers.NoServer("http://127.0.0.1:5000", "is the AirPlay Receiver", known_as="AirPlay"), 5010),
+        (servers.NoServer("http://127.0.0.1:5000", "nothing runs there", silent=True), 5000),
+        (servers.NoServer("http://127.0.0.1:5000", "is a WilmerAI itself", known_as="WilmerAI"), 5000),
+    ],
+)
 def test_a_port_that_another_program_has_is_left_to_it(found: Any, port: int) -> None:
     assert port_for([servers.Server("http://127.0.0.1:11434", "Ollama"), found]) == port
 
@@ -741,7 +879,7 @@ def test_what_the_client_is_told_beside_the_address(lab: Lab, ollama: StubBacken
 
 def tried_line(text: str) -> str:
     [line] = [line.strip() for line in text.splitlines() if "curl -N" in line]
-    return line[line.index("curl"):]
+    return line[line.index("curl") :]
 
 
 @pytest.mark.parametrize("user", ["me", "J\u00f6rg"])
@@ -750,10 +888,21 @@ def test_the_line_to_try(lab: Lab, ollama: StubBackend, user: str) -> None:
     line = tried_line(text)
     assert line.isascii() and not set("!%$`'") & set(line)  # each means something to bash, or in cmd
     words = shlex.split(line)
-    assert words[:5] == ["curl", "-N", "http://127.0.0.1:5001/v1/chat/completions", "-H",
-                         "Content-Type: application/json"]
-    assert json.loads(words[-1]) == {"model": f"{user}:memory", "stream": True, "messages": [
-        {"role": "system", "content": "[DiscussionId]kitchen[/DiscussionId]"}, {"role": "user", "content": "Hello"}]}
+    assert words[:5] == [
+        "curl",
+        "-N",
+        "http://127.0.0.1:5001/v1/chat/completions",
+        "-H",
+        "Content-Type: application/json",
+    ]
+    assert json.loads(words[-1]) == {
+        "model": f"{user}:memory",
+        "stream": True,
+        "messages": [
+            {"role": "system", "content": "[DiscussionId]kitchen[/DiscussionId]"},
+            {"role": "user", "content": "Hello"},
+        ],
+    }
 
 
 def test_the_documentation_shows_the_line_to_try(lab: Lab, ollama: StubBackend) -> None:

@@ -1,4 +1,5 @@
 """When the demo's stand-in is started, what is said of it, and that one server does not depend on another's."""
+
 from __future__ import annotations
 
 import json
@@ -26,6 +27,7 @@ def endpoint(config):
     def write(content):
         text = content if isinstance(content, str) else json.dumps(content)
         (folder / "Demo-LLM.json").write_text(text, "utf-8")
+
     return write
 
 
@@ -37,8 +39,11 @@ def test_the_shipped_endpoint_leads_to_the_stand_in(endpoint, address):
 
 
 @pytest.mark.parametrize("address, started", [("http://127.0.0.1:5055", True), ("http://127.0.0.1:11434", False)])
-@pytest.mark.parametrize("chosen", [{"users": ["demo"]}, {"public_directory": "x"}, {"config_directory": "x"}],
-                         ids=lambda chosen: next(iter(chosen)))
+@pytest.mark.parametrize(
+    "chosen",
+    [{"users": ["demo"]}, {"public_directory": "x"}, {"config_directory": "x"}],
+    ids=lambda chosen: next(iter(chosen)),
+)
 def test_the_demo_named_on_the_command_line_has_its_back_end_and_no_offer(endpoint, chosen, address, started):
     endpoint({"endpoint": address})
     assert demo.is_wanted(LaunchArguments(**chosen)) is started
@@ -52,10 +57,18 @@ def test_another_user_beside_the_demo(endpoint, config, monkeypatch):
     assert not demo.is_wanted(LaunchArguments(users=["demo", "me"]))
 
 
-@pytest.mark.parametrize("address, shown", [
-    ("http://127.0.0.1:11434", "http://127.0.0.1:11434"), ("http://192.168.1.20:5055", "http://192.168.1.20:5055"),
-    ("https://127.0.0.1:5055", "https://127.0.0.1:5055"), ("http://me:secret@host:1/v1", "http://host:1"),
-    ("http://[::1", "no server"), ("http://h:x", "no server"), ("\x1b[2J", "no server")])
+@pytest.mark.parametrize(
+    "address, shown",
+    [
+        ("http://127.0.0.1:11434", "http://127.0.0.1:11434"),
+        ("http://192.168.1.20:5055", "http://192.168.1.20:5055"),
+        ("https://127.0.0.1:5055", "https://127.0.0.1:5055"),
+        ("http://me:secret@host:1/v1", "http://host:1"),
+        ("http://[::1", "no server"),
+        ("http://h:x", "no server"),
+        ("\x1b[2J", "no server"),
+    ],
+)
 def test_an_endpoint_that_leads_elsewhere_starts_no_stand_in(endpoint, address, shown):
     endpoint({"endpoint": address})
     assert not demo.is_wanted(LaunchArguments())

@@ -1,4 +1,5 @@
 """``init`` in a container: it looks outside, and what it tells to type is typed outside, too."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """How a context window is shared out."""
+
 from __future__ import annotations
 
 import json
@@ -47,9 +48,13 @@ def test_every_prompt_and_its_answer_fit(window: int) -> None:
     # A memory is written from messages, the beginning of a summary from one that was full and three memories.
     files = planned()
     for writer, given, answer in [
-            (files["Workflows/me/_Memory-Settings.json"], share["chunkTokens"], "memoryTokens"),
-            (files["Workflows/me/memory/_DefaultWorkflow.json"]["nodes"][-1],
-             share["summaryRoom"] + 3 * share["memoryTokens"], "summaryTokens")]:
+        (files["Workflows/me/_Memory-Settings.json"], share["chunkTokens"], "memoryTokens"),
+        (
+            files["Workflows/me/memory/_DefaultWorkflow.json"]["nodes"][-1],
+            share["summaryRoom"] + 3 * share["memoryTokens"],
+            "summaryTokens",
+        ),
+    ]:
         constant = writer["systemPrompt"] + writer["prompt"]
         constant += "".join(turn["user"] + turn["assistant"] for turn in writer["exampleTurns"])
         assert rough_estimate_token_length(constant) + given + thoughtful[answer] <= window
@@ -63,12 +68,17 @@ def test_a_model_that_thinks_first_has_room_for_that_beside_a_short_answer(windo
     assert all(thoughtful[name] - plain[name] == room for name in grown)
 
 
-@pytest.mark.parametrize("kind, known, window, words", [
-    ("vLLM", 32768, 32768, "what the server said"), ("vLLM", None, 8192, "a guess"),
-    ("LM Studio", None, 4096, "a guess"),
-    ("llama.cpp", 512, SMALLEST_WINDOW, "said that its context window has 512 tokens"),
-    ("Ollama", 8192, 8192, "what the server said"),
-    ("Ollama", 131072, OLLAMA_WINDOW, "Ollama reserves memory")])
+@pytest.mark.parametrize(
+    "kind, known, window, words",
+    [
+        ("vLLM", 32768, 32768, "what the server said"),
+        ("vLLM", None, 8192, "a guess"),
+        ("LM Studio", None, 4096, "a guess"),
+        ("llama.cpp", 512, SMALLEST_WINDOW, "said that its context window has 512 tokens"),
+        ("Ollama", 8192, 8192, "what the server said"),
+        ("Ollama", 131072, OLLAMA_WINDOW, "Ollama reserves memory"),
+    ],
+)
 def test_the_window_that_is_written(kind: str, known: int | None, window: int, words: str) -> None:
     found, remark = window_of(Server("http://h", kind), Model("m", known))
     assert found == window
@@ -77,9 +87,12 @@ def test_the_window_that_is_written(kind: str, known: int | None, window: int, w
 
 def test_the_prompts_for_small_jobs_begin_alike_and_those_for_answers_too() -> None:
     """A back-end with two slots keeps one for each: a slot is taken whose prompt shares a tenth with the new one."""
-    nodes = [node for path, content in planned().items()
-             if path.startswith("Workflows/") and not path.endswith(".test.json")
-             for node in content.get("nodes", [content])]
+    nodes = [
+        node
+        for path, content in planned().items()
+        if path.startswith("Workflows/") and not path.endswith(".test.json")
+        for node in content.get("nodes", [content])
+    ]
     jobs = [node["systemPrompt"] for node in nodes if node.get("endpointName") == "Worker" and node.get("prompt")]
     assert len(jobs) == 3
     assert len({job[:300] for job in jobs}) == 1

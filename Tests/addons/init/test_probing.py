@@ -1,4 +1,5 @@
 """What init makes of the servers that it meets."""
+
 from __future__ import annotations
 
 import contextlib
@@ -51,8 +52,9 @@ def test_llama_cpp() -> None:
 
 
 def test_llama_cpp_says_what_its_template_can() -> None:
-    _, models = kind_and_models(llm_servers.llama_cpp(modalities={"vision": True},
-                                                      chat_template_caps={"supports_tools": True}))
+    _, models = kind_and_models(
+        llm_servers.llama_cpp(modalities={"vision": True}, chat_template_caps={"supports_tools": True})
+    )
     assert (models[0].sees, models[0].calls_tools) == (True, True)
 
 
@@ -86,11 +88,28 @@ def test_wilmer_is_never_offered() -> None:
     assert isinstance(result, NoServer) and "WilmerAI" in result.reason
 
 
-@table("name, other", [
-    ("nomic-embed-text:latest", True), ("text-embedding-3-small", True), ("BAAI/bge-m3", True), ("all-minilm-l6", True),
-    ("mxbai-embed-large", True), ("qwen3-reranker", True), ("llama3.2", False), ("gemma-3-4b", False),
-    ("mbge-chat", False), ("whisper-1", True), ("gpt-4o-mini-tts", True), ("tts-1-hd", True), ("dall-e-3", True),
-    ("omni-moderation-latest", True), ("gpt-4o-transcribe", True), ("gpt-4o", False), ("butts-7b", False)])
+@table(
+    "name, other",
+    [
+        ("nomic-embed-text:latest", True),
+        ("text-embedding-3-small", True),
+        ("BAAI/bge-m3", True),
+        ("all-minilm-l6", True),
+        ("mxbai-embed-large", True),
+        ("qwen3-reranker", True),
+        ("llama3.2", False),
+        ("gemma-3-4b", False),
+        ("mbge-chat", False),
+        ("whisper-1", True),
+        ("gpt-4o-mini-tts", True),
+        ("tts-1-hd", True),
+        ("dall-e-3", True),
+        ("omni-moderation-latest", True),
+        ("gpt-4o-transcribe", True),
+        ("gpt-4o", False),
+        ("butts-7b", False),
+    ],
+)
 def test_names_of_models_that_do_not_chat(name: str, other: bool) -> None:
     _, models = kind_and_models({"/v1/models": llm_servers.openai_list(name)})
     assert (models == ()) is other
@@ -101,12 +120,28 @@ def test_names_of_models_that_do_not_chat(name: str, other: bool) -> None:
 HTML = Reply(body=b"<html>Welcome</html>", headers={"Content-Type": "text/html"})
 
 
-@table("answer", [
-    HTML, json_reply([]), json_reply("text"), json_reply({"data": {}}), json_reply({"data": 3}), json_reply(None),
-    Reply(body=b"[" * 100_000), Reply(body=b'{"data": '), Reply(body=b"1" * 10_000), Reply(body=b"\xff\xfe\x00"),
-    status_reply(404), status_reply(500), Reply(status=302, body=b"", headers={"Location": "http://10.0.0.1/"}),
-    Reply(raw=b"SSH-2.0-OpenSSH\r\n"), Reply(raw=b""), Reply(raw=b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000)],
-    ids=lambda answer: repr(answer.raw or answer.body)[:24])
+@table(
+    "answer",
+    [
+        HTML,
+        json_reply([]),
+        json_reply("text"),
+        json_reply({"data": {}}),
+        json_reply({"data": 3}),
+        json_reply(None),
+        Reply(body=b"[" * 100_000),
+        Reply(body=b'{"data": '),
+        Reply(body=b"1" * 10_000),
+        Reply(body=b"\xff\xfe\x00"),
+        status_reply(404),
+        status_reply(500),
+        Reply(status=302, body=b"", headers={"Location": "http://10.0.0.1/"}),
+        Reply(raw=b"SSH-2.0-OpenSSH\r\n"),
+        Reply(raw=b""),
+        Reply(raw=b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000),
+    ],
+    ids=lambda answer: repr(answer.raw or answer.body)[:24],
+)
 def test_what_is_no_llm_server(answer: Reply) -> None:
     with llm_servers.serving({}) as backend:
         backend.responder = lambda request: answer
@@ -115,9 +150,13 @@ def test_what_is_no_llm_server(answer: Reply) -> None:
     assert result.reason and not result.silent
 
 
-@pytest.mark.parametrize("entries", [
-    [3, None, "x", [], {"id": 7}, {"id": ""}, {"id": " "}, {"id": "x" * 5000}, {"id": "good"}],
-    [{"id": "evil\x1b[2J"}, {"id": "two\nlines"}, {"id": "\u202egood"}, {"id": "good", "max_model_len": "many"}]])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [3, None, "x", [], {"id": 7}, {"id": ""}, {"id": " "}, {"id": "x" * 5000}, {"id": "good"}],
+        [{"id": "evil\x1b[2J"}, {"id": "two\nlines"}, {"id": "\u202egood"}, {"id": "good", "max_model_len": "many"}],
+    ],
+)
 def test_strange_entries_are_left_out(entries: list[object]) -> None:
     assert kind_and_models({"/v1/models": {"data": entries}})[1] == (Model("good"),)
 
@@ -199,8 +238,7 @@ def test_the_receiver_of_airplay_that_has_port_5000_on_a_mac(monkeypatch: pytest
 
 def test_a_redirect_is_not_followed() -> None:
     with llm_servers.serving(llm_servers.vllm()) as target, llm_servers.serving({}) as backend:
-        backend.responder = lambda request: Reply(status=307, body=b"",
-                                                  headers={"Location": target.url + request.path})
+        backend.responder = lambda request: Reply(status=307, body=b"", headers={"Location": target.url + request.path})
         assert isinstance(probe(backend.url), NoServer)
         assert target.requests == []
 
@@ -233,7 +271,8 @@ def test_a_certificate_that_nobody_vouches_for(request: pytest.FixtureRequest) -
 
 
 def test_a_certificate_that_the_environment_vouches_for(
-        request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(request.getfixturevalue("certificate")))
     backend: StubBackend = request.getfixturevalue("tls_backend")
     backend.default = json_reply(llm_servers.openai_list("m", owner="vllm"))
@@ -278,6 +317,7 @@ def test_a_server_that_listens_on_ipv6_alone() -> None:
 
 def test_where_no_connection_is_accepted_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Firewalls that drop what comes never answer, and Windows takes seconds to refuse."""
+
     def open_in_vain(*_: object, **__: object) -> None:
         raise ConnectTimeoutError("timed out") from TimeoutError("timed out")
 
@@ -293,11 +333,13 @@ def test_nothing_but_get_is_sent() -> None:
 
 # -- several addresses -------------------------------------------------------------------------------------------------
 
+
 def test_addresses_are_asked_at_the_same_time_and_told_in_order() -> None:
     def slowly(number: int) -> llm_servers.StubBackend:
         backend = llm_servers.serving({})
-        backend.responder = lambda request: json_reply(llm_servers.openai_list(f"m{number}", owner="vllm"),
-                                                       header_delay=0.6)
+        backend.responder = lambda request: json_reply(
+            llm_servers.openai_list(f"m{number}", owner="vllm"), header_delay=0.6
+        )
         return backend
 
     with slowly(1) as first, slowly(2) as second, slowly(3) as third:
@@ -316,6 +358,7 @@ def test_where_nothing_listens() -> None:
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
+
 
 def test_a_server_that_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
@@ -336,8 +379,11 @@ def test_a_server_that_fails_without_a_key(monkeypatch: pytest.MonkeyPatch) -> N
     """LiteLLM's proxy without a database answers with status 500 to whoever sends none."""
     monkeypatch.setenv(KEY_VARIABLE, "sesame")
     with llm_servers.serving({}) as backend:
-        backend.responder = lambda request: json_reply(llm_servers.openai_list("m")) \
-            if request.path == "/v1/models" and "authorization" in request.headers else status_reply(500)
+        backend.responder = lambda request: (
+            json_reply(llm_servers.openai_list("m"))
+            if request.path == "/v1/models" and "authorization" in request.headers
+            else status_reply(500)
+        )
         server = probe(backend.url, named=True)
     assert isinstance(server, Server) and server.key_variable == KEY_VARIABLE
 
@@ -375,17 +421,39 @@ def test_no_key_is_sent_to_who_was_not_named_or_asks_for_none(monkeypatch: pytes
 
 # -- addresses ---------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("typed, meant", [
-    ("192.168.1.20:11434", "http://192.168.1.20:11434"), ("http://localhost:8080/", "http://localhost:8080"),
-    (" https://host/v1 ", "https://host"), ("http://h:1/v1/chat/completions", "http://h:1"),
-    ("http://h:1/api/tags", "http://h:1"), ("https://openrouter.ai/api/v1", "https://openrouter.ai/api"),
-    ("http://[::1]:8080/v1/", "http://[::1]:8080"), ("HTTP://Host:80", "http://host:80")])
+
+@pytest.mark.parametrize(
+    "typed, meant",
+    [
+        ("192.168.1.20:11434", "http://192.168.1.20:11434"),
+        ("http://localhost:8080/", "http://localhost:8080"),
+        (" https://host/v1 ", "https://host"),
+        ("http://h:1/v1/chat/completions", "http://h:1"),
+        ("http://h:1/api/tags", "http://h:1"),
+        ("https://openrouter.ai/api/v1", "https://openrouter.ai/api"),
+        ("http://[::1]:8080/v1/", "http://[::1]:8080"),
+        ("HTTP://Host:80", "http://host:80"),
+    ],
+)
 def test_addresses_as_people_type_them(typed: str, meant: str) -> None:
     assert normal_address(typed) == meant
 
 
-@pytest.mark.parametrize("typed", ["", "  ", "ftp://h", "http://", "http://h:port", "http://h:99999", "http://me:pw@h",
-                                   "http://h\n/x", "two words", "http://[::1"])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "",
+        "  ",
+        "ftp://h",
+        "http://",
+        "http://h:port",
+        "http://h:99999",
+        "http://me:pw@h",
+        "http://h\n/x",
+        "two words",
+        "http://[::1",
+    ],
+)
 def test_what_is_no_address(typed: str) -> None:
     with pytest.raises(ValueError):
         normal_address(typed)

@@ -1,4 +1,5 @@
 """What is added up of finished runs for Prometheus: bounds, buckets, and what does not count."""
+
 from __future__ import annotations
 
 import subprocess
@@ -35,9 +36,14 @@ class Families:
     @property
     def times(self) -> dict[str, dict[tuple[str, ...], tuple[float, float]]]:
         """How many times were observed, and their sum in seconds, for each histogram."""
-        return {name: {key: (count, self.samples[f"{name}_sum"][key]) for key, count in values.items()}
-                for name, values in ((name.removesuffix("_count"), values) for name, values in self.samples.items()
-                                     if name.endswith("_count"))}
+        return {
+            name: {key: (count, self.samples[f"{name}_sum"][key]) for key, count in values.items()}
+            for name, values in (
+                (name.removesuffix("_count"), values)
+                for name, values in self.samples.items()
+                if name.endswith("_count")
+            )
+        }
 
 
 def families(*runs: RunDocument) -> Families:
@@ -52,8 +58,16 @@ def called(endpoint: str = "Main", **changed: Any) -> Made:
     made = Made(**changed)
     node = made.node(1, "Answer", 0, 1, made.workflow("Coding", 0, 1))
     call = made.call(endpoint, 0, 1, node, time_to_first_token=300_000)
-    made.attempt(endpoint, 0, 1, call, request__model="qwen", usage__input_tokens=100, usage__output_tokens=20,
-                 usage__cache_read__input_tokens=None)
+    made.attempt(
+        endpoint,
+        0,
+        1,
+        call,
+        request__model="qwen",
+        usage__input_tokens=100,
+        usage__output_tokens=20,
+        usage__cache_read__input_tokens=None,
+    )
     return made
 
 
@@ -63,11 +77,15 @@ def test_one_run() -> None:
         "wilmer_requests_total": {("me", "chat", "ok"): 1},
         "wilmer_llm_calls_total": {("Main", "qwen", "ok"): 1},
         "wilmer_tokens_total": {("Main", "qwen", "input"): 100, ("Main", "qwen", "output"): 20},
-        "wilmer_retries_total": {(): 0}, "wilmer_failovers_total": {}}
+        "wilmer_retries_total": {(): 0},
+        "wilmer_failovers_total": {},
+    }
     assert found.times == {
-        "wilmer_request_seconds": {(): (1, 2.0)}, "wilmer_llm_call_seconds": {(): (1, 1.0)},
+        "wilmer_request_seconds": {(): (1, 2.0)},
+        "wilmer_llm_call_seconds": {(): (1, 1.0)},
         "wilmer_time_to_first_token_seconds": {("Main",): (1, 0.3)},
-        "wilmer_node_seconds": {("Coding", "Standard"): (1, 1.0)}}
+        "wilmer_node_seconds": {("Coding", "Standard"): (1, 1.0)},
+    }
     # One line a series, not a second one that says when it began.
     assert not [name for name in found.samples if name.endswith("_created")]
 
@@ -149,7 +167,8 @@ def test_every_run_can_be_counted(run: RunDocument) -> None:
     found = families(run)
     assert sum(found.counts["wilmer_requests_total"].values()) == 1
     assert sum(found.counts["wilmer_llm_calls_total"].values()) == sum(
-        span.kind == "llm" and span.status != "stand-in" for span in run.spans)
+        span.kind == "llm" and span.status != "stand-in" for span in run.spans
+    )
 
 
 # The interpreter changes threads all the time, so that the writer's thread and requests meet at every lock.
@@ -185,6 +204,13 @@ print(app.test_client().get("/metrics").get_data(as_text=True))
 @pytest.mark.slow
 def test_runs_are_counted_while_requests_read_under_eventlet() -> None:
     pytest.importorskip("eventlet")
-    done = subprocess.run([sys.executable, "-c", RACE], cwd=PROJECT, text=True, encoding="utf-8", capture_output=True,
-                          timeout=120, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [sys.executable, "-c", RACE],
+        cwd=PROJECT,
+        text=True,
+        encoding="utf-8",
+        capture_output=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
     assert "wilmer_request_seconds_count 2000.0" in done.stdout and "Traceback" not in done.stderr, done.stderr

@@ -1,4 +1,5 @@
 """The spans that are made of a finished run for a collector of traces."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +19,7 @@ from Middleware.models.trace_context import TraceContext, span_id_in
 from Tests.addons.records.made_up import STARTED, Made, documents
 from Tests.integration.otlp_receiver import OtlpReceiver
 
-TRACE = TraceContext(0x0af7651916cd43dd8448eb211c80319c)
+TRACE = TraceContext(0x0AF7651916CD43DD8448EB211C80319C)
 Sent = Callable[[RunDocument], list[ReadableSpan]]
 
 
@@ -67,8 +68,9 @@ def test_every_run_is_one_tree(sent: Sent, run: RunDocument, of_a_client: bool) 
     assert root is spans[-1] and len(set(ids)) == len(ids)
     assert {span.context.trace_id for span in spans} == {TRACE.trace_id}
     assert all(span.parent is not None and span.parent.span_id in ids for span in spans if span is not root)
-    assert len(spans) == 1 + sum(span.kind in ("workflow", "node", "attempt", "embedding", "tool")
-                                 for span in run.spans)
+    assert len(spans) == 1 + sum(
+        span.kind in ("workflow", "node", "attempt", "embedding", "tool") for span in run.spans
+    )
 
 
 def test_a_trace_that_is_not_sampled_is_not_sent(sent: Sent) -> None:
@@ -83,7 +85,8 @@ def test_times_are_those_that_were_recorded(sent: Sent) -> None:
     workflow, node, root = sent(made.document(4))
     assert [(span.start_time, span.end_time) for span in (node, workflow, root)] == [
         ((STARTED + start) * 1000, (STARTED + end) * 1000)
-        for start, end in ((500_000, 2_000_000), (250_000, 3_000_000), (0, 4_000_000))]
+        for start, end in ((500_000, 2_000_000), (250_000, 3_000_000), (0, 4_000_000))
+    ]
 
 
 def test_what_is_no_span_of_a_trace_gives_its_place_to_what_is_around_it(sent: Sent) -> None:
@@ -97,8 +100,16 @@ def test_what_is_no_span_of_a_trace_gives_its_place_to_what_is_around_it(sent: S
 
 def test_vectors(sent: Sent) -> None:
     made = Made()
-    made.add("embedding", "Vectors", 0, 1, texts={"inputs": ["a secret"]}, operation__name="embeddings",
-             request__model="minilm", texts_=1)
+    made.add(
+        "embedding",
+        "Vectors",
+        0,
+        1,
+        texts={"inputs": ["a secret"]},
+        operation__name="embeddings",
+        request__model="minilm",
+        texts_=1,
+    )
     embedding, _ = sent(made.document(1))
     assert embedding.name == "embeddings minilm" and attributes(embedding)["gen_ai.operation.name"] == "embeddings"
     assert "secret" not in str(attributes(embedding))
@@ -126,28 +137,58 @@ def test_the_id_of_a_request_is_the_one_that_its_server_was_told(sent: Sent) -> 
 def test_texts_in_the_form_of_the_convention(with_texts: Sent) -> None:
     made = Made()
     call = made.call("Main", 0, 1)
-    call.texts = {"reasoning": "Let me see", "answer": "Here", "tool_calls": [
-        {"id": "c1", "function": {"name": "find", "arguments": "{}"}}]}
+    call.texts = {
+        "reasoning": "Let me see",
+        "answer": "Here",
+        "tool_calls": [{"id": "c1", "function": {"name": "find", "arguments": "{}"}}],
+    }
     question = [{"type": "text", "text": "Hi"}, {"image": "image/png", "bytes": 9}]
     messages = [{"role": "user", "content": question}, {"role": "tool", "content": "found"}]
-    made.attempt("Main", 0, 1, call, texts={"payload": {"system": "Be short", "messages": messages}},
-                 response__finish_reasons=["tool_calls"])
-    made.attempt("Main", 1, 2, made.call("Main", 1, 2), texts={"payload": {"prompt": "Once upon"}},
-                 operation__name="text_completion")
+    made.attempt(
+        "Main",
+        0,
+        1,
+        call,
+        texts={"payload": {"system": "Be short", "messages": messages}},
+        response__finish_reasons=["tool_calls"],
+    )
+    made.attempt(
+        "Main",
+        1,
+        2,
+        made.call("Main", 1, 2),
+        texts={"payload": {"prompt": "Once upon"}},
+        operation__name="text_completion",
+    )
     made.add("tool", "find", 0, 1, texts={"arguments": {"word": "x"}, "result": "found"}, tool__name="find")
-    chat, completion, tool, _ = sorted(with_texts(made.document(2)), key=lambda span: (
-        "invoke" in span.name, "tool" in span.name, span.start_time))
+    chat, completion, tool, _ = sorted(
+        with_texts(made.document(2)), key=lambda span: ("invoke" in span.name, "tool" in span.name, span.start_time)
+    )
     assert json.loads(attributes(chat)["gen_ai.input.messages"]) == [
         {"role": "system", "parts": [{"type": "text", "content": "Be short"}]},
-        {"role": "user", "parts": [{"type": "text", "content": "Hi"},
-                                   {"type": "text", "content": '{"image": "image/png", "bytes": 9}'}]},
-        {"role": "tool", "parts": [{"type": "text", "content": "found"}]}]
+        {
+            "role": "user",
+            "parts": [
+                {"type": "text", "content": "Hi"},
+                {"type": "text", "content": '{"image": "image/png", "bytes": 9}'},
+            ],
+        },
+        {"role": "tool", "parts": [{"type": "text", "content": "found"}]},
+    ]
     assert json.loads(attributes(chat)["gen_ai.output.messages"]) == [
-        {"role": "assistant", "finish_reason": "tool_calls", "parts": [
-            {"type": "reasoning", "content": "Let me see"}, {"type": "text", "content": "Here"},
-            {"type": "tool_call", "id": "c1", "name": "find", "arguments": "{}"}]}]
+        {
+            "role": "assistant",
+            "finish_reason": "tool_calls",
+            "parts": [
+                {"type": "reasoning", "content": "Let me see"},
+                {"type": "text", "content": "Here"},
+                {"type": "tool_call", "id": "c1", "name": "find", "arguments": "{}"},
+            ],
+        }
+    ]
     assert json.loads(attributes(completion)["gen_ai.input.messages"]) == [
-        {"role": "user", "parts": [{"type": "text", "content": "Once upon"}]}]
+        {"role": "user", "parts": [{"type": "text", "content": "Once upon"}]}
+    ]
     assert attributes(tool)["gen_ai.tool.call.arguments"] == '{"word": "x"}'
     assert attributes(tool)["gen_ai.tool.call.result"] == "found"
 
@@ -159,8 +200,9 @@ def test_a_name_of_ones_own_for_the_service(sent: Sent, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("sampler", "sampled"), [("always_off", False), ("parentbased_always_on", True)])
-def test_the_sampler_of_opentelemetry_decides(sent: Sent, monkeypatch: pytest.MonkeyPatch, sampler: str,
-                                              sampled: bool) -> None:
+def test_the_sampler_of_opentelemetry_decides(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch, sampler: str, sampled: bool
+) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     request = RequestContext()
     RunTraces(Kept()).request_arrived(request)
@@ -168,8 +210,9 @@ def test_the_sampler_of_opentelemetry_decides(sent: Sent, monkeypatch: pytest.Mo
     assert request.trace.next_traceparent().endswith("-01" if sampled else "-00")
 
 
-def test_a_collector_that_hangs_costs_no_time_and_bounded_memory(monkeypatch: pytest.MonkeyPatch,
-                                                                 caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_hangs_costs_no_time_and_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"):
         monkeypatch.setenv(name, "8")
     with OtlpReceiver() as collector:
@@ -188,7 +231,8 @@ def test_a_collector_that_hangs_costs_no_time_and_bounded_memory(monkeypatch: py
     assert len(names) <= 16 and names[-1] == "invoke_workflow Number 99"
     # Again only if 20 seconds have passed.
     assert {record.getMessage() for record in caplog.records if record.levelname == "WARNING"} == {
-        "More spans wait for the collector of traces than OTEL_BSP_MAX_QUEUE_SIZE allows: the oldest are dropped."}
+        "More spans wait for the collector of traces than OTEL_BSP_MAX_QUEUE_SIZE allows: the oldest are dropped."
+    }
 
 
 @pytest.mark.parametrize("kind", SPAN_KINDS)

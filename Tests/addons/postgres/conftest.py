@@ -1,4 +1,5 @@
 """The state database as two workers have it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

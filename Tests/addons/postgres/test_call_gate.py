@@ -1,4 +1,5 @@
 """The gate of all workers for single calls of LLMs: ``--concurrency-level endpoint``."""
+
 from __future__ import annotations
 
 import contextlib
@@ -37,8 +38,9 @@ class Queue(CallQueue):
 
 
 @pytest.fixture
-def queues(database: Database, other: Database,
-           monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[Queue]]]:
+def queues(
+    database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], list[Queue]]]:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
     made: list[Queue] = []
 
@@ -97,7 +99,7 @@ def test_calls_of_all_workers_go_in_the_order_of_arrival(queues: Callable[[int],
         calls.start(name, queue.turn())
         assert until(lambda count=count: tickets(one) == count, 60)
     for position, name in enumerate("abcde"):
-        assert calls.runs(*"abcde"[:position + 1])
+        assert calls.runs(*"abcde"[: position + 1])
         calls.end(name)
     for thread in calls.threads:
         thread.join(60)

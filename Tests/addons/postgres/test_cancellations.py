@@ -1,4 +1,5 @@
 """Cancellations of requests that another worker has."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -67,8 +68,9 @@ def test_an_unknown_request_is_named_to_all(one: Worker, two: Worker, heard: Cal
     assert scope.cancelled
 
 
-def test_a_known_request_is_nobody_elses_business(one: Worker, heard: Callable[[], list[str]],
-                                                  database: Database) -> None:
+def test_a_known_request_is_nobody_elses_business(
+    one: Worker, heard: Callable[[], list[str]], database: Database
+) -> None:
     scope = one.run("r 1")
     one.service.request_cancellation("r 1")
     assert scope.cancelled and heard() == []
@@ -90,8 +92,9 @@ def test_what_was_not_heard_is_read(one: Worker, two: Worker, database: Database
     assert early.cancelled
 
 
-def test_a_key_for_some_users_stops_their_requests_only(one: Worker, two: Worker,
-                                                        heard: Callable[[], list[str]]) -> None:
+def test_a_key_for_some_users_stops_their_requests_only(
+    one: Worker, two: Worker, heard: Callable[[], list[str]]
+) -> None:
     own, foreign, unnamed = two.run("r 1", "zoë, b"), two.run("r 2", "ann"), two.run("r 3")
     for request_id in ("r 1", "r 2", "r 3", "r 4"):
         one.service.request_cancellation(request_id, users=frozenset({"zoë, b", "carl"}))

@@ -1,4 +1,5 @@
 """The pool, its limits, and what "down" means, with a real server."""
+
 from __future__ import annotations
 
 import logging
@@ -18,8 +19,10 @@ from Tests.postgres_lab import Server, eventually, impatient, name_in, open_data
 
 pytestmark = pytest.mark.slow
 # Ends all connections to this database but the one that says it.
-END_OTHERS = ("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-              "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'")
+END_OTHERS = (
+    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
 
 
 def end_connections(database: Database) -> None:
@@ -85,8 +88,9 @@ def test_at_most_eight_connections(database: Database) -> None:
     for _ in threads:
         assert inside.acquire(timeout=60)
     with database.connect() as connection:
-        [(count,)] = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-                                        "AND pid <> pg_backend_pid()").fetchall()
+        [(count,)] = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).fetchall()
     go_on.set()
     for thread in threads:
         thread.join(60)
@@ -116,8 +120,9 @@ def test_writing_is_not_repeated(database: Database) -> None:
     assert database.read("SELECT 1 FROM wilmer.sessions") == []
 
 
-def test_a_connection_that_breaks_twice_means_down_until_it_is_back(database: Database,
-                                                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_breaks_twice_means_down_until_it_is_back(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     returned = threading.Event()
     database.on_return(returned.set)
@@ -144,12 +149,17 @@ def _mistake() -> None:
     raise ValueError("wrong")
 
 
-@pytest.mark.parametrize(("first", "logged"), [
-    (_no_database, []),  # the database has reported it
-    (_mistake, [("ERROR", "Something that follows a test failed")]),
-], ids=["no database", "a mistake"])
+@pytest.mark.parametrize(
+    ("first", "logged"),
+    [
+        (_no_database, []),  # the database has reported it
+        (_mistake, [("ERROR", "Something that follows a test failed")]),
+    ],
+    ids=["no database", "a mistake"],
+)
 def test_what_follows_an_event_keeps_nobody_from_learning_it(
-        first: Callable[[], None], logged: list[tuple[str, str]], caplog: pytest.LogCaptureFixture) -> None:
+    first: Callable[[], None], logged: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
     called: list[str] = []
     for function, arguments in ((first, ()), (called.append, ("second",))):
         call_back("a test", function, *arguments)
@@ -167,8 +177,9 @@ def test_a_cancelled_request_waits_no_longer(database: Database) -> None:
     assert database.read("SELECT 1") == [(1,)] and not database.down
 
 
-def test_a_slow_statement_is_waited_for_and_one_without_answer_given_up(database: Database,
-                                                                      caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_statement_is_waited_for_and_one_without_answer_given_up(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     impatient(database)
     assert database.read("SELECT 1 FROM pg_sleep(1)") == [(1,)]
     with pytest.raises(StateUnavailableError):
@@ -254,8 +265,9 @@ def test_a_frozen_server_is_given_up_by_all_at_once(own_postgres: Server) -> Non
     database.close()
 
 
-def test_too_many_connections_are_named(postgres: Server, database: Database, database_url: str,
-                                        caplog: pytest.LogCaptureFixture) -> None:
+def test_too_many_connections_are_named(
+    postgres: Server, database: Database, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     database.read("SELECT 1")
     impatient(database)
     name = name_in(database_url)
@@ -275,7 +287,11 @@ def test_the_database_is_named_without_its_password(database_url: str) -> None:
 
 def test_nothing_that_file_mode_uses_imports_psycopg() -> None:
     """Not even the factory of discussions, which knows both modes."""
-    code = ("import sys, Middleware.utilities.conversations.discussion_folder, Middleware.api.app; "
-            "sys.exit(any(name.startswith('psycopg') for name in sys.modules))")
-    assert subprocess.run([sys.executable, "-c", code], cwd=paths.get_project_root_directory_path(),
-                          timeout=60).returncode == 0
+    code = (
+        "import sys, Middleware.utilities.conversations.discussion_folder, Middleware.api.app; "
+        "sys.exit(any(name.startswith('psycopg') for name in sys.modules))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=paths.get_project_root_directory_path(), timeout=60).returncode
+        == 0
+    )

@@ -1,4 +1,5 @@
 """Documents of conversations in the state database: bytes, versions, copies, locks, with a real server."""
+
 from __future__ import annotations
 
 import contextlib
@@ -21,8 +22,10 @@ from Tests.postgres_lab import open_database
 
 pytestmark = pytest.mark.slow
 NAME = "memories.json"
-END_OTHERS = ("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
-              "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'")
+END_OTHERS = (
+    "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
 
 
 class Worker:
@@ -124,6 +127,7 @@ def test_users_share_conversations_if_they_share_the_folder(worker: Worker, monk
 
 # -- versions ----------------------------------------------------------------------------------------------------------
 
+
 def test_who_has_read_before_another_wrote_does_not_write(worker: Worker) -> None:
     one, two = worker.state(), worker.state()
     assert one.read(NAME) is two.read(NAME) is None
@@ -178,6 +182,7 @@ def test_a_write_whose_answer_was_lost_is_not_a_conflict(worker: Worker, monkeyp
                     other.execute(END_OTHERS)
                 connection.execute("SELECT 1")  # type: ignore[attr-defined]
             return result
+
         return run(database, lost, scope)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Database, "_attempt", broken)
@@ -201,18 +206,23 @@ def test_statements(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the budget for a turn."""
     state = worker.state()
     calls = sent(worker, monkeypatch)
-    for does, statements in ((lambda: state.read(NAME), 1), (lambda: state.write(NAME, b"1"), 1),
-                             (lambda: state.write(NAME, b"2"), 1), (lambda: state.copy(NAME, BACKUP), 2),
-                             (lambda: state.hide(NAME, BACKUP), 0),
-                             (lambda: state.change(NAME, lambda _: b"3"), 1),
-                             (lambda: state.change(NAME, lambda _: None), 1)):
+    for does, statements in (
+        (lambda: state.read(NAME), 1),
+        (lambda: state.write(NAME, b"1"), 1),
+        (lambda: state.write(NAME, b"2"), 1),
+        (lambda: state.copy(NAME, BACKUP), 2),
+        (lambda: state.hide(NAME, BACKUP), 0),
+        (lambda: state.change(NAME, lambda _: b"3"), 1),
+        (lambda: state.change(NAME, lambda _: None), 1),
+    ):
         calls.clear()
         does()
         assert len(calls) == statements
 
 
-def test_documents_that_are_read_together_cost_one_statement(workers: Callable[[], Worker],
-                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_that_are_read_together_cost_one_statement(
+    workers: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker, other = workers(), workers()
     with worker.at_work():
         state = worker.state()
@@ -252,6 +262,7 @@ def test_documents_that_are_read_together_cost_one_statement(workers: Callable[[
 
 # -- changes -----------------------------------------------------------------------------------------------------------
 
+
 def test_simultaneous_changes_of_two_workers_are_all_kept(workers: Callable[[], Worker]) -> None:
     errors: list[BaseException] = []
 
@@ -288,8 +299,9 @@ def test_a_change_meets_another_workers(workers: Callable[[], Worker]) -> None:
     assert seen == [None, b"2"] and two.state().read(NAME) == b"21"
 
 
-def test_a_change_begins_with_what_this_worker_knows(workers: Callable[[], Worker],
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_begins_with_what_this_worker_knows(
+    workers: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = workers(), workers()
     calls = sent(one, monkeypatch)
 
@@ -336,6 +348,7 @@ def test_a_change_that_never_succeeds_ends(workers: Callable[[], Worker]) -> Non
 
 
 # -- encryption --------------------------------------------------------------------------------------------------------
+
 
 def key(name: str) -> bytes:
     return derive_encryption_key(name)
@@ -391,6 +404,7 @@ def test_an_id_that_is_a_keys_folder(worker: Worker, postgres: object) -> None:
 
 # -- locks -------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("name", [MEMORIES, COMPACTOR])
 def test_locks_hold_between_workers_for_one_conversation(workers: Callable[[], Worker], name: str) -> None:
     one, two = workers(), workers()
@@ -433,8 +447,9 @@ def test_a_worker_whose_lock_was_lost_neither_overwrites_nor_repeats(workers: Ca
     assert len(MemoryStore(two.state()).memories()) == 3
 
 
-def test_what_could_not_be_read_under_a_lock_is_not_replaced_under_it(worker: Worker,
-                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_read_under_a_lock_is_not_replaced_under_it(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     MemoryStore(worker.state()).save_summary("all so far", "h1")
     store = MemoryStore(worker.state())
     with store.state.lock(MEMORIES):
@@ -460,6 +475,11 @@ def test_the_stores_of_the_program_work_on_it(worker: Worker) -> None:
     assert again.memories() == [("both", "h2")] and again.summary() == ("both", "h2")
     assert again.summary_position() == 2 and again.condensation_hash() == "h1" and again.state_document() == "# State"
     names = {name for (name,) in worker.database.read("SELECT name FROM wilmer.documents")}
-    assert names == {"memories.json", "memories.json.bak", "chat_summary.json", "condensation_tracker.json",
-                     "state_document.md"}
+    assert names == {
+        "memories.json",
+        "memories.json.bak",
+        "chat_summary.json",
+        "condensation_tracker.json",
+        "state_document.md",
+    }
     assert process() is worker.process

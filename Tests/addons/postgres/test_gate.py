@@ -1,4 +1,5 @@
 """The gate of all workers: exactly so many at a time, in the order of arrival, whatever happens to workers."""
+
 from __future__ import annotations
 
 import threading
@@ -100,7 +101,7 @@ def test_the_order_of_arrival_counts_on_all_workers(start: Callable[..., Worker]
     gates = [start(1).gate, start(1).gate, start(1).gate]
     waiters = [gates[number % 3].enqueue() for number in (0, 2, 1, 1, 0, 2, 1)]
     for position, waiter in enumerate(waiters):
-        assert gets(waiter) and not any(map(has, waiters[position + 1:]))
+        assert gets(waiter) and not any(map(has, waiters[position + 1 :]))
         waiter.leave()
 
 
@@ -189,6 +190,7 @@ def test_a_holder_gives_way_to_a_chat_of_its_worker(start: Callable[..., Worker]
 
 # -- a database that fails ---------------------------------------------------------------------------------------------
 
+
 def test_without_the_database_each_worker_has_its_share(start: Callable[..., Worker]) -> None:
     one = start(5)
     start(5)
@@ -222,9 +224,9 @@ def test_a_worker_with_more_slots_than_its_share_serves_nobody_else(start: Calla
     assert gets(second)
 
 
-def test_lost_tickets_are_taken_anew_those_of_running_requests_first(start: Callable[..., Worker],
-                                                                     database: Database,
-                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_tickets_are_taken_anew_those_of_running_requests_first(
+    start: Callable[..., Worker], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a crash of the database, which empties the table."""
     monkeypatch.setattr(module, "GRACE_SECONDS", 600)
     one, two = start(2).gate, start(2).gate
@@ -257,8 +259,9 @@ def test_a_lost_ticket_is_noticed(start: Callable[..., Worker], database: Databa
     assert gets(second)
 
 
-def test_tickets_that_belong_to_nobody_are_given_back(start: Callable[..., Worker], database: Database,
-                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tickets_that_belong_to_nobody_are_given_back(
+    start: Callable[..., Worker], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "COUNT_SECONDS", 0)
     gate = start(2).gate
     gate.enqueue()
@@ -285,8 +288,9 @@ def test_a_worker_with_a_new_number_takes_its_tickets_along(start: Callable[...,
     assert until(lambda: tickets(database) == [], 60)
 
 
-def test_requests_that_ended_while_the_database_was_away_hold_nothing(start: Callable[..., Worker],
-                                                                      database: Database) -> None:
+def test_requests_that_ended_while_the_database_was_away_hold_nothing(
+    start: Callable[..., Worker], database: Database
+) -> None:
     one = start(1)
     first = one.gate.enqueue()
     working, one.gate._database = one.gate._database, Database("postgresql:///nowhere")
@@ -300,8 +304,9 @@ def test_requests_that_ended_while_the_database_was_away_hold_nothing(start: Cal
     assert until(lambda: tickets(database) == [], 60)
 
 
-def test_dead_rows_are_removed_now_and_then(start: Callable[..., Worker], database: Database,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_rows_are_removed_now_and_then(
+    start: Callable[..., Worker], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everybody counts over them while all others wait."""
     monkeypatch.setattr(module, "TIDY_TICKETS", 3)
     gate = start(2).gate

@@ -1,4 +1,5 @@
 """Idempotency keys among several workers."""
+
 from __future__ import annotations
 
 import hashlib
@@ -25,8 +26,9 @@ def keys(database: Database) -> list[tuple[object, ...]]:
     return database.read("SELECT request_id, worker FROM wilmer.idempotency ORDER BY request_id")
 
 
-def test_a_retry_on_another_worker_finds_the_first_attempt(one: SharedIdempotency, two: SharedIdempotency,
-                                                           database: Database) -> None:
+def test_a_retry_on_another_worker_finds_the_first_attempt(
+    one: SharedIdempotency, two: SharedIdempotency, database: Database
+) -> None:
     assert one.register("ann:k", "r 1") is None
     assert two.register("bob:k", "r 2") is None
     assert two.register("ann:k", "r 3") == "r 1"
@@ -37,8 +39,9 @@ def test_a_retry_on_another_worker_finds_the_first_attempt(one: SharedIdempotenc
     assert stored == hashlib.sha256(b"ann:k").digest()
 
 
-def test_a_request_that_ends_takes_only_its_own_binding_away(one: SharedIdempotency, two: SharedIdempotency,
-                                                             database: Database) -> None:
+def test_a_request_that_ends_takes_only_its_own_binding_away(
+    one: SharedIdempotency, two: SharedIdempotency, database: Database
+) -> None:
     one.register("k", "r 1")
     two.register("k", "r 2")
     one.register("other", "r 3")
@@ -51,8 +54,9 @@ def test_a_request_that_ends_takes_only_its_own_binding_away(one: SharedIdempote
 
 
 @pytest.mark.parametrize(("seconds", "earlier"), [(800, "r 1"), (1000, None)])
-def test_an_old_key_of_a_dead_worker_is_free(one: SharedIdempotency, two: SharedIdempotency, database: Database,
-                                             seconds: int, earlier: str | None) -> None:
+def test_an_old_key_of_a_dead_worker_is_free(
+    one: SharedIdempotency, two: SharedIdempotency, database: Database, seconds: int, earlier: str | None
+) -> None:
     one.register("k", "r 1")
     database.write("UPDATE wilmer.idempotency SET registered_at = now() - make_interval(secs => %s)", [seconds])
     assert two.register("k", "r 2") == earlier
@@ -68,8 +72,12 @@ def test_an_old_key_of_a_live_worker_is_not(one: SharedIdempotency, two: SharedI
 
 def test_of_many_that_come_at_once_one_displaces_the_other(one: SharedIdempotency, two: SharedIdempotency) -> None:
     displaced: list[str | None] = []
-    threads = [threading.Thread(target=lambda service=service, number=number: displaced.append(
-        service.register("k", f"r {number}"))) for number, service in enumerate([one, two] * 6)]
+    threads = [
+        threading.Thread(
+            target=lambda service=service, number=number: displaced.append(service.register("k", f"r {number}"))
+        )
+        for number, service in enumerate([one, two] * 6)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,5 @@
 """Two workers as their launchers make them: each with its number, its session and a listener."""
+
 from __future__ import annotations
 
 import time
@@ -79,6 +80,7 @@ def test_locks_are_those_of_both(workers: list[Worker]) -> None:
 
 def test_a_free_slot_is_heard_of(workers: list[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
     from Middleware.addons.postgres import gate as module
+
     monkeypatch.setattr(module, "LOOK_SECONDS", 600)
     one, two = workers[0].gate, workers[1].gate
     assert isinstance(one, SharedGate) and isinstance(two, SharedGate)
@@ -98,8 +100,9 @@ def test_without_a_limit_there_is_no_gate(database: Database, monkeypatch: pytes
     worker.close()
 
 
-def test_what_a_killed_worker_of_the_same_number_has_left_is_gone(database: Database,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_worker_of_the_same_number_has_left_is_gone(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise its tickets would seem to be those of a living worker, and be in the way for ever."""
     database.write("INSERT INTO wilmer.gate (worker) VALUES (1), (1)")
     worker = Worker(database, monkeypatch)

@@ -1,4 +1,5 @@
 """Which worker may abort what runs on a KoboldCpp server."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -47,20 +48,25 @@ def test_a_call_that_fails_is_over(one: SharedCallCounter, two: SharedCallCounte
     assert not two.busy(HERE)
 
 
-def test_a_worker_that_is_killed_keeps_nothing_busy(one: SharedCallCounter, two: SharedCallCounter,
-                                                    sessions: list[WorkerSession]) -> None:
+def test_a_worker_that_is_killed_keeps_nothing_busy(
+    one: SharedCallCounter, two: SharedCallCounter, sessions: list[WorkerSession]
+) -> None:
     with one.counted(HERE):
         sessions[0].close()
         # The server may take a moment to notice.
         assert until(lambda: not two.busy(HERE), 60)
 
 
-def test_a_lost_session_takes_the_locks_again(one: SharedCallCounter, two: SharedCallCounter,
-                                              sessions: list[WorkerSession], database: Database) -> None:
+def test_a_lost_session_takes_the_locks_again(
+    one: SharedCallCounter, two: SharedCallCounter, sessions: list[WorkerSession], database: Database
+) -> None:
     sessions[0].on_number(one.renew)
     with one.counted(HERE):
-        database.read("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 "
-                      "AND classid = 1464421453 AND objid = %s", [sessions[0].number])
+        database.read(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 "
+            "AND classid = 1464421453 AND objid = %s",
+            [sessions[0].number],
+        )
         assert until(lambda: not two.busy(HERE), 60)
 
         def is_busy_again() -> bool:

@@ -1,4 +1,5 @@
 """Notifications between workers, and what is missed while a connection is lost."""
+
 from __future__ import annotations
 
 import logging
@@ -12,8 +13,10 @@ from Middleware.addons.postgres.listener import CANCEL, GATE, NOTIFY, Listener, 
 from Tests.postgres_lab import Server, eventually, impatient, open_database
 
 pytestmark = pytest.mark.slow
-END_LISTENER = ("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND query LIKE 'LISTEN%%'")
+END_LISTENER = (
+    "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND query LIKE 'LISTEN%%'"
+)
 
 
 class Heard:
@@ -62,8 +65,9 @@ def test_the_test_at_the_start(listening: Heard, database: Database, monkeypatch
     assert listening.hears(database)
 
 
-def test_a_function_that_fails_ends_nothing(listening: Heard, database: Database,
-                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_fails_ends_nothing(
+    listening: Heard, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     listening.listener.on("bad", lambda rest: 1 / 0)
     database.read(NOTIFY, ["bad"])
     database.read(NOTIFY, ["cancel a"])

@@ -2,6 +2,7 @@
 
 What they have in common with files is in ``Tests/utilities/conversations/vector_memory/test_contract.py``.
 """
+
 from __future__ import annotations
 
 import threading
@@ -35,7 +36,8 @@ def other(database: Database, database_url: str) -> Iterator[Database]:
 
 def opened(database: Database, cipher: Cipher = NO_CIPHER, **options: Any) -> SearchableMemories:
     memories: SearchableMemories = memory_rows.PostgresMemories(
-        database, "", "", "chat", **{"write": True, **options}, cipher=cipher)
+        database, "", "", "chat", **{"write": True, **options}, cipher=cipher
+    )
     return memories
 
 
@@ -44,6 +46,7 @@ def found(memories: SearchableMemories, query: str = "mill") -> list[int]:
 
 
 # -- several workers ----------------------------------------------------------------------------------------------
+
 
 def test_the_same_pass_elsewhere_doubles_nothing(database: Database, other: Database) -> None:
     """The worker of the first pass has lost its lock with its connections, without noticing."""
@@ -81,8 +84,7 @@ def test_vectors_do_not_hide_what_another_worker_has_stored(database: Database, 
             first.store_chunk([item("bridge")], "h2")
 
 
-def test_a_connection_that_breaks_in_the_middle_of_a_chunk(database: Database,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_breaks_in_the_middle_of_a_chunk(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(database) as memories:
         log, attempts = memories._insert_hash, []
 
@@ -98,8 +100,9 @@ def test_a_connection_that_breaks_in_the_middle_of_a_chunk(database: Database,
         assert memories.store_chunk([item("bridge")], "i") == [3]
 
 
-def test_a_chunk_whose_end_nobody_learned_is_not_stored_again(database: Database,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_whose_end_nobody_learned_is_not_stored_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = database.run
 
     def twice(work: Callable[[Any], object], **options: Any) -> object:
@@ -133,8 +136,9 @@ def test_six_turns_at_once_store_a_chunk_once(database: Database, other: Databas
         assert memories.counts() == {"memories": 1, "embeddings": 0, "hashes": 1}
 
 
-def test_what_scripts_add_at_once_is_all_stored(database: Database, other: Database,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_scripts_add_at_once_is_all_stored(
+    database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory_rows, "_LOCK_MILLISECONDS", 60_000)
 
     def add(number: int) -> list[int]:
@@ -151,8 +155,10 @@ def test_a_change_of_the_key_elsewhere_ends_the_pass(database: Database, other: 
         first.store_chunk([item("mill")], "h1")
         log_hashes(second)
         first.change_cipher(OTHER)
-        for write in (lambda: second.store_chunk([item("owl")], None),
-                      lambda: second.add_embeddings([(1, vector_to_blob([1.0]))], "m")):
+        for write in (
+            lambda: second.store_chunk([item("owl")], None),
+            lambda: second.add_embeddings([(1, vector_to_blob([1.0]))], "m"),
+        ):
             with pytest.raises(StateConflictError):
                 write()
         assert found(first) == [1] and first.store_chunk([item("mill")], "h2") == [2]
@@ -160,10 +166,12 @@ def test_a_change_of_the_key_elsewhere_ends_the_pass(database: Database, other: 
         assert found(again) == [1, 2]
 
 
-def test_a_write_does_not_wait_for_long_while_all_is_changed(database: Database, other: Database,
-                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_does_not_wait_for_long_while_all_is_changed(
+    database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory_rows, "_LOCK_MILLISECONDS", 50)
     with opened(database) as first, opened(other) as second:
+
         def elsewhere() -> None:
             with pytest.raises(StateConflictError, match="just now"):
                 second.store_chunk([item("owl")], None)
@@ -174,9 +182,15 @@ def test_a_write_does_not_wait_for_long_while_all_is_changed(database: Database,
 
 def test_what_belongs_to_the_discussion_is_stored_meanwhile(database: Database, other: Database) -> None:
     with opened(database) as memories:
-        memories._rewrite(lambda: other.write(
-            "INSERT INTO wilmer.documents (discussion, name, content, version) SELECT id, 'a', 'b', 1 "
-            "FROM wilmer.discussions") and None)
+        memories._rewrite(
+            lambda: (
+                other.write(
+                    "INSERT INTO wilmer.documents (discussion, name, content, version) SELECT id, 'a', 'b', 1 "
+                    "FROM wilmer.discussions"
+                )
+                and None
+            )
+        )
     assert database.read("SELECT count(*) FROM wilmer.documents") == [(1,)]
 
 
@@ -205,14 +219,20 @@ def test_a_discussion_that_is_deleted(database: Database) -> None:
 
 # -- no database --------------------------------------------------------------------------------------------------
 
+
 def test_a_database_that_does_not_answer(database: Database) -> None:
     with opened(database) as memories:
         memories.store_chunk([item("mill")], "h")
         database.close()
         uses: list[Callable[[], object]] = [
-            lambda: opened(database), lambda: memories.keyword_search("mill"), lambda: log_hashes(memories),
-            lambda: memories.store_chunk([item("owl")], None), lambda: memories.count_failure("h"),
-            lambda: memories.nearest([1.0], "m", 1), lambda: list(memories.all_memories())]
+            lambda: opened(database),
+            lambda: memories.keyword_search("mill"),
+            lambda: log_hashes(memories),
+            lambda: memories.store_chunk([item("owl")], None),
+            lambda: memories.count_failure("h"),
+            lambda: memories.nearest([1.0], "m", 1),
+            lambda: list(memories.all_memories()),
+        ]
         for use in uses:
             with pytest.raises(StateUnavailableError):
                 use()
@@ -229,8 +249,10 @@ def test_a_cancelled_request_asks_nothing(database: Database) -> None:
 
 # -- the index of each worker -------------------------------------------------------------------------------------
 
+
 def test_the_index_is_filled_in_batches_and_then_with_newer_rows_only(
-        database: Database, other: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
     read = memory_rows.PostgresMemories._stored_rows
 
@@ -263,8 +285,10 @@ def test_each_key_has_an_index_of_its_own(database: Database) -> None:
 
 # -- what the database shows --------------------------------------------------------------------------------------
 
-def test_no_text_of_an_encrypted_conversation_is_in_the_database(postgres: Server, database: Database,
-                                                                 database_url: str) -> None:
+
+def test_no_text_of_an_encrypted_conversation_is_in_the_database(
+    postgres: Server, database: Database, database_url: str
+) -> None:
     with opened(database) as memories:
         memories.store_chunk([item("Quellcode")], "h")
         memories.add_embeddings([(1, b"Quellcode...")], "m")
@@ -272,7 +296,10 @@ def test_no_text_of_an_encrypted_conversation_is_in_the_database(postgres: Serve
         memories.store_chunk([item("Quellcode")], "i")
         memories.add_embeddings([(2, b"Quellcode...")], "m")
         assert [vector for _, vector in memories.embeddings("m")] == [b"Quellcode..."] * 2
-    rows = "".join(postgres.sql(f"SELECT t::text, encode(convert_to(t::text, 'UTF8'), 'hex') FROM wilmer.{table} t",
-                                name_in(database_url))
-                   for table in ("memories", "memory_embeddings", "memory_hash_log", "discussions"))
+    rows = "".join(
+        postgres.sql(
+            f"SELECT t::text, encode(convert_to(t::text, 'UTF8'), 'hex') FROM wilmer.{table} t", name_in(database_url)
+        )
+        for table in ("memories", "memory_embeddings", "memory_hash_log", "discussions")
+    )
     assert "chat" in rows and "Quellcode" not in rows and b"Quellcode".hex() not in rows

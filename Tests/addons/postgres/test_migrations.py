@@ -1,4 +1,5 @@
 """The schema: made once, by whoever comes first, and refused if it is too new."""
+
 from __future__ import annotations
 
 import threading
@@ -11,8 +12,17 @@ from Middleware.addons.postgres.database import Database
 from Middleware.addons.postgres.migrations import Migration, SchemaError, migrate, migrations
 from Tests.postgres_lab import Server, name_in
 
-TABLES = {"schema_version", "discussions", "documents", "memories", "memory_embeddings", "memory_hash_log",
-          "chunk_failures", "workflow_locks", "sessions"}
+TABLES = {
+    "schema_version",
+    "discussions",
+    "documents",
+    "memories",
+    "memory_embeddings",
+    "memory_hash_log",
+    "chunk_failures",
+    "workflow_locks",
+    "sessions",
+}
 UNLOGGED = {"workers", "gate", "idempotency", "cancellations"}
 
 pytestmark = pytest.mark.slow
@@ -22,11 +32,14 @@ def test_an_empty_database_gets_every_table_and_the_second_time_nothing(database
     with Database(database_url).connect() as connection:
         assert migrate(connection) == [one.name for one in migrations()]
         assert migrate(connection) == []
-        rows = connection.execute("SELECT relname, relpersistence::text FROM pg_class JOIN pg_namespace n "
-                                  "ON n.oid = relnamespace WHERE nspname = 'wilmer' AND relkind = 'r'").fetchall()
+        rows = connection.execute(
+            "SELECT relname, relpersistence::text FROM pg_class JOIN pg_namespace n "
+            "ON n.oid = relnamespace WHERE nspname = 'wilmer' AND relkind = 'r'"
+        ).fetchall()
         assert dict(rows) == {**dict.fromkeys(TABLES, "p"), **dict.fromkeys(UNLOGGED, "u")}
         assert connection.execute("SELECT max(version) FROM wilmer.schema_version").fetchall() == [
-            (migrations()[-1].number,)]
+            (migrations()[-1].number,)
+        ]
 
 
 def test_two_workers_that_start_at_once_make_it_once(database_url: str) -> None:
@@ -66,8 +79,9 @@ def test_a_program_beside_a_newer_schema_works_or_refuses_in_words(database_url:
                 migrate(connection)
 
 
-def test_tables_that_are_in_use_are_waited_for_and_then_named(database_url: str,
-                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_are_in_use_are_waited_for_and_then_named(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change = Migration(9000, "9000_change", 1, "ALTER TABLE wilmer.documents ADD COLUMN more int")
     monkeypatch.setattr(module, "_ATTEMPTS", 1)
     with Database(database_url).connect() as connection, Database(database_url).connect() as other:

@@ -1,4 +1,5 @@
 """The rows by which workers know of each other."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -37,8 +38,9 @@ def test_the_hash_knows_names_and_bytes_of_json_files_only(configs: Path) -> Non
     assert len({first, second, configuration_hash()}) == 3
 
 
-def test_a_row_for_each_worker_and_one_warning_of_a_difference(database: Database, configs: Path,
-                                                               caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_for_each_worker_and_one_warning_of_a_difference(
+    database: Database, configs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     # What tells that three workers are alive.
     session = database.connect()
     session.execute("SELECT pg_advisory_lock(%s, number) FROM generate_series(1, 3) AS number", [NUMBERS])
@@ -51,7 +53,8 @@ def test_a_row_for_each_worker_and_one_warning_of_a_difference(database: Databas
     third.enter()
     third.compare()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        f"Worker {number} has another configuration than this one, worker 3" for number in (1, 2)]
+        f"Worker {number} has another configuration than this one, worker 3" for number in (1, 2)
+    ]
     # A dead worker's row is nobody's configuration.
     caplog.clear()
     session.execute("SELECT pg_advisory_unlock(%s, number) FROM generate_series(2, 3) AS number", [NUMBERS])
@@ -60,8 +63,9 @@ def test_a_row_for_each_worker_and_one_warning_of_a_difference(database: Databas
     session.close()
 
 
-def test_the_row_of_an_earlier_worker_is_no_difference(database: Database, configs: Path,
-                                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_the_row_of_an_earlier_worker_is_no_difference(
+    database: Database, configs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its number belongs to a worker that is starting and has not written its own row yet."""
     session = database.connect()
     session.execute("SELECT pg_advisory_lock(%s, number) FROM generate_series(1, 2) AS number", [NUMBERS])
@@ -92,7 +96,8 @@ def test_a_row_that_was_lost_or_has_another_number_is_written_anew(database: Dat
 
 
 def test_a_database_that_goes_between_two_statements_is_no_error(
-        own_postgres: Server, configs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    own_postgres: Server, configs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     database = open_database(own_postgres.new_database())
     presence = Presence(database, lambda: 1)
     compare = presence.compare

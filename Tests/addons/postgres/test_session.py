@@ -1,4 +1,5 @@
 """The number of a worker, whether it is alive, and locks between workers, with a real server."""
+
 from __future__ import annotations
 
 import contextlib
@@ -23,6 +24,7 @@ Worker = tuple[Database, WorkerSession]
 def workers(database_url: str) -> Iterator[Callable[[], Worker]]:
     """Makes a worker more."""
     with contextlib.ExitStack() as stack:
+
         def another() -> Worker:
             database = open_database(database_url)
             stack.callback(database.close)
@@ -39,9 +41,12 @@ def alive(database: Database) -> list[int]:
 
 
 def end_session(database: Database, session: WorkerSession) -> None:
-    database.read("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = %s "
-                  "AND datname = current_database() AND pid <> pg_backend_pid() "
-                  "AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')", [f"wilmer-{session.number}"])
+    database.read(
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = %s "
+        "AND datname = current_database() AND pid <> pg_backend_pid() "
+        "AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')",
+        [f"wilmer-{session.number}"],
+    )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
 """Moving stored conversations into the state database and back: every byte and every row stays."""
+
 from __future__ import annotations
 
 import contextlib
@@ -31,15 +32,22 @@ from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 from Tests.utilities.conversations.vector_memory.lab import old_database
 
 pytestmark = pytest.mark.slow
-TABLES = ("memories", "memory_embeddings", "memory_indexed_topics", "vector_memory_hash_log",
-          "vector_memory_hash_places", "memories_fts")
+TABLES = (
+    "memories",
+    "memory_embeddings",
+    "memory_indexed_topics",
+    "vector_memory_hash_log",
+    "vector_memory_hash_places",
+    "memories_fts",
+)
 
 
 class StateLab(DiscussionLab):
     """The user ``tester``, whose discussions lie in ``root``, and a state database."""
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str,
-                 capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         super().__init__(tmp_path, monkeypatch)
         monkeypatch.setenv("WILMER_DATABASE_URL", url)
         monkeypatch.setattr(state_command, "_use_configuration", lambda options: None)
@@ -54,8 +62,9 @@ class StateLab(DiscussionLab):
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str,
-        capsys: pytest.CaptureFixture[str]) -> StateLab:
+def lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str, capsys: pytest.CaptureFixture[str]
+) -> StateLab:
     return StateLab(tmp_path, monkeypatch, database_url, capsys)
 
 
@@ -80,8 +89,11 @@ def full(lab: StateLab) -> StateLab:
 
 
 def documents(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*"))
-            if path.is_file() and not path.name.endswith((".lock", ".tmp", "-wal", "-shm")) and path.suffix != ".db"}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not path.name.endswith((".lock", ".tmp", "-wal", "-shm")) and path.suffix != ".db"
+    }
 
 
 def databases(root: Path) -> dict[str, list[object]]:
@@ -90,8 +102,8 @@ def databases(root: Path) -> dict[str, list[object]]:
     for path in sorted(root.rglob("*.db")):
         with closing(sqlite3.connect(path)) as database:
             found[str(path.relative_to(root))] = [
-                (table, database.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall())
-                for table in TABLES]
+                (table, database.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()) for table in TABLES
+            ]
     return found
 
 
@@ -110,8 +122,9 @@ def test_what_is_imported_and_exported_is_the_same(full: StateLab, tmp_path: Pat
     assert not any("0123456789abcdef" in str(path) for path in out.rglob("*"))
 
 
-def test_a_server_in_file_mode_works_on_what_was_exported(full: StateLab, tmp_path: Path,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_in_file_mode_works_on_what_was_exported(
+    full: StateLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full.run("import")
     full.run("export", "--to", str(tmp_path / "out"))
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "out"))
@@ -137,8 +150,12 @@ def test_workers_find_what_was_imported(full: StateLab, database_url: str) -> No
 
 def versions(url: str) -> dict[str, int]:
     with closing(database_for_command(url, "test").connect()) as connection:
-        return dict(connection.execute("SELECT name, version FROM wilmer.documents JOIN wilmer.discussions d ON d.id = "
-                                       "discussion WHERE discussion_id = 'odd'").fetchall())
+        return dict(
+            connection.execute(
+                "SELECT name, version FROM wilmer.documents JOIN wilmer.discussions d ON d.id = "
+                "discussion WHERE discussion_id = 'odd'"
+            ).fetchall()
+        )
 
 
 def test_what_differs_is_named_and_left_alone(full: StateLab, database_url: str) -> None:
@@ -149,8 +166,10 @@ def test_what_differs_is_named_and_left_alone(full: StateLab, database_url: str)
     (full.root / "odd" / "notes of mine.txt").unlink()
     with full.folder("plain").memories(write=True) as memories:
         memories.log_hash("j")
-    told = ["odd: what is in the database is different. It stays as it is, unless you give --replace.",
-            "plain: what is in the database is different. It stays as it is, unless you give --replace."]
+    told = [
+        "odd: what is in the database is different. It stays as it is, unless you give --replace.",
+        "plain: what is in the database is different. It stays as it is, unless you give --replace.",
+    ]
     for words in (["import"], ["import", "--dry-run"]):
         status, out, err = full.run(*words)
         assert (status, err) == (1, told) and out[-1].endswith("2 known, 2 differ")
@@ -163,8 +182,9 @@ def test_what_differs_is_named_and_left_alone(full: StateLab, database_url: str)
     assert sorted(after) == ["memories.json", "new.txt", "timestamps.json.bak"]
     assert [name for name in before if after.get(name) == before[name]] == ["timestamps.json.bak"]
     with closing(database_for_command(database_url, "test").connect()) as connection:
-        assert connection.execute("SELECT index_generation FROM wilmer.discussions WHERE discussion_id = 'plain'"
-                                  ).fetchone() == (2,)
+        assert connection.execute(
+            "SELECT index_generation FROM wilmer.discussions WHERE discussion_id = 'plain'"
+        ).fetchone() == (2,)
     (full.root / "odd" / "new.txt").write_bytes(b"newer")
     (full.root / "odd" / "newest.txt").write_bytes(b"newest")
     assert full.run("export", "--replace", "odd")[:2] == (0, ["1 discussions exported, 0 known, 0 differ"])
@@ -179,8 +199,9 @@ def test_a_server_that_writes_files_meanwhile_is_named(full: StateLab) -> None:
         # A server with the database reads no files.
         with closing(database_for_command(os.environ["WILMER_DATABASE_URL"], "test").connect()) as connection:
             connection.execute("SELECT pg_advisory_lock(%s, 1)", [NUMBERS])
-            connection.execute("INSERT INTO wilmer.workers VALUES (1, 'i', 'host', %s, '2.0', '', now(), now())",
-                               [os.getpid()])
+            connection.execute(
+                "INSERT INTO wilmer.workers VALUES (1, 'i', 'host', %s, '2.0', '', now(), now())", [os.getpid()]
+            )
             assert full.run("import")[2] == []
     assert full.run("import")[2] == []
 
@@ -209,17 +230,22 @@ def test_files_of_old_installations(lab: StateLab, tmp_path: Path) -> None:
     assert lab.run("import") == (0, ["4 discussions imported, 0 known, 0 differ"], [])
     out = tmp_path / "out"
     lab.run("export", "--to", str(out))
-    assert documents(out) == {"SHOUTED/chat_summary.json": b"[2]", "SHOUTED/memories.json": b"[1]",
-                              "SHOUTED/timestamps.json": b"{}", "flat one/memories.json": b"[4]",
-                              "old/memories.json": b"[5]"}
+    assert documents(out) == {
+        "SHOUTED/chat_summary.json": b"[2]",
+        "SHOUTED/memories.json": b"[1]",
+        "SHOUTED/timestamps.json": b"{}",
+        "flat one/memories.json": b"[4]",
+        "old/memories.json": b"[5]",
+    }
     with VectorMemories(str(out / "ancient" / "vector_memory.db")) as memories:
         assert len(memories.keyword_search("zoo")) == 2 and memories.logged_messages()[0].hash == "old"
     assert lab.run("import") == (0, ["0 discussions imported, 4 known, 0 differ"], [])
     assert lab.run("export") == (0, ["0 discussions exported, 4 known, 0 differ"], [])
 
 
-def test_each_user_has_a_folder_of_discussions(lab: StateLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                               database_url: str) -> None:
+def test_each_user_has_a_folder_of_discussions(
+    lab: StateLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", None)
     monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path / "P"))
     team = tmp_path / "team"
@@ -233,8 +259,9 @@ def test_each_user_has_a_folder_of_discussions(lab: StateLab, tmp_path: Path, mo
         (root / "chat" / "memories.json").write_bytes(text)
     assert lab.run("import") == (0, ["2 discussions imported, 0 known, 0 differ"], [])
     with closing(database_for_command(database_url, "test").connect()) as connection:
-        rows = connection.execute("SELECT space, content FROM wilmer.documents JOIN wilmer.discussions d ON d.id = "
-                                  "discussion ORDER BY space").fetchall()
+        rows = connection.execute(
+            "SELECT space, content FROM wilmer.documents JOIN wilmer.discussions d ON d.id = discussion ORDER BY space"
+        ).fetchall()
     assert rows == [("", b"[2]"), (str(team), b"[1]")]
     assert lab.run("import", "--from", str(team)) == (0, ["0 discussions imported, 1 known, 0 differ"], [])
     status, _, err = lab.run("export", "--to", str(tmp_path / "out"))
@@ -300,7 +327,8 @@ def test_status(full: StateLab, database_url: str) -> None:
         for worker, settings in zip(workers, "abb", strict=True):
             worker.database.write(
                 "INSERT INTO wilmer.workers VALUES (%s, 'i', 'host', 17, '2.0', %s, '2026-01-02 03:04', now(), %s)",
-                [worker.session.number, settings, settings == "a"])
+                [worker.session.number, settings, settings == "a"],
+            )
         # A worker that was killed left its row.
         workers[2].session.close()
         workers[0].database.write("INSERT INTO wilmer.gate (worker) VALUES (1), (1)")
@@ -326,17 +354,29 @@ def test_check(full: StateLab, database_url: str) -> None:
         connection.execute("DELETE FROM wilmer.discussions WHERE discussion_id = 'odd'")
         connection.execute("UPDATE wilmer.discussions SET space = 'other' WHERE discussion_id = 'plain'")
     status, out, _ = full.run("check")
-    assert (status, out[-2:]) == (0, ["note: 1 discussion of no user's discussionDirectory, not checked",
-                                      "2 discussions checked, no problems."])
+    assert (status, out[-2:]) == (
+        0,
+        ["note: 1 discussion of no user's discussionDirectory, not checked", "2 discussions checked, no problems."],
+    )
     assert process().one(discussions).listed() is None
 
 
-def test_the_command_memory_works_on_the_database(full: StateLab, capsys: pytest.CaptureFixture[str],
-                                                  monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+def test_the_command_memory_works_on_the_database(
+    full: StateLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
     def run(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        status = memory_command([*words, "--User", "tester", "--ConfigDirectory", str(full.config.root),
-                                 "--DiscussionDirectory", str(full.root)])
+        status = memory_command(
+            [
+                *words,
+                "--User",
+                "tester",
+                "--ConfigDirectory",
+                str(full.config.root),
+                "--DiscussionDirectory",
+                str(full.root),
+            ]
+        )
         told = capsys.readouterr()
         return status, told.out, told.err
 
@@ -357,19 +397,31 @@ def test_the_command_memory_works_on_the_database(full: StateLab, capsys: pytest
 NEW = "sk-another-key-18"
 
 
-def rekey(lab: StateLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-          *words: str) -> tuple[int, str, str]:
+def rekey(
+    lab: StateLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
     monkeypatch.setenv("WILMER_API_KEY", KEY)
     capsys.readouterr()
-    status = rekey_command([*words, "--User", "tester", "--ConfigDirectory", str(lab.config.root), "--yes",
-                            "--DiscussionDirectory", str(lab.root)])
+    status = rekey_command(
+        [
+            *words,
+            "--User",
+            "tester",
+            "--ConfigDirectory",
+            str(lab.config.root),
+            "--yes",
+            "--DiscussionDirectory",
+            str(lab.root),
+        ]
+    )
     told = capsys.readouterr()
     assert KEY not in told.out + told.err
     return status, told.out, told.err
 
 
-def test_the_command_rekey_works_on_the_database(full: StateLab, capsys: pytest.CaptureFixture[str],
-                                                 monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+def test_the_command_rekey_works_on_the_database(
+    full: StateLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
     full.run("import")
     before = full.everything()
     monkeypatch.setenv("WILMER_NEW_API_KEY", NEW)
@@ -380,9 +432,10 @@ def test_the_command_rekey_works_on_the_database(full: StateLab, capsys: pytest.
     with closing(open_database(database_url)) as database:
         names = database.read("SELECT key_hash, discussion_id FROM wilmer.discussions ORDER BY discussion_id")
         assert names == [("", "odd"), (hash_api_key(NEW), "open"), ("", "plain"), (hash_api_key(NEW), "secret")]
-        rows = database.read("SELECT content FROM wilmer.documents JOIN wilmer.discussions d ON d.id = discussion "
-                             "WHERE key_hash <> ''")
-        assert len(rows) == 6 and all(new.decrypt(bytes(content)) for content, in rows)
+        rows = database.read(
+            "SELECT content FROM wilmer.documents JOIN wilmer.discussions d ON d.id = discussion WHERE key_hash <> ''"
+        )
+        assert len(rows) == 6 and all(new.decrypt(bytes(content)) for (content,) in rows)
         for name in ("secret", "open"):
             with PostgresMemories(database, "", hash_api_key(NEW), name, cipher=new) as memories:
                 assert [row["memory_text"] for row in memories.keyword_search("ledger")] == ["Mara hid the ledger."]
@@ -391,16 +444,21 @@ def test_the_command_rekey_works_on_the_database(full: StateLab, capsys: pytest.
     assert status == 1 and "nothing is stored for this API key" in err
 
 
-def test_rekey_leaves_alone_what_it_cannot_change(full: StateLab, capsys: pytest.CaptureFixture[str],
-                                                  monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+def test_rekey_leaves_alone_what_it_cannot_change(
+    full: StateLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
     full.run("import")
     monkeypatch.setenv("WILMER_NEW_API_KEY", NEW)
     with closing(open_database(database_url)) as database:
-        database.write("INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES ('', %s, 'open')",
-                       [hash_api_key(NEW)])
-        database.write("UPDATE wilmer.documents SET content = %s WHERE name = 'chat_summary.json' AND discussion = "
-                       "(SELECT id FROM wilmer.discussions WHERE discussion_id = 'secret')",
-                       [cipher_for(derive_encryption_key("somebody")).encrypt(b"[]")])
+        database.write(
+            "INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES ('', %s, 'open')",
+            [hash_api_key(NEW)],
+        )
+        database.write(
+            "UPDATE wilmer.documents SET content = %s WHERE name = 'chat_summary.json' AND discussion = "
+            "(SELECT id FROM wilmer.discussions WHERE discussion_id = 'secret')",
+            [cipher_for(derive_encryption_key("somebody")).encrypt(b"[]")],
+        )
         before = database.read("SELECT * FROM wilmer.memories ORDER BY discussion, id")
         status, out, err = rekey(full, monkeypatch, capsys)
         assert status == 1 and out.startswith("0 conversation(s)")
@@ -412,8 +470,9 @@ def test_rekey_leaves_alone_what_it_cannot_change(full: StateLab, capsys: pytest
         assert status == 1 and "in use by 1 running server." in err
 
 
-def test_rekey_decrypts_without_a_new_key(full: StateLab, capsys: pytest.CaptureFixture[str],
-                                          monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+def test_rekey_decrypts_without_a_new_key(
+    full: StateLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
     full.run("import")
     monkeypatch.delenv("WILMER_NEW_API_KEY", raising=False)
     assert rekey(full, monkeypatch, capsys)[0] == 0
@@ -422,8 +481,9 @@ def test_rekey_decrypts_without_a_new_key(full: StateLab, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("url", ["", "mysql://u:Geheim@h/d"])
-def test_another_address_is_a_wrong_argument(lab: StateLab, monkeypatch: pytest.MonkeyPatch, url: str,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_address_is_a_wrong_argument(
+    lab: StateLab, monkeypatch: pytest.MonkeyPatch, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("WILMER_DATABASE_URL", url)
     with pytest.raises(SystemExit) as ended:
         state_command.main(["upgrade"])
@@ -436,10 +496,18 @@ def test_a_server_that_does_not_answer_is_one_line(lab: StateLab, monkeypatch: p
     assert (status, out, len(err)) == (1, [], 1) and "Geheim" not in err[0]
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:x/Geheim@127.0.0.1/d", "postgresql://u:x@Geheim@127.0.0.1/d",
-                                 "postgresql://u:Geheim/d", "postgresql://u:x@127.0.0.1/d?Geheim=1"])
-def test_an_address_with_special_characters_is_explained(lab: StateLab, monkeypatch: pytest.MonkeyPatch, url: str,
-                                                         capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:x/Geheim@127.0.0.1/d",
+        "postgresql://u:x@Geheim@127.0.0.1/d",
+        "postgresql://u:Geheim/d",
+        "postgresql://u:x@127.0.0.1/d?Geheim=1",
+    ],
+)
+def test_an_address_with_special_characters_is_explained(
+    lab: StateLab, monkeypatch: pytest.MonkeyPatch, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("WILMER_DATABASE_URL", url)
     status, out, [line] = lab.run("status")
     assert (status, out) == (1, []) and "must be percent-encoded" in line and "Geheim" not in line

@@ -1,4 +1,5 @@
 """The start of a worker's connections: what it finds, and what it says in one line if it cannot start."""
+
 from __future__ import annotations
 
 import contextlib
@@ -70,32 +71,55 @@ def test_what_cannot_be_right(postgres: Server, database_url: str) -> None:
     assert "password authentication failed" in refusal(postgres.url(name_in(database_url), "geheim"), 60)
     assert 'database "nothing" does not exist' in refusal(postgres.url("nothing"), 60)
     assert "Connection refused" in refusal("postgresql://ann:geheim@127.0.0.1:1/wilmer")
-    for url in ("postgresql://ann:geheim@127.0.0.1/x?nonsense=1", "postgresql://ann:geheim@[::1/x",
-                "postgresql://ann@127.0.0.1:geheim/x"):
+    for url in (
+        "postgresql://ann:geheim@127.0.0.1/x?nonsense=1",
+        "postgresql://ann:geheim@[::1/x",
+        "postgresql://ann@127.0.0.1:geheim/x",
+    ):
         assert refusal(url).startswith("the address cannot be read")
 
 
-SPECIAL = ("special characters in user and password must be percent-encoded: @ is %40, / is %2F, ? is %3F, # is %23, "
-           "% is %25")
+SPECIAL = (
+    "special characters in user and password must be percent-encoded: @ is %40, / is %2F, ? is %3F, # is %23, % is %25"
+)
 
 
-@table("url, problem", [
-    ("postgresql://db/wilmer", ""), ("postgres:///wilmer", ""), ("postgresql://ann:x@db/wilmer?sslmode=require", ""),
-    ("mysql://ann:x@db/wilmer", "it takes postgresql://..."), ("db", "it takes postgresql://..."),
-    ("", "it takes postgresql://..."),
-    ("postgresql://ann:x@db/wilmer@home", ""), ("postgresql://ann:x@db/wilmer?options=-c%20a@b", ""),
-    ("postgresql://ann:a/b@db/wilmer", SPECIAL), ("postgresql://ann:a@b@db/wilmer", SPECIAL),
-    ("postgresql://ann:a@b/c@db/wilmer", SPECIAL), ("postgresql://ann:x@db/wilmer?passfile=/a@b/c", ""),
-])
+@table(
+    "url, problem",
+    [
+        ("postgresql://db/wilmer", ""),
+        ("postgres:///wilmer", ""),
+        ("postgresql://ann:x@db/wilmer?sslmode=require", ""),
+        ("mysql://ann:x@db/wilmer", "it takes postgresql://..."),
+        ("db", "it takes postgresql://..."),
+        ("", "it takes postgresql://..."),
+        ("postgresql://ann:x@db/wilmer@home", ""),
+        ("postgresql://ann:x@db/wilmer?options=-c%20a@b", ""),
+        ("postgresql://ann:a/b@db/wilmer", SPECIAL),
+        ("postgresql://ann:a@b@db/wilmer", SPECIAL),
+        ("postgresql://ann:a@b/c@db/wilmer", SPECIAL),
+        ("postgresql://ann:x@db/wilmer?passfile=/a@b/c", ""),
+    ],
+)
 def test_addresses(url: str, problem: str) -> None:
     assert problem_of(url) == problem
 
 
-@table("sslmode, hosts, safe", [
-    ("", "", True), ("", "/run/postgresql", True), ("", "localhost", True), ("prefer", "127.0.0.1", True),
-    ("", "db.example.com", False), ("prefer", "10.0.0.5", False), ("require", "10.0.0.5", True),
-    ("verify-full", "a,b", True), ("", "localhost,db", False), ("allow", "::1", True),
-])
+@table(
+    "sslmode, hosts, safe",
+    [
+        ("", "", True),
+        ("", "/run/postgresql", True),
+        ("", "localhost", True),
+        ("prefer", "127.0.0.1", True),
+        ("", "db.example.com", False),
+        ("prefer", "10.0.0.5", False),
+        ("require", "10.0.0.5", True),
+        ("verify-full", "a,b", True),
+        ("", "localhost,db", False),
+        ("allow", "::1", True),
+    ],
+)
 def test_who_may_read_on_the_way(sslmode: str, hosts: str, safe: bool) -> None:
     assert is_encrypted_or_local(sslmode, hosts) is safe
 

@@ -1,4 +1,5 @@
 """Several processes on one socket, and the parent that watches them; with small programs in place of servers."""
+
 from __future__ import annotations
 
 import contextlib
@@ -76,8 +77,12 @@ class Parent:
         program.write_text(PROGRAM.format(root=str(PROJECT)), encoding="utf-8")
         self.errors = folder / "stderr"
         with self.errors.open("wb") as errors:
-            self.process = subprocess.Popen([sys.executable, str(program), str(folder), str(count)],
-                                            stdout=subprocess.PIPE, stderr=errors, env=clean_environment())
+            self.process = subprocess.Popen(
+                [sys.executable, str(program), str(folder), str(count)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=clean_environment(),
+            )
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
 
@@ -151,8 +156,10 @@ def test_a_killed_child_is_replaced_while_the_others_answer(start: Callable[[int
     assert until(lambda: is_gone(before[1]), 60) and parent.seen(1) == {2: before[2]}
     after = parent.seen(2)
     assert after[2] == before[2] and after[1] != before[1]
-    assert f"worker 1 (process {before[1]}) has ended by signal 9; it is started again in 1 s" in \
-        parent.errors.read_text(encoding="utf-8")
+    assert (
+        f"worker 1 (process {before[1]}) has ended by signal 9; it is started again in 1 s"
+        in parent.errors.read_text(encoding="utf-8")
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

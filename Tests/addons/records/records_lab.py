@@ -1,4 +1,5 @@
 """Runs for tests of the store and of what reads it."""
+
 from __future__ import annotations
 
 import itertools
@@ -21,13 +22,39 @@ def facts(**given):
     """Return the facts of a run; ``_`` in a name stands for a point where the fact's name has one."""
     now = int(time.time() * 1_000_000)
     known = {
-        "id": run_id(), "kind": "chat", "origin": None, "status": "ok", "error.type": None, "user": "me",
-        "key_hash": None, "private": False, "client": "openai", "model": "me:chat", "stream": True,
-        "workflow": "Chat", "route": "Chat", "route.reason": 'model "me:chat"', "discussion": None,
-        "conversation": None, "started": now, "queued": None, "first_token": now + 300_000, "answered": now + 900_000,
-        "ended": now + 1_000_000, "nodes": 1, "calls": 1, "endpoints": ["Main"], "usage.input_tokens": 120,
-        "usage.output_tokens": 30, "usage.cache_read.input_tokens": None, "estimated": False, "config": [],
-        "question": "What is the time?", "answer": "Late.", "error": None}
+        "id": run_id(),
+        "kind": "chat",
+        "origin": None,
+        "status": "ok",
+        "error.type": None,
+        "user": "me",
+        "key_hash": None,
+        "private": False,
+        "client": "openai",
+        "model": "me:chat",
+        "stream": True,
+        "workflow": "Chat",
+        "route": "Chat",
+        "route.reason": 'model "me:chat"',
+        "discussion": None,
+        "conversation": None,
+        "started": now,
+        "queued": None,
+        "first_token": now + 300_000,
+        "answered": now + 900_000,
+        "ended": now + 1_000_000,
+        "nodes": 1,
+        "calls": 1,
+        "endpoints": ["Main"],
+        "usage.input_tokens": 120,
+        "usage.output_tokens": 30,
+        "usage.cache_read.input_tokens": None,
+        "estimated": False,
+        "config": [],
+        "question": "What is the time?",
+        "answer": "Late.",
+        "error": None,
+    }
     names = {name.replace(".", "_"): name for name in known}
     return {**known, **{names[name]: value for name, value in given.items()}}
 
@@ -41,11 +68,11 @@ def spans(messages=None, answer="Late."):
     payload = {"model": "qwen", "messages": messages or [message("user", "What is the time?")], "stream": True}
     return [
         Span(1, None, "workflow", "Chat", 0, 1_000_000, "ok", {"workflow.name": "Chat"}),
-        Span(2, 1, "node", "Answer", 10, 999_000, "ok", {"node.index": 1, "node.type": "Standard"},
-             {"output": answer}),
+        Span(2, 1, "node", "Answer", 10, 999_000, "ok", {"node.index": 1, "node.type": "Standard"}, {"output": answer}),
         Span(3, 2, "llm", "Main", 20, 998_000, "ok", {"endpoint": "Main", "chunks": None}, {"answer": answer}),
-        Span(4, 3, "attempt", "Main", 30, 997_000, "ok", {**UNSAID["attempt"], "server.port": 8080},
-             {"payload": payload}),
+        Span(
+            4, 3, "attempt", "Main", 30, 997_000, "ok", {**UNSAID["attempt"], "server.port": 8080}, {"payload": payload}
+        ),
     ]
 
 

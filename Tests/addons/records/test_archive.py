@@ -1,4 +1,5 @@
 """Who sees which runs and which texts: the table of the console's roles, over runs in memory and on disk."""
+
 from __future__ import annotations
 
 import pytest
@@ -106,9 +107,14 @@ def test_a_search_finds_only_texts_that_its_viewer_may_see(archive, role):
 def test_a_payload_comes_back_value_for_value(tmp_path):
     folder = ConsoleFolder(str(tmp_path / "Console"))
     store = RunStore(folder, Ring(), RecordSettings(folder, "texts"))
-    messages = [message("system", "Be brief. " * 50), message("user", "\ud800 \u00fc \"quoted\""),
-                {"content": [{"type": "text", "text": "hello"}], "role": "user"}, {"content": "x" * 99, "role": "user"},
-                {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, message("user", "")]
+    messages = [
+        message("system", "Be brief. " * 50),
+        message("user", '\ud800 \u00fc "quoted"'),
+        {"content": [{"type": "text", "text": "hello"}], "role": "user"},
+        {"content": "x" * 99, "role": "user"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        message("user", ""),
+    ]
     one = run(messages=messages)
     payload = one.spans[3].texts["payload"]
     payload |= {"tools": [{"type": "function"}], "options": {"temperature": 0.5, "stop": ["a"]}, "empty": [], "n": None}
@@ -147,12 +153,22 @@ def test_pages_join_memory_and_disk_in_the_order_of_the_starts(tmp_path):
 
 
 FILTERS = [
-    ({"status": "failed"}, {"b"}), ({"status": "ok,failed"}, {"a", "b", "c"}), ({"kind": "task"}, {"c"}),
-    ({"workflow": "Code"}, {"b"}), ({"endpoint": "Small"}, {"b", "c"}), ({"endpoint": "Smal"}, set()),
-    ({"user": "you"}, {"c"}), ({"discussion": "mill"}, {"a"}), ({"since": "200"}, {"b", "c"}),
+    ({"status": "failed"}, {"b"}),
+    ({"status": "ok,failed"}, {"a", "b", "c"}),
+    ({"kind": "task"}, {"c"}),
+    ({"workflow": "Code"}, {"b"}),
+    ({"endpoint": "Small"}, {"b", "c"}),
+    ({"endpoint": "Smal"}, set()),
+    ({"user": "you"}, {"c"}),
+    ({"discussion": "mill"}, {"a"}),
+    ({"since": "200"}, {"b", "c"}),
     ({"until": "200"}, {"a"}),
-    ({"q": "SNAKE"}, {"b"}), ({"q": "über"}, {"c"}), ({"q": "mill"}, {"a"}), ({"q": "code"}, {"b"}),
-    ({"q": "%"}, set()), ({"q": "snake", "status": "ok"}, set()),
+    ({"q": "SNAKE"}, {"b"}),
+    ({"q": "über"}, {"c"}),
+    ({"q": "mill"}, {"a"}),
+    ({"q": "code"}, {"b"}),
+    ({"q": "%"}, set()),
+    ({"q": "snake", "status": "ok"}, set()),
     ({"user": "me", "endpoint": "Main", "since": "50"}, {"a"}),
 ]
 
@@ -161,8 +177,15 @@ FILTERS = [
 def test_filters_give_exactly_the_matching_runs(tmp_path, words, expected):
     documents = {
         "a": run(id="a", started=100, discussion="mill"),
-        "b": run(id="b", started=200, status="failed", workflow="Code", route="Code", question="A snake game",
-                 endpoints=["Small", "Other"]),
+        "b": run(
+            id="b",
+            started=200,
+            status="failed",
+            workflow="Code",
+            route="Code",
+            question="A snake game",
+            endpoints=["Small", "Other"],
+        ),
         "c": run(id="c", started=300, kind="task", user="you", answer="ÜBER alles", endpoints=["Small"]),
     }
     folder = ConsoleFolder(str(tmp_path / "Console"))
@@ -178,11 +201,20 @@ def test_filters_give_exactly_the_matching_runs(tmp_path, words, expected):
     store.close()
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    ({"limt": "5"}, "'limit'"), ({"limit": "0"}, "from 1 to 200"), ({"limit": "x"}, "from 1 to 200"),
-    ({"status": "faild"}, "'failed'"), ({"kind": "chats"}, "'chat'"), ({"before": "yesterday"}, "'next'"),
-    ({"since": "-1"}, "microseconds"), ({"all": "maybe"}, "0 or 1"), ({"q": "x" * 2000}, "1,000"),
-])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"limt": "5"}, "'limit'"),
+        ({"limit": "0"}, "from 1 to 200"),
+        ({"limit": "x"}, "from 1 to 200"),
+        ({"status": "faild"}, "'failed'"),
+        ({"kind": "chats"}, "'chat'"),
+        ({"before": "yesterday"}, "'next'"),
+        ({"since": "-1"}, "microseconds"),
+        ({"all": "maybe"}, "0 or 1"),
+        ({"q": "x" * 2000}, "1,000"),
+    ],
+)
 def test_a_wrong_filter_is_named_with_what_was_expected(words, told):
     with pytest.raises(ClientError) as raised:
         RunQuery.parse(words)

@@ -1,4 +1,5 @@
 """The steps of two runs are aligned."""
+
 from __future__ import annotations
 
 from hypothesis import given
@@ -44,15 +45,22 @@ def test_a_run_is_the_same_as_itself(titles: list[str]) -> None:
 def test_a_node_that_was_added_stands_alone() -> None:
     steps = aligned_steps(run_of(["Analyse", "Answer"]).document(), run_of(["Analyse", "Check", "Answer"]).document())
     assert [(step["title"], step["node"], bool(step["a"]), bool(step["b"])) for step in steps] == [
-        ("Analyse", 1, True, True), ("Check", 2, False, True), ("Answer", 3, True, True)]
+        ("Analyse", 1, True, True),
+        ("Check", 2, False, True),
+        ("Answer", 3, True, True),
+    ]
 
 
 def test_nodes_of_nested_workflows_are_aligned_below_theirs() -> None:
-    steps = aligned_steps(run_of(["Search", "Answer"], ["Read"]).document(),
-                          run_of(["Search", "Answer"], ["Fetch", "Read"]).document())
+    steps = aligned_steps(
+        run_of(["Search", "Answer"], ["Read"]).document(), run_of(["Search", "Answer"], ["Fetch", "Read"]).document()
+    )
     assert [(step["workflow"], step["title"], step["depth"], bool(step["a"])) for step in steps] == [
-        ("me/Coding", "Search", 0, True), ("me/Search", "Fetch", 1, False), ("me/Search", "Read", 1, True),
-        ("me/Coding", "Answer", 0, True)]
+        ("me/Coding", "Search", 0, True),
+        ("me/Search", "Fetch", 1, False),
+        ("me/Search", "Read", 1, True),
+        ("me/Coding", "Answer", 0, True),
+    ]
 
 
 def test_a_changed_output_a_renamed_node_and_a_repeated_one() -> None:
@@ -60,13 +68,22 @@ def test_a_changed_output_a_renamed_node_and_a_repeated_one() -> None:
     b.spans[3].texts["output"] = "other"
     steps = aligned_steps(a.document(), b.document())
     assert [(step["title"], step["occurrence"], step["text"]) for step in steps] == [
-        ("Think", 1, "changed"), ("Answer", 1, "same"), ("Answer", 1, "changed")]
+        ("Think", 1, "changed"),
+        ("Answer", 1, "same"),
+        ("Answer", 1, "changed"),
+    ]
 
 
 def test_configuration_changes() -> None:
-    a, b = ([{"path": path, "hash": value} for path, value in files] for files in (
-        (("Users/me.json", "1"), ("Endpoints/Old.json", "2"), ("Users/_current-user.json", "5")),
-        (("Users/me.json", "3"), ("Endpoints/New.json", "4"))))
+    a, b = (
+        [{"path": path, "hash": value} for path, value in files]
+        for files in (
+            (("Users/me.json", "1"), ("Endpoints/Old.json", "2"), ("Users/_current-user.json", "5")),
+            (("Users/me.json", "3"), ("Endpoints/New.json", "4")),
+        )
+    )
     assert config_changes(a, b) == [  # type: ignore[arg-type]
-        {"path": "Endpoints/New.json", "a": None, "b": "4"}, {"path": "Endpoints/Old.json", "a": "2", "b": None},
-        {"path": "Users/me.json", "a": "1", "b": "3"}]
+        {"path": "Endpoints/New.json", "a": None, "b": "4"},
+        {"path": "Endpoints/Old.json", "a": "2", "b": None},
+        {"path": "Users/me.json", "a": "1", "b": "3"},
+    ]

@@ -1,4 +1,5 @@
 """Why a run took this long: the parts add up, and the sentence names what it waited for."""
+
 from __future__ import annotations
 
 import pytest
@@ -33,7 +34,6 @@ def test_phases_of_an_attempt_add_up_to_it(document: RunDocument) -> None:
         assert sum(us for _, us in found) == span.duration and all(us >= 0 for _, us in found)
 
 
-
 def slow_gate(run: Made) -> None:
     run.add("wait", "gate", 0, 8, **{"for": "gate", "ahead": 3})
     node = run.node(1, "Answer", 8, 10, run.workflow("Coding", 8, 10))
@@ -50,8 +50,14 @@ def slow_load(run: Made) -> None:
 
 
 def long_prompt(run: Made) -> None:
-    answered(run, backend__prompt_ms=7900.0, backend__generate_ms=2000.0, usage__input_tokens=18204,
-             usage__cache_read__input_tokens=412, usage__output_tokens=168)
+    answered(
+        run,
+        backend__prompt_ms=7900.0,
+        backend__generate_ms=2000.0,
+        usage__input_tokens=18204,
+        usage__cache_read__input_tokens=412,
+        usage__output_tokens=168,
+    )
 
 
 def slow_writing(run: Made) -> None:
@@ -96,22 +102,36 @@ def answered(run: Made, **attributes: object) -> None:
     run.attempt("Main", 0, 10, run.call("Main", 0, 10, node), **attributes)
 
 
-@pytest.mark.parametrize(("make", "kind", "text"), [
-    (slow_gate, "gate", "10.0 s: 8.0 s waiting for a slot at the gate (3 ahead), 2.0 s Main answered."),
-    (workflow_lock, "lock", "10.0 s: 9.0 s waiting for a workflow lock, 1.0 s the rest."),
-    (slow_load, "load", "10.0 s: 7.0 s Main loaded its model, 2.0 s Main wrote, 0.5 s Main had not begun, "
-                        "0.5 s Main read the prompt."),
-    (long_prompt, "prompt", "10.0 s: 7.9 s Main read 18,204 prompt tokens (412 reused), 2.0 s Main wrote 168 (84/s), "
-                            "0.1 s the rest."),
-    (slow_writing, "write", "10.0 s: 9.0 s Main wrote 486 (54/s), 0.5 s Main had not begun, 0.5 s Main read the "
-                            "prompt."),
-    (unreported_stream, "prompt", "10.0 s: 7.0 s Main read the prompt, 3.0 s Main wrote 30 (10/s)."),
-    (counted_here, "write", "10.0 s: 6.0 s Main wrote ≈300 (50/s), 4.0 s Main read the prompt."),
-    (slow_tool, "tool", "10.0 s: 9.0 s tool WebFetch in node 1 'Look it up', 1.0 s the rest."),
-    (retry, "retry", "10.0 s: 7.0 s failed attempt at Main, 2.5 s Main answered, 0.5 s waiting to try Main again."),
-    (nested, "answer", "10.0 s: 10.0 s Worker answered with 300 tokens."),
-    (parallel, "answer", "10.0 s: 9.0 s Main answered, 1.0 s the rest."),
-], ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (slow_gate, "gate", "10.0 s: 8.0 s waiting for a slot at the gate (3 ahead), 2.0 s Main answered."),
+        (workflow_lock, "lock", "10.0 s: 9.0 s waiting for a workflow lock, 1.0 s the rest."),
+        (
+            slow_load,
+            "load",
+            "10.0 s: 7.0 s Main loaded its model, 2.0 s Main wrote, 0.5 s Main had not begun, "
+            "0.5 s Main read the prompt.",
+        ),
+        (
+            long_prompt,
+            "prompt",
+            "10.0 s: 7.9 s Main read 18,204 prompt tokens (412 reused), 2.0 s Main wrote 168 (84/s), 0.1 s the rest.",
+        ),
+        (
+            slow_writing,
+            "write",
+            "10.0 s: 9.0 s Main wrote 486 (54/s), 0.5 s Main had not begun, 0.5 s Main read the prompt.",
+        ),
+        (unreported_stream, "prompt", "10.0 s: 7.0 s Main read the prompt, 3.0 s Main wrote 30 (10/s)."),
+        (counted_here, "write", "10.0 s: 6.0 s Main wrote ≈300 (50/s), 4.0 s Main read the prompt."),
+        (slow_tool, "tool", "10.0 s: 9.0 s tool WebFetch in node 1 'Look it up', 1.0 s the rest."),
+        (retry, "retry", "10.0 s: 7.0 s failed attempt at Main, 2.5 s Main answered, 0.5 s waiting to try Main again."),
+        (nested, "answer", "10.0 s: 10.0 s Worker answered with 300 tokens."),
+        (parallel, "answer", "10.0 s: 9.0 s Main answered, 1.0 s the rest."),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
 def test_the_sentence_names_the_bottleneck(make: object, kind: str, text: str) -> None:
     run = Made()
     assert callable(make)
@@ -137,10 +157,15 @@ def test_many_small_nodes_are_put_together_by_endpoint() -> None:
     assert explain(run.document(100))["text"] == "1 min 40 s: 1 min 40 s Worker answered with 500 tokens."
 
 
-@pytest.mark.parametrize(("status", "text"), [
-    ("running", "So far 5.0 s: 5.0 s Main answered."), ("failed", "Failed after 2.0 s: 2.0 s Main answered."),
-    ("refused", "Turned away after 2.0 s: 2.0 s Main answered."),
-    ("cancelled", "Stopped after 2.0 s: 2.0 s Main answered.")])
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        ("running", "So far 5.0 s: 5.0 s Main answered."),
+        ("failed", "Failed after 2.0 s: 2.0 s Main answered."),
+        ("refused", "Turned away after 2.0 s: 2.0 s Main answered."),
+        ("cancelled", "Stopped after 2.0 s: 2.0 s Main answered."),
+    ],
+)
 def test_a_run_without_an_answer_says_how_it_ended(status: str, text: str) -> None:
     running = status == "running"
     run = Made(status=status, answered=None, ended=None if running else STARTED + 2 * SECOND)
@@ -156,8 +181,17 @@ def test_a_prompt_that_was_read_again_is_explained() -> None:
         made = Made(id=day)
         call = made.call("Main", 0, 10, made.node(1, "Answer", 0, 10, made.workflow("Coding", 0, 10)))
         payload = {"messages": [{"role": "system", "content": f"Today is {day}. You know all there is to know."}]}
-        made.attempt("Main", 0, 10, call, backend__prompt_ms=8000.0, backend__generate_ms=2000.0,
-                     usage__input_tokens=3900, usage__output_tokens=100, texts={"payload": payload})
+        made.attempt(
+            "Main",
+            0,
+            10,
+            call,
+            backend__prompt_ms=8000.0,
+            backend__generate_ms=2000.0,
+            usage__input_tokens=3900,
+            usage__output_tokens=100,
+            texts={"payload": payload},
+        )
         return made
 
     document, before = run("Tuesday").document(10), run("Monday").document(10)
@@ -165,7 +199,8 @@ def test_a_prompt_that_was_read_again_is_explained() -> None:
     assert explanation["text"] == (
         "10.0 s: 8.0 s Main read 3,900 prompt tokens, 2.0 s Main wrote 100 (50/s). Main could not use what it had read "
         'before: Same up to character 9 of 48 (18%). First difference in message 1 (system): "Today is Monday. You '
-        'know all there is to" / "Today is Tuesday. You know all there is to".')
+        'know all there is to" / "Today is Tuesday. You know all there is to".'
+    )
     assert [part["span"] for part in explanation["parts"]] == [4, 4]
 
 
@@ -175,8 +210,16 @@ def odd_run() -> Explanation:
     node = run.node(2, "Answer", 0, 5, run.workflow("Coding", 0, 5))
     call = run.call("Worker", 0, 5, node)
     run.attempt("Main", 0, 1, call, status="error", texts={"error": "Endpoint 'Main': connection refused\nmore"})
-    run.attempt("Worker", 1, 5, call, stands_in_for="Main", dropped_messages=12, request__max_tokens=400,
-                response__finish_reasons=["length"])
+    run.attempt(
+        "Worker",
+        1,
+        5,
+        call,
+        stands_in_for="Main",
+        dropped_messages=12,
+        request__max_tokens=400,
+        response__finish_reasons=["length"],
+    )
     run.add("note", "warning", 0, 0, node, level="WARNING", texts={"message": "Node 'Answer': unknown variable '{x}'"})
     run.add("note", "warning", 0, 0, node, logger="Middleware.workflows.managers.workflow_variable_manager")
     run.node(3, "Remember", 5, 6, run.spans[1]).status = "error"
@@ -193,4 +236,5 @@ def test_odd_things_are_told() -> None:
         "The answer of Worker for node 2 'Answer' was cut at its limit of 400 tokens.",
         "Node 'Answer': unknown variable '{x}'",
         "A variable of node 2 'Answer' had no value.",
-        "Node 3 'Remember' failed."]
+        "Node 3 'Remember' failed.",
+    ]

@@ -1,4 +1,5 @@
 """Configuration files without their secrets, as the console shows them, and with them again."""
+
 from __future__ import annotations
 
 import json
@@ -35,8 +36,8 @@ HIDDEN = {
     "option": ("MCPServers/files.json", '{"args": ["--api-key=sk-Canary-77"]}'),
     "option and value": ("MCPServers/files.json", '{"args": ["--api-key", "sk-Canary-77"]}'),
     "no colon": ("Endpoints/Main.json", '{"apiKey" "sk-Canary-77"}'),
-    "no quotation marks": ("Endpoints/Main.json", '{apiKey: sk-Canary-77}'),
-    "no space either": ("Endpoints/Main.json", '{apiKey:sk-Canary-77}'),
+    "no quotation marks": ("Endpoints/Main.json", "{apiKey: sk-Canary-77}"),
+    "no space either": ("Endpoints/Main.json", "{apiKey:sk-Canary-77}"),
     "bare value with marks": ("Endpoints/Main.json", '{"apiKey": a=b:sk-Canary-77}'),
     "other quotation marks": ("Endpoints/Main.json", "{'apiKey': 'sk-Canary-77'}"),
     "key not closed": ("Endpoints/Main.json", '{"apiKey: "sk-Canary-77"}'),
@@ -46,10 +47,18 @@ HIDDEN = {
     "escaped key": ("Endpoints/Main.json", '{"api\\u004bey": "sk-Canary-77"}'),
 }
 
-SHOWN = ['{"apiKey": ""}', '{"apiKey": "env:OPENAI_KEY"}', '{"apiKey": "file:~/key"}', '{"password": "{my_password}"}',
-         '{"promptTemplateEndToken": "<s>"}', '{"conditionalKey": "{agent1Output}"}', '{"encryptUsingApiKey": true}',
-         '{"prompt": "The key: value pairs and tokens"}', '{"endpoint": "http://127.0.0.1:5001"}',
-         '{"args": ["-H", "Authorization: Bearer {my_token}"]}']
+SHOWN = [
+    '{"apiKey": ""}',
+    '{"apiKey": "env:OPENAI_KEY"}',
+    '{"apiKey": "file:~/key"}',
+    '{"password": "{my_password}"}',
+    '{"promptTemplateEndToken": "<s>"}',
+    '{"conditionalKey": "{agent1Output}"}',
+    '{"encryptUsingApiKey": true}',
+    '{"prompt": "The key: value pairs and tokens"}',
+    '{"endpoint": "http://127.0.0.1:5001"}',
+    '{"args": ["-H", "Authorization: Bearer {my_token}"]}',
+]
 
 
 @pytest.mark.parametrize("name", HIDDEN)
@@ -68,12 +77,15 @@ def test_what_only_looks_like_a_secret_is_shown(text: str) -> None:
 
 def test_the_text_stays_the_same_around_the_secrets() -> None:
     hidden = masked(ENDPOINT, "Endpoints/Main.json")
-    assert hidden.text == """{
+    assert (
+        hidden.text
+        == """{
     "endpoint": "https://<kept secret 1>@llm.example:8080/?token=<kept secret 2>&n=1",
     "apiKey": "<kept secret 3>",
     "maxContextTokenSize": 8192
 }
 """
+    )
     assert hidden.secrets == [f"me:{SECRET}", SECRET, f'"{SECRET}"']
 
 
@@ -81,7 +93,8 @@ def test_an_edited_text_gets_its_secrets_back() -> None:
     hidden = masked(ENDPOINT, "Endpoints/Main.json")
     edited = hidden.text.replace("llm.example:8080", "other.example").replace("8192", "4096")
     assert put_back(edited, "Endpoints/Main.json", {None: hidden.secrets}) == ENDPOINT.replace(
-        "llm.example:8080", "other.example").replace("8192", "4096")
+        "llm.example:8080", "other.example"
+    ).replace("8192", "4096")
 
 
 def test_a_secret_of_an_older_version_has_its_number() -> None:
@@ -90,10 +103,17 @@ def test_a_secret_of_an_older_version_has_its_number() -> None:
     assert put_back(old.text, "Endpoints/Main.json", {None: ['"new"'], 7: old.secrets}) == '{"apiKey": "old"}'
 
 
-@pytest.mark.parametrize("text", [
-    '{"description": "<kept secret 1>", "apiKey": ""}', '{"apiKey": "x", "endpoint": "http://<kept secret 1>/"}',
-    '{"apiKey": "<kept secret 2>"}', '{"apiKey": "<kept secret 0>"}', '{"apiKey": "<kept secret 1 of version 3>"}',
-    '{"<kept secret 1>": "apiKey"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"description": "<kept secret 1>", "apiKey": ""}',
+        '{"apiKey": "x", "endpoint": "http://<kept secret 1>/"}',
+        '{"apiKey": "<kept secret 2>"}',
+        '{"apiKey": "<kept secret 0>"}',
+        '{"apiKey": "<kept secret 1 of version 3>"}',
+        '{"<kept secret 1>": "apiKey"}',
+    ],
+)
 def test_a_secret_is_put_only_where_it_is_hidden_again(text: str) -> None:
     with pytest.raises(KeptSecretError) as raised:
         put_back(text, "Endpoints/Main.json", {None: [f'"{SECRET}"']})
@@ -102,8 +122,15 @@ def test_a_secret_is_put_only_where_it_is_hidden_again(text: str) -> None:
 
 
 SCALARS = st.text(max_size=8) | st.integers() | st.booleans() | st.none()
-DATA = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-    st.sampled_from(["apiKey", "headers", "args", "env", "url", "a"]) | st.text(max_size=5), inner, max_size=4))
+DATA = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["apiKey", "headers", "args", "env", "url", "a"]) | st.text(max_size=5), inner, max_size=4
+        )
+    ),
+)
 
 
 @given(data=DATA, ascii_only=st.booleans(), indent=st.sampled_from([None, 2]))

@@ -1,4 +1,5 @@
 """The words and keys of a recorded run, as the console's API promises them."""
+
 from Middleware.addons.records.model import RUN_KINDS, RUN_STATUSES, SPAN_KINDS, RunDocument, RunFacts, Span
 
 FACTS = """id kind origin status error.type user key_hash private client model stream workflow route route.reason
@@ -13,8 +14,7 @@ def test_the_facts_of_a_run_have_the_promised_keys():
 def test_the_words_for_kinds_and_states():
     assert RUN_KINDS == ("chat", "task", "playground", "replay", "again")
     assert RUN_STATUSES == ("queued", "running", "answered", "ok", "failed", "cancelled", "refused", "interrupted")
-    assert SPAN_KINDS == (
-        "wait", "route", "workflow", "node", "llm", "attempt", "embedding", "tool", "memory", "note")
+    assert SPAN_KINDS == ("wait", "route", "workflow", "node", "llm", "attempt", "embedding", "tool", "memory", "note")
 
 
 def test_a_span_is_a_row_of_nine():

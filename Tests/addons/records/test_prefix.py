@@ -1,4 +1,5 @@
 """The prefix comparison names the message and the character of a change."""
+
 from __future__ import annotations
 
 import pytest
@@ -42,8 +43,15 @@ def run_with(system: str, run_id: str, kept: bool = True, cached: int | None = N
     run = Made(id=run_id)
     node = run.node(1, "Answer", 0, 1, run.workflow("Coding", 0, 1))
     payload = {"model": "m", "messages": [{"role": "system", "content": system}, {"role": "user", "content": "Hello"}]}
-    run.attempt("Main", 0, 1, run.call("Main", 0, 1, node), usage__input_tokens=18204,
-                usage__cache_read__input_tokens=cached, texts={"payload": payload} if kept else {})
+    run.attempt(
+        "Main",
+        0,
+        1,
+        run.call("Main", 0, 1, node),
+        usage__input_tokens=18204,
+        usage__cache_read__input_tokens=cached,
+        texts={"payload": payload} if kept else {},
+    )
     return run
 
 
@@ -51,15 +59,24 @@ MONDAY = "You know everything. " * 40 + "Today is Monday, 3 May."
 TUESDAY = MONDAY.replace("Monday", "Tuesday")
 
 
-@pytest.mark.parametrize(("new", "old", "text"), [
-    (run_with(TUESDAY, "b", cached=412), [run_with(MONDAY, "a")],
-     "412 of 18,204 prompt tokens reused. Same up to character 849 of 869 (97%). First difference in message 1 "
-     '(system): "everything. Today is Monday, 3 May." / "everything. Today is Tuesday, 3 May.".'),
-    (run_with(MONDAY, "b"), [run_with(MONDAY, "a")],
-     "Reused prompt tokens: not reported. All of its 868 characters are the same as in the call before."),
-    (run_with(MONDAY, "b"), [], f"Reused prompt tokens: not reported. {NO_CALL_BEFORE}"),
-    (run_with(MONDAY, "b"), [run_with(MONDAY, "a", kept=False)], f"Reused prompt tokens: not reported. {NOT_KEPT}"),
-])
+@pytest.mark.parametrize(
+    ("new", "old", "text"),
+    [
+        (
+            run_with(TUESDAY, "b", cached=412),
+            [run_with(MONDAY, "a")],
+            "412 of 18,204 prompt tokens reused. Same up to character 849 of 869 (97%). First difference in message 1 "
+            '(system): "everything. Today is Monday, 3 May." / "everything. Today is Tuesday, 3 May.".',
+        ),
+        (
+            run_with(MONDAY, "b"),
+            [run_with(MONDAY, "a")],
+            "Reused prompt tokens: not reported. All of its 868 characters are the same as in the call before.",
+        ),
+        (run_with(MONDAY, "b"), [], f"Reused prompt tokens: not reported. {NO_CALL_BEFORE}"),
+        (run_with(MONDAY, "b"), [run_with(MONDAY, "a", kept=False)], f"Reused prompt tokens: not reported. {NOT_KEPT}"),
+    ],
+)
 def test_sentences(new: Made, old: list[Made], text: str) -> None:
     found = prefixes(new.document(), (run.document() for run in old))
     assert list(found) == ["3"] and found["3"]["text"] == text

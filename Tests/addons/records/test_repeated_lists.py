@@ -1,4 +1,5 @@
 """Long lists of messages that repeat those of earlier turns."""
+
 from __future__ import annotations
 
 import random
@@ -51,10 +52,10 @@ def test_common_ranges_are_what_is_equal_and_in_order() -> None:
         items = copies(known)
         for _ in range(chance.randrange(6)):
             items[chance.randrange(len(items))] = message("other")
-        items = items[chance.choice((0, 0, 3)):] + [message("more")] * chance.randrange(3)
+        items = items[chance.choice((0, 0, 3)) :] + [message("more")] * chance.randrange(3)
         done = 0
         for start, end, place in repeated(items, known) or []:
-            assert done <= start < end and items[start:end] == known[place:place + end - start]
+            assert done <= start < end and items[start:end] == known[place : place + end - start]
             done = end
 
 
@@ -84,5 +85,6 @@ def test_messages_that_are_nested_deeply_are_not_compared() -> None:
         for _ in range(500_000):  # Python 3.14 and later compare 100,000 levels, as far as the stack reaches
             found = [found]
         return {"": found}
+
     before, now = ([nested()] * 40 for _ in range(2))
     assert repeated(now, before) is None

@@ -1,4 +1,5 @@
 """The store: what is on disk when, how it stays small, and what damage and full disks do to it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -85,6 +86,7 @@ def lab(tmp_path):
 
 # -- what is on disk ---------------------------------------------------------------------------------------------------
 
+
 def test_nothing_is_made_before_the_first_run(lab):
     assert lab.ids() == [] and lab.archive.used() == {"bytes": 0, "runs": 0, "oldest": None}
     assert not os.path.exists(lab.folder.path)
@@ -100,8 +102,12 @@ def test_all_files_are_the_owners_alone(lab):
 
 
 def test_a_run_reads_as_it_was_written_after_a_restart(lab, tmp_path):
-    one = run(origin={"run": run_id(7), "span": 3}, conversation="0123456789abcdef", key_hash=hash_api_key(KEY),
-              config=[{"path": "Endpoints/Main.json", "hash": "ab" * 16}])
+    one = run(
+        origin={"run": run_id(7), "span": 3},
+        conversation="0123456789abcdef",
+        key_hash=hash_api_key(KEY),
+        config=[{"path": "Endpoints/Main.json", "hash": "ab" * 16}],
+    )
     one.config_texts = {"ab" * 16: '{"endpoint": "x"}'}
     one.spans_left_out, one.text_bytes_left_out = 3, 99
     lab.record(one)
@@ -121,8 +127,15 @@ def test_no_text_of_a_conversation_reaches_the_disk_in_clear(tmp_path, mode):
     lab = Lab(tmp_path / "Console", mode.partition(" ")[0] if mode != "redacted" else "texts")
     private = mode in ("texts and encryption", "redacted")
     key = derive_encryption_key(KEY, "me") if mode == "texts and encryption" else None
-    one = run(key, [message("user", SECRET_WORDS)], SECRET_WORDS, question=SECRET_WORDS, error=SECRET_WORDS,
-              private=private, key_hash=hash_api_key(KEY))
+    one = run(
+        key,
+        [message("user", SECRET_WORDS)],
+        SECRET_WORDS,
+        question=SECRET_WORDS,
+        error=SECRET_WORDS,
+        private=private,
+        key_hash=hash_api_key(KEY),
+    )
     for span in one.spans:
         span.texts["error"] = SECRET_WORDS
     lab.record(one)
@@ -155,13 +168,14 @@ def test_a_growing_conversation_costs_a_message_for_each_turn(lab):
 
 
 def test_a_long_conversation_is_stored_by_what_is_new_of_it(lab):
-    said = [message("user" if number % 2 else "assistant", f"message {number} with some words")
-            for number in range(200)]
+    said = [
+        message("user" if number % 2 else "assistant", f"message {number} with some words") for number in range(200)
+    ]
     turns = []
     for turn in range(6):
         # Each turn is read anew, its system prompt has the time, and a window begins later after the third one.
         conversation = [message("system", f"it is {turn} o'clock"), *(dict(one) for one in said)]
-        turns.append(run(messages=conversation[5 if turn > 3 else 0:]))
+        turns.append(run(messages=conversation[5 if turn > 3 else 0 :]))
         lab.record(turns[-1])
         said += [message("assistant", f"answer {turn} is longer"), message("user", f"question {turn} is longer, too")]
     with contextlib.closing(sqlite3.connect(lab.folder.file("seg-000001.db"))) as database:
@@ -176,8 +190,10 @@ def test_a_long_conversation_is_stored_by_what_is_new_of_it(lab):
 
 
 def test_long_texts_are_found_by_a_search_that_goes_on_where_it_stopped(lab, monkeypatch):
-    all_runs = [run(messages=[message("user", f"{'x' * 5000} needle{number % 3} \"quoted\"")], started=number)
-                for number in range(1, 31)]
+    all_runs = [
+        run(messages=[message("user", f'{"x" * 5000} needle{number % 3} "quoted"')], started=number)
+        for number in range(1, 31)
+    ]
     lab.record(*all_runs)
     assert lab.ids(q="needle1") == []
     expected = [one.facts["id"] for one in reversed(all_runs) if one.facts["started"] % 3 == 1]
@@ -196,6 +212,7 @@ def test_long_texts_are_found_by_a_search_that_goes_on_where_it_stopped(lab, mon
 
 
 # -- runs at work ------------------------------------------------------------------------------------------------------
+
 
 def test_a_long_run_is_written_before_its_end_and_interrupted_by_a_crash(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "LONG_SECONDS", 0.1)
@@ -251,8 +268,9 @@ while True:
 
 
 def started_writer(path, name, first=0):
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(first), name], cwd=ROOT,
-                            stdout=subprocess.PIPE, encoding="utf-8")
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), str(first), name], cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8"
+    )
 
 
 def test_a_killed_server_keeps_what_ended_a_second_before(tmp_path):
@@ -323,6 +341,7 @@ def test_an_index_without_tables_is_one_that_is_being_created(tmp_path, caplog):
 
 # -- retention ---------------------------------------------------------------------------------------------------------
 
+
 def apply_retention(lab, keep, now=None):
     lab.store.flush()
     with lab.store._guard:
@@ -344,7 +363,10 @@ def test_runs_that_are_too_old_or_too_many_go_with_their_files(lab):
     left = [by_age[days].facts["id"] for days in (0, 1, 13)]
     assert lab.ids() == [*left, pinned.facts["id"]]
     assert [name for name in lab.files() if name.startswith("seg") and name.endswith(".db")] == [
-        "seg-000003.db", "seg-000004.db", "seg-000005.db"]
+        "seg-000003.db",
+        "seg-000004.db",
+        "seg-000005.db",
+    ]
     assert lab.archive.run(pinned.facts["id"], OPERATOR).spans[2].texts == {"answer": "Late."}
     apply_retention(lab, StoredSettings(runs=2), now)
     assert lab.ids() == [*left[:2], pinned.facts["id"]]
@@ -361,8 +383,11 @@ def test_the_folder_keeps_to_its_megabytes_and_the_log_stays_small(tmp_path, mon
     largest = 0
     for _ in range(40):
         lab.record(*(run(messages=[message("user", os.urandom(150_000).hex())]) for _ in range(4)))
-        sizes = {name: os.path.getsize(lab.folder.file(name)) for name in lab.files()
-                 if os.path.exists(lab.folder.file(name))}
+        sizes = {
+            name: os.path.getsize(lab.folder.file(name))
+            for name in lab.files()
+            if os.path.exists(lab.folder.file(name))
+        }
         largest = max(largest, max((size for name, size in sizes.items() if name.endswith("-wal")), default=0))
         assert sum(sizes.values()) < 20 * 1024 * 1024, sizes
     assert largest < 8 * 1024 * 1024
@@ -382,11 +407,13 @@ def test_short_trees_are_compressed_when_the_server_is_idle(lab, monkeypatch):
     def coded():
         with contextlib.closing(sqlite3.connect(lab.folder.file("seg-000001.db"))) as database:
             return {row[0] for row in database.execute("SELECT coding FROM tree")}
+
     assert eventually(lambda: coded() == {1})
     assert lab.archive.run(lab.ids()[0], OPERATOR).spans[2].texts == {"answer": "Late."}
 
 
 # -- deleting ----------------------------------------------------------------------------------------------------------
+
 
 def test_a_deleted_run_leaves_nothing_but_what_others_share(lab):
     shared, own = "everybody says this, in a sentence that is long enough " * 3, "nobody else says " + SECRET_WORDS * 5
@@ -426,6 +453,7 @@ def test_all_runs_of_a_viewer_are_deleted(lab):
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
+
 
 def test_a_damaged_segment_is_skipped_with_one_line(lab, caplog):
     first, second = run(), run()
@@ -544,8 +572,14 @@ def test_what_waits_for_the_disk_without_its_texts_does_not_keep_them_in_memory(
     (tmp_path / "Console").write_text("in the way", "utf-8")
     lab = Lab(tmp_path / "Console", mode="facts")
     taken = []
-    monkeypatch.setattr(lab.store, "_limit", lambda limit=lab.store._limit: (limit(), taken.append(
-        [span.texts for document in lab.store._waiting for span in document.spans])))
+    monkeypatch.setattr(
+        lab.store,
+        "_limit",
+        lambda limit=lab.store._limit: (
+            limit(),
+            taken.append([span.texts for document in lab.store._waiting for span in document.spans]),
+        ),
+    )
     lab.record(run(messages=[message("user", "z" * 6000)]))
     assert taken and taken[-1] == [{}] * 4 and lab.archive.dropped() == {"texts": 0, "runs": 0}
     lab.close()
@@ -579,14 +613,20 @@ lab.close()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")
 def test_a_full_disk_is_told_once_and_recovers_by_itself(tmp_path):
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path / "Console")], cwd=ROOT, capture_output=True,
-                          encoding="utf-8", timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "Console")],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True", "11", "True"]
     assert done.stderr.count("Runs are not written") == 1
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
+
 
 def test_settings_that_are_changed_at_once_are_all_kept(lab: Lab) -> None:
     settings = RecordSettings(lab.folder)
@@ -610,9 +650,19 @@ def test_settings_are_read_again_and_wrong_ones_are_told(lab, caplog, monkeypatc
     assert settings.change({"record": "texts", "days": 7})["record"] == "texts"
     assert RecordSettings(lab.folder).mode() == "texts"
     assert RecordSettings(lab.folder, "off").values() == {
-        "record": "off", "days": 7, "megabytes": 1024, "runs": 20_000, "decided": {"record": "--record off"}}
-    for wrong, told in (({"days": 0}, "from 1 to 3650"), ({"days": True}, "whole number"), ({"day": 1}, "'days'"),
-                        ({"record": "all"}, "off, facts, texts"), ({"megabytes": "9"}, "whole number")):
+        "record": "off",
+        "days": 7,
+        "megabytes": 1024,
+        "runs": 20_000,
+        "decided": {"record": "--record off"},
+    }
+    for wrong, told in (
+        ({"days": 0}, "from 1 to 3650"),
+        ({"days": True}, "whole number"),
+        ({"day": 1}, "'days'"),
+        ({"record": "all"}, "off, facts, texts"),
+        ({"megabytes": "9"}, "whole number"),
+    ):
         with pytest.raises(ClientError, match=told):
             settings.change(wrong)
     with pytest.raises(ClientError, match="--record facts"):

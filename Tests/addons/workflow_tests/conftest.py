@@ -1,4 +1,5 @@
 """The tree in which tests of workflows are run."""
+
 from __future__ import annotations
 
 import socket

@@ -1,4 +1,5 @@
 """A config tree with workflows and tests of them, which are run in this process."""
+
 from __future__ import annotations
 
 import json
@@ -27,8 +28,14 @@ def static(title: str, text: str, **more: Any) -> dict[str, Any]:
 
 def asks(title: str, prompt: str = "", **more: Any) -> dict[str, Any]:
     """A node that asks the LLM; without a prompt it sends the conversation."""
-    return {"title": title, "type": "Standard", "endpointName": "Main", "systemPrompt": f"You are {title}.",
-            "prompt": prompt, **more}
+    return {
+        "title": title,
+        "type": "Standard",
+        "endpointName": "Main",
+        "systemPrompt": f"You are {title}.",
+        "prompt": prompt,
+        **more,
+    }
 
 
 def test(**keys: Any) -> dict[str, Any]:

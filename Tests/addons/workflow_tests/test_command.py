@@ -1,4 +1,5 @@
 """The command: what it takes, what it prints, how it ends, and that it leaves nothing behind."""
+
 from __future__ import annotations
 
 import io
@@ -34,6 +35,7 @@ def two(lab):
 
 # -- exit status and output --------------------------------------------------------------------------------------------
 
+
 def test_the_command_is_known():
     assert "test" in COMMANDS
 
@@ -54,9 +56,12 @@ def test_a_failure_is_explained(two, capsys):
 
     assert status == 1
     assert out.splitlines()[:5] == [
-        "FAIL  Workflows/tester/One.test.json: 1 of 2 passed", "  says goodbye",
-        "    expect.answer: expected to contain 'Goodbye'; there was:", "        Hello",
-        "FAIL  Workflows/tester/Two.test.json: 1 of 2 passed"]
+        "FAIL  Workflows/tester/One.test.json: 1 of 2 passed",
+        "  says goodbye",
+        "    expect.answer: expected to contain 'Goodbye'; there was:",
+        "        Hello",
+        "FAIL  Workflows/tester/Two.test.json: 1 of 2 passed",
+    ]
     assert "2 passed, 2 failed in " in out.splitlines()[-1]
 
 
@@ -78,8 +83,11 @@ def test_verbose_has_a_line_for_each_test(two, capsys):
     _, out, _ = run(capsys, "-v")
 
     lines = [line.rpartition(" (")[0] for line in out.splitlines() if line.startswith(("ok", "FAIL"))]
-    assert lines == [f"{word}  Workflows/tester/{name}.test.json: {title}" for name in ("One", "Two")
-                     for word, title in (("ok  ", "says hello"), ("FAIL", "says goodbye"))]
+    assert lines == [
+        f"{word}  Workflows/tester/{name}.test.json: {title}"
+        for name in ("One", "Two")
+        for word, title in (("ok  ", "says hello"), ("FAIL", "says goodbye"))
+    ]
 
 
 def test_json_says_all(two, capsys):
@@ -92,18 +100,29 @@ def test_json_says_all(two, capsys):
     assert (found["passed"], found["failed"]) == (2, 2)
     assert [(entry["file"], entry["number"], entry["name"], entry["passed"]) for entry in found["tests"][:2]] == [
         ("Workflows/tester/One.test.json", 0, "says hello", True),
-        ("Workflows/tester/One.test.json", 1, "says goodbye", False)]
-    assert found["tests"][1]["failures"] == [{"expectation": "expect.answer", "lines": [
-        "expected to contain 'Goodbye'; there was:", "  Hello"]}]
-    assert found["mistakes"] == [{
-        "file": "Workflows/tester/Three.test.json", "jsonPath": "tests[0].expext", "line": 1, "column": 82,
-        "message": "the key 'expext' is unknown and has no effect", "suggestion": "expect",
-        "expected": found["mistakes"][0]["expected"]}]
+        ("Workflows/tester/One.test.json", 1, "says goodbye", False),
+    ]
+    assert found["tests"][1]["failures"] == [
+        {"expectation": "expect.answer", "lines": ["expected to contain 'Goodbye'; there was:", "  Hello"]}
+    ]
+    assert found["mistakes"] == [
+        {
+            "file": "Workflows/tester/Three.test.json",
+            "jsonPath": "tests[0].expext",
+            "line": 1,
+            "column": 82,
+            "message": "the key 'expext' is unknown and has no effect",
+            "suggestion": "expect",
+            "expected": found["mistakes"][0]["expected"],
+        }
+    ]
 
 
-@pytest.mark.parametrize(("terminal", "environment", "coloured"), [
-    (True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
-    ids=["terminal", "pipe", "no colour", "dumb"])
+@pytest.mark.parametrize(
+    ("terminal", "environment", "coloured"),
+    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
+    ids=["terminal", "pipe", "no colour", "dumb"],
+)
 def test_colours_only_on_a_terminal(two, capsys, monkeypatch, terminal, environment, coloured):
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -140,20 +159,32 @@ def test_words_that_the_console_cannot_show_do_no_harm(lab, tmp_path):
 
 # -- what to run -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("paths", "files"), [
-    ((), ["One", "Two"]), (("tester",), ["One", "Two"]), (("tester/One",), ["One"]), (("tester/One.json",), ["One"]),
-    (("tester/One.test.json",), ["One"]), (("tester/Two", "tester/One"), ["Two", "One"]),
-    (("tester/One", "tester"), ["One", "Two"]), (("tester/",), ["One", "Two"])],
-    ids=["all", "folder", "workflow", "with suffix", "test file", "two", "one twice", "slash"])
+
+@pytest.mark.parametrize(
+    ("paths", "files"),
+    [
+        ((), ["One", "Two"]),
+        (("tester",), ["One", "Two"]),
+        (("tester/One",), ["One"]),
+        (("tester/One.json",), ["One"]),
+        (("tester/One.test.json",), ["One"]),
+        (("tester/Two", "tester/One"), ["Two", "One"]),
+        (("tester/One", "tester"), ["One", "Two"]),
+        (("tester/",), ["One", "Two"]),
+    ],
+    ids=["all", "folder", "workflow", "with suffix", "test file", "two", "one twice", "slash"],
+)
 def test_paths_below_the_workflows(two, capsys, paths, files):
     _, found = run_json(capsys, *paths)
 
     assert list(dict.fromkeys(entry["file"] for entry in found["tests"])) == [
-        f"Workflows/tester/{name}.test.json" for name in files]
+        f"Workflows/tester/{name}.test.json" for name in files
+    ]
 
 
-@pytest.mark.parametrize("path", ["Workflows/tester/One", "./Workflows/tester/One.json",
-                                  "Workflows/tester/One.test.json"])
+@pytest.mark.parametrize(
+    "path", ["Workflows/tester/One", "./Workflows/tester/One.json", "Workflows/tester/One.test.json"]
+)
 def test_paths_from_the_working_directory(two, capsys, monkeypatch, path):
     monkeypatch.chdir(two.root)
 
@@ -168,13 +199,17 @@ def test_an_absolute_path(two, capsys):
     assert len(found["tests"]) == 2
 
 
-@pytest.mark.parametrize(("path", "message"), [
-    ("tester/Onne", "there is no such workflow, test file or folder. Did you mean 'tester/One'?"),
-    ("nowhere", "there is no such workflow, test file or folder."),
-    ("mee", "there is no such workflow, test file or folder. Did you mean 'me'?"),
-    ("tester/Bare", "they would be in Bare.test.json beside it; Docs/User/workflow-tests.md"),
-    ("empty", "no file below this folder ends with .test.json; Docs/User/workflow-tests.md")],
-    ids=["near", "far", "a folder of folders", "untested", "empty"])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("tester/Onne", "there is no such workflow, test file or folder. Did you mean 'tester/One'?"),
+        ("nowhere", "there is no such workflow, test file or folder."),
+        ("mee", "there is no such workflow, test file or folder. Did you mean 'me'?"),
+        ("tester/Bare", "they would be in Bare.test.json beside it; Docs/User/workflow-tests.md"),
+        ("empty", "no file below this folder ends with .test.json; Docs/User/workflow-tests.md"),
+    ],
+    ids=["near", "far", "a folder of folders", "untested", "empty"],
+)
 def test_a_path_without_tests_is_wrong_use(two, capsys, path, message):
     two.workflow("Bare", static("Say", "x"))
     two.workflow("Bare", static("Say", "x"), folder="empty")
@@ -234,8 +269,11 @@ def test_a_text_that_fits_nothing_is_wrong_use(two, capsys):
     assert (status, err) == (2, "ERROR: no test has 'zebra' in its name or in that of its file\n")
 
 
-@pytest.mark.parametrize("words", [("--jobs", "0"), ("--jobs", "many"), ("--zebra",), ("-k",)],
-                         ids=["no job", "no number", "unknown", "no text"])
+@pytest.mark.parametrize(
+    "words",
+    [("--jobs", "0"), ("--jobs", "many"), ("--zebra",), ("-k",)],
+    ids=["no job", "no number", "unknown", "no text"],
+)
 def test_wrong_use_prints_the_usage(two, capsys, words):
     status, _, err = run(capsys, *words)
 
@@ -276,21 +314,32 @@ def test_the_output_does_not_depend_on_how_many_run_at_a_time(two, capsys, jobs)
     _, out, _ = run(capsys, "--jobs", jobs)
 
     assert [line for line in out.splitlines() if "Workflows/" in line] == [
-        "FAIL  Workflows/tester/One.test.json: 1 of 2 passed", "FAIL  Workflows/tester/Two.test.json: 1 of 2 passed"]
+        "FAIL  Workflows/tester/One.test.json: 1 of 2 passed",
+        "FAIL  Workflows/tester/Two.test.json: 1 of 2 passed",
+    ]
 
 
 # -- as a process ------------------------------------------------------------------------------------------------------
 
+
 def _process(lab, environment=None, program="server.py", command="test"):
-    return subprocess.run([sys.executable, str(PROJECT / program), command, "--ConfigDirectory", str(lab.root)],
-                          capture_output=True, text=True, encoding="utf-8", timeout=60, cwd=lab.root,
-                          env={**os.environ, **(environment or {})}, check=False)
+    return subprocess.run(
+        [sys.executable, str(PROJECT / program), command, "--ConfigDirectory", str(lab.root)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        cwd=lab.root,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["server.py", "run_waitress.py"])
-@pytest.mark.parametrize(("tests", "status"), [([GOOD], 0), ([GOOD, BAD], 1), ([GOOD, {}], 2)],
-                         ids=["passed", "failed", "wrong"])
+@pytest.mark.parametrize(
+    ("tests", "status"), [([GOOD], 0), ([GOOD, BAD], 1), ([GOOD, {}], 2)], ids=["passed", "failed", "wrong"]
+)
 def test_a_process_ends_with_the_status(lab, tests, status, program):
     lab.workflow("One", static("Say", "Hello"))
     lab.suite("One", *tests)
@@ -307,8 +356,12 @@ def test_an_interrupted_run_is_no_success_and_leaves_nothing(lab, tmp_path, name
     (tmp_path / "temp").mkdir()
     process = subprocess.Popen(
         [sys.executable, str(PROJECT / "server.py"), "test", "-v", "--jobs", "1", "--ConfigDirectory", str(lab.root)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
-        env={**os.environ, "TMPDIR": str(tmp_path / "temp")})
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "TMPDIR": str(tmp_path / "temp")},
+    )
     with process:
         assert process.stdout is not None and process.stdout.readline().startswith("ok")
         process.send_signal(getattr(signal, name))
@@ -336,26 +389,40 @@ def test_the_check_of_the_configuration_says_the_same_of_test_files(lab):
 
 def _tree(folder):
     """Every file below a folder with what would change if it were touched."""
-    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")
-            if "__pycache__" not in path.parts and not path.is_dir()
-            # A server that another test runs at the same time has its own files beside the conversations.
-            and not path.name.startswith(".server-")}
+    return {
+        str(path): (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
+        and not path.is_dir()
+        # A server that another test runs at the same time has its own files beside the conversations.
+        and not path.name.startswith(".server-")
+    }
 
 
 @pytest.mark.slow
 def test_nothing_is_left_behind_and_nothing_touched(lab, tmp_path):
-    nodes = [{"title": "Save", "type": "SaveCustomFile", "filepath": str(tmp_path / "saved.txt"), "content": "x"},
-             {"title": "Lock", "type": "WorkflowLock", "workflowLockId": "one"}, asks("Ask", returnToUser=True),
-             {"title": "Stamp", "type": "FullChatSummary"}]
+    nodes = [
+        {"title": "Save", "type": "SaveCustomFile", "filepath": str(tmp_path / "saved.txt"), "content": "x"},
+        {"title": "Lock", "type": "WorkflowLock", "workflowLockId": "one"},
+        asks("Ask", returnToUser=True),
+        {"title": "Stamp", "type": "FullChatSummary"},
+    ]
     lab.user(useFileLogging=True, discussionDirectory=str(tmp_path / "talks"), sqlLiteDirectory=str(tmp_path / "locks"))
     lab.workflow("One", *nodes)
-    lab.suite("One", test(messages=[says("hi [DiscussionId]x[/DiscussionId]")], replies={"Ask": "x"},
-                          expect={"files": {str(tmp_path / "saved.txt"): "x"}}))
+    lab.suite(
+        "One",
+        test(
+            messages=[says("hi [DiscussionId]x[/DiscussionId]")],
+            replies={"Ask": "x"},
+            expect={"files": {str(tmp_path / "saved.txt"): "x"}},
+        ),
+    )
     (tmp_path / "temp").mkdir()
     before = _tree(tmp_path)
 
-    ended = _process(lab, {"TMPDIR": str(tmp_path / "temp"), "TEMP": str(tmp_path / "temp"),
-                           "TMP": str(tmp_path / "temp")})
+    ended = _process(
+        lab, {"TMPDIR": str(tmp_path / "temp"), "TEMP": str(tmp_path / "temp"), "TMP": str(tmp_path / "temp")}
+    )
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert _tree(tmp_path) == before
@@ -363,6 +430,7 @@ def test_nothing_is_left_behind_and_nothing_touched(lab, tmp_path):
 
 
 # -- from the standard input -------------------------------------------------------------------------------------------
+
 
 def test_a_test_file_that_is_not_there_is_read_from_the_standard_input(lab, capsys, monkeypatch):
     lab.workflow("One", static("Say", "Hello"))
@@ -375,11 +443,15 @@ def test_a_test_file_that_is_not_there_is_read_from_the_standard_input(lab, caps
     assert (status, out.splitlines()[0]) == (0, "ok    Workflows/tester/One.test.json: 1 passed")
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    (["--stdin-as", "tester/One.json"], "--stdin-as needs the path of a test file in a folder below"),
-    (["--stdin-as", "nobody/One.test.json"], "--stdin-as needs the path of a test file in a folder below"),
-    (["--stdin-as", "/etc/One.test.json"], "--stdin-as needs the path of a test file in a folder below"),
-    (["tester/One", "--stdin-as", "tester/One.test.json"], "no other paths can be given")])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--stdin-as", "tester/One.json"], "--stdin-as needs the path of a test file in a folder below"),
+        (["--stdin-as", "nobody/One.test.json"], "--stdin-as needs the path of a test file in a folder below"),
+        (["--stdin-as", "/etc/One.test.json"], "--stdin-as needs the path of a test file in a folder below"),
+        (["tester/One", "--stdin-as", "tester/One.test.json"], "no other paths can be given"),
+    ],
+)
 def test_what_the_standard_input_cannot_be(two, capsys, arguments, text):
     status, _, err = run(capsys, *arguments)
 
@@ -387,6 +459,7 @@ def test_what_the_standard_input_cannot_be(two, capsys, arguments, text):
 
 
 # -- the shipped workflows ---------------------------------------------------------------------------------------------
+
 
 def test_the_shipped_workflows_pass_without_network_and_touch_nothing(capsys, monkeypatch):
     monkeypatch.chdir(tempfile.gettempdir())
@@ -404,13 +477,14 @@ def test_the_shipped_workflows_pass_without_network_and_touch_nothing(capsys, mo
 
 def test_each_demo_workflow_has_tests():
     folder = PROJECT / "Public" / "Configs" / "Workflows" / "demo"
-    workflows = {path.name[:-len(".json")] for path in folder.glob("*.json") if not path.name.endswith(".test.json")}
+    workflows = {path.name[: -len(".json")] for path in folder.glob("*.json") if not path.name.endswith(".test.json")}
 
-    assert {path.name[:-len(".test.json")] for path in folder.glob("*.test.json")} == workflows
+    assert {path.name[: -len(".test.json")] for path in folder.glob("*.test.json")} == workflows
 
 
 def test_a_shipped_test_file_is_json_with_a_schema():
     for path in (PROJECT / "Public" / "Configs" / "Workflows" / "demo").glob("*.test.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
-        assert (path.parent / content["$schema"]).resolve() == \
-            (PROJECT / "Public" / "Schemas" / "workflow-test.schema.json").resolve()
+        assert (path.parent / content["$schema"]).resolve() == (
+            PROJECT / "Public" / "Schemas" / "workflow-test.schema.json"
+        ).resolve()

@@ -1,4 +1,5 @@
 """The examples of the page about workflow tests do what the page says."""
+
 from __future__ import annotations
 
 import json
@@ -35,12 +36,14 @@ def test_the_example_passes(example, capsys):
 
 def test_the_broken_example_fails_as_the_page_shows(example, capsys):
     file = example.root / "Workflows" / "me" / "Translate.json"
-    example.write("Workflows/me/Translate", json.loads(
-        file.read_text(encoding="utf-8").replace("{agent1Output}", "{agent2Output}")))
+    example.write(
+        "Workflows/me/Translate",
+        json.loads(file.read_text(encoding="utf-8").replace("{agent1Output}", "{agent2Output}")),
+    )
 
     status, out, _ = run(capsys, "me/Translate")
 
-    shown = PAGE[PAGE.index("FAIL  Workflows"):].partition("0 passed")[0]
+    shown = PAGE[PAGE.index("FAIL  Workflows") :].partition("0 passed")[0]
     assert status == 1
     assert out.startswith(shown)
 

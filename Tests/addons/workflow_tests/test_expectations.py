@@ -1,4 +1,5 @@
 """Every kind of expectation, holding and not holding."""
+
 from __future__ import annotations
 
 import pytest
@@ -37,18 +38,38 @@ BROKEN = {
     "order": (TWO, {"order": ["Second", "First"]}, "expect.order", "expected (-) and ran (+)"),
     "order with one missing": (TWO, {"order": ["First"]}, "expect.order", "expected (-) and ran (+)"),
     "outputs": (TWO, {"outputs": {"First": "x"}}, "expect.outputs['First']", "expected to contain 'x'"),
-    "system prompt": (TWO, {"prompts": {"First": {"system": "Second"}}}, "expect.prompts['First'].system",
-                      "expected to contain 'Second'"),
+    "system prompt": (
+        TWO,
+        {"prompts": {"First": {"system": "Second"}}},
+        "expect.prompts['First'].system",
+        "expected to contain 'Second'",
+    ),
     "prompt": (TWO, {"prompts": {"Second": {"prompt": "x"}}}, "expect.prompts['Second'].prompt", "contain 'x'"),
-    "prompt of a node without LLM": (PLAIN, {"prompts": {"Say": {"prompt": "x"}}}, "expect.prompts['Say']",
-                                     "the node called no LLM"),
-    "endpoints": (TWO, {"endpoints": {"First": "Other"}}, "expect.endpoints['First']",
-                  "expected 'Other', there was 'Main'"),
-    "endpoint of a node without": (PLAIN, {"endpoints": {"Say": "Main"}}, "expect.endpoints['Say']",
-                                   "no node of that title ran with an endpoint"),
+    "prompt of a node without LLM": (
+        PLAIN,
+        {"prompts": {"Say": {"prompt": "x"}}},
+        "expect.prompts['Say']",
+        "the node called no LLM",
+    ),
+    "endpoints": (
+        TWO,
+        {"endpoints": {"First": "Other"}},
+        "expect.endpoints['First']",
+        "expected 'Other', there was 'Main'",
+    ),
+    "endpoint of a node without": (
+        PLAIN,
+        {"endpoints": {"Say": "Main"}},
+        "expect.endpoints['Say']",
+        "no node of that title ran with an endpoint",
+    ),
     "files": ([*PLAIN, SAVE], {"files": {"/data/out.txt": "x"}}, "expect.files['/data/out.txt']", "contain 'x'"),
-    "missing file": ([*PLAIN, SAVE], {"files": {"/data/in.txt": "x"}}, "expect.files['/data/in.txt']",
-                     "there is no such file"),
+    "missing file": (
+        [*PLAIN, SAVE],
+        {"files": {"/data/in.txt": "x"}},
+        "expect.files['/data/in.txt']",
+        "there is no such file",
+    ),
     "a file that cannot be": (PLAIN, {"files": {"a\0b": "x"}}, "expect.files['a\\x00b']", "there is no such file"),
     "an error that does not come": (PLAIN, {"error": "x"}, "expect.error", "the run did not fail"),
 }
@@ -81,8 +102,9 @@ def test_a_failed_run_fails_a_test_that_expects_none(lab):
     assert "  Main/First" in failures[""]
 
 
-@pytest.mark.parametrize(("error", "passes"), [("Nowhere", True), ({"matches": "does not .xist"}, True),
-                                                ("zebra", False)])
+@pytest.mark.parametrize(
+    ("error", "passes"), [("Nowhere", True), ({"matches": "does not .xist"}, True), ("zebra", False)]
+)
 def test_an_expected_failure_is_compared(lab, error, passes):
     failures = lab.failures(asks("First", endpointName="Nowhere"), expect={"error": error})
 
@@ -96,15 +118,20 @@ def test_the_order_of_a_failed_run_counts(lab):
 
 
 def test_the_missing_node_is_named_with_those_that_ran(lab):
-    choice = {"title": "Choose", "type": "ConditionalCustomWorkflow", "conditionalKey": "a",
-              "conditionalWorkflows": {"a": "A", "b": "B"}}
+    choice = {
+        "title": "Choose",
+        "type": "ConditionalCustomWorkflow",
+        "conditionalKey": "a",
+        "conditionalWorkflows": {"a": "A", "b": "B"},
+    }
     lab.workflow("A", static("In A", "a"))
     lab.workflow("B", static("In B", "b"))
 
     failures = lab.failures(choice, expect={"outputs": {"In B": "b"}})
 
-    assert failures == {"expect.outputs['In B']": [
-        "the node delivered nothing", "nodes that ran:", "  Main/Choose", "  A/In A"]}
+    assert failures == {
+        "expect.outputs['In B']": ["the node delivered nothing", "nodes that ran:", "  Main/Choose", "  A/In A"]
+    }
 
 
 def test_the_order_shows_what_ran_and_what_did_not(lab):
@@ -137,16 +164,27 @@ def test_of_a_long_text_the_nearest_lines_are_shown(lab):
 
 
 CHILD = {"type": "CustomWorkflow", "workflowName": "Child"}
-TWICE = [{**CHILD, "title": "Once", "scoped_variables": ["apples"]},
-         {**CHILD, "title": "Again", "scoped_variables": ["pears"]}]
+TWICE = [
+    {**CHILD, "title": "Once", "scoped_variables": ["apples"]},
+    {**CHILD, "title": "Again", "scoped_variables": ["pears"]},
+]
 
 
 def test_a_node_that_runs_several_times_fits_if_one_run_does(lab):
     lab.workflow("Child", asks("Ask", "{agent1Input}"))
 
-    assert lab.failures(*TWICE, replies={"Ask": ["one", "two"]}, expect={
-        "outputs": {"Ask": {"equals": "two"}}, "prompts": {"Ask": {"prompt": ["apples", {"lacks": "bananas"}]}},
-        "order": ["Once", "Ask", "Again", "Ask"]}) == {}
+    assert (
+        lab.failures(
+            *TWICE,
+            replies={"Ask": ["one", "two"]},
+            expect={
+                "outputs": {"Ask": {"equals": "two"}},
+                "prompts": {"Ask": {"prompt": ["apples", {"lacks": "bananas"}]}},
+                "order": ["Once", "Ask", "Again", "Ask"],
+            },
+        )
+        == {}
+    )
 
 
 def test_what_must_be_absent_must_be_absent_from_all_calls(lab):
@@ -158,14 +196,25 @@ def test_what_must_be_absent_must_be_absent_from_all_calls(lab):
 
 
 def test_late_texts_and_example_turns_are_part_of_the_prompt(lab):
-    node = asks("Sort", lateSystemPrompt="Notes on '{chat_user_prompt_last_one}'", lateInstruction="Name the kind.",
-                exampleTurns=[{"user": "Fix it", "assistant": "CODE"}])
+    node = asks(
+        "Sort",
+        lateSystemPrompt="Notes on '{chat_user_prompt_last_one}'",
+        lateInstruction="Name the kind.",
+        exampleTurns=[{"user": "Fix it", "assistant": "CODE"}],
+    )
     whole = {"equals": "user: Fix it\nassistant: CODE\nuser: Notes on 'hi'\n\nhi\n\nName the kind."}
 
-    assert lab.failures(node, replies=[{"prompt": "Name the kind.", "reply": "TALK"}],
-                        expect={"prompts": {"Sort": {"system": "You are Sort.", "prompt": whole}}}) == {}
-    assert "assistant: CODE" in str(lab.failures(node, replies={"Sort": "TALK"}, expect={
-        "prompts": {"Sort": {"prompt": {"lacks": "CODE"}}}}))
+    assert (
+        lab.failures(
+            node,
+            replies=[{"prompt": "Name the kind.", "reply": "TALK"}],
+            expect={"prompts": {"Sort": {"system": "You are Sort.", "prompt": whole}}},
+        )
+        == {}
+    )
+    assert "assistant: CODE" in str(
+        lab.failures(node, replies={"Sort": "TALK"}, expect={"prompts": {"Sort": {"prompt": {"lacks": "CODE"}}}})
+    )
 
 
 def test_conditions_must_hold_together_of_one_run(lab):
@@ -177,8 +226,10 @@ def test_conditions_must_hold_together_of_one_run(lab):
 
 
 def _fails_late(**more):
-    return [static("Say", "answer", returnToUser=True, **more),
-            {"title": "Keep", "type": "Standard", "endpointName": "Nowhere", "prompt": "x"}]
+    return [
+        static("Say", "answer", returnToUser=True, **more),
+        {"title": "Keep", "type": "Standard", "endpointName": "Nowhere", "prompt": "x"},
+    ]
 
 
 @pytest.mark.parametrize("more", [{}, {"stream": True}], ids=["whole", "streamed"])
@@ -205,12 +256,22 @@ def test_a_failure_after_the_answer_can_be_expected(lab):
 def test_a_run_that_is_ended_after_the_answer_is_no_failure(lab):
     lock = {"title": "Lock", "type": "WorkflowLock", "workflowLockId": "one"}
 
-    assert lab.failures(lock, static("Say", "x", returnToUser=True), {**lock, "title": "Again"}, static("Never", "y"),
-                        expect={"order": ["Lock", "Say", "Again"]}) == {}
+    assert (
+        lab.failures(
+            lock,
+            static("Say", "x", returnToUser=True),
+            {**lock, "title": "Again"},
+            static("Never", "y"),
+            expect={"order": ["Lock", "Say", "Again"]},
+        )
+        == {}
+    )
 
 
 def test_a_long_list_of_nodes_is_cut(lab):
-    lines = lab.failures(*(static(f"Say {number}", "x") for number in range(200)), expect={"files": {"/x": "y"},
-                         "prompts": {"Say 1": {"system": "x"}}})["expect.prompts['Say 1']"]
+    lines = lab.failures(
+        *(static(f"Say {number}", "x") for number in range(200)),
+        expect={"files": {"/x": "y"}, "prompts": {"Say 1": {"system": "x"}}},
+    )["expect.prompts['Say 1']"]
 
     assert len(lines) < 50 and lines[-1].strip() == "... and 160 more lines"

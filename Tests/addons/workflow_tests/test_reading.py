@@ -1,4 +1,5 @@
 """Wrong test files: what is wrong, where, what was expected, and the nearest name."""
+
 from __future__ import annotations
 
 import json
@@ -12,31 +13,79 @@ from Tests.tables import table
 WRONG = {
     "unknown key of a test": ({"replys": {}}, "tests[0].replys", "the key 'replys' is unknown", "'replies'"),
     "unknown expectation": ({"expect": {"anser": "x"}}, "tests[0].expect.anser", "'anser' is unknown", "'answer'"),
-    "unknown operation": ({"expect": {"answer": {"contain": "x"}}}, "tests[0].expect.answer.contain",
-                          "'contain' is unknown", "'contains'"),
-    "unknown part of a prompt": ({"expect": {"prompts": {"Greet": {"sytem": "x"}}}},
-                                 "tests[0].expect.prompts.Greet.sytem", "'sytem' is unknown", "'system'"),
-    "unknown key of a rule": ({"replies": [{"nod": "Greet", "reply": "x"}]}, "tests[0].replies[0].nod",
-                              "'nod' is unknown", "'node'"),
-    "unknown key of a reply": ({"replies": {"Greet": {"tool_call": []}}}, "tests[0].replies.Greet.tool_call",
-                               "'tool_call' is unknown", "'tool_calls'"),
-    "unknown node in replies": ({"replies": {"Gret": "x"}}, "tests[0].replies.Gret", "no workflow has a node 'Gret'",
-                                "'Greet'"),
-    "unknown node in a rule": ({"replies": [{"node": "Gret", "reply": "x"}]}, "tests[0].replies[0].node",
-                               "no workflow has a node 'Gret'", "'Greet'"),
+    "unknown operation": (
+        {"expect": {"answer": {"contain": "x"}}},
+        "tests[0].expect.answer.contain",
+        "'contain' is unknown",
+        "'contains'",
+    ),
+    "unknown part of a prompt": (
+        {"expect": {"prompts": {"Greet": {"sytem": "x"}}}},
+        "tests[0].expect.prompts.Greet.sytem",
+        "'sytem' is unknown",
+        "'system'",
+    ),
+    "unknown key of a rule": (
+        {"replies": [{"nod": "Greet", "reply": "x"}]},
+        "tests[0].replies[0].nod",
+        "'nod' is unknown",
+        "'node'",
+    ),
+    "unknown key of a reply": (
+        {"replies": {"Greet": {"tool_call": []}}},
+        "tests[0].replies.Greet.tool_call",
+        "'tool_call' is unknown",
+        "'tool_calls'",
+    ),
+    "unknown node in replies": (
+        {"replies": {"Gret": "x"}},
+        "tests[0].replies.Gret",
+        "no workflow has a node 'Gret'",
+        "'Greet'",
+    ),
+    "unknown node in a rule": (
+        {"replies": [{"node": "Gret", "reply": "x"}]},
+        "tests[0].replies[0].node",
+        "no workflow has a node 'Gret'",
+        "'Greet'",
+    ),
     "unknown node in stubs": ({"stubs": {"Gret": "x"}}, "tests[0].stubs.Gret", "no workflow has a node", "'Greet'"),
-    "unknown node in outputs": ({"expect": {"outputs": {"Gret": "x"}}}, "tests[0].expect.outputs.Gret",
-                                "no workflow has a node", "'Greet'"),
-    "unknown node in prompts": ({"expect": {"prompts": {"Gret": {"system": "x"}}}}, "tests[0].expect.prompts.Gret",
-                                "no workflow has a node", "'Greet'"),
-    "unknown node in endpoints": ({"expect": {"endpoints": {"Gret": "Main"}}}, "tests[0].expect.endpoints.Gret",
-                                  "no workflow has a node", "'Greet'"),
-    "unknown node in order": ({"expect": {"order": ["Greet", "Main/Gret"]}}, "tests[0].expect.order[1]",
-                              "no workflow has a node 'Main/Gret'", "'Main/Greet'"),
-    "node in order that is an object": ({"expect": {"order": ["Greet", {}]}}, "tests[0].expect.order[1]",
-                                        "must be a string, not an object", ""),
-    "node in order that is a list": ({"expect": {"order": [["Greet"]]}}, "tests[0].expect.order[0]",
-                                     "must be a string, not a list", ""),
+    "unknown node in outputs": (
+        {"expect": {"outputs": {"Gret": "x"}}},
+        "tests[0].expect.outputs.Gret",
+        "no workflow has a node",
+        "'Greet'",
+    ),
+    "unknown node in prompts": (
+        {"expect": {"prompts": {"Gret": {"system": "x"}}}},
+        "tests[0].expect.prompts.Gret",
+        "no workflow has a node",
+        "'Greet'",
+    ),
+    "unknown node in endpoints": (
+        {"expect": {"endpoints": {"Gret": "Main"}}},
+        "tests[0].expect.endpoints.Gret",
+        "no workflow has a node",
+        "'Greet'",
+    ),
+    "unknown node in order": (
+        {"expect": {"order": ["Greet", "Main/Gret"]}},
+        "tests[0].expect.order[1]",
+        "no workflow has a node 'Main/Gret'",
+        "'Main/Greet'",
+    ),
+    "node in order that is an object": (
+        {"expect": {"order": ["Greet", {}]}},
+        "tests[0].expect.order[1]",
+        "must be a string, not an object",
+        "",
+    ),
+    "node in order that is a list": (
+        {"expect": {"order": [["Greet"]]}},
+        "tests[0].expect.order[0]",
+        "must be a string, not a list",
+        "",
+    ),
     "wrong kind of messages": ({"messages": "hi"}, "tests[0].messages", "'messages' must be a list, not 'hi'", ""),
     "message without role": ({"messages": [{"content": "x"}]}, "tests[0].messages[0]", "the key 'role' is missing", ""),
     "message that is a text": ({"messages": ["hi"]}, "tests[0].messages[0]", "must be an object, not 'hi'", ""),
@@ -51,45 +100,112 @@ WRONG = {
     "rule with both": ({"replies": [{"reply": "x", "fail": "y"}]}, "tests[0].replies[0]", "needs either", ""),
     "file that is a number": ({"files": {"a.txt": 3}}, 'tests[0].files["a.txt"]', "3 is not the content of a file", ""),
     "rule for no call": ({"replies": [{"reply": "x", "times": 0}]}, "tests[0].replies[0].times", "'times' is 0", ""),
-    "times as flag": ({"replies": [{"reply": "x", "times": True}]}, "tests[0].replies[0].times",
-                      "'times' must be a whole number, not true", ""),
-    "tool call without name": ({"replies": {"Greet": {"tool_calls": [{"arguments": {}}]}}},
-                               "tests[0].replies.Greet.tool_calls[0]", "a tool call needs a name", ""),
+    "times as flag": (
+        {"replies": [{"reply": "x", "times": True}]},
+        "tests[0].replies[0].times",
+        "'times' must be a whole number, not true",
+        "",
+    ),
+    "tool call without name": (
+        {"replies": {"Greet": {"tool_calls": [{"arguments": {}}]}}},
+        "tests[0].replies.Greet.tool_calls[0]",
+        "a tool call needs a name",
+        "",
+    ),
     "tool call with broken arguments": (
         {"replies": {"Greet": {"tool_calls": [{"name": "x", "arguments": "{"}]}}},
-        "tests[0].replies.Greet.tool_calls[0]", "arguments that are an object", ""),
+        "tests[0].replies.Greet.tool_calls[0]",
+        "arguments that are an object",
+        "",
+    ),
     "pattern that is a number": ({"expect": {"answer": 3}}, "tests[0].expect.answer", "3 is not a pattern", ""),
-    "pattern without condition": ({"expect": {"answer": {}}}, "tests[0].expect.answer", "the pattern demands nothing",
-                                  ""),
-    "empty list of conditions": ({"expect": {"answer": []}}, "tests[0].expect.answer", "the pattern demands nothing",
-                                 ""),
-    "remark in place of a condition": ({"expect": {"answer": {"_comment": "x"}}}, "tests[0].expect.answer",
-                                       "the pattern demands nothing", ""),
-    "prompts without condition": ({"expect": {"prompts": {"Greet": {}}}}, "tests[0].expect.prompts.Greet",
-                                  "the pattern demands nothing", ""),
-    "empty text": ({"expect": {"outputs": {"Greet": ""}}}, "tests[0].expect.outputs.Greet",
-                   "an empty text is found in every text", ""),
-    "empty text in a list": ({"expect": {"answer": ["x", ""]}}, "tests[0].expect.answer[1]",
-                             "an empty text is found in every text", ""),
-    "empty part": ({"expect": {"answer": {"contains": ""}}}, "tests[0].expect.answer.contains",
-                   "an empty text is found in every text", ""),
-    "empty expression": ({"expect": {"answer": {"matches": ""}}}, "tests[0].expect.answer.matches",
-                         "an empty text is found in every text", ""),
-    "nothing to lack": ({"expect": {"answer": {"lacks": ""}}}, "tests[0].expect.answer.lacks",
-                        "an empty text is found in every text", ""),
-    "rule for an empty prompt": ({"replies": [{"prompt": "", "reply": "x"}]}, "tests[0].replies[0].prompt",
-                                 "an empty text is found in every text", ""),
-    "rule for an unknown endpoint": ({"replies": [{"endpoint": "Mian", "reply": "x"}]}, "tests[0].replies[0].endpoint",
-                                     "there is no endpoint 'Mian'", "'Main'"),
+    "pattern without condition": (
+        {"expect": {"answer": {}}},
+        "tests[0].expect.answer",
+        "the pattern demands nothing",
+        "",
+    ),
+    "empty list of conditions": (
+        {"expect": {"answer": []}},
+        "tests[0].expect.answer",
+        "the pattern demands nothing",
+        "",
+    ),
+    "remark in place of a condition": (
+        {"expect": {"answer": {"_comment": "x"}}},
+        "tests[0].expect.answer",
+        "the pattern demands nothing",
+        "",
+    ),
+    "prompts without condition": (
+        {"expect": {"prompts": {"Greet": {}}}},
+        "tests[0].expect.prompts.Greet",
+        "the pattern demands nothing",
+        "",
+    ),
+    "empty text": (
+        {"expect": {"outputs": {"Greet": ""}}},
+        "tests[0].expect.outputs.Greet",
+        "an empty text is found in every text",
+        "",
+    ),
+    "empty text in a list": (
+        {"expect": {"answer": ["x", ""]}},
+        "tests[0].expect.answer[1]",
+        "an empty text is found in every text",
+        "",
+    ),
+    "empty part": (
+        {"expect": {"answer": {"contains": ""}}},
+        "tests[0].expect.answer.contains",
+        "an empty text is found in every text",
+        "",
+    ),
+    "empty expression": (
+        {"expect": {"answer": {"matches": ""}}},
+        "tests[0].expect.answer.matches",
+        "an empty text is found in every text",
+        "",
+    ),
+    "nothing to lack": (
+        {"expect": {"answer": {"lacks": ""}}},
+        "tests[0].expect.answer.lacks",
+        "an empty text is found in every text",
+        "",
+    ),
+    "rule for an empty prompt": (
+        {"replies": [{"prompt": "", "reply": "x"}]},
+        "tests[0].replies[0].prompt",
+        "an empty text is found in every text",
+        "",
+    ),
+    "rule for an unknown endpoint": (
+        {"replies": [{"endpoint": "Mian", "reply": "x"}]},
+        "tests[0].replies[0].endpoint",
+        "there is no endpoint 'Mian'",
+        "'Main'",
+    ),
     "blank name": ({"name": " "}, "tests[0].name", "'name' is empty", ""),
     "list in a list": ({"expect": {"answer": [["x"]]}}, "tests[0].expect.answer[0]", "a list in a list", ""),
-    "broken expression": ({"expect": {"route": {"matches": "("}}}, "tests[0].expect.route.matches",
-                          "not a regular expression", ""),
-    "endpoint that is no text": ({"expect": {"endpoints": {"Greet": 3}}}, "tests[0].expect.endpoints.Greet",
-                                 "must be a string, not 3", ""),
+    "broken expression": (
+        {"expect": {"route": {"matches": "("}}},
+        "tests[0].expect.route.matches",
+        "not a regular expression",
+        "",
+    ),
+    "endpoint that is no text": (
+        {"expect": {"endpoints": {"Greet": 3}}},
+        "tests[0].expect.endpoints.Greet",
+        "must be a string, not 3",
+        "",
+    ),
     "stub that is no text": ({"stubs": {"Greet": ["x", 1]}}, "tests[0].stubs.Greet", "is not an output", ""),
-    "inputs of a request": ({"entry": "request", "scoped_variables": ["x"]}, "tests[0].scoped_variables",
-                            "a request has no 'scoped_variables'", ""),
+    "inputs of a request": (
+        {"entry": "request", "scoped_variables": ["x"]},
+        "tests[0].scoped_variables",
+        "a request has no 'scoped_variables'",
+        "",
+    ),
     "model of a workflow": ({"model": "x"}, "tests[0].model", "'model' counts only in a request", ""),
 }
 
@@ -112,7 +228,7 @@ def test_each_mistake_is_one_finding_that_says_where(lab, keys, path, message, s
     assert finding.line == 1  # all of the file
 
 
-@pytest.mark.parametrize("text", ["", "[", "{\"tests\": [}", "nonsense"])
+@pytest.mark.parametrize("text", ["", "[", '{"tests": [}', "nonsense"])
 def test_a_file_that_is_no_json_is_a_finding(lab, text):
     lab.workflow("Main", static("Greet", "x"))
 
@@ -184,10 +300,20 @@ def test_without_a_user_the_folder_must_be_called_like_one(lab):
     assert "Expected: one of tester" in str(finding)
 
 
-@table(("folder", "user"), [
-    ("tester", "tester"), ("tester/x", "tester"), ("tester/x/y", "tester"), ("_overrides/tester/x", "tester"),
-    ("tester/ann", "tester"), ("ann/tester", "ann"), ("team/bob/x", "team/bob"), ("team/tester", "tester"),
-    ("group/ann/x", "ann")])
+@table(
+    ("folder", "user"),
+    [
+        ("tester", "tester"),
+        ("tester/x", "tester"),
+        ("tester/x/y", "tester"),
+        ("_overrides/tester/x", "tester"),
+        ("tester/ann", "tester"),
+        ("ann/tester", "ann"),
+        ("team/bob/x", "team/bob"),
+        ("team/tester", "tester"),
+        ("group/ann/x", "ann"),
+    ],
+)
 def test_the_user_of_a_folder(lab, folder, user):
     """The outermost folder with a user's name, which may itself be in folders; else the innermost."""
     lab.write("Users/ann", {})
@@ -246,8 +372,11 @@ def test_messages_may_have_further_keys_and_parts(lab):
 
 
 def test_nodes_go_by_agent_name_and_type_without_a_title(lab):
-    lab.workflow("Main", {"agentName": "Bob", "type": "StaticResponse", "content": "x"},
-                 {"type": "StaticResponse", "content": "y"})
+    lab.workflow(
+        "Main",
+        {"agentName": "Bob", "type": "StaticResponse", "content": "x"},
+        {"type": "StaticResponse", "content": "y"},
+    )
 
     expect = {"order": ["Bob", "StaticResponse"], "outputs": {"Main/StaticResponse": "y"}}
 
@@ -276,8 +405,10 @@ def test_several_files_are_checked_at_once(lab):
 
 def test_a_key_that_stands_twice_is_told_where_it_stands_again(lab):
     lab.workflow("Main", static("Greet", "x"))
-    file = lab.text("Main.test.json", '{"tests": [{"name": "a", "messages": [],\n"expect": {"answer": "no"},\n'
-                                      ' "expect": {"answer": "x"}}]}')
+    file = lab.text(
+        "Main.test.json",
+        '{"tests": [{"name": "a", "messages": [],\n"expect": {"answer": "no"},\n "expect": {"answer": "x"}}]}',
+    )
 
     tests, [finding] = read_tests([str(file)])
 
@@ -290,9 +421,12 @@ def test_a_key_that_stands_twice_is_told_where_it_stands_again(lab):
 def test_remarks_are_welcome_everywhere(lab):
     lab.workflow("Main", static("Greet", "x"))
     remark = {"_comment": "why"}
-    keys = {**remark, "messages": [{**says(), **remark}], "replies": [{**remark, "reply": {**remark, "content": "x"}}],
-            "expect": {**remark, "answer": {**remark, "contains": "x"},
-                       "prompts": {"Greet": {**remark, "system": "x"}}}}
+    keys = {
+        **remark,
+        "messages": [{**says(), **remark}],
+        "replies": [{**remark, "reply": {**remark, "content": "x"}}],
+        "expect": {**remark, "answer": {**remark, "contains": "x"}, "prompts": {"Greet": {**remark, "system": "x"}}},
+    }
 
     assert lab.findings(lab.suite("Main", test(**keys), **remark)) == []
 
@@ -315,13 +449,33 @@ def test_a_file_beside_no_users_folder_needs_a_user(lab):
     assert finding.expected == "one of tester"
 
 
-FULL = test(replies=[{"node": "Greet", "endpoint": "Main", "prompt": [{"contains": "x"}], "times": 1,
-                      "reply": [{"content": "x", "tool_calls": [{"name": "x", "arguments": {"x": "y"}}]}]}],
-            stubs={"Greet": "x"}, files={"/x": "y"}, tools=[{"type": "function"}], entry="request", model="x",
-            stream=True, expect={
-                "answer": {"equals": "x"}, "route": "x", "order": ["Greet"],
-                "outputs": {"Greet": ["x", {"lacks": "y"}]}, "prompts": {"Greet": {"system": "x", "prompt": "y"}},
-                "endpoints": {"Greet": "Main"}, "files": {"/x": "x"}, "error": {"matches": "x"}})
+FULL = test(
+    replies=[
+        {
+            "node": "Greet",
+            "endpoint": "Main",
+            "prompt": [{"contains": "x"}],
+            "times": 1,
+            "reply": [{"content": "x", "tool_calls": [{"name": "x", "arguments": {"x": "y"}}]}],
+        }
+    ],
+    stubs={"Greet": "x"},
+    files={"/x": "y"},
+    tools=[{"type": "function"}],
+    entry="request",
+    model="x",
+    stream=True,
+    expect={
+        "answer": {"equals": "x"},
+        "route": "x",
+        "order": ["Greet"],
+        "outputs": {"Greet": ["x", {"lacks": "y"}]},
+        "prompts": {"Greet": {"system": "x", "prompt": "y"}},
+        "endpoints": {"Greet": "Main"},
+        "files": {"/x": "x"},
+        "error": {"matches": "x"},
+    },
+)
 
 
 def _places(value, path=()):
@@ -330,8 +484,9 @@ def _places(value, path=()):
         yield from _places(entry, (*path, key))
 
 
-@pytest.mark.parametrize("odd", [None, True, -1, 0.5, "", "\0", "\ud800", [], {}, [[]], [None], [{}], {"": ""}],
-                         ids=ascii)
+@pytest.mark.parametrize(
+    "odd", [None, True, -1, 0.5, "", "\0", "\ud800", [], {}, [[]], [None], [{}], {"": ""}], ids=ascii
+)
 def test_whatever_stands_anywhere_is_read_or_told(lab, odd):
     lab.workflow("Main", static("Greet", "x"))
     path = lab.suite("Main", FULL, user="tester")

@@ -1,4 +1,5 @@
 """What the LLM answers in a test, and what it was asked."""
+
 from __future__ import annotations
 
 import math
@@ -29,13 +30,21 @@ def other_type(lab, name, **endpoint):
 
 # -- dialects ----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", list(API_TYPES))
 def test_every_dialect_gets_its_answer(lab, name, stream):
     other_type(lab, name)
 
-    assert lab.failures(asks("Ask"), stream=stream, replies={"Ask": 'Line 1\nLine "2" {ö}'},
-                        expect={"answer": {"equals": 'Line 1\nLine "2" {ö}'}, "endpoints": {"Ask": "Main"}}) == {}
+    assert (
+        lab.failures(
+            asks("Ask"),
+            stream=stream,
+            replies={"Ask": 'Line 1\nLine "2" {ö}'},
+            expect={"answer": {"equals": 'Line 1\nLine "2" {ö}'}, "endpoints": {"Ask": "Main"}},
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize("base", ["http://x", "http://x/", "https://x:1/v1", "http://x/some/proxy"])
@@ -50,10 +59,22 @@ def test_prompts_of_chat_back_ends_are_split(lab, name):
     other_type(lab, name)
     messages = [says("Be short.", "system"), says("One?"), says("1", "assistant"), says("Two?")]
 
-    assert lab.failures(asks("Ask", lastMessagesToSendInsteadOfPrompt=5), messages=messages, replies={"Ask": "2"},
-                        expect={"prompts": {"Ask": {
-                            "system": {"equals": "You are Ask."},
-                            "prompt": {"equals": "user: One?\nassistant: 1\nuser: Two?"}}}}) == {}
+    assert (
+        lab.failures(
+            asks("Ask", lastMessagesToSendInsteadOfPrompt=5),
+            messages=messages,
+            replies={"Ask": "2"},
+            expect={
+                "prompts": {
+                    "Ask": {
+                        "system": {"equals": "You are Ask."},
+                        "prompt": {"equals": "user: One?\nassistant: 1\nuser: Two?"},
+                    }
+                }
+            },
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize("name", TEXT_TYPES)
@@ -61,59 +82,108 @@ def test_prompts_of_completion_back_ends_are_one_text_with_its_template(lab, nam
     other_type(lab, name)
     text = f"{CHATML['promptTemplateSystemPrefix']}You are Ask."
 
-    assert lab.failures(asks("Ask", "Say {chat_user_prompt_last_one}"), replies={"Ask": "2"},
-                        expect={"prompts": {"Ask": {"system": [text, "Say hi"], "prompt": [text, "Say hi"]}}}) == {}
+    assert (
+        lab.failures(
+            asks("Ask", "Say {chat_user_prompt_last_one}"),
+            replies={"Ask": "2"},
+            expect={"prompts": {"Ask": {"system": [text, "Say hi"], "prompt": [text, "Say hi"]}}},
+        )
+        == {}
+    )
 
 
 def test_texts_that_the_endpoint_injects_are_seen_and_its_cleaning_done(lab):
-    lab.endpoint("Main", {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "/no_think ",
-                          "removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"})
+    lab.endpoint(
+        "Main",
+        {
+            "addTextToStartOfSystem": True,
+            "textToAddToStartOfSystem": "/no_think ",
+            "removeThinking": True,
+            "startThinkTag": "<think>",
+            "endThinkTag": "</think>",
+        },
+    )
 
-    assert lab.failures(asks("Ask"), replies={"Ask": "<think>hm</think>Fine."}, expect={
-        "answer": {"equals": "Fine."}, "prompts": {"Ask": {"system": {"equals": "/no_think You are Ask."}}}}) == {}
+    assert (
+        lab.failures(
+            asks("Ask"),
+            replies={"Ask": "<think>hm</think>Fine."},
+            expect={
+                "answer": {"equals": "Fine."},
+                "prompts": {"Ask": {"system": {"equals": "/no_think You are Ask."}}},
+            },
+        )
+        == {}
+    )
 
 
 def test_images_and_tool_calls_of_the_conversation_are_seen(lab):
-    messages = [{"role": "user", "content": "Look", "images": ["https://example.com/a.png"]},
-                {"role": "assistant", "content": "", "tool_calls": [
-                    {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}]},
-                {"role": "tool", "tool_call_id": "1", "content": "found"}]
+    messages = [
+        {"role": "user", "content": "Look", "images": ["https://example.com/a.png"]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "found"},
+    ]
 
-    assert lab.failures(asks("Ask", allowTools=True, lastMessagesToSendInsteadOfPrompt=5, acceptImages=True),
-                        messages=messages, tools=TOOLS, replies={"Ask": "ok"}, expect={"prompts": {"Ask": {
-                            "prompt": ["Look", "[image]", '"search"', "tool: found"]}}}) == {}
+    assert (
+        lab.failures(
+            asks("Ask", allowTools=True, lastMessagesToSendInsteadOfPrompt=5, acceptImages=True),
+            messages=messages,
+            tools=TOOLS,
+            replies={"Ask": "ok"},
+            expect={"prompts": {"Ask": {"prompt": ["Look", "[image]", '"search"', "tool: found"]}}},
+        )
+        == {}
+    )
 
 
 # -- replies -----------------------------------------------------------------------------------------------------------
 
-TWICE = [asks("Ask", "one"), {**asks("Ask", "two"), "systemPrompt": "{agent1Output}"},
-         static("Join", "{agent1Output}|{agent2Output}")]
+TWICE = [
+    asks("Ask", "one"),
+    {**asks("Ask", "two"), "systemPrompt": "{agent1Output}"},
+    static("Join", "{agent1Output}|{agent2Output}"),
+]
 
 
-@pytest.mark.parametrize(("reply", "answer"), [
-    ("a", "a|a"), (["a"], "a|a"), (["a", "b"], "a|b"), (["a", "b", "c"], "a|b")],
-    ids=["text", "list of one", "one per call", "more than needed"])
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [("a", "a|a"), (["a"], "a|a"), (["a", "b"], "a|b"), (["a", "b", "c"], "a|b")],
+    ids=["text", "list of one", "one per call", "more than needed"],
+)
 def test_replies_of_a_node_in_turn(lab, reply, answer):
     assert lab.failures(*TWICE, replies={"Ask": reply}, expect={"answer": {"equals": answer}}) == {}
 
 
 def test_the_more_exact_title_counts(lab):
     lab.workflow("Child", asks("Ask"))
-    nodes = [asks("Ask"), {"title": "Run", "type": "CustomWorkflow", "workflowName": "Child"},
-             static("Join", "{agent1Output}|{agent2Output}")]
+    nodes = [
+        asks("Ask"),
+        {"title": "Run", "type": "CustomWorkflow", "workflowName": "Child"},
+        static("Join", "{agent1Output}|{agent2Output}"),
+    ]
 
-    assert lab.failures(*nodes, replies={"Ask": "any", "Child/Ask": "child"},
-                        expect={"answer": {"equals": "any|child"}}) == {}
+    assert (
+        lab.failures(*nodes, replies={"Ask": "any", "Child/Ask": "child"}, expect={"answer": {"equals": "any|child"}})
+        == {}
+    )
 
 
-@pytest.mark.parametrize(("rules", "answer"), [
-    ([{"reply": "x"}], "x|x"),
-    ([{"prompt": "two", "reply": "second"}, {"reply": "x"}], "x|second"),
-    ([{"prompt": {"matches": "tw."}, "reply": "second"}, {"prompt": "Ask", "reply": "x"}], "x|second"),
-    ([{"node": "Ask", "endpoint": "Main", "reply": ["x", "y"]}], "x|y"),
-    ([{"node": "Ask", "reply": "x", "times": 1}, {"node": "Ask", "reply": "y"}], "x|y"),
-    ([{"endpoint": "Other", "reply": "no"}, {"reply": {"content": "x"}}], "x|x"),
-], ids=["any", "prompt", "pattern", "list", "times", "endpoint"])
+@pytest.mark.parametrize(
+    ("rules", "answer"),
+    [
+        ([{"reply": "x"}], "x|x"),
+        ([{"prompt": "two", "reply": "second"}, {"reply": "x"}], "x|second"),
+        ([{"prompt": {"matches": "tw."}, "reply": "second"}, {"prompt": "Ask", "reply": "x"}], "x|second"),
+        ([{"node": "Ask", "endpoint": "Main", "reply": ["x", "y"]}], "x|y"),
+        ([{"node": "Ask", "reply": "x", "times": 1}, {"node": "Ask", "reply": "y"}], "x|y"),
+        ([{"endpoint": "Other", "reply": "no"}, {"reply": {"content": "x"}}], "x|x"),
+    ],
+    ids=["any", "prompt", "pattern", "list", "times", "endpoint"],
+)
 def test_the_first_rule_that_fits_answers(lab, rules, answer):
     lab.write("Endpoints/Other", {})
 
@@ -122,15 +192,28 @@ def test_the_first_rule_that_fits_answers(lab, rules, answer):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", ["openAIChatCompletion", "ollamaApiChat", "claudeMessages"])
-@pytest.mark.parametrize("call", [CALL, {"type": "function", "id": "c", "function": CALL},
-                                  {"function": {"name": "search", "arguments": '{"query": "owls"}'}}],
-                         ids=["short", "openai", "text"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        CALL,
+        {"type": "function", "id": "c", "function": CALL},
+        {"function": {"name": "search", "arguments": '{"query": "owls"}'}},
+    ],
+    ids=["short", "openai", "text"],
+)
 def test_tool_calls_reach_the_client(lab, name, call, stream):
     other_type(lab, name)
 
-    assert lab.failures(asks("Ask", allowTools=True), tools=TOOLS, stream=stream,
-                        replies={"Ask": {"content": "Let me see.", "tool_calls": [call]}},
-                        expect={"answer": ["Let me see.", '"search"', "owls"]}) == {}
+    assert (
+        lab.failures(
+            asks("Ask", allowTools=True),
+            tools=TOOLS,
+            stream=stream,
+            replies={"Ask": {"content": "Let me see.", "tool_calls": [call]}},
+            expect={"answer": ["Let me see.", '"search"', "owls"]},
+        )
+        == {}
+    )
 
 
 def test_a_failure_of_the_back_end_fails_the_run(lab):
@@ -143,8 +226,14 @@ def test_the_backup_stands_in_for_a_failing_endpoint(lab):
     lab.endpoint("Main", {"backupEndpointName": "Spare"})
     lab.endpoint("Spare", {}, url="http://nobody.knows.this.host.example")
 
-    assert lab.failures(asks("Ask"), replies=[{"endpoint": "Main", "fail": "down"}, {"reply": "from the spare"}],
-                        expect={"answer": "from the spare", "endpoints": {"Ask": "Spare"}}) == {}
+    assert (
+        lab.failures(
+            asks("Ask"),
+            replies=[{"endpoint": "Main", "fail": "down"}, {"reply": "from the spare"}],
+            expect={"answer": "from the spare", "endpoints": {"Ask": "Spare"}},
+        )
+        == {}
+    )
 
 
 def test_a_failure_can_end(lab):
@@ -156,13 +245,24 @@ def test_a_failure_can_end(lab):
 
 # -- missing replies ---------------------------------------------------------------------------------------------------
 
-def test_a_call_without_reply_fails_with_what_was_asked(lab):
-    failures = lab.failures(asks("First", "Think of {chat_user_prompt_last_one}"), asks("Second"),
-                            replies={"Second": "x"}, expect={"answer": "x"})
 
-    assert failures == {"replies": [
-        "no reply for node 'Main/First' (endpoint 'Main'); replies are there for: Second",
-        "its system prompt:", "  You are First.", "its prompt:", "  Think of hi"]}
+def test_a_call_without_reply_fails_with_what_was_asked(lab):
+    failures = lab.failures(
+        asks("First", "Think of {chat_user_prompt_last_one}"),
+        asks("Second"),
+        replies={"Second": "x"},
+        expect={"answer": "x"},
+    )
+
+    assert failures == {
+        "replies": [
+            "no reply for node 'Main/First' (endpoint 'Main'); replies are there for: Second",
+            "its system prompt:",
+            "  You are First.",
+            "its prompt:",
+            "  Think of hi",
+        ]
+    }
 
 
 def test_a_long_prompt_is_shown_by_its_beginning(lab):
@@ -194,6 +294,7 @@ def test_of_a_list_the_first_rule_that_matches_answers(lab):
 
 # -- keys and vectors --------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("key", ["env:NO_SUCH_VARIABLE_HERE", "file:/no/such/file"])
 def test_no_key_is_needed_and_no_place_of_keys_looked_at(lab, key):
     lab.endpoint("Main", {"apiKey": key})
@@ -224,9 +325,18 @@ def _likeness(one, other):
 
 
 def test_all_calls_are_answered_when_tests_run_beside_each_other(lab):
-    tests = [test(name=str(number), messages=[says(f"number {number}")], replies={"Ask": f"reply {number}"},
-                  expect={"answer": {"equals": f"reply {number}"},
-                          "prompts": {"Ask": {"prompt": {"equals": f"number {number}"}}}}) for number in range(40)]
+    tests = [
+        test(
+            name=str(number),
+            messages=[says(f"number {number}")],
+            replies={"Ask": f"reply {number}"},
+            expect={
+                "answer": {"equals": f"reply {number}"},
+                "prompts": {"Ask": {"prompt": {"equals": f"number {number}"}}},
+            },
+        )
+        for number in range(40)
+    ]
 
     results = lab.results(asks("Ask"), tests=tests, jobs=8)
 

@@ -1,4 +1,5 @@
 """What runs in a test, what stands in for the world outside, and that nothing outside is touched."""
+
 from __future__ import annotations
 
 import json
@@ -18,8 +19,10 @@ from Tests.addons.workflow_tests.lab import USER, asks, says, static, test
 from Tests.llmapis.lab import OPEN_AI
 from Tests.tables import table
 
-OPEN_WEBUI_TITLE = ('### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "x" }\n'
-                    "### Chat History:\n<chat_history>\nUSER: hello\n</chat_history>")
+OPEN_WEBUI_TITLE = (
+    '### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "x" }\n'
+    "### Chat History:\n<chat_history>\nUSER: hello\n</chat_history>"
+)
 SETTINGS = "_DiscussionId-MemoryFile-Workflow-Settings"
 TAG = "[DiscussionId]talk[/DiscussionId]"
 
@@ -27,8 +30,10 @@ OUTSIDE_TYPES = sorted(node_type for node_type, handler in node_types().items() 
 
 
 def route_to(lab, **settings):
-    lab.write("Routing/routes", {"CODE": {"description": "code", "workflow": "Code"},
-                                 "TALK": {"description": "talk", "workflow": "Talk"}})
+    lab.write(
+        "Routing/routes",
+        {"CODE": {"description": "code", "workflow": "Code"}, "TALK": {"description": "talk", "workflow": "Talk"}},
+    )
     lab.user(routingConfig="routes", categorizationWorkflow="Sort", **settings)
     lab.workflow("Sort", asks("Sort it", "{category_list}"))
     lab.workflow("Code", static("Answer code", "code"))
@@ -38,42 +43,76 @@ def route_to(lab, **settings):
 
 # -- the whole way of a request ----------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("category", "route", "order"), [
-    ("CODE", "CODE -> Code", ["Sort/Sort it", "Code/Answer code"]),
-    ("it is talk", "TALK -> Talk", ["Sort/Sort it", "Talk/Answer talk"]),
-    ("no idea", "_DefaultWorkflow", ["Sort/Sort it", "_DefaultWorkflow/Answer anyhow"])],
-    ids=["code", "talk", "default"])
+
+@pytest.mark.parametrize(
+    ("category", "route", "order"),
+    [
+        ("CODE", "CODE -> Code", ["Sort/Sort it", "Code/Answer code"]),
+        ("it is talk", "TALK -> Talk", ["Sort/Sort it", "Talk/Answer talk"]),
+        ("no idea", "_DefaultWorkflow", ["Sort/Sort it", "_DefaultWorkflow/Answer anyhow"]),
+    ],
+    ids=["code", "talk", "default"],
+)
 def test_a_request_is_routed(lab, category, route, order):
     route_to(lab)
 
-    assert lab.failures(static("Beside", "x"), entry="request", replies={"Sort it": category},
-                        expect={"route": route, "order": order}) == {}
+    assert (
+        lab.failures(
+            static("Beside", "x"),
+            entry="request",
+            replies={"Sort it": category},
+            expect={"route": route, "order": order},
+        )
+        == {}
+    )
 
 
 def test_a_request_may_choose_a_shared_workflow(lab):
     lab.workflow("_DefaultWorkflow", static("Share", "shared"), folder="_shared/fast")
 
-    assert lab.failures(static("Beside", "x"), entry="request", model="fast",
-                        expect={"route": "shared fast", "answer": "shared"}) == {}
+    assert (
+        lab.failures(
+            static("Beside", "x"), entry="request", model="fast", expect={"route": "shared fast", "answer": "shared"}
+        )
+        == {}
+    )
 
 
 def test_a_request_may_name_user_and_workflow(lab):
     lab.workflow("quick", static("Share", "shared"), folder="_shared")
 
-    assert lab.failures(static("Beside", "x"), entry="request", model=f"{USER}:quick",
-                        expect={"route": {"equals": "shared quick"}}) == {}
+    assert (
+        lab.failures(
+            static("Beside", "x"), entry="request", model=f"{USER}:quick", expect={"route": {"equals": "shared quick"}}
+        )
+        == {}
+    )
 
 
-CHOICE = {"title": "Take it", "type": "ConditionalCustomWorkflow", "conditionalKey": "CODE",
-          "conditionalWorkflows": {"CODE": "Four-Code", "Default": "Four-Talk"}, "workflowUserFolderOverride": USER,
-          "returnToUser": True}
+CHOICE = {
+    "title": "Take it",
+    "type": "ConditionalCustomWorkflow",
+    "conditionalKey": "CODE",
+    "conditionalWorkflows": {"CODE": "Four-Code", "Default": "Four-Talk"},
+    "workflowUserFolderOverride": USER,
+    "returnToUser": True,
+}
 
 
-@table(("expected", "holds"), [
-    ({"equals": "shared four > CODE -> Four-Code"}, True), ("shared four > CODE -> Four-Code", True),
-    ("CODE -> Four-Code", True), ({"equals": 'shared four (model "four") > CODE -> Four-Code'}, True),
-    ({"equals": "shared four"}, True), ({"lacks": "Four-Talk"}, True), ({"lacks": "Four-Code"}, False),
-    ("shared four > Default -> Four-Talk", False), ({"equals": "CODE -> Four-Code"}, False)])
+@table(
+    ("expected", "holds"),
+    [
+        ({"equals": "shared four > CODE -> Four-Code"}, True),
+        ("shared four > CODE -> Four-Code", True),
+        ("CODE -> Four-Code", True),
+        ({"equals": 'shared four (model "four") > CODE -> Four-Code'}, True),
+        ({"equals": "shared four"}, True),
+        ({"lacks": "Four-Talk"}, True),
+        ({"lacks": "Four-Code"}, False),
+        ("shared four > Default -> Four-Talk", False),
+        ({"equals": "CODE -> Four-Code"}, False),
+    ],
+)
 def test_the_branches_of_a_shared_workflow_are_part_of_the_route(lab, expected, holds):
     lab.workflow("_DefaultWorkflow", CHOICE, folder="_shared/four")
     lab.workflow("Four-Code", static("Say", "code"))
@@ -82,10 +121,15 @@ def test_the_branches_of_a_shared_workflow_are_part_of_the_route(lab, expected, 
     assert holds or "shared four > CODE -> Four-Code" in str(failures)
 
 
-@table(("nodes", "route"), [
-    ([CHOICE], {"equals": "CODE -> Four-Code"}), ([static("Say", "x")], {"equals": ""}),
-    ([{**CHOICE, "returnToUser": False}, static("Say", "x", returnToUser=True)], {"equals": ""}),
-    ([{**CHOICE, "conditionalKey": "x", "UseDefaultContentInsteadOfWorkflow": "y"}], "Default -> a text")])
+@table(
+    ("nodes", "route"),
+    [
+        ([CHOICE], {"equals": "CODE -> Four-Code"}),
+        ([static("Say", "x")], {"equals": ""}),
+        ([{**CHOICE, "returnToUser": False}, static("Say", "x", returnToUser=True)], {"equals": ""}),
+        ([{**CHOICE, "conditionalKey": "x", "UseDefaultContentInsteadOfWorkflow": "y"}], "Default -> a text"),
+    ],
+)
 def test_the_route_of_a_workflow_is_its_branches(lab, nodes, route):
     lab.workflow("Four-Code", static("Say", "code"))
     assert lab.failures(*nodes, expect={"route": route}) == {}
@@ -100,8 +144,15 @@ def test_a_custom_workflow_runs_for_every_request(lab):
 def test_a_request_for_a_title_runs_the_background_workflow(lab):
     route_to(lab, backgroundTaskWorkflow="Talk")
 
-    assert lab.failures(static("Beside", "x"), entry="request", messages=[says(OPEN_WEBUI_TITLE)],
-                        expect={"route": "background task -> Talk", "order": ["Answer talk"]}) == {}
+    assert (
+        lab.failures(
+            static("Beside", "x"),
+            entry="request",
+            messages=[says(OPEN_WEBUI_TITLE)],
+            expect={"route": "background task -> Talk", "order": ["Answer talk"]},
+        )
+        == {}
+    )
 
 
 def test_the_user_of_the_file_counts(lab):
@@ -121,9 +172,16 @@ def test_the_settings_of_the_user_shape_the_messages(lab):
 
 # -- a workflow alone --------------------------------------------------------------------------------------------------
 
+
 def test_scoped_variables_are_the_inputs_of_the_workflow(lab):
-    assert lab.failures(static("Say", "{agent1Input}-{agent2Input}"), scoped_variables=["one", "{two}"],
-                        expect={"answer": {"equals": "one-{two}"}}) == {}
+    assert (
+        lab.failures(
+            static("Say", "{agent1Input}-{agent2Input}"),
+            scoped_variables=["one", "{two}"],
+            expect={"answer": {"equals": "one-{two}"}},
+        )
+        == {}
+    )
 
 
 def test_the_workflow_beside_the_file_runs_whatever_the_users_folder_is(lab):
@@ -135,41 +193,64 @@ def test_the_workflow_beside_the_file_runs_whatever_the_users_folder_is(lab):
 
 
 def test_nodes_after_the_answer_run_too(lab):
-    assert lab.failures(static("Say", "answer", returnToUser=True), static("Later", "later"),
-                        expect={"answer": {"equals": "answer"}, "order": ["Say", "Later"],
-                                "outputs": {"Later": "later"}}) == {}
+    assert (
+        lab.failures(
+            static("Say", "answer", returnToUser=True),
+            static("Later", "later"),
+            expect={"answer": {"equals": "answer"}, "order": ["Say", "Later"], "outputs": {"Later": "later"}},
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_the_answer_of_a_child_is_the_answer(lab, stream):
     lab.workflow("Child", asks("Ask", returnToUser=True), static("Later", "later"))
 
-    assert lab.failures({"title": "Run", "type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True},
-                        static("Last", "last"), stream=stream, replies={"Ask": "yes"},
-                        expect={"answer": {"equals": "yes"}, "order": ["Run", "Ask", "Later", "Last"]}) == {}
+    assert (
+        lab.failures(
+            {"title": "Run", "type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True},
+            static("Last", "last"),
+            stream=stream,
+            replies={"Ask": "yes"},
+            expect={"answer": {"equals": "yes"}, "order": ["Run", "Ask", "Later", "Last"]},
+        )
+        == {}
+    )
 
 
 def test_nodes_side_by_side_are_told_in_the_order_of_the_file(lab):
     nodes = [asks(f"Ask {number}", "x") for number in range(6)]
 
-    [result] = lab.results(*nodes, static("Say", "x"), parallelNodes=True, tests=[test(
-        replies=[{"reply": "x"}], expect={"order": [*(f"Ask {number}" for number in range(6)), "Say"]})])
+    [result] = lab.results(
+        *nodes,
+        static("Say", "x"),
+        parallelNodes=True,
+        tests=[test(replies=[{"reply": "x"}], expect={"order": [*(f"Ask {number}" for number in range(6)), "Say"]})],
+    )
 
     assert result.failures == []
 
 
 def test_braces_stay_braces(lab):
-    assert lab.failures(static("Say", "{chat_user_prompt_last_one}"), messages=[says("{agent1Output} {x}")],
-                        expect={"answer": {"equals": "{agent1Output} {x}"},
-                                "outputs": {"Say": {"equals": "{agent1Output} {x}"}}}) == {}
+    assert (
+        lab.failures(
+            static("Say", "{chat_user_prompt_last_one}"),
+            messages=[says("{agent1Output} {x}")],
+            expect={"answer": {"equals": "{agent1Output} {x}"}, "outputs": {"Say": {"equals": "{agent1Output} {x}"}}},
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_test_that_takes_too_long_ends(lab, monkeypatch, stream):
     monkeypatch.setattr(running, "TIME_LIMIT_SECONDS", 0.0)
 
-    assert lab.failures(*(asks(f"Ask {number}") for number in range(50)), stream=stream,
-                        replies=[{"reply": "x"}])[""][0] == "the run failed: it was cancelled after 0 s"
+    assert (
+        lab.failures(*(asks(f"Ask {number}") for number in range(50)), stream=stream, replies=[{"reply": "x"}])[""][0]
+        == "the run failed: it was cancelled after 0 s"
+    )
 
 
 def test_a_long_answer_is_not_kept_back(lab):
@@ -194,12 +275,14 @@ def test_a_failure_of_the_program_has_a_trace(lab, monkeypatch):
 def test_warnings_of_a_test_are_kept_with_it(lab, monkeypatch):
     [result, other] = lab.results(
         {"title": "Say", "type": "StaticRespons", "content": "x", "endpointName": "Main"},
-        tests=[test(replies=[{"reply": "x"}]), test(replies=[{"reply": "x"}])])
+        tests=[test(replies=[{"reply": "x"}]), test(replies=[{"reply": "x"}])],
+    )
 
     assert any("unknown type" in line for line in result.log) and any("unknown type" in line for line in other.log)
 
 
 # -- stubs -------------------------------------------------------------------------------------------------------------
+
 
 def test_each_run_of_a_node_has_the_next_output_of_its_stub(lab):
     lab.workflow("Child", {"title": "Fetch", "type": "WebFetch", "url": "https://example.com"})
@@ -235,48 +318,83 @@ def test_a_stub_that_is_missing_in_a_child_is_named(lab):
 def test_a_branch_that_is_not_taken_needs_no_stub(lab):
     lab.workflow("Web", {"title": "Fetch", "type": "WebFetch"})
     lab.workflow("Dry", static("Say", "dry"))
-    choice = {"title": "Choose", "type": "ConditionalCustomWorkflow", "conditionalKey": "{agent1Input}",
-              "conditionalWorkflows": {"a": "Web", "b": "Dry"}}
+    choice = {
+        "title": "Choose",
+        "type": "ConditionalCustomWorkflow",
+        "conditionalKey": "{agent1Input}",
+        "conditionalWorkflows": {"a": "Web", "b": "Dry"},
+    }
 
     assert lab.failures(choice, scoped_variables=["b"], expect={"answer": "dry"}) == {}
     assert lab.failures(choice, scoped_variables=["a"], stubs={"Fetch": "wet"}, expect={"answer": "wet"}) == {}
     assert lab.failures(choice, scoped_variables=["a"])["stubs"] == [
-        "node 'Web/Fetch' (WebFetch) would reach outside: name its output in \"stubs\""]
+        "node 'Web/Fetch' (WebFetch) would reach outside: name its output in \"stubs\""
+    ]
 
 
 def test_a_stub_may_name_one_of_several_equal_titles(lab):
     lab.workflow("Child", {"title": "Fetch", "type": "WebFetch"})
-    nodes = [{"title": "Fetch", "type": "WebFetch"},
-             {"title": "Run", "type": "CustomWorkflow", "workflowName": "Child"},
-             static("Join", "{agent1Output}|{agent2Output}")]
+    nodes = [
+        {"title": "Fetch", "type": "WebFetch"},
+        {"title": "Run", "type": "CustomWorkflow", "workflowName": "Child"},
+        static("Join", "{agent1Output}|{agent2Output}"),
+    ]
 
-    assert lab.failures(*nodes, stubs={"Fetch": "any", "Child/Fetch": "child"},
-                        expect={"answer": {"equals": "any|child"}}) == {}
+    assert (
+        lab.failures(*nodes, stubs={"Fetch": "any", "Child/Fetch": "child"}, expect={"answer": {"equals": "any|child"}})
+        == {}
+    )
 
 
 def test_a_stub_replaces_a_sub_workflow_whole(lab):
     lab.workflow("Child", {"title": "Fetch", "type": "WebFetch"})
 
-    assert lab.failures({"title": "Run", "type": "CustomWorkflow", "workflowName": "Child"}, stubs={"Run": "done"},
-                        expect={"answer": "done", "order": ["Run"]}) == {}
+    assert (
+        lab.failures(
+            {"title": "Run", "type": "CustomWorkflow", "workflowName": "Child"},
+            stubs={"Run": "done"},
+            expect={"answer": "done", "order": ["Run"]},
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_stub_can_be_the_answer(lab, stream):
-    assert lab.failures({"title": "Fetch", "type": "PythonModule"}, static("Later", "{agent1Output}"), stream=stream,
-                        stubs={"Fetch": "text of the page"}, expect={"outputs": {"Later": "text of the page"}}) == {}
+    assert (
+        lab.failures(
+            {"title": "Fetch", "type": "PythonModule"},
+            static("Later", "{agent1Output}"),
+            stream=stream,
+            stubs={"Fetch": "text of the page"},
+            expect={"outputs": {"Later": "text of the page"}},
+        )
+        == {}
+    )
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 READ = {"title": "Read", "type": "GetCustomFile", "filepath": "/data/{agent1Input}.txt"}
-WRITE = {"title": "Write", "type": "SaveCustomFile", "filepath": "/data/{agent1Input}.txt", "content": "new",
-         "mode": "append"}
+WRITE = {
+    "title": "Write",
+    "type": "SaveCustomFile",
+    "filepath": "/data/{agent1Input}.txt",
+    "content": "new",
+    "mode": "append",
+}
 
 
 def test_files_are_found_by_their_path_after_substitution(lab):
-    assert lab.failures(READ, scoped_variables=["notes"], files={"/data/notes.txt": "two\nlines äö"},
-                        expect={"answer": {"equals": "two\nlines äö"}}) == {}
+    assert (
+        lab.failures(
+            READ,
+            scoped_variables=["notes"],
+            files={"/data/notes.txt": "two\nlines äö"},
+            expect={"answer": {"equals": "two\nlines äö"}},
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize("path", ["/data/NOTES.TXT", "/data/./sub/../notes.txt"])
@@ -298,8 +416,16 @@ def test_paths_of_every_kind_lead_into_the_sandbox(lab, path, tmp_path, monkeypa
 
 
 def test_what_is_written_is_read_again_and_nothing_else(lab):
-    assert lab.failures(WRITE, READ, scoped_variables=["notes"], files={"/data/notes.txt": "old"}, expect={
-        "outputs": {"Read": ["old", "new"]}, "files": {"/data/notes.txt": {"matches": "old\\s*new"}}}) == {}
+    assert (
+        lab.failures(
+            WRITE,
+            READ,
+            scoped_variables=["notes"],
+            files={"/data/notes.txt": "old"},
+            expect={"outputs": {"Read": ["old", "new"]}, "files": {"/data/notes.txt": {"matches": "old\\s*new"}}},
+        )
+        == {}
+    )
     assert "did not exist" in str(lab.failures(READ, scoped_variables=["notes"], expect={"answer": "old"}))
 
 
@@ -310,8 +436,14 @@ def test_a_file_of_the_public_folder_is_found_from_anywhere(lab, tmp_path, monke
     (tmp_path / "public" / "texts" / "b.md").write_text("secret", encoding="utf-8")
     nodes = {**READ, "filepath": "texts/A.md"}, {**READ, "title": "Other", "filepath": "texts/b.md"}
 
-    assert lab.failures(*nodes, files={str(tmp_path / "public" / "texts" / "a.md"): "shipped"}, expect={
-        "outputs": {"Read": "shipped", "Other": {"matches": "did not exist"}}}) == {}
+    assert (
+        lab.failures(
+            *nodes,
+            files={str(tmp_path / "public" / "texts" / "a.md"): "shipped"},
+            expect={"outputs": {"Read": "shipped", "Other": {"matches": "did not exist"}}},
+        )
+        == {}
+    )
 
 
 def test_a_real_file_is_not_read(lab, tmp_path):
@@ -327,8 +459,12 @@ def test_the_allowed_directories_of_the_user_count(lab, tmp_path):
     node = {**READ, "filepath": "{agent1Input}"}
 
     assert lab.failures(node, scoped_variables=[inside], files={inside: "in"}, expect={"answer": "in"}) == {}
-    assert lab.failures(node, scoped_variables=[outside], files={outside: "out"},
-                        expect={"error": "leads out of the directories"}) == {}
+    assert (
+        lab.failures(
+            node, scoped_variables=[outside], files={outside: "out"}, expect={"error": "leads out of the directories"}
+        )
+        == {}
+    )
 
 
 STORED = "DiscussionIds/talk"
@@ -338,22 +474,38 @@ KEEP = {"title": "Keep", "type": "WriteCurrentSummaryToFileAndReturnIt", "input"
 MEMORIES = [{"text_block": "Mara hid a bird.", "hash": "a"}, {"text_block": "It sang.", "hash": "b"}]
 
 
-@table(("nodes", "keys", "expected"), [
-    ([RECALL], {"files": {f"{STORED}/memories.json": MEMORIES}}, {"answer": ["Mara hid a bird.", "It sang."]}),
-    ([RECALL], {"files": {f"./{STORED}/../talk/memories.json": json.dumps(MEMORIES)}}, {"answer": "It sang."}),
-    ([SUM_UP], {"files": {f"{STORED}/chat_summary.json": [{"text_block": "So far.", "hash": "a"}]}},
-     {"answer": "So far."}),
-    ([KEEP], {}, {"answer": "Mara sails.", "files": {f"{STORED}/chat_summary.json": "Mara sails."}}),
-    ([RECALL], {"files": {"DiscussionIds/other/memories.json": MEMORIES}}, {"answer": {"lacks": "Mara"}})])
+@table(
+    ("nodes", "keys", "expected"),
+    [
+        ([RECALL], {"files": {f"{STORED}/memories.json": MEMORIES}}, {"answer": ["Mara hid a bird.", "It sang."]}),
+        ([RECALL], {"files": {f"./{STORED}/../talk/memories.json": json.dumps(MEMORIES)}}, {"answer": "It sang."}),
+        (
+            [SUM_UP],
+            {"files": {f"{STORED}/chat_summary.json": [{"text_block": "So far.", "hash": "a"}]}},
+            {"answer": "So far."},
+        ),
+        ([KEEP], {}, {"answer": "Mara sails.", "files": {f"{STORED}/chat_summary.json": "Mara sails."}}),
+        ([RECALL], {"files": {"DiscussionIds/other/memories.json": MEMORIES}}, {"answer": {"lacks": "Mara"}}),
+    ],
+)
 def test_stored_conversations_are_files_of_a_test(lab, nodes, keys, expected):
-    failures = lab.failures(*nodes, static("Say", "{agent1Output}", returnToUser=True), messages=[says(f"hi {TAG}")],
-                            expect=expected, **keys)
+    failures = lab.failures(
+        *nodes,
+        static("Say", "{agent1Output}", returnToUser=True),
+        messages=[says(f"hi {TAG}")],
+        expect=expected,
+        **keys,
+    )
     assert failures == {}
 
 
 def test_a_missing_file_of_a_conversation_names_those_that_there_are(lab):
-    failures = lab.failures(KEEP, messages=[says(f"hi {TAG}")], files={"/notes.txt": "x"},
-                            expect={"files": {f"{STORED}/memories.json": "x"}})
+    failures = lab.failures(
+        KEEP,
+        messages=[says(f"hi {TAG}")],
+        files={"/notes.txt": "x"},
+        expect={"files": {f"{STORED}/memories.json": "x"}},
+    )
     lines = failures[f"expect.files['{STORED}/memories.json']"]
     assert lines[0] == "there is no such file"
     assert f"  {STORED}/chat_summary.json" in lines and "  notes.txt" in lines
@@ -366,13 +518,27 @@ def test_a_path_leads_out_of_no_folder_of_conversations(lab, tmp_path):
 
 
 def test_the_progress_of_a_loop_is_kept_in_the_sandbox(lab, tmp_path):
-    loop = {"title": "Loop", "type": "ConversationChunkProcessor", "id": "notes", "workflowName": "Child",
-            "chunkSize": 1, "lookbackMessages": 1, "cursorDirectory": str(tmp_path / "cursors")}
+    loop = {
+        "title": "Loop",
+        "type": "ConversationChunkProcessor",
+        "id": "notes",
+        "workflowName": "Child",
+        "chunkSize": 1,
+        "lookbackMessages": 1,
+        "cursorDirectory": str(tmp_path / "cursors"),
+    }
     lab.workflow("Child", static("Note", "{agent1Input}"))
     messages = [says(f"one {TAG}"), says("two", "assistant"), says("three")]
 
-    assert lab.failures(loop, static("Say", "x"), messages=messages,
-                        expect={"order": ["Loop", "Note", "Note", "Say"], "outputs": {"Note": "two"}}) == {}
+    assert (
+        lab.failures(
+            loop,
+            static("Say", "x"),
+            messages=messages,
+            expect={"order": ["Loop", "Note", "Note", "Say"], "outputs": {"Note": "two"}},
+        )
+        == {}
+    )
     assert not (tmp_path / "cursors").exists()
 
 
@@ -387,20 +553,35 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw
 
 def test_what_one_test_said_of_a_picture_is_unknown_to_the_next(lab):
     look = {"title": "Look", "type": "ImageProcessor", "endpointName": "Main", "systemPrompt": "s", "prompt": "p"}
-    tests = [test(messages=[{"role": "user", "content": [IMAGE]}], replies={"Look": text},
-                  expect={"outputs": {"Look": text}}) for text in ("an owl", "a cat", "a dog")]
+    tests = [
+        test(
+            messages=[{"role": "user", "content": [IMAGE]}], replies={"Look": text}, expect={"outputs": {"Look": text}}
+        )
+        for text in ("an owl", "a cat", "a dog")
+    ]
 
     assert [result.failures for result in lab.results(look, static("Say", "x"), tests=tests, jobs=1)] == [[], [], []]
 
 
 # -- stored data -------------------------------------------------------------------------------------------------------
 
+
 def test_memory_works_in_a_folder_of_its_own(lab):
     lab.user(discussionIdMemoryFileWorkflowSettings=SETTINGS)
-    lab.write(f"Workflows/tester/{SETTINGS}", {
-        "useVectorForQualityMemory": False, "endpointName": "Main", "preset": "", "systemPrompt": "Note facts.",
-        "prompt": "Note the facts of: [TextChunk]", "chunkEstimatedTokenSize": 1, "maxMessagesBetweenChunks": 1,
-        "lookbackStartTurn": 0, "includeFullMemoriesForSummary": False})
+    lab.write(
+        f"Workflows/tester/{SETTINGS}",
+        {
+            "useVectorForQualityMemory": False,
+            "endpointName": "Main",
+            "preset": "",
+            "systemPrompt": "Note facts.",
+            "prompt": "Note the facts of: [TextChunk]",
+            "chunkEstimatedTokenSize": 1,
+            "maxMessagesBetweenChunks": 1,
+            "lookbackStartTurn": 0,
+            "includeFullMemoriesForSummary": False,
+        },
+    )
     memory = {"title": "Remember", "type": "QualityMemory"}
     recall = {"title": "Recall", "type": "GetCurrentMemoryFromFile"}
     messages = [says(f"I own an owl. {TAG}"), says("Nice.", "assistant"), says("What do I own?")]
@@ -417,17 +598,39 @@ def test_vector_memory_gets_vectors(lab):
     lab.write("ApiTypes/Vectors", {**OPEN_AI, "type": "openAIEmbeddings"})
     lab.endpoint("Vectors", {"apiTypeConfigFileName": "Vectors"})
     lab.user(discussionIdMemoryFileWorkflowSettings=SETTINGS)
-    lab.write(f"Workflows/tester/{SETTINGS}", {
-        "useVectorForQualityMemory": True, "vectorMemoryEndpointName": "Main", "vectorMemoryPreset": "",
-        "vectorMemoryChunkEstimatedTokenSize": 1, "vectorMemoryMaxMessagesBetweenChunks": 1,
-        "lookbackStartTurn": 0, "embeddingEndpointName": "Vectors"})
-    search = {"title": "Search", "type": "VectorMemorySearch", "input": "Hedwig named owl", "searchMode": "semantic",
-              "embeddingEndpointName": "Vectors"}
+    lab.write(
+        f"Workflows/tester/{SETTINGS}",
+        {
+            "useVectorForQualityMemory": True,
+            "vectorMemoryEndpointName": "Main",
+            "vectorMemoryPreset": "",
+            "vectorMemoryChunkEstimatedTokenSize": 1,
+            "vectorMemoryMaxMessagesBetweenChunks": 1,
+            "lookbackStartTurn": 0,
+            "embeddingEndpointName": "Vectors",
+        },
+    )
+    search = {
+        "title": "Search",
+        "type": "VectorMemorySearch",
+        "input": "Hedwig named owl",
+        "searchMode": "semantic",
+        "embeddingEndpointName": "Vectors",
+    }
     memory = '[{"title": "Owl", "summary": "An owl named Hedwig", "entities": ["Hedwig"], "key_phrases": ["owl"]}]'
     messages = [says(f"My owl is called Hedwig. {TAG}"), says("Nice.", "assistant"), says("Which owl?")]
 
-    assert lab.failures({"title": "Remember", "type": "QualityMemory"}, search, static("Say", "ok"), messages=messages,
-                        replies={"Remember": memory}, expect={"outputs": {"Search": "Hedwig"}}) == {}
+    assert (
+        lab.failures(
+            {"title": "Remember", "type": "QualityMemory"},
+            search,
+            static("Say", "ok"),
+            messages=messages,
+            replies={"Remember": memory},
+            expect={"outputs": {"Search": "Hedwig"}},
+        )
+        == {}
+    )
 
 
 def test_locks_are_taken_by_each_test_for_itself(lab):

@@ -1,4 +1,5 @@
 """From a run of the engine to an HTTP answer: heartbeats, batches, errors, and what happens after the answer."""
+
 from __future__ import annotations
 
 import asyncio
@@ -156,6 +157,7 @@ def noted(request: RequestContext, *steps: Any, timeout: float = 1.0) -> list[by
 
 # -- streams -----------------------------------------------------------------------------------------------------------
 
+
 def test_the_beginning_goes_with_the_first_piece(request_: RequestContext) -> None:
     assert noted(request_, text("a"), text("b"), FINAL, END) == [b"begin a ", b"b ", b"end"]
 
@@ -169,7 +171,7 @@ def test_the_beginning_takes_the_place_of_the_first_heartbeat(request_: RequestC
 def test_the_silence_counts_from_the_last_piece(request_: RequestContext) -> None:
     quiet = (0.06, SILENCE) * 8
     writes = noted(request_, text("a"), *quiet, text("b"), 0.06, SILENCE, FINAL, END)
-    beats = writes[1:writes.index(b"b ")]
+    beats = writes[1 : writes.index(b"b ")]
     assert beats[0] == b"beat " and beats[-1] == b"long " and b"".join(beats).count(b"beat") < len(beats)
     assert writes[writes.index(b"b ") + 1] == b"beat "
 
@@ -253,10 +255,15 @@ def test_reasoning_is_told_only_on_request(lab: Lab, request_: RequestContext, w
     lab.user(sendReasoningToClient=wanted)
     thought = {**SILENCE, "reasoning": "hm"}
     writes = written(stream(request_, Run(thought, text("a"), {**text("b"), "reasoning": "oh"}, FINAL, END)))
-    told = [json.loads(write[6:])["choices"][0]["delta"] for block in writes for write in block.split(b"\n\n")
-            if write.startswith(b"data: {")]
+    told = [
+        json.loads(write[6:])["choices"][0]["delta"]
+        for block in writes
+        for write in block.split(b"\n\n")
+        if write.startswith(b"data: {")
+    ]
     assert [delta.get("reasoning_content") for delta in told if "reasoning_content" in delta] == (
-        ["hm", "oh"] if wanted else [])
+        ["hm", "oh"] if wanted else []
+    )
     assert "".join(delta.get("content", "") for delta in told) == "ab"
     assert "role" in told[0] and not any("role" in delta for delta in told[1:])
 
@@ -280,11 +287,16 @@ def test_lines_leave_one_by_one(request_: RequestContext) -> None:
     body = StreamingAnswer(request_, run, renderer, lambda answer: {"completion_tokens": len(answer)}).begin()
     writes = written(body)
     assert [(line["response"], line["done"]) for line in map(json.loads, writes)] == [
-        ("a", False), ("b", False), ("c", False), ("", True)]
+        ("a", False),
+        ("b", False),
+        ("c", False),
+        ("", True),
+    ]
     assert all(write.endswith(b"\n") and write.count(b"\n") == 1 for write in writes)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
+
 
 def test_an_early_error_is_raised_with_its_own_type(request_: RequestContext) -> None:
     run = Run(BackendStatusError("no"))
@@ -293,8 +305,9 @@ def test_an_early_error_is_raised_with_its_own_type(request_: RequestContext) ->
     assert settled()
 
 
-@pytest.mark.parametrize("silent", [SILENCE, {**SILENCE, "fingerprint": "f"}, {**SILENCE, "reasoning": "hidden"},
-                                    {**SILENCE, "more": True}])
+@pytest.mark.parametrize(
+    "silent", [SILENCE, {**SILENCE, "fingerprint": "f"}, {**SILENCE, "reasoning": "hidden"}, {**SILENCE, "more": True}]
+)
 def test_an_error_after_chunks_that_show_nothing_keeps_its_status(request_: RequestContext, silent: Chunk) -> None:
     with pytest.raises(BackendStatusError):
         stream(request_, Run(silent, silent, BackendStatusError("no")))
@@ -329,8 +342,9 @@ def test_an_error_in_mid_stream_is_an_event(request_: RequestContext) -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), Foreign(), SystemExit(3)], ids=repr)
-def test_no_foreign_exception_leaves_a_stream(request_: RequestContext, caplog: pytest.LogCaptureFixture,
-                                              error: BaseException) -> None:
+def test_no_foreign_exception_leaves_a_stream(
+    request_: RequestContext, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     assert read(stream(request_, Run(text("a"), error))) == ["a", "#server_error."]
     assert "Traceback" in caplog.text
 
@@ -355,6 +369,7 @@ def test_an_early_end_before_any_output_is_an_empty_answer(request_: RequestCont
 
 
 # -- the client leaves -------------------------------------------------------------------------------------------------
+
 
 def test_closing_in_mid_stream_cancels_and_closes(request_: RequestContext) -> None:
     run = Run(text("a"), text("b"), text("c"), END)
@@ -395,8 +410,10 @@ def test_no_flag_is_left_behind(request_: RequestContext) -> None:
 
 # -- after the answer --------------------------------------------------------------------------------------------------
 
+
 def after(request: RequestContext, *steps: Any) -> Run:
     """An answer followed by nodes."""
+
     def announce() -> None:
         request.background_nodes = 1
 
@@ -406,8 +423,12 @@ def after(request: RequestContext, *steps: Any) -> Run:
 def test_later_nodes_run_in_the_background(request_: RequestContext) -> None:
     gate = threading.Event()
     threads: list[Any] = []
-    run = after(request_, lambda: threads.append(threading.current_thread()), lambda: gate.wait(3),
-                lambda: threads.append(current_request()))
+    run = after(
+        request_,
+        lambda: threads.append(threading.current_thread()),
+        lambda: gate.wait(3),
+        lambda: threads.append(current_request()),
+    )
     assert "".join(read(stream(request_, run))) == "a!stop."
     assert request_.answer_complete and not request_.cancel_scope.cancelled
     assert running_requests().count() == 1
@@ -447,8 +468,9 @@ def test_failing_later_nodes_are_logged(request_: RequestContext, caplog: pytest
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_foreign_exceptions_of_later_nodes(request_: RequestContext, caplog: pytest.LogCaptureFixture,
-                                           later: bool) -> None:
+def test_foreign_exceptions_of_later_nodes(
+    request_: RequestContext, caplog: pytest.LogCaptureFixture, later: bool
+) -> None:
     steps = (text("a"), FINAL, END, asyncio.CancelledError())
     read(stream(request_, after(request_, asyncio.CancelledError()) if later else Run(*steps)))
     assert settled()
@@ -468,8 +490,9 @@ def test_foreign_exceptions_while_a_run_is_stopped(request_: RequestContext, cap
 
 
 @pytest.mark.parametrize("thread", ["Thread", "Timer"])
-def test_no_thread_for_later_nodes(request_: RequestContext, monkeypatch: pytest.MonkeyPatch,
-                                   caplog: pytest.LogCaptureFixture, thread: str) -> None:
+def test_no_thread_for_later_nodes(
+    request_: RequestContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, thread: str
+) -> None:
     def start(self: threading.Thread) -> None:
         if (self.name == "background-nodes" and thread == "Thread") or isinstance(self, threading.Timer):
             raise RuntimeError("can't start new thread")
@@ -502,6 +525,7 @@ def test_later_nodes_have_a_deadline(lab: Lab, request_: RequestContext) -> None
 
 def test_a_stream_that_cannot_be_rendered_stops_its_run_before_it_tells_that(request_: RequestContext) -> None:
     """The run is not read to its end for nobody."""
+
     class Broken(Noted):
         def text(self, token: str) -> bytes:
             assert token != "b"
@@ -510,16 +534,26 @@ def test_a_stream_that_cannot_be_rendered_stops_its_run_before_it_tells_that(req
     run = Run(text("a"), text("b"), text("never"), END)
     body = StreamingAnswer(request_, run, Broken("m"), lambda answer: {}).begin()
     assert [(piece, run.closed, running_requests().count()) for piece in body] == [
-        (b"begin a ", False, 1), (b"OTHER", True, 0)]
+        (b"begin a ", False, 1),
+        (b"OTHER", True, 0),
+    ]
     assert run.done == [text("a")]
     body.close()
 
 
 # -- whole answers -----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("steps", "value"), [
-    (("text",), "text"), ((None,), ""), ((), ""), (({"tool_calls": [1]},), {"tool_calls": [1]}),
-    ((EarlyTerminationException("stop"),), "")])
+
+@pytest.mark.parametrize(
+    ("steps", "value"),
+    [
+        (("text",), "text"),
+        ((None,), ""),
+        ((), ""),
+        (({"tool_calls": [1]},), {"tool_calls": [1]}),
+        ((EarlyTerminationException("stop"),), ""),
+    ],
+)
 def test_whole_answer(request_: RequestContext, steps: tuple[Any, ...], value: Any) -> None:
     answer = WholeAnswer(request_, lambda: Run(*steps)())
     assert answer.value() == value
@@ -533,8 +567,9 @@ def test_whole_answer_that_fails(request_: RequestContext) -> None:
     assert settled()
 
 
-def test_the_closing_line_of_a_whole_answer_that_fails(request_: RequestContext,
-                                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_the_closing_line_of_a_whole_answer_that_fails(
+    request_: RequestContext, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     with pytest.raises(Foreign):
         WholeAnswer(request_, Run(Foreign())).value()
@@ -566,13 +601,22 @@ def test_whole_answer_goes_before_later_nodes(request_: RequestContext) -> None:
 CALLS = [{"id": "c1"}]
 
 
-@pytest.mark.parametrize(("value", "text", "calls"), [
-    ("x", "x", None), (5, "5", None), ({"a": 1}, "{'a': 1}", None),
-    ({"tool_calls": CALLS, "content": "x"}, "x", CALLS), ({"tool_calls": CALLS, "content": None}, "", CALLS),
-    ({"tool_calls": CALLS}, "", CALLS), ({"tool_calls": [], "content": "x"}, "x", None),
-    ({"tool_calls": None, "content": "x"}, "x", None)])
-def test_what_a_whole_answer_says(request_: RequestContext, value: Any, text: str,
-                                  calls: list[dict[str, Any]] | None) -> None:
+@pytest.mark.parametrize(
+    ("value", "text", "calls"),
+    [
+        ("x", "x", None),
+        (5, "5", None),
+        ({"a": 1}, "{'a': 1}", None),
+        ({"tool_calls": CALLS, "content": "x"}, "x", CALLS),
+        ({"tool_calls": CALLS, "content": None}, "", CALLS),
+        ({"tool_calls": CALLS}, "", CALLS),
+        ({"tool_calls": [], "content": "x"}, "x", None),
+        ({"tool_calls": None, "content": "x"}, "x", None),
+    ],
+)
+def test_what_a_whole_answer_says(
+    request_: RequestContext, value: Any, text: str, calls: list[dict[str, Any]] | None
+) -> None:
     request_.outcome = LlmOutcome("length", reasoning="hidden", fingerprint="b77")
     found = FinishedAnswer.of(value, request_, [])
     assert (found.text, found.tool_calls, found.reasoning) == (text, calls, "")
@@ -596,21 +640,31 @@ def test_usage_estimate() -> None:
     request_ = RequestContext()
     messages: list[dict[str, Any]] = [{"role": "user", "content": "hello world"}, {"role": "user", "content": None}]
     assert estimated_usage(request_, messages, "hello world") == {
-        "prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+        "prompt_tokens": 3,
+        "completion_tokens": 3,
+        "total_tokens": 6,
+    }
 
 
 COMPLETE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-@pytest.mark.parametrize(("said", "told"), [
-    (COMPLETE, COMPLETE), ({**COMPLETE, "details": {"cached": 1}}, {**COMPLETE, "details": {"cached": 1}}),
-    (dict.fromkeys(COMPLETE), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
-    (dict.fromkeys(COMPLETE, "7"), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
-    (dict.fromkeys(COMPLETE, 7.5), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
-    (dict.fromkeys(COMPLETE, True), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
-    ({"prompt_tokens": 10, "completion_tokens": None}, {"prompt_tokens": 10, "completion_tokens": 3,
-                                                        "total_tokens": 13}),
-    ({"completion_tokens": 0, "total_tokens": 9}, {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 9})])
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (COMPLETE, COMPLETE),
+        ({**COMPLETE, "details": {"cached": 1}}, {**COMPLETE, "details": {"cached": 1}}),
+        (dict.fromkeys(COMPLETE), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
+        (dict.fromkeys(COMPLETE, "7"), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
+        (dict.fromkeys(COMPLETE, 7.5), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
+        (dict.fromkeys(COMPLETE, True), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
+        (
+            {"prompt_tokens": 10, "completion_tokens": None},
+            {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
+        ),
+        ({"completion_tokens": 0, "total_tokens": 9}, {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 9}),
+    ],
+)
 def test_what_the_back_end_says_of_its_usage(said: dict[str, Any], told: dict[str, Any]) -> None:
     request_ = RequestContext(outcome=LlmOutcome(usage=said))
     assert estimated_usage(request_, [{"role": "user", "content": "hello world"}], "hello world") == told
@@ -627,8 +681,9 @@ def stopped_by(request: RequestContext, *steps: Any) -> Run:
 
 
 @pytest.mark.parametrize("last", STOPPED, ids=["cancelled", "finish reason", "error"])
-def test_a_stream_that_the_server_cuts_off_ends_with_an_error(request_: RequestContext, last: Any,
-                                                              caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_the_server_cuts_off_ends_with_an_error(
+    request_: RequestContext, last: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     writes = written(stream(request_, stopped_by(request_, text("a"), last)))
     assert summary(writes) == ["a", "#server_error."] and b"The server is stopping." in writes[-1]
     assert "Traceback" not in caplog.text and request_.failed

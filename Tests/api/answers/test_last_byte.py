@@ -2,6 +2,7 @@
 
 The pieces of each answer are taken one by one from the WSGI application, as a server takes them.
 """
+
 from __future__ import annotations
 
 import json
@@ -65,8 +66,9 @@ APIS = {
     "Messages": Api("/v1/messages", {**MESSAGES, "max_tokens": 100}, b"event: message_stop"),
     "Ollama chat": Api("/api/chat", {"model": "m", **MESSAGES}, b'"done":true', has_keys=False),
     "Ollama generate": Api("/api/generate", {"model": "m", "prompt": "hi"}, b'"done":true', has_keys=False),
-    "Kobold": Api("/api/v1/generate", {"prompt": "hi"}, b'"finish_reason":"', "/api/extra/generate/stream",
-                  has_keys=False),
+    "Kobold": Api(
+        "/api/v1/generate", {"prompt": "hi"}, b'"finish_reason":"', "/api/extra/generate/stream", has_keys=False
+    ),
 }
 
 
@@ -105,9 +107,13 @@ class Lab(ApiLab):
 
     def held(self) -> set[str]:
         """What the only request of the process holds."""
-        things = {"lock": is_locked(), "slot": self.slots.taken, "entry": running_requests().count(),
-                  "key": get_idempotency_service().get_request_id_for_key("anon:again"),
-                  "response": get_response_store()._running}
+        things = {
+            "lock": is_locked(),
+            "slot": self.slots.taken,
+            "entry": running_requests().count(),
+            "key": get_idempotency_service().get_request_id_for_key("anon:again"),
+            "response": get_response_store()._running,
+        }
         return {name for name, thing in things.items() if thing}
 
     def at_the_end(self, api: Api, stream: bool, cancel_at: bytes = b"", **changes: Any) -> tuple[set[str], bytes]:
@@ -123,8 +129,9 @@ class Lab(ApiLab):
 
         path = api.stream_path if stream and api.stream_path else api.path
         body = {"stream": stream, **api.body, **changes}
-        environ = EnvironBuilder(path, method="POST", data=json.dumps(body), headers={
-            "X-Idempotency-Key": "again"}).get_environ()
+        environ = EnvironBuilder(
+            path, method="POST", data=json.dumps(body), headers={"X-Idempotency-Key": "again"}
+        ).get_environ()
         pieces = self.app(environ, start)
         for piece in pieces:
             data += piece
@@ -182,7 +189,9 @@ def drops(request: RecordedRequest) -> Reply:
 
 
 FAILURES: dict[str, Callable[[RecordedRequest], Reply]] = {
-    "refused by the back-end": lambda _: status_reply(400), "broken off": drops}
+    "refused by the back-end": lambda _: status_reply(400),
+    "broken off": drops,
+}
 
 
 @table(("api", "stream", "failure"), [(*row, failure) for row in SHAPES for failure in FAILURES])

@@ -1,4 +1,5 @@
 """Messages of Anthropic's API: the same content whole and streamed, and the order of the events."""
+
 from __future__ import annotations
 
 import json
@@ -18,8 +19,12 @@ from Tests.properties import examples
 from Tests.tables import table
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-USAGE: Any = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107,
-              "prompt_tokens_details": {"cached_tokens": 60}}
+USAGE: Any = {
+    "prompt_tokens": 100,
+    "completion_tokens": 7,
+    "total_tokens": 107,
+    "prompt_tokens_details": {"cached_tokens": 60},
+}
 
 
 def form(*tools: str, thinking: bool = True, omitted: bool = False) -> MessageForm:
@@ -88,25 +93,63 @@ def reason(data: bytes) -> Any:
 
 # -- 8.3: events -------------------------------------------------------------------------------------------------------
 def test_order_of_events() -> None:
-    data = streamed(("thinking", "Let me "), ("thinking", "look."), "I ", "look.", [begin(0, "read", '{"p":')],
-                    [fragment(0, '"a"}')], form=form())
+    data = streamed(
+        ("thinking", "Let me "),
+        ("thinking", "look."),
+        "I ",
+        "look.",
+        [begin(0, "read", '{"p":')],
+        [fragment(0, '"a"}')],
+        form=form(),
+    )
     first, ping, *_, delta, stop = events(data)
     assert first["message"] == {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": "ann", "content": [], "stop_reason": None,
-        "stop_sequence": None, "usage": {
-            "input_tokens": 42, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
-            "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}, "output_tokens": 1,
-            "service_tier": "standard"}}
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "ann",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 42,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+            "output_tokens": 1,
+            "service_tier": "standard",
+        },
+    }
     assert ping == {"type": "ping"}
     signature = next(entry[1] for entry in summary(data) if entry[1:] and str(entry[1]).startswith("wilmer-"))
     assert re.fullmatch(r"wilmer-[0-9a-f]{64}", signature)
     assert summary(data) == [
-        ("thinking",), ("+", "Let me "), ("+", "look."), ("+", signature), ".", ("text",), ("+", "I "), ("+", "look."),
-        ".", ("tool_use", "call_0", "read"), ("+", '{"p":'), ("+", '"a"}'), "."]
-    assert delta == {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": {
-        "input_tokens": 40, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 60,
-        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}, "output_tokens": 7,
-        "service_tier": "standard"}}
+        ("thinking",),
+        ("+", "Let me "),
+        ("+", "look."),
+        ("+", signature),
+        ".",
+        ("text",),
+        ("+", "I "),
+        ("+", "look."),
+        ".",
+        ("tool_use", "call_0", "read"),
+        ("+", '{"p":'),
+        ("+", '"a"}'),
+        ".",
+    ]
+    assert delta == {
+        "type": "message_delta",
+        "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+        "usage": {
+            "input_tokens": 40,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 60,
+            "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+            "output_tokens": 7,
+            "service_tier": "standard",
+        },
+    }
     assert stop == {"type": "message_stop"}
     for event in events(data):
         if event != ping:
@@ -116,33 +159,83 @@ def test_order_of_events() -> None:
 A, B = begin(0, "a", '{"x"'), begin(1, "b", '{"y"')
 
 
-@table(("steps", "expected"), [
-    # Alternating fragments: the first call whole, then the second.
-    ([[A], [B], [fragment(0, ":1}")], [fragment(1, ":2}")]],
-     [("tool_use", "call_0", "a"), ("+", '{"x"'), ("+", ":1}"), ".",
-      ("tool_use", "call_1", "b"), ("+", '{"y"'), ("+", ":2}"), "."]),
-    # One after the other: each goes out as it comes.
-    ([[A], [fragment(0, ":1}")], [B], [fragment(1, ":2}")]],
-     [("tool_use", "call_0", "a"), ("+", '{"x"'), ("+", ":1}"), ".",
-      ("tool_use", "call_1", "b"), ("+", '{"y"'), ("+", ":2}"), "."]),
-    # Two calls in one chunk, without arguments, and with an object as a script gives it.
-    ([[begin(0, "a"), begin(1, "b", {"y": 2})]],
-     [("tool_use", "call_0", "a"), ".", ("tool_use", "call_1", "b"), ("+", '{"y": 2}'), "."]),
-    # Text ends what is open, and what waits comes before it.
-    ([[A], [B], "done"], [("tool_use", "call_0", "a"), ("+", '{"x"'), ".", ("tool_use", "call_1", "b"), ("+", '{"y"'),
-                          ".", ("text",), ("+", "done"), "."]),
-    (["a", [begin(0, "x", "{}")], "b", [begin(1, "y")]],
-     [("text",), ("+", "a"), ".", ("tool_use", "call_0", "x"), ("+", "{}"), ".", ("text",), ("+", "b"), ".",
-      ("tool_use", "call_1", "y"), "."]),
-    # What is no JSON goes out as it is.
-    ([[begin(0, "a", "{oops")]], [("tool_use", "call_0", "a"), ("+", "{oops"), "."]),
-    # The name comes later than the id.
-    ([[fragment(0, id="call_0")], [fragment(0, "{}", name="a")]], [("tool_use", "call_0", "a"), ("+", "{}"), "."]),
-    # A script's chunk may hold anything.
-    ([["junk", None, {"function": 5}, begin(0, "a")]], [("tool_use", "call_0", "a"), "."]),
-    ([("thinking", "a"), "b", ("thinking", "c")], None),
-    ([], []),
-])
+@table(
+    ("steps", "expected"),
+    [
+        # Alternating fragments: the first call whole, then the second.
+        (
+            [[A], [B], [fragment(0, ":1}")], [fragment(1, ":2}")]],
+            [
+                ("tool_use", "call_0", "a"),
+                ("+", '{"x"'),
+                ("+", ":1}"),
+                ".",
+                ("tool_use", "call_1", "b"),
+                ("+", '{"y"'),
+                ("+", ":2}"),
+                ".",
+            ],
+        ),
+        # One after the other: each goes out as it comes.
+        (
+            [[A], [fragment(0, ":1}")], [B], [fragment(1, ":2}")]],
+            [
+                ("tool_use", "call_0", "a"),
+                ("+", '{"x"'),
+                ("+", ":1}"),
+                ".",
+                ("tool_use", "call_1", "b"),
+                ("+", '{"y"'),
+                ("+", ":2}"),
+                ".",
+            ],
+        ),
+        # Two calls in one chunk, without arguments, and with an object as a script gives it.
+        (
+            [[begin(0, "a"), begin(1, "b", {"y": 2})]],
+            [("tool_use", "call_0", "a"), ".", ("tool_use", "call_1", "b"), ("+", '{"y": 2}'), "."],
+        ),
+        # Text ends what is open, and what waits comes before it.
+        (
+            [[A], [B], "done"],
+            [
+                ("tool_use", "call_0", "a"),
+                ("+", '{"x"'),
+                ".",
+                ("tool_use", "call_1", "b"),
+                ("+", '{"y"'),
+                ".",
+                ("text",),
+                ("+", "done"),
+                ".",
+            ],
+        ),
+        (
+            ["a", [begin(0, "x", "{}")], "b", [begin(1, "y")]],
+            [
+                ("text",),
+                ("+", "a"),
+                ".",
+                ("tool_use", "call_0", "x"),
+                ("+", "{}"),
+                ".",
+                ("text",),
+                ("+", "b"),
+                ".",
+                ("tool_use", "call_1", "y"),
+                ".",
+            ],
+        ),
+        # What is no JSON goes out as it is.
+        ([[begin(0, "a", "{oops")]], [("tool_use", "call_0", "a"), ("+", "{oops"), "."]),
+        # The name comes later than the id.
+        ([[fragment(0, id="call_0")], [fragment(0, "{}", name="a")]], [("tool_use", "call_0", "a"), ("+", "{}"), "."]),
+        # A script's chunk may hold anything.
+        ([["junk", None, {"function": 5}, begin(0, "a")]], [("tool_use", "call_0", "a"), "."]),
+        ([("thinking", "a"), "b", ("thinking", "c")], None),
+        ([], []),
+    ],
+)
 def test_blocks(steps: Any, expected: Any) -> None:
     found = summary(streamed(*steps, form=form()))
     if expected is None:
@@ -164,11 +257,21 @@ def test_ids_and_names() -> None:
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
 
 
-@table(("finish", "calls", "expected"), [
-    ("stop", [], "end_turn"), ("length", [], "max_tokens"), ("content_filter", [], "refusal"),
-    ("tool_calls", [], "end_turn"), ("something", [], "end_turn"), (None, [], "end_turn"),
-    ("stop", [CALL], "tool_use"), ("tool_calls", [CALL], "tool_use"), ("length", [CALL], "max_tokens"),
-    ("content_filter", [CALL], "refusal")])
+@table(
+    ("finish", "calls", "expected"),
+    [
+        ("stop", [], "end_turn"),
+        ("length", [], "max_tokens"),
+        ("content_filter", [], "refusal"),
+        ("tool_calls", [], "end_turn"),
+        ("something", [], "end_turn"),
+        (None, [], "end_turn"),
+        ("stop", [CALL], "tool_use"),
+        ("tool_calls", [CALL], "tool_use"),
+        ("length", [CALL], "max_tokens"),
+        ("content_filter", [CALL], "refusal"),
+    ],
+)
 def test_stop_reasons(finish: Any, calls: Any, expected: str) -> None:
     whole = form().whole(FinishedAnswer("Hi", calls or None, finish, "", "", USAGE))
     assert whole["stop_reason"] == expected
@@ -180,25 +283,37 @@ def test_cancelled() -> None:
     """The client is still there: what is open is closed, and the message ends as usual."""
     data = streamed("Once", [A], form=form(), cancelled=True)
     assert summary(data)[-1] == "." and [event["type"] for event in events(data)][-2:] == [
-        "message_delta", "message_stop"]
+        "message_delta",
+        "message_stop",
+    ]
     assert reason(data) == "end_turn"
     assert form().whole(FinishedAnswer("", None, None, "", "", USAGE, cancelled=True))["stop_reason"] == "end_turn"
 
 
 def test_whole() -> None:
-    answer = FinishedAnswer("Hi", [CALL, {"id": "c2", "function": {"name": "bad", "arguments": "{oops"}}], "tool_calls",  # type: ignore[list-item]
-                            "Hm.", "", USAGE)
+    answer = FinishedAnswer(
+        "Hi",
+        [CALL, {"id": "c2", "function": {"name": "bad", "arguments": "{oops"}}],
+        "tool_calls",  # type: ignore[list-item]
+        "Hm.",
+        "",
+        USAGE,
+    )
     message = form().whole(answer)
     thinking = message["content"][0]
     assert thinking["type"] == "thinking" and thinking["thinking"] == "Hm." and thinking["signature"] > "wilmer-"
     assert message["content"][1:] == [
-        {"type": "text", "text": "Hi"}, {"type": "tool_use", "id": "c1", "name": "read", "input": {"path": "a"}},
-        {"type": "tool_use", "id": "c2", "name": "bad", "input": {}}]
+        {"type": "text", "text": "Hi"},
+        {"type": "tool_use", "id": "c1", "name": "read", "input": {"path": "a"}},
+        {"type": "tool_use", "id": "c2", "name": "bad", "input": {}},
+    ]
     Message.model_validate(message, strict=True)
     without_ids: Any = [{"function": {"name": name, "arguments": {"n": 1}}} for name in "ab"]
     uses = form().whole(FinishedAnswer("", without_ids, None, "", "", USAGE))["content"]
     assert [(block["name"], block["input"]) for block in uses if block["type"] == "tool_use"] == [
-        ("a", {"n": 1}), ("b", {"n": 1})]
+        ("a", {"n": 1}),
+        ("b", {"n": 1}),
+    ]
     assert form().whole(FinishedAnswer("", None, "stop", "", "", USAGE))["content"] == []
 
 
@@ -212,7 +327,10 @@ def test_thinking_only_as_the_client_wants_it() -> None:
     assert block["type"] == shown["type"] == "thinking" and block["thinking"] == ""
     assert block["signature"] == shown["signature"]
     assert summary(streamed(("thinking", "Hm."), "Hi", form=omitted))[:3] == [
-        ("thinking",), ("+", block["signature"]), "."]
+        ("thinking",),
+        ("+", block["signature"]),
+        ".",
+    ]
 
 
 def test_usage() -> None:
@@ -225,14 +343,17 @@ def test_error() -> None:
     """It ends the stream: no message_delta, no message_stop."""
     stream = MessagesStream(form(), lambda: 42)
     stream.text("Once")
-    event, = events(b"".join(stream.error(PublicError(502, "It broke."))))
+    (event,) = events(b"".join(stream.error(PublicError(502, "It broke."))))
     assert event["type"] == "error" and event["error"] == {"type": "api_error", "message": "It broke."}
     assert event["request_id"] == "req_1"
 
 
 WORDS = st.text(max_size=8)
-PIECES = st.one_of(st.tuples(st.just("text"), WORDS), st.tuples(st.just("thinking"), WORDS),
-                   st.tuples(st.integers(0, 2), st.text('{}":1a ', max_size=4)))
+PIECES = st.one_of(
+    st.tuples(st.just("text"), WORDS),
+    st.tuples(st.just("thinking"), WORDS),
+    st.tuples(st.integers(0, 2), st.text('{}":1a ', max_size=4)),
+)
 
 
 @examples(200)
@@ -254,8 +375,14 @@ def test_a_stream_adds_up_to_the_content_of_its_events(pieces: list[Any]) -> Non
     text = "".join(entry[1] for entry, kind in _kinds(summary(data)) if kind == "text")
     assert text == "".join(piece for kind, piece in pieces if kind == "text").encode("utf-8", "replace").decode()
     assert {event["type"] for event in events(data)} <= {
-        "message_start", "ping", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
-        "message_stop"}
+        "message_start",
+        "ping",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    }
 
 
 def _kinds(entries: list[Any]) -> list[Any]:

@@ -1,4 +1,5 @@
 """Who is told that a request is over, and what the log says of it."""
+
 from __future__ import annotations
 
 import contextvars
@@ -72,42 +73,96 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "done after" in record.getMessage()]
 
 
-@pytest.mark.parametrize(("changes", "cancelled", "line"), [
-    ({}, False, "Request r-1: route -, endpoint -, answered after 2.00 s, done after 2.00 s"),
-    ({"route": "CODING -> Code", "endpoint": "Desk", "answered_at": 1.5}, False,
-     "Request r-1: route CODING -> Code, endpoint Desk, answered after 1.50 s, done after 2.00 s"),
-    ({"first_token_at": 0.5, "tokens": 30, "answered_at": 1.5}, True,
-     "Request r-1: route -, endpoint -, first token after 0.50 s, 30.0 tokens/s, answered after 1.50 s, "
-     "done after 2.00 s, cancelled"),
-    ({"first_token_at": 1.5, "tokens": 1, "answered_at": 1.5}, False,
-     "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s"),
-    ({}, True, "Request r-1: route -, endpoint -, cancelled after 2.00 s, done after 2.00 s"),
-    ({"first_token_at": 0.5, "tokens": 15, "cancelled_at": 1.0, "answered_at": 1.5}, True,
-     "Request r-1: route -, endpoint -, first token after 0.50 s, 30.0 tokens/s, cancelled after 1.00 s, "
-     "done after 2.00 s"),
-    ({"answered_at": 1.5, "cancelled_at": 1.75}, True,
-     "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s, cancelled"),
-    ({"answered_at": 1.5, "background_at": 1.75}, True,
-     "Request r-1: route -, endpoint -, answered after 1.50 s, nodes after the answer 0.25 s, done after 2.00 s, "
-     "cancelled"),
-    ({"failed": True, "endpoint": "Desk"}, False,
-     "Request r-1: route -, endpoint Desk, failed after 2.00 s, done after 2.00 s"),
-    ({"endpoint": "Desk", "waited": 40.2, "key_name": "laptop", "first_token_at": 0.5, "tokens": 15, "answered_at": 1.0,
-      "route": "shared assistant", "route_reason": "model \"me:assistant\"", "branches": ["CODING -> _Coding"],
-      "counts": TokenCounts(3, 5133, 120, 412)}, False,
-     "Request r-1: route shared assistant (model \"me:assistant\") > CODING -> _Coding, endpoint Desk, key 'laptop', "
-     "waited 40.20 s in the queue, first token after 0.50 s, 30.0 tokens/s, answered after 1.00 s, done after 2.00 s, "
-     "3 calls, 412 of 5133 prompt tokens processed"),
-    ({"answered_at": 1.5, "cancelled_at": 1.75, "counts": TokenCounts(1, 82, 20)}, True,
-     "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s, 1 call, 82 prompt tokens, cancelled"),
-    ({"counts": TokenCounts(1, 82, 20)}, False,
-     "Request r-1: route -, endpoint -, answered after 2.00 s, done after 2.00 s, 1 call, 82 prompt tokens"),
-    ({"failed": True}, True, "Request r-1: route -, endpoint -, cancelled after 2.00 s, done after 2.00 s"),
-    ({"waited": 3.0, "cancelled_at": -0.5}, True,
-     "Request r-1: route -, endpoint -, waited 3.00 s in the queue, cancelled after 0.00 s, done after 2.00 s"),
-])
-def test_the_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],
-                  cancelled: bool, line: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "cancelled", "line"),
+    [
+        ({}, False, "Request r-1: route -, endpoint -, answered after 2.00 s, done after 2.00 s"),
+        (
+            {"route": "CODING -> Code", "endpoint": "Desk", "answered_at": 1.5},
+            False,
+            "Request r-1: route CODING -> Code, endpoint Desk, answered after 1.50 s, done after 2.00 s",
+        ),
+        (
+            {"first_token_at": 0.5, "tokens": 30, "answered_at": 1.5},
+            True,
+            "Request r-1: route -, endpoint -, first token after 0.50 s, 30.0 tokens/s, answered after 1.50 s, "
+            "done after 2.00 s, cancelled",
+        ),
+        (
+            {"first_token_at": 1.5, "tokens": 1, "answered_at": 1.5},
+            False,
+            "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s",
+        ),
+        ({}, True, "Request r-1: route -, endpoint -, cancelled after 2.00 s, done after 2.00 s"),
+        (
+            {"first_token_at": 0.5, "tokens": 15, "cancelled_at": 1.0, "answered_at": 1.5},
+            True,
+            "Request r-1: route -, endpoint -, first token after 0.50 s, 30.0 tokens/s, cancelled after 1.00 s, "
+            "done after 2.00 s",
+        ),
+        (
+            {"answered_at": 1.5, "cancelled_at": 1.75},
+            True,
+            "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s, cancelled",
+        ),
+        (
+            {"answered_at": 1.5, "background_at": 1.75},
+            True,
+            "Request r-1: route -, endpoint -, answered after 1.50 s, nodes after the answer 0.25 s, done after "
+            "2.00 s, "
+            "cancelled",
+        ),
+        (
+            {"failed": True, "endpoint": "Desk"},
+            False,
+            "Request r-1: route -, endpoint Desk, failed after 2.00 s, done after 2.00 s",
+        ),
+        (
+            {
+                "endpoint": "Desk",
+                "waited": 40.2,
+                "key_name": "laptop",
+                "first_token_at": 0.5,
+                "tokens": 15,
+                "answered_at": 1.0,
+                "route": "shared assistant",
+                "route_reason": 'model "me:assistant"',
+                "branches": ["CODING -> _Coding"],
+                "counts": TokenCounts(3, 5133, 120, 412),
+            },
+            False,
+            'Request r-1: route shared assistant (model "me:assistant") > CODING -> _Coding, endpoint Desk, '
+            "key 'laptop', "
+            "waited 40.20 s in the queue, first token after 0.50 s, 30.0 tokens/s, answered after 1.00 s, done "
+            "after 2.00 s, "
+            "3 calls, 412 of 5133 prompt tokens processed",
+        ),
+        (
+            {"answered_at": 1.5, "cancelled_at": 1.75, "counts": TokenCounts(1, 82, 20)},
+            True,
+            "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s, 1 call, 82 prompt "
+            "tokens, cancelled",
+        ),
+        (
+            {"counts": TokenCounts(1, 82, 20)},
+            False,
+            "Request r-1: route -, endpoint -, answered after 2.00 s, done after 2.00 s, 1 call, 82 prompt tokens",
+        ),
+        ({"failed": True}, True, "Request r-1: route -, endpoint -, cancelled after 2.00 s, done after 2.00 s"),
+        (
+            {"waited": 3.0, "cancelled_at": -0.5},
+            True,
+            "Request r-1: route -, endpoint -, waited 3.00 s in the queue, cancelled after 0.00 s, done after 2.00 s",
+        ),
+    ],
+)
+def test_the_line(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    cancelled: bool,
+    line: str,
+) -> None:
     caplog.set_level(logging.INFO)
     request = RequestContext(request_id="r-1", started=0.0, **changes)
     if cancelled:

@@ -1,4 +1,5 @@
 """How each dialect writes a stream."""
+
 from __future__ import annotations
 
 import json
@@ -35,11 +36,15 @@ def event(data: bytes) -> Any:
 
 # -- OpenAI chat -------------------------------------------------------------------------------------------------------
 
+
 def test_stream() -> None:
     stream = OpenAIChatStream("ann")
     events = [event(stream.text("Hi")), event(stream.text(" you")), event(stream.final("stop"))]
     assert [entry["choices"][0]["delta"] for entry in events] == [
-        {"role": "assistant", "content": "Hi"}, {"content": " you"}, {}]
+        {"role": "assistant", "content": "Hi"},
+        {"content": " you"},
+        {},
+    ]
     assert [entry["choices"][0]["finish_reason"] for entry in events] == [None, None, "stop"]
     assert len({(entry["id"], entry["created"], entry["model"]) for entry in events}) == 1
     assert all("usage" not in entry for entry in events)
@@ -55,15 +60,24 @@ def test_role_is_on_the_first_delta_whatever_it_is(first: str) -> None:
     assert "role" not in event(stream.text("x"))["choices"][0]["delta"]
 
 
-@pytest.mark.parametrize(("indices", "told"), [
-    ((0, 1, 2), [0, 1, 2]), ((None, None, None), [0, 1, 2]), (("0", "1", "2"), [0, 1, 2]),
-    ((True, False, 0.5), [0, 1, 2]), ((3, None, None), [3, 4, 5])])
+@pytest.mark.parametrize(
+    ("indices", "told"),
+    [
+        ((0, 1, 2), [0, 1, 2]),
+        ((None, None, None), [0, 1, 2]),
+        (("0", "1", "2"), [0, 1, 2]),
+        ((True, False, 0.5), [0, 1, 2]),
+        ((3, None, None), [3, 4, 5]),
+    ],
+)
 def test_tool_calls_are_numbered(indices: tuple[Any, ...], told: list[int]) -> None:
     stream = OpenAIChatStream("m")
-    items = [event(stream.tool_calls("", [{**CALL, "id": f"c{n}", "index": index}], None))
-             for n, index in enumerate(indices)]
+    items = [
+        event(stream.tool_calls("", [{**CALL, "id": f"c{n}", "index": index}], None)) for n, index in enumerate(indices)
+    ]
     assert [item["choices"][0]["delta"]["tool_calls"] for item in items] == [
-        [{**CALL, "id": f"c{n}", "index": index}] for n, index in enumerate(told)]
+        [{**CALL, "id": f"c{n}", "index": index}] for n, index in enumerate(told)
+    ]
 
 
 def test_fragments_without_index_stay_with_their_call() -> None:
@@ -121,15 +135,18 @@ def test_event_framing() -> None:
 
 # -- all dialects ------------------------------------------------------------------------------------------------------
 
+
 def counters(usage: Mapping[str, Any]) -> Counters:
     return Counters(total_duration=9, prompt_eval_count=usage["prompt_tokens"], eval_count=usage["completion_tokens"])
 
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 RENDERERS: dict[str, Callable[[], StreamRenderer]] = {
-    "openai chat": lambda: OpenAIChatStream("m"), "openai text": lambda: OpenAICompletionStream("m"),
+    "openai chat": lambda: OpenAIChatStream("m"),
+    "openai text": lambda: OpenAICompletionStream("m"),
     "ollama chat": lambda: OllamaChatStream("m", "r-1", counters),
-    "ollama text": lambda: OllamaGenerateStream("m", "r-1", counters)}
+    "ollama text": lambda: OllamaGenerateStream("m", "r-1", counters),
+}
 
 
 @pytest.fixture(params=RENDERERS)
@@ -146,9 +163,12 @@ def objects(name: str, *pieces: bytes) -> list[Any]:
 
 
 def text_of(name: str, item: Any) -> Any:
-    return {"openai chat": lambda: item["choices"][0]["delta"].get("content"),
-            "openai text": lambda: item["choices"][0]["text"], "ollama chat": lambda: item["message"]["content"],
-            "ollama text": lambda: item["response"]}[name]()
+    return {
+        "openai chat": lambda: item["choices"][0]["delta"].get("content"),
+        "openai text": lambda: item["choices"][0]["text"],
+        "ollama chat": lambda: item["message"]["content"],
+        "ollama text": lambda: item["response"],
+    }[name]()
 
 
 @examples(100)
@@ -165,7 +185,7 @@ def test_heartbeat(name: str) -> None:
     if name.startswith("openai"):
         assert beat == b":\n\n"
         return
-    item, = objects(name, beat)
+    (item,) = objects(name, beat)
     assert text_of(name, item) == ""
     assert (item["model"], item["done"], item["request_id"]) == ("m", False, "r-1")
     assert "T" in item["created_at"] and item["created_at"].endswith("Z")
@@ -191,7 +211,7 @@ def test_end(name: str, reason: str, done_reason: str) -> None:
         assert event(final)["choices"][0]["finish_reason"] == told
         return
     assert final == b""
-    last, = objects(name, *ending)
+    (last,) = objects(name, *ending)
     assert (last["done"], last["done_reason"], text_of(name, last)) == (True, done_reason, "")
     assert [last[key] for key in ("prompt_eval_count", "eval_count", "total_duration", "load_duration")] == [3, 4, 9, 0]
 
@@ -221,11 +241,16 @@ def test_reasoning(name: str) -> None:
     items = objects(name, stream.reasoning("h\nm"), stream.reasoning("m"), stream.text("x"))
     if name == "openai chat":
         assert [item["choices"][0]["delta"] for item in items] == [
-            {"role": "assistant", "reasoning_content": "h\nm"}, {"reasoning_content": "m"}, {"content": "x"}]
+            {"role": "assistant", "reasoning_content": "h\nm"},
+            {"reasoning_content": "m"},
+            {"content": "x"},
+        ]
     elif name == "ollama chat":
         assert [item["message"] for item in items] == [
             {"role": "assistant", "content": "", "thinking": "h\nm"},
-            {"role": "assistant", "content": "", "thinking": "m"}, {"role": "assistant", "content": "x"}]
+            {"role": "assistant", "content": "", "thinking": "m"},
+            {"role": "assistant", "content": "x"},
+        ]
     else:
         assert len(items) == 1 and text_of(name, items[0]) == "x"
 

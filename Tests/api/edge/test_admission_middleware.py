@@ -1,4 +1,5 @@
 """What happens to a request before it waits anywhere: its id, its idempotency key, its size."""
+
 from __future__ import annotations
 
 import io
@@ -89,12 +90,13 @@ def keyed(key: str = "k", **more: str) -> dict[str, str]:
 
 # -- the id ------------------------------------------------------------------------------------------------------------
 
+
 def test_a_method_in_small_letters_is_no_other_way_in() -> None:
     """Not every server insists on capitals, and Flask does not."""
     inner = Engine()
     environ = EnvironBuilder(CHAT, method="POST", data=b"{}").get_environ()
     with run_wsgi(AdmissionMiddleware(inner), {**environ, "REQUEST_METHOD": "post"}) as response:
-        request, = inner.requests
+        (request,) = inner.requests
         assert request is not None and running_requests().knows(request.request_id) and response.status_code == 200
     page = {**environ, "REQUEST_METHOD": "post", "HTTP_SEC_FETCH_SITE": "cross-site"}
     with run_wsgi(AdmissionMiddleware(inner), page) as response:
@@ -104,7 +106,7 @@ def test_a_method_in_small_letters_is_no_other_way_in() -> None:
 def test_each_post_has_an_id_by_which_it_can_be_cancelled() -> None:
     inner = Engine()
     with open_(AdmissionMiddleware(inner)) as response:
-        request, = inner.requests
+        (request,) = inner.requests
         assert response.headers["X-Request-Id"] == request.request_id
         assert UUID.fullmatch(request.request_id)
         assert running_requests().knows(request.request_id)
@@ -124,25 +126,28 @@ def test_the_log_tells_of_the_arrival_and_cannot_be_forged(caplog: pytest.LogCap
     caplog.set_level("INFO")
     inner = Inner()
     open_(AdmissionMiddleware(inner), "/x%0Ay").close()
-    line, = [record.getMessage() for record in caplog.records]
+    (line,) = [record.getMessage() for record in caplog.records]
     assert inner.requests[0].request_id in line and "\n" not in line
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
+
 def test_every_trace_of_what_the_engine_does_not_get_goes_before_the_answer() -> None:
     inner = Inner(b"a", b"b")
-    response = AdmissionMiddleware(inner)({
-        "REQUEST_METHOD": "POST", "PATH_INFO": CHAT, "HTTP_X_IDEMPOTENCY_KEY": "k", "wsgi.input": io.BytesIO()},
-        lambda *_: None)
+    response = AdmissionMiddleware(inner)(
+        {"REQUEST_METHOD": "POST", "PATH_INFO": CHAT, "HTTP_X_IDEMPOTENCY_KEY": "k", "wsgi.input": io.BytesIO()},
+        lambda *_: None,
+    )
     assert inner.keys == [inner.requests[0].request_id]
     assert running_requests().count() == 0
     assert idempotency_service.get_request_id_for_key("anon:k") is None
     assert b"".join(response) == b"ab"
 
 
-@pytest.mark.parametrize("inner", [Inner(fails=True), Inner(b"a", RuntimeError("broken"))],
-                         ids=["at once", "in the body"])
+@pytest.mark.parametrize(
+    "inner", [Inner(fails=True), Inner(b"a", RuntimeError("broken"))], ids=["at once", "in the body"]
+)
 def test_every_trace_goes_when_the_application_fails(inner: Inner) -> None:
     with pytest.raises(RuntimeError), open_(AdmissionMiddleware(inner), headers=keyed(), buffered=True):
         pass
@@ -152,7 +157,7 @@ def test_every_trace_goes_when_the_application_fails(inner: Inner) -> None:
 def test_a_request_that_the_engine_has_ends_when_the_engine_says_so() -> None:
     inner = Engine()
     with open_(AdmissionMiddleware(inner), headers=keyed()):
-        request, = inner.requests
+        (request,) = inner.requests
         running_requests().answered(request)
         running_requests().leave(request)
         assert running_requests().knows(request.request_id)
@@ -162,12 +167,13 @@ def test_a_request_that_the_engine_has_ends_when_the_engine_says_so() -> None:
 
 # -- idempotency -------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("path", [*COMPLETIONS, *(path + "/" for path in COMPLETIONS)])
 def test_a_retry_displaces_its_earlier_attempt(path: str) -> None:
     inner = Engine()
     app = AdmissionMiddleware(inner)
     with open_(app, path, headers=keyed()):
-        first, = inner.requests
+        (first,) = inner.requests
         with open_(app, path, headers=keyed()):
             second = inner.requests[1]
             assert first.cancel_scope.cancelled and not second.cancel_scope.cancelled
@@ -189,9 +195,18 @@ def test_a_retry_under_a_path_with_more_slashes_is_one(lab: ApiLab) -> None:
         assert answer.status_code == 200  # the application knows no difference, either
 
 
-@pytest.mark.parametrize(("path", "headers"), [
-    ("/api/chat", keyed()), ("/api/generate", keyed()), ("/v1/completions/x", keyed()), (CHAT, keyed("other")),
-    (CHAT, keyed("x" * 129)), (CHAT, keyed(Authorization="Bearer someone")), (CHAT, {})])
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/api/chat", keyed()),
+        ("/api/generate", keyed()),
+        ("/v1/completions/x", keyed()),
+        (CHAT, keyed("other")),
+        (CHAT, keyed("x" * 129)),
+        (CHAT, keyed(Authorization="Bearer someone")),
+        (CHAT, {}),
+    ],
+)
 def test_others_are_left_alone(path: str, headers: dict[str, str]) -> None:
     inner = Engine()
     app = AdmissionMiddleware(inner)
@@ -220,8 +235,9 @@ TOO_LARGE = "The request body is larger than 1 MB (--max-request-mb)."
 OPENAI = {"message": TOO_LARGE, "type": "invalid_request_error", "param": None, "code": None}
 
 
-@pytest.mark.parametrize(("path", "error"), [
-    (CHAT, OPENAI), ("/elsewhere", OPENAI), ("/api/chat", TOO_LARGE), ("/api/generate/", TOO_LARGE)])
+@pytest.mark.parametrize(
+    ("path", "error"), [(CHAT, OPENAI), ("/elsewhere", OPENAI), ("/api/chat", TOO_LARGE), ("/api/generate/", TOO_LARGE)]
+)
 def test_too_large(path: str, error: Any) -> None:
     inner = Inner()
     with open_(AdmissionMiddleware(inner, 1), path, data=b"x" * (MEGABYTE + 1), headers=keyed()) as response:
@@ -255,12 +271,14 @@ def test_a_delete_has_a_limit_too() -> None:
 
 # -- in front of the application ---------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
     with StubBackend() as backend:
         lab = ApiLab(tmp_path, monkeypatch, backend)
-        backend.responder = lambda request: Reply(never=True) if last_text(request) == "wait" else \
-            reply_to(request, "ok")
+        backend.responder = lambda request: (
+            Reply(never=True) if last_text(request) == "wait" else reply_to(request, "ok")
+        )
         yield lab
         assert settled()
 
@@ -281,11 +299,20 @@ def ask(app: Any, text: str = "hi", path: str = CHAT, **options: Any) -> TestRes
         return response
 
 
-@pytest.mark.parametrize(("path", "body", "status"), [
-    (CHAT, "{oops", 400), (CHAT, "{}", 400), ("/v1/models", "{}", 405), ("/nowhere", "{}", 404), (CHAT, None, 200),
-    ("/api/show", '{"model": "tester"}', 200)])
-def test_every_post_answer_has_one_id_and_leaves_no_trace(lab: ApiLab, path: str, body: str | None,
-                                                          status: int) -> None:
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (CHAT, "{oops", 400),
+        (CHAT, "{}", 400),
+        ("/v1/models", "{}", 405),
+        ("/nowhere", "{}", 404),
+        (CHAT, None, 200),
+        ("/api/show", '{"model": "tester"}', 200),
+    ],
+)
+def test_every_post_answer_has_one_id_and_leaves_no_trace(
+    lab: ApiLab, path: str, body: str | None, status: int
+) -> None:
     app = build_wsgi_application(create_app())
     data = json.dumps({"messages": [user("hi")]}) if body is None else body
     with open_(app, path, data=data, headers=keyed()) as response:
@@ -317,14 +344,19 @@ class Asker(threading.Thread):
         return self.response
 
 
-EMPTY = {CHAT: ["choices", 0, "message", "content"], "/v1/completions": ["choices", 0, "text"],
-         "/api/chat": ["message", "content"], "/api/generate": ["response"]}
+EMPTY = {
+    CHAT: ["choices", 0, "message", "content"],
+    "/v1/completions": ["choices", 0, "text"],
+    "/api/chat": ["message", "content"],
+    "/api/generate": ["response"],
+}
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", EMPTY)
 def test_a_request_cancelled_in_the_queue_gets_an_empty_answer_and_runs_nothing(
-        lab: ApiLab, gate: FairSemaphore, path: str, stream: bool) -> None:
+    lab: ApiLab, gate: FairSemaphore, path: str, stream: bool
+) -> None:
     lab.user_file("tester", routingConfig="routes", categorizationWorkflow="Categorize")
     lab.write("Routing/routes", {"A": {"description": "a", "workflow": "_DefaultWorkflow"}})
     lab.workflow("Categorize", [llm("which?")])
@@ -362,7 +394,9 @@ def test_a_retry_displaces_what_runs_and_what_waits(lab: ApiLab, gate: FairSemap
     last = Asker(app, "last", headers=keyed())  # displaces the one at work
     assert json.loads(running.answer().get_data())["choices"][0]["message"]["content"] == ""
     assert [json.loads(asker.answer().get_data())["choices"][0]["message"]["content"] for asker in (retry, last)] == [
-        "ok", "ok"]
+        "ok",
+        "ok",
+    ]
     assert [last_text(request) for request in lab.backend.requests] == ["wait", "retry", "last"]
 
 

@@ -1,4 +1,5 @@
 """Who may come in without a key: clients with private addresses, also behind a proxy."""
+
 from __future__ import annotations
 
 import json
@@ -15,12 +16,47 @@ from Middleware.api.edge.client_addresses import public_address
 from Tests.tables import table
 
 PUBLIC = "203.0.113.5"
-PRIVATE = ["127.0.0.1", "127.8.8.8", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.5", "100.64.0.1",
-           "100.127.255.255", "169.254.3.4", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fdff::1",
-           "::ffff:192.168.1.5", "::ffff:100.64.0.1"]
-OTHERS = ["8.8.8.8", PUBLIC, "172.32.0.1", "172.15.255.255", "192.169.0.1", "11.0.0.1", "100.63.255.255", "100.128.0.1",
-          "0.0.0.0", "::", "2001:4860:4860::8888", "::ffff:8.8.8.8", "2002:a00:1::", "64:ff9b::10.0.0.1", "fec0::1",
-          "224.0.0.1", "", "unix:", "localhost", "10.0.0.1, 10.0.0.2", "0x7f.1"]
+PRIVATE = [
+    "127.0.0.1",
+    "127.8.8.8",
+    "10.0.0.1",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.1.5",
+    "100.64.0.1",
+    "100.127.255.255",
+    "169.254.3.4",
+    "::1",
+    "fe80::1",
+    "fe80::1%eth0",
+    "fc00::1",
+    "fdff::1",
+    "::ffff:192.168.1.5",
+    "::ffff:100.64.0.1",
+]
+OTHERS = [
+    "8.8.8.8",
+    PUBLIC,
+    "172.32.0.1",
+    "172.15.255.255",
+    "192.169.0.1",
+    "11.0.0.1",
+    "100.63.255.255",
+    "100.128.0.1",
+    "0.0.0.0",
+    "::",
+    "2001:4860:4860::8888",
+    "::ffff:8.8.8.8",
+    "2002:a00:1::",
+    "64:ff9b::10.0.0.1",
+    "fec0::1",
+    "224.0.0.1",
+    "",
+    "unix:",
+    "localhost",
+    "10.0.0.1, 10.0.0.2",
+    "0x7f.1",
+]
 
 
 @table(("address", "private"), [*((address, True) for address in PRIVATE), *((address, False) for address in OTHERS)])
@@ -28,18 +64,31 @@ def test_the_peer(address: str, private: bool) -> None:
     assert (public_address({"REMOTE_ADDR": address}) is None) == private
 
 
-@table(("header", "text", "private"), [
-    ("X_FORWARDED_FOR", "192.168.1.5", True), ("X_FORWARDED_FOR", PUBLIC, False),
-    ("X_FORWARDED_FOR", "10.0.0.1, 192.168.1.5", True),
-    # The client can write the first ones himself, and the last one is that of a proxy.
-    ("X_FORWARDED_FOR", f"127.0.0.1, {PUBLIC}", False), ("X_FORWARDED_FOR", f"{PUBLIC}, 10.0.0.1", False),
-    ("X_FORWARDED_FOR", "192.168.1.5:4711", True), ("X_FORWARDED_FOR", f"{PUBLIC}:4711", False),
-    ("X_FORWARDED_FOR", "[fd00::1]:4711", True), ("X_FORWARDED_FOR", "unknown", False), ("X_FORWARDED_FOR", "", False),
-    ("X_REAL_IP", "10.2.3.4", True), ("X_REAL_IP", PUBLIC, False),
-    ("FORWARDED", "for=192.168.1.5;proto=https", True), ("FORWARDED", f"for={PUBLIC};proto=https", False),
-    ("FORWARDED", 'proto=http;FOR="[fd00::1]:4711", for=10.0.0.1', True),
-    ("FORWARDED", 'for=10.0.0.1, for="[2001:db8::1]:4711"', False), ("FORWARDED", "for=_hidden", False),
-    ("FORWARDED", "proto=https", True), ("VIA", "1.1 proxy", True)])
+@table(
+    ("header", "text", "private"),
+    [
+        ("X_FORWARDED_FOR", "192.168.1.5", True),
+        ("X_FORWARDED_FOR", PUBLIC, False),
+        ("X_FORWARDED_FOR", "10.0.0.1, 192.168.1.5", True),
+        # The client can write the first ones himself, and the last one is that of a proxy.
+        ("X_FORWARDED_FOR", f"127.0.0.1, {PUBLIC}", False),
+        ("X_FORWARDED_FOR", f"{PUBLIC}, 10.0.0.1", False),
+        ("X_FORWARDED_FOR", "192.168.1.5:4711", True),
+        ("X_FORWARDED_FOR", f"{PUBLIC}:4711", False),
+        ("X_FORWARDED_FOR", "[fd00::1]:4711", True),
+        ("X_FORWARDED_FOR", "unknown", False),
+        ("X_FORWARDED_FOR", "", False),
+        ("X_REAL_IP", "10.2.3.4", True),
+        ("X_REAL_IP", PUBLIC, False),
+        ("FORWARDED", "for=192.168.1.5;proto=https", True),
+        ("FORWARDED", f"for={PUBLIC};proto=https", False),
+        ("FORWARDED", 'proto=http;FOR="[fd00::1]:4711", for=10.0.0.1', True),
+        ("FORWARDED", 'for=10.0.0.1, for="[2001:db8::1]:4711"', False),
+        ("FORWARDED", "for=_hidden", False),
+        ("FORWARDED", "proto=https", True),
+        ("VIA", "1.1 proxy", True),
+    ],
+)
 def test_the_client_of_a_proxy(header: str, text: str, private: bool) -> None:
     assert (public_address({"REMOTE_ADDR": "127.0.0.1", f"HTTP_{header}": text}) is None) == private
     # From outside, no header admits anyone.
@@ -52,13 +101,24 @@ def served(environ: dict[str, Any], start_response: Any) -> list[bytes]:
 
 
 def ask(app: Any, address: str, path: str = "/v1/models", method: str = "GET", **headers: str) -> Response:
-    with Client(app).open(path, method=method, headers=headers, buffered=True,
-                          environ_overrides={"REMOTE_ADDR": address}) as response:
+    with Client(app).open(
+        path, method=method, headers=headers, buffered=True, environ_overrides={"REMOTE_ADDR": address}
+    ) as response:
         return response
 
 
-@table(("method", "path"), [("GET", "/"), ("GET", "/health"), ("POST", "/v1/chat/completions"), ("POST", "/api/chat"),
-                            ("OPTIONS", "/v1/models"), ("DELETE", "/api/chat"), ("GET", "/nowhere")])
+@table(
+    ("method", "path"),
+    [
+        ("GET", "/"),
+        ("GET", "/health"),
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/api/chat"),
+        ("OPTIONS", "/v1/models"),
+        ("DELETE", "/api/chat"),
+        ("GET", "/nowhere"),
+    ],
+)
 def test_a_public_address_is_refused_on_every_route(method: str, path: str) -> None:
     app = AdmissionMiddleware(served, private_only=True)
     refused = ask(app, PUBLIC, path, method, **{"Access-Control-Request-Method": "POST", "Origin": "http://localhost"})

@@ -1,4 +1,5 @@
 """Taking a body off the socket, within the limit."""
+
 from __future__ import annotations
 
 import io
@@ -57,18 +58,33 @@ def test_a_body_above_the_limit_is_not_read_on(more: dict[str, Any]) -> None:
     assert environ[BODY_LEFT_KEY]
 
 
-@pytest.mark.parametrize(("stream", "more"), [
-    (Stream(b"hal"), {"CONTENT_LENGTH": "5"}), (Stream(b"hal", OSError("reset")), {"CONTENT_LENGTH": "5"}),
-    (Stream(b"", ValueError("bad chunk")), CHUNKED), (Stream(b"h", OSError("bad chunk")), EVENTLET)])
+@pytest.mark.parametrize(
+    ("stream", "more"),
+    [
+        (Stream(b"hal"), {"CONTENT_LENGTH": "5"}),
+        (Stream(b"hal", OSError("reset")), {"CONTENT_LENGTH": "5"}),
+        (Stream(b"", ValueError("bad chunk")), CHUNKED),
+        (Stream(b"h", OSError("bad chunk")), EVENTLET),
+    ],
+)
 def test_a_body_that_ends_early(stream: Stream, more: dict[str, Any]) -> None:
     environ = environ_of(stream, **more)
     assert_refused(take_body(environ, 100), "400")
     assert environ[BODY_LEFT_KEY]
 
 
-@pytest.mark.parametrize("more", [
-    {}, {"CONTENT_LENGTH": ""}, {"CONTENT_LENGTH": "0"}, {"CONTENT_LENGTH": "x"}, {"CONTENT_LENGTH": "-4"},
-    {"HTTP_TRANSFER_ENCODING": "chunked"}, {"CONTENT_LENGTH": "5", "waitress.client_disconnected": lambda: False}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"CONTENT_LENGTH": ""},
+        {"CONTENT_LENGTH": "0"},
+        {"CONTENT_LENGTH": "x"},
+        {"CONTENT_LENGTH": "-4"},
+        {"HTTP_TRANSFER_ENCODING": "chunked"},
+        {"CONTENT_LENGTH": "5", "waitress.client_disconnected": lambda: False},
+    ],
+)
 def test_what_is_left_to_the_server(more: dict[str, Any]) -> None:
     stream = Stream(b"hello")
     environ = environ_of(stream, **more)

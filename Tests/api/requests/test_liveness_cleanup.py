@@ -1,4 +1,5 @@
 """What the clean-up for users with a liveness call takes out of a conversation, and what it leaves alone."""
+
 from __future__ import annotations
 
 import copy
@@ -12,7 +13,7 @@ from Middleware.api.requests.messages import chat_messages
 from Tests.tables import table
 
 SETTING = {"toolName": " ping ", "arguments": {"a": 1, "b": {"c": "ü", "d": []}}}
-OURS = 'wilmer_liveness_01234567'
+OURS = "wilmer_liveness_01234567"
 USER = {"role": "user", "content": "go on"}
 
 
@@ -44,13 +45,21 @@ def cleaned(*messages: Any, setting: Any = SETTING) -> list[Any]:
 
 # -- the setting -------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("setting", [None, "ping", [], {}, {"toolName": " "}, {"toolName": 3}, {"arguments": {}}])
 def test_a_setting_without_a_tool_name_is_none(setting: Any) -> None:
     assert LivenessCall.of(setting) is None
 
 
-@pytest.mark.parametrize("setting", [{"toolName": "f"}, {"toolName": "f", "arguments": "x"},
-                                     {"toolName": "f", "arguments": None}, {"toolName": "f", "arguments": [1]}])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"toolName": "f"},
+        {"toolName": "f", "arguments": "x"},
+        {"toolName": "f", "arguments": None},
+        {"toolName": "f", "arguments": [1]},
+    ],
+)
 def test_arguments_that_are_no_object_are_empty(setting: Any) -> None:
     assert cleaned(turn(call("f", "{}")), result(), USER, setting=setting) == [USER]
 
@@ -60,20 +69,45 @@ def test_arguments_that_are_no_object_are_empty(setting: Any) -> None:
 PING = '{"b": {"d": [], "c": "ü"}, "a": 1}'
 
 
-@pytest.mark.parametrize("made", [
-    call("any", '{"x": 1}', OURS), call("any", "", OURS), call("any", 'text [Wilmer] text'),
-    call("any", {"x": ["[Wilmer] waits"]}), call("ping", PING), call(" ping", json.loads(PING)),
-    call("ping", json.dumps(json.loads(PING)))])
+@pytest.mark.parametrize(
+    "made",
+    [
+        call("any", '{"x": 1}', OURS),
+        call("any", "", OURS),
+        call("any", "text [Wilmer] text"),
+        call("any", {"x": ["[Wilmer] waits"]}),
+        call("ping", PING),
+        call(" ping", json.loads(PING)),
+        call("ping", json.dumps(json.loads(PING))),
+    ],
+)
 def test_machinery_goes_with_its_result(made: Any) -> None:
     assert cleaned(USER, turn(made), result(call_id=made["id"]), USER) == [USER, USER]
 
 
-@table("made", [
-    call("any"), call("ping", '{"a": 1}'), call("ping", "not JSON"), call("Ping", PING), call("ping", '{"a": 1.5}'),
-    call("any", "{}", "call_wilmer_liveness_1"), call("any", "[Wilmer note: x]"), call("any", '["x"]'),
-    call("ping", None), call("ping", ["[Wilmer]"]), "[Wilmer]", None, 3, {}, {"id": OURS},
-    {"id": OURS, "function": "ping"}, {"id": OURS, "function": {"arguments": "[Wilmer]"}},
-    {"function": {"name": None, "arguments": "{}"}}])
+@table(
+    "made",
+    [
+        call("any"),
+        call("ping", '{"a": 1}'),
+        call("ping", "not JSON"),
+        call("Ping", PING),
+        call("ping", '{"a": 1.5}'),
+        call("any", "{}", "call_wilmer_liveness_1"),
+        call("any", "[Wilmer note: x]"),
+        call("any", '["x"]'),
+        call("ping", None),
+        call("ping", ["[Wilmer]"]),
+        "[Wilmer]",
+        None,
+        3,
+        {},
+        {"id": OURS},
+        {"id": OURS, "function": "ping"},
+        {"id": OURS, "function": {"arguments": "[Wilmer]"}},
+        {"function": {"name": None, "arguments": "{}"}},
+    ],
+)
 def test_other_calls_and_malformed_ones_are_genuine(made: Any) -> None:
     conversation = [USER, turn(made), result(), USER]
     assert cleaned(*conversation) == conversation
@@ -92,6 +126,7 @@ def test_calls_that_are_no_list_are_left_alone() -> None:
 
 
 # -- what is left of a turn --------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("content", ["", None, " \n", "Assistant:", " Assistant: "])
 def test_an_empty_turn_goes(content: Any) -> None:
@@ -112,7 +147,10 @@ def test_genuine_calls_stay_with_their_results() -> None:
     genuine = call("look", call_id="c2")
     mixed = turn(call(call_id=OURS), genuine)
     assert cleaned(mixed, result(call_id=OURS), result("seen", "c2"), USER) == [
-        turn(genuine), result("seen", "c2"), USER]
+        turn(genuine),
+        result("seen", "c2"),
+        USER,
+    ]
 
 
 def test_turns_without_machinery_stay_however_empty() -> None:
@@ -121,6 +159,7 @@ def test_turns_without_machinery_stay_however_empty() -> None:
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
+
 
 def test_results_without_an_id_directly_after_machinery_go() -> None:
     two = turn(call(call_id=OURS), call("ping", PING))
@@ -136,7 +175,10 @@ def test_adjacency_ends(between: Any) -> None:
 def test_results_without_an_id_after_a_mixed_turn_stay() -> None:
     genuine = call("look", call_id=None)
     assert cleaned(turn(call(call_id=OURS), genuine), result("a", None), USER) == [
-        turn(genuine), result("a", None), USER]
+        turn(genuine),
+        result("a", None),
+        USER,
+    ]
 
 
 def test_a_result_with_an_id_uses_up_its_place() -> None:
@@ -155,11 +197,18 @@ def test_an_id_used_again_by_a_genuine_call_is_genuine() -> None:
 
 # -- the trailing exchange ---------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("tail", [
-    [turn(call(call_id=OURS)), result(call_id=OURS)], [turn(call(call_id=OURS))],
-    [turn(call(call_id=OURS), call("look", call_id="c2"), content="x"), result(call_id=OURS), result("y", "c2")],
-    [turn(call(call_id=OURS)), result("a", None), said("")], [turn(call(call_id=OURS)), result(), said("Assistant:")],
-    [turn(call(call_id=OURS)), result(), said(""), {"role": "assistant", "content": None}, said(" Assistant: \n")]])
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        [turn(call(call_id=OURS)), result(call_id=OURS)],
+        [turn(call(call_id=OURS))],
+        [turn(call(call_id=OURS), call("look", call_id="c2"), content="x"), result(call_id=OURS), result("y", "c2")],
+        [turn(call(call_id=OURS)), result("a", None), said("")],
+        [turn(call(call_id=OURS)), result(), said("Assistant:")],
+        [turn(call(call_id=OURS)), result(), said(""), {"role": "assistant", "content": None}, said(" Assistant: \n")],
+    ],
+)
 def test_the_trailing_exchange_stays(tail: list[Any]) -> None:
     old = [turn(call(call_id=OURS)), result(call_id=OURS)]
     assert cleaned(USER, *old, *tail) == [USER, *tail]
@@ -172,17 +221,33 @@ def test_an_exchange_before_something_else_is_not_the_last(after: list[Any]) -> 
 
 # -- repeats -----------------------------------------------------------------------------------------------------------
 
+
 def exchanges(*pairs: tuple[Any, Any]) -> list[Any]:
     """Exchanges of (arguments, result)."""
-    return [message for number, (arguments, content) in enumerate(pairs) for message in (
-        turn(call("look", arguments, f"c{number}")), result(content, f"c{number}"))]
+    return [
+        message
+        for number, (arguments, content) in enumerate(pairs)
+        for message in (turn(call("look", arguments, f"c{number}")), result(content, f"c{number}"))
+    ]
 
 
-@pytest.mark.parametrize(("pairs", "text"), [
-    ([("{}", "same")] * 3, "same"), ([("{}", "same")] * 7, "same"),
-    ([('{"a":1,"b":{"c":2,"d":3}}', "x  y\n"), ('{"b": {"d": 3, "c": 2}, "a": 1}', " x y"),
-      ({"a": 1, "b": {"c": 2, "d": 3}}, "x\ty")], "x  y\n"),
-    ([("{}", None), ("", ""), ({}, " ")], ""), ([("oops", "s")] * 3, "s")])
+@pytest.mark.parametrize(
+    ("pairs", "text"),
+    [
+        ([("{}", "same")] * 3, "same"),
+        ([("{}", "same")] * 7, "same"),
+        (
+            [
+                ('{"a":1,"b":{"c":2,"d":3}}', "x  y\n"),
+                ('{"b": {"d": 3, "c": 2}, "a": 1}', " x y"),
+                ({"a": 1, "b": {"c": 2, "d": 3}}, "x\ty"),
+            ],
+            "x  y\n",
+        ),
+        ([("{}", None), ("", ""), ({}, " ")], ""),
+        ([("oops", "s")] * 3, "s"),
+    ],
+)
 def test_repeats_become_one(pairs: list[Any], text: str) -> None:
     first, *_ = run = exchanges(*pairs)
     after = cleaned(USER, *run, USER)
@@ -192,20 +257,33 @@ def test_repeats_become_one(pairs: list[Any], text: str) -> None:
     assert f"{len(pairs)} consecutive times" in note and note.endswith("]")
 
 
-@pytest.mark.parametrize("pairs", [
-    [("{}", "same")] * 2, [("{}", "a"), ("{}", "a"), ("{}", "b")], [("{}", "a"), ('{"x":1}', "a"), ("{}", "a")],
-    [('{"x":1}', "a"), ('{"x":true}', "a"), ('{"x":1}', "a")], [("a", "s"), ("b", "s"), ("a", "s")],
-    [([], "a")] * 3])
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("{}", "same")] * 2,
+        [("{}", "a"), ("{}", "a"), ("{}", "b")],
+        [("{}", "a"), ('{"x":1}', "a"), ("{}", "a")],
+        [('{"x":1}', "a"), ('{"x":true}', "a"), ('{"x":1}', "a")],
+        [("a", "s"), ("b", "s"), ("a", "s")],
+        [([], "a")] * 3,
+    ],
+)
 def test_what_differs_or_is_malformed_is_no_repeat(pairs: list[Any]) -> None:
     run = exchanges(*pairs)
     assert cleaned(*run, USER) == [*run, USER]
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda run: run.insert(2, USER), lambda run: run.insert(6, result("x")),
-    lambda run: run[2]["tool_calls"].append(call("other", call_id="c9")),
-    lambda run: run[3].update(tool_call_id="c9"), lambda run: run[3].update(images=["aGk="]),
-    lambda run: run[2]["tool_calls"][0]["function"].update(name="Look")])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda run: run.insert(2, USER),
+        lambda run: run.insert(6, result("x")),
+        lambda run: run[2]["tool_calls"].append(call("other", call_id="c9")),
+        lambda run: run[3].update(tool_call_id="c9"),
+        lambda run: run[3].update(images=["aGk="]),
+        lambda run: run[2]["tool_calls"][0]["function"].update(name="Look"),
+    ],
+)
 def test_what_stands_between_ends_a_run(spoil: Any) -> None:
     run = exchanges(*[("{}", "same")] * 3)
     spoil(run)
@@ -227,8 +305,10 @@ def test_machinery_between_repeats_does_not_hide_them() -> None:
 
 # -- as clients send it ------------------------------------------------------------------------------------------------
 
+
 def test_calls_of_ollama_clients() -> None:
     """These have neither id nor type, and arguments as an object."""
+
     def native(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return turn({"function": {"name": name, "arguments": arguments}})
 

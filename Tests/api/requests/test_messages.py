@@ -1,4 +1,5 @@
 """Chat bodies to internal messages."""
+
 from __future__ import annotations
 
 import time
@@ -34,30 +35,47 @@ def text(value: Any) -> dict[str, Any]:
     return {"type": "text", "text": value}
 
 
-@table(("content", "expected", "images"), [
-    ("plain", "plain", None), ("", "", None), (None, "", None), (5, "5", None),
-    (1.5, "1.5", None), (True, "True", None),
-    ([], "", None),
-    ([text("a"), image({"url": "http://h/x.png"}), text("b")], "a\nb", ["http://h/x.png"]),
-    ([image({"url": "data:image/png;base64,QUJD"}), image("http://h/y")], "",
-     ["data:image/png;base64,QUJD", "http://h/y"]),
-    ([source(type="base64", data="QUJD")], "", ["data:image/png;base64,QUJD"]),
-    ([source(type="base64", media_type="image/webp", data="QUJD")], "", ["data:image/webp;base64,QUJD"]),
-    ([source(type="base64", data="")], "", None),
-    ([source(type="url", url="http://h/z")], "", ["http://h/z"]),
-    ([source(type="file", id="x")], "", None),
-    ([image({"url": ""}), image(None), image({}), image(5), {"type": "image"}], "", None),
-    (["plain", text("b")], "plain\nb", None),
-    ([text(None), {"type": "audio", "data": "x"}, 5, None, {}], "", None),
-])
+@table(
+    ("content", "expected", "images"),
+    [
+        ("plain", "plain", None),
+        ("", "", None),
+        (None, "", None),
+        (5, "5", None),
+        (1.5, "1.5", None),
+        (True, "True", None),
+        ([], "", None),
+        ([text("a"), image({"url": "http://h/x.png"}), text("b")], "a\nb", ["http://h/x.png"]),
+        (
+            [image({"url": "data:image/png;base64,QUJD"}), image("http://h/y")],
+            "",
+            ["data:image/png;base64,QUJD", "http://h/y"],
+        ),
+        ([source(type="base64", data="QUJD")], "", ["data:image/png;base64,QUJD"]),
+        ([source(type="base64", media_type="image/webp", data="QUJD")], "", ["data:image/webp;base64,QUJD"]),
+        ([source(type="base64", data="")], "", None),
+        ([source(type="url", url="http://h/z")], "", ["http://h/z"]),
+        ([source(type="file", id="x")], "", None),
+        ([image({"url": ""}), image(None), image({}), image(5), {"type": "image"}], "", None),
+        (["plain", text("b")], "plain\nb", None),
+        ([text(None), {"type": "audio", "data": "x"}, 5, None, {}], "", None),
+    ],
+)
 def test_content(content: Any, expected: str, images: list[str] | None) -> None:
-    message, = chat_messages([{"role": "user", "content": content}])
+    (message,) = chat_messages([{"role": "user", "content": content}])
     assert message == {"role": "user", "content": expected, **({"images": images} if images else {})}
 
 
-@pytest.mark.parametrize(("raw", "accepted"), [
-    ({"role": "assistant"}, True), ({"role": "tool", "tool_name": "f"}, True),
-    ({"role": "user", "images": ["Zm9v"]}, True), ({"role": "user"}, False), ({"role": "system"}, False)])
+@pytest.mark.parametrize(
+    ("raw", "accepted"),
+    [
+        ({"role": "assistant"}, True),
+        ({"role": "tool", "tool_name": "f"}, True),
+        ({"role": "user", "images": ["Zm9v"]}, True),
+        ({"role": "user"}, False),
+        ({"role": "system"}, False),
+    ],
+)
 def test_empty_texts_may_be_left_out_where_the_dialect_does_that(raw: dict[str, Any], accepted: bool) -> None:
     with pytest.raises(ClientError, match="must have 'content' or 'tool_calls'"):
         chat_messages([raw])
@@ -70,8 +88,13 @@ def test_empty_texts_may_be_left_out_where_the_dialect_does_that(raw: dict[str, 
 
 def test_results_that_name_their_call_give_it_their_id() -> None:
     call = {"function": {"name": "f", "arguments": {}}}
-    messages = chat_messages([{"role": "assistant", "tool_calls": [call, call]},
-                              {"role": "tool", "content": "1", "tool_call_id": "a"}, {"role": "tool", "content": "2"}])
+    messages = chat_messages(
+        [
+            {"role": "assistant", "tool_calls": [call, call]},
+            {"role": "tool", "content": "1", "tool_call_id": "a"},
+            {"role": "tool", "content": "2"},
+        ]
+    )
     ids = [entry["id"] for entry in messages[0]["tool_calls"]]
     assert ids[0] == messages[1]["tool_call_id"] == "a"
     assert ids[1] == messages[2]["tool_call_id"] != "a"
@@ -80,13 +103,16 @@ def test_results_that_name_their_call_give_it_their_id() -> None:
 def test_prefix_goes_before_the_joined_text(lab: Lab) -> None:
     lab.user(**PREFIXES)
     assert chat_messages([{"role": "user", "content": [text("a"), image("http://h/x.png"), text("b")]}]) == [
-        {"role": "user", "content": "User: a\nb", "images": ["http://h/x.png"]}]
+        {"role": "user", "content": "User: a\nb", "images": ["http://h/x.png"]}
+    ]
 
 
 def test_prefixes_by_role(lab: Lab) -> None:
     lab.user(**PREFIXES)
-    messages = chat_messages([{"role": role, "content": "x"} for role in
-                              ("system", "user", "assistant", "tool", "systemMes")] + [{"role": "user", "content": ""}])
+    messages = chat_messages(
+        [{"role": role, "content": "x"} for role in ("system", "user", "assistant", "tool", "systemMes")]
+        + [{"role": "user", "content": ""}]
+    )
     assert [message["content"] for message in messages] == ["x", "User: x", "Assistant: x", "x", "x", "User: "]
 
 
@@ -96,36 +122,65 @@ def test_images_key_must_be_a_list(images: Any) -> None:
 
 
 def test_part_images_come_before_the_images_key() -> None:
-    message, = chat_messages([{"role": "user", "content": [image("http://h/1")], "images": ["Zm9v", "", 5]}])
+    (message,) = chat_messages([{"role": "user", "content": [image("http://h/1")], "images": ["Zm9v", "", 5]}])
     assert message["images"] == ["http://h/1", "Zm9v"]
 
 
 @pytest.mark.parametrize("content", [{"content": None}, {}])
 def test_tool_call_turn(content: dict[str, Any]) -> None:
     assert chat_messages([{"role": "assistant", **content, "tool_calls": CALLS}]) == [
-        {"role": "assistant", "content": "", "tool_calls": CALLS}]
+        {"role": "assistant", "content": "", "tool_calls": CALLS}
+    ]
 
 
 def test_tool_keys_are_kept_and_others_dropped() -> None:
-    assert chat_messages([{"role": "tool", "content": "r", "tool_call_id": "c1", "name": "f", "refusal": None,
-                           "tool_calls": None, "cache_control": {}}]) == [
-        {"role": "tool", "content": "r", "tool_call_id": "c1", "name": "f"}]
+    assert chat_messages(
+        [
+            {
+                "role": "tool",
+                "content": "r",
+                "tool_call_id": "c1",
+                "name": "f",
+                "refusal": None,
+                "tool_calls": None,
+                "cache_control": {},
+            }
+        ]
+    ) == [{"role": "tool", "content": "r", "tool_call_id": "c1", "name": "f"}]
 
 
-@pytest.mark.parametrize(("raw", "expected"), [
-    ({"role": "developer", "content": "x"}, {"role": "system", "content": "x"}),
-    ({"role": "systemMes", "content": "x"}, {"role": "systemMes", "content": "x"}),
-    ({"role": "tool", "tool_name": "f", "content": "x"}, {"role": "tool", "content": "x", "name": "f"}),
-    ({"role": "tool", "tool_name": "f", "name": "g", "content": "x"}, {"role": "tool", "content": "x", "name": "g"}),
-    ({"role": "tool", "tool_name": 5, "content": "x"}, {"role": "tool", "content": "x"}),
-    ({"role": "assistant", "content": "x", "thinking": "t", "reasoning_content": "t"},
-     {"role": "assistant", "content": "x"}),
-    ({"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"},
-                                  {"type": "input_image", "image_url": "http://h/x"}]},
-     {"role": "user", "content": "a\nb", "images": ["http://h/x"]}),
-    ({"role": "user", "content": [{"type": "input_image", "image_url": {"url": "http://h/x"}}]},
-     {"role": "user", "content": "", "images": ["http://h/x"]}),
-])
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"role": "developer", "content": "x"}, {"role": "system", "content": "x"}),
+        ({"role": "systemMes", "content": "x"}, {"role": "systemMes", "content": "x"}),
+        ({"role": "tool", "tool_name": "f", "content": "x"}, {"role": "tool", "content": "x", "name": "f"}),
+        (
+            {"role": "tool", "tool_name": "f", "name": "g", "content": "x"},
+            {"role": "tool", "content": "x", "name": "g"},
+        ),
+        ({"role": "tool", "tool_name": 5, "content": "x"}, {"role": "tool", "content": "x"}),
+        (
+            {"role": "assistant", "content": "x", "thinking": "t", "reasoning_content": "t"},
+            {"role": "assistant", "content": "x"},
+        ),
+        (
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "a"},
+                    {"type": "output_text", "text": "b"},
+                    {"type": "input_image", "image_url": "http://h/x"},
+                ],
+            },
+            {"role": "user", "content": "a\nb", "images": ["http://h/x"]},
+        ),
+        (
+            {"role": "user", "content": [{"type": "input_image", "image_url": {"url": "http://h/x"}}]},
+            {"role": "user", "content": "", "images": ["http://h/x"]},
+        ),
+    ],
+)
 def test_words_of_other_dialects(raw: dict[str, Any], expected: dict[str, Any]) -> None:
     assert chat_messages([raw]) == [expected]
 
@@ -135,12 +190,20 @@ def call(arguments: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_ollama_calls_become_openai_calls() -> None:
-    messages = chat_messages([
-        {"role": "assistant", "tool_calls": [call({"a": "ü"}), call({}), call("{}", id="c9", type="function")]},
-        {"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}, {"role": "tool", "content": "three"}])
+    messages = chat_messages(
+        [
+            {"role": "assistant", "tool_calls": [call({"a": "ü"}), call({}), call("{}", id="c9", type="function")]},
+            {"role": "tool", "content": "one"},
+            {"role": "tool", "content": "two"},
+            {"role": "tool", "content": "three"},
+        ]
+    )
     calls = messages[0]["tool_calls"]
     assert [(entry["type"], entry["function"]["arguments"]) for entry in calls] == [
-        ("function", '{"a": "ü"}'), ("function", "{}"), ("function", "{}")]
+        ("function", '{"a": "ü"}'),
+        ("function", "{}"),
+        ("function", "{}"),
+    ]
     assert len({entry["id"] for entry in calls}) == 3 and calls[2]["id"] == "c9"
     assert [message.get("tool_call_id") for message in messages[1:]] == [calls[0]["id"], calls[1]["id"], None]
 
@@ -156,14 +219,23 @@ def test_ids_of_several_rounds_differ() -> None:
 @pytest.mark.parametrize("calls", ["x", {}, [None, "x", {}, {"function": 5}], []])
 def test_odd_calls_pass(calls: Any) -> None:
     assert chat_messages([{"role": "assistant", "tool_calls": calls}]) == [
-        {"role": "assistant", "content": "", "tool_calls": calls}]
+        {"role": "assistant", "content": "", "tool_calls": calls}
+    ]
 
 
-@pytest.mark.parametrize(("settings", "last", "appended"), [
-    ({**PREFIXES, **GENERATOR}, "user", "Assistant:"), (GENERATOR, "user", ""), (GENERATOR, "system", ""),
-    (GENERATOR, "assistant", None), (PREFIXES, "user", None), ({}, "user", None),
-    ({"chatCompletionAddMissingAssistantGenerator": "true"}, "user", ""),
-    ({"chatCompletionAddMissingAssistantGenerator": "false"}, "user", None)])
+@pytest.mark.parametrize(
+    ("settings", "last", "appended"),
+    [
+        ({**PREFIXES, **GENERATOR}, "user", "Assistant:"),
+        (GENERATOR, "user", ""),
+        (GENERATOR, "system", ""),
+        (GENERATOR, "assistant", None),
+        (PREFIXES, "user", None),
+        ({}, "user", None),
+        ({"chatCompletionAddMissingAssistantGenerator": "true"}, "user", ""),
+        ({"chatCompletionAddMissingAssistantGenerator": "false"}, "user", None),
+    ],
+)
 def test_generator(lab: Lab, settings: dict[str, Any], last: str, appended: str | None) -> None:
     lab.user(**settings)
     messages = chat_messages([{"role": last, "content": "x"}])
@@ -175,12 +247,21 @@ def test_no_generator_on_an_empty_list(lab: Lab) -> None:
     assert chat_messages([]) == []
 
 
-@pytest.mark.parametrize(("raw", "words"), [
-    (None, "list of objects"), ("x", "list of objects"), ({"role": "user"}, "list of objects"),
-    ([["x"]], "list of objects"), ([{"role": "user", "content": "x"}, "y"], "list of objects"),
-    ([{"content": "x"}], "'role'"), ([{"role": "", "content": "x"}], "'role'"),
-    ([{"role": 5, "content": "x"}], "'role'"),
-    ([{"role": "user"}], "'content' or 'tool_calls'"), ([{"role": "user", "content": {"text": "x"}}], "'content'")])
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (None, "list of objects"),
+        ("x", "list of objects"),
+        ({"role": "user"}, "list of objects"),
+        ([["x"]], "list of objects"),
+        ([{"role": "user", "content": "x"}, "y"], "list of objects"),
+        ([{"content": "x"}], "'role'"),
+        ([{"role": "", "content": "x"}], "'role'"),
+        ([{"role": 5, "content": "x"}], "'role'"),
+        ([{"role": "user"}], "'content' or 'tool_calls'"),
+        ([{"role": "user", "content": {"text": "x"}}], "'content'"),
+    ],
+)
 def test_bad_messages(raw: Any, words: str) -> None:
     with pytest.raises(ClientError, match=words):
         chat_messages(raw)
@@ -198,16 +279,20 @@ def native(name: str, **more: Any) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": {}}, **more}
 
 
-@pytest.mark.parametrize(("calls", "results", "links"), [
-    ([native("f"), native("g")], [{"tool_name": "g"}, {"tool_name": "f"}], ["call_0_1", "call_0_0"]),
-    ([native("f"), native("f")], [{"tool_name": "f"}, {"tool_name": "f"}], ["call_0_0", "call_0_1"]),
-    ([native("f"), native("g")], [{"tool_name": "other"}, {"tool_name": "g"}], ["call_0_0", "call_0_1"]),
-    ([native("f"), native("g")], [{"name": "g"}, {}], ["call_0_1", "call_0_0"]),
-    ([native("f", id="x"), native("g")], [{"tool_call_id": "x"}, {}], ["x", "call_0_1"]),
-    ([native("f", id="x"), native("g")], [{"tool_call_id": "y"}, {"tool_call_id": "x"}], ["y", "x"]),
-    ([native("f"), native("g")], [{"tool_call_id": ""}, {"tool_call_id": None}], ["call_0_0", "call_0_1"]),
-    ([native("f", id=""), native("g", id=None)], [{}, {"tool_call_id": ""}], ["call_0_0", "call_0_1"]),
-    ([native("f"), native("g")], [{"tool_call_id": ["odd"]}, {"name": {}}], [["odd"], "call_0_1"])])
+@pytest.mark.parametrize(
+    ("calls", "results", "links"),
+    [
+        ([native("f"), native("g")], [{"tool_name": "g"}, {"tool_name": "f"}], ["call_0_1", "call_0_0"]),
+        ([native("f"), native("f")], [{"tool_name": "f"}, {"tool_name": "f"}], ["call_0_0", "call_0_1"]),
+        ([native("f"), native("g")], [{"tool_name": "other"}, {"tool_name": "g"}], ["call_0_0", "call_0_1"]),
+        ([native("f"), native("g")], [{"name": "g"}, {}], ["call_0_1", "call_0_0"]),
+        ([native("f", id="x"), native("g")], [{"tool_call_id": "x"}, {}], ["x", "call_0_1"]),
+        ([native("f", id="x"), native("g")], [{"tool_call_id": "y"}, {"tool_call_id": "x"}], ["y", "x"]),
+        ([native("f"), native("g")], [{"tool_call_id": ""}, {"tool_call_id": None}], ["call_0_0", "call_0_1"]),
+        ([native("f", id=""), native("g", id=None)], [{}, {"tool_call_id": ""}], ["call_0_0", "call_0_1"]),
+        ([native("f"), native("g")], [{"tool_call_id": ["odd"]}, {"name": {}}], [["odd"], "call_0_1"]),
+    ],
+)
 def test_results_find_their_calls_by_id_and_name(calls: list[Any], results: list[Any], links: list[Any]) -> None:
     asked = {"role": "assistant", "content": "", "tool_calls": calls}
     messages = chat_messages([asked, *({"role": "tool", "content": "r", **result} for result in results)])
@@ -228,10 +313,16 @@ def test_thousands_of_tool_results_are_linked_in_no_time() -> None:
 @table("options", [{}, PREFIXES, GENERATOR, {**PREFIXES, **GENERATOR}])
 def test_the_options_of_the_user_are_the_same_for_messages_of_other_dialects(lab: Lab, options: Any) -> None:
     lab.user(**options)
-    for conversation in ([], [{"role": "user", "content": "hi"}],
-                         [{"role": "system", "content": "s"}, {"role": "user", "content": ""},
-                          {"role": "assistant", "content": "a", "tool_calls": CALLS},
-                          {"role": "tool", "content": "r", "tool_call_id": "c1"}]):
+    for conversation in (
+        [],
+        [{"role": "user", "content": "hi"}],
+        [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": ""},
+            {"role": "assistant", "content": "a", "tool_calls": CALLS},
+            {"role": "tool", "content": "r", "tool_call_id": "c1"},
+        ],
+    ):
         given = [dict(message) for message in conversation]
         assert with_user_options(given) == chat_messages(conversation)
         assert given == conversation

@@ -1,4 +1,5 @@
 """The tools of a request, by the names at the LLM and at the client."""
+
 from __future__ import annotations
 
 import pytest
@@ -24,7 +25,8 @@ def test_functions(tools: OfferedTools) -> None:
     assert tools.functions == [
         {"type": "function", "function": {"name": "Read", "description": "Reads a file.", "parameters": SCHEMA}},
         {"type": "function", "function": {"name": "read", "parameters": nothing}},
-        {"type": "function", "function": {"name": "crm__find", "parameters": nothing}}]
+        {"type": "function", "function": {"name": "crm__find", "parameters": nothing}},
+    ]
     assert len(tools) == 3 and not OfferedTools()
 
 

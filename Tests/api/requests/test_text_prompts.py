@@ -1,4 +1,5 @@
 """Prompts of the text routes to internal messages."""
+
 from __future__ import annotations
 
 import time
@@ -17,24 +18,38 @@ def pairs(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in messages]
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("[Beg_Sys]Be brief.[Beg_User]Ann: hi[Beg_Assistant]Mira:",
-     [("system", "Be brief."), ("user", "Ann: hi"), ("assistant", "Mira:")]),
-    ("[Beg_Sys]A[Beg_Sys]B[Beg_User] c ", [("system", "A"), ("systemMes", "B"), ("user", "c")]),
-    ("[Beg_User]x[Beg_Note]y[Beg_Assistant]z", [("user", "x"), ("assistant", "z")]),
-    ("[Beg_SysMes]a[Beg_Sys]b", [("systemMes", "a"), ("system", "b")]),
-    ("before[Beg_User]\n a\nb \n", [("user", "a\nb")]),
-    ("[Beg_User]x[Beg_Assistant]", [("user", "x"), ("assistant", "")]),
-    ("[Beg_User][Beg_User]", [("user", ""), ("user", "")]),
-    ("[Beg_Note]x", []), ("[beg_User]x", []), ("[Beg_user]x", []), ("[Beg_]x", []), ("[Beg_User x", []), ("", []),
-    ("plain", []), ("[Beg_User]a [Beg_ b [Beg_] c", [("user", "a [Beg_ b [Beg_] c")]),
-])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "[Beg_Sys]Be brief.[Beg_User]Ann: hi[Beg_Assistant]Mira:",
+            [("system", "Be brief."), ("user", "Ann: hi"), ("assistant", "Mira:")],
+        ),
+        ("[Beg_Sys]A[Beg_Sys]B[Beg_User] c ", [("system", "A"), ("systemMes", "B"), ("user", "c")]),
+        ("[Beg_User]x[Beg_Note]y[Beg_Assistant]z", [("user", "x"), ("assistant", "z")]),
+        ("[Beg_SysMes]a[Beg_Sys]b", [("systemMes", "a"), ("system", "b")]),
+        ("before[Beg_User]\n a\nb \n", [("user", "a\nb")]),
+        ("[Beg_User]x[Beg_Assistant]", [("user", "x"), ("assistant", "")]),
+        ("[Beg_User][Beg_User]", [("user", ""), ("user", "")]),
+        ("[Beg_Note]x", []),
+        ("[beg_User]x", []),
+        ("[Beg_user]x", []),
+        ("[Beg_]x", []),
+        ("[Beg_User x", []),
+        ("", []),
+        ("plain", []),
+        ("[Beg_User]a [Beg_ b [Beg_] c", [("user", "a [Beg_ b [Beg_] c")]),
+    ],
+)
 def test_tags(text: str, expected: list[tuple[str, str]]) -> None:
     assert pairs(parse_tagged_prompt(text)) == expected
 
 
-@given(st.lists(st.tuples(st.sampled_from(["User", "Assistant", "SysMes"]), st.text().filter(
-    lambda text: "[Beg_" not in text))))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["User", "Assistant", "SysMes"]), st.text().filter(lambda text: "[Beg_" not in text))
+    )
+)
 def test_any_conversation_survives(turns: list[tuple[str, str]]) -> None:
     roles = {"User": "user", "Assistant": "assistant", "SysMes": "systemMes"}
     text = "".join(f"[Beg_{word}]{said}" for word, said in turns)
@@ -48,11 +63,20 @@ def test_long_prompts_take_no_long_time(text: str) -> None:
     assert time.monotonic() - started < 20
 
 
-@pytest.mark.parametrize(("prompt", "expected"), [
-    (None, []), ("", []), ([""], []), ("plain text", [("user", "plain text")]), (["one"], [("user", "one")]),
-    (" spaces kept ", [("user", " spaces kept ")]), ("[Beg_User]x", [("user", "x")]),
-    (["[Beg_User]x"], [("user", "x")]),
-    ("[Beg_Note]x", [("user", "[Beg_Note]x")])])
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        (None, []),
+        ("", []),
+        ([""], []),
+        ("plain text", [("user", "plain text")]),
+        (["one"], [("user", "one")]),
+        (" spaces kept ", [("user", " spaces kept ")]),
+        ("[Beg_User]x", [("user", "x")]),
+        (["[Beg_User]x"], [("user", "x")]),
+        ("[Beg_Note]x", [("user", "[Beg_Note]x")]),
+    ],
+)
 def test_completion_prompts(prompt: Any, expected: list[tuple[str, str]]) -> None:
     assert pairs(completion_messages(prompt)) == expected
 
@@ -63,30 +87,50 @@ def test_other_prompts_are_refused(prompt: Any) -> None:
         completion_messages(prompt)
 
 
-@pytest.mark.parametrize(("fields", "expected"), [
-    ({}, []), ({"prompt": "", "system": ""}, []), ({"prompt": None, "system": None}, []),
-    ({"prompt": "p"}, [("user", "p")]), ({"system": "s"}, [("user", "s")]),
-    ({"system": "s", "prompt": "p"}, [("user", "sp")]),
-    ({"system": "s", "prompt": "[Beg_User]p"}, [("system", "s"), ("user", "p")]),
-    ({"system": " \n", "prompt": "[Beg_User]p"}, [("user", "p")]),
-    ({"system": "[Beg_Sys]s", "prompt": "[Beg_Sys]t[Beg_User]p"}, [("system", "s"), ("systemMes", "t"), ("user", "p")]),
-    ({"system": "[Beg_User]s ", "prompt": "p"}, [("user", "s p")]),
-    ({"system": "[Beg_", "prompt": "User]p"}, [("user", "p")]),
-])
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, []),
+        ({"prompt": "", "system": ""}, []),
+        ({"prompt": None, "system": None}, []),
+        ({"prompt": "p"}, [("user", "p")]),
+        ({"system": "s"}, [("user", "s")]),
+        ({"system": "s", "prompt": "p"}, [("user", "sp")]),
+        ({"system": "s", "prompt": "[Beg_User]p"}, [("system", "s"), ("user", "p")]),
+        ({"system": " \n", "prompt": "[Beg_User]p"}, [("user", "p")]),
+        (
+            {"system": "[Beg_Sys]s", "prompt": "[Beg_Sys]t[Beg_User]p"},
+            [("system", "s"), ("systemMes", "t"), ("user", "p")],
+        ),
+        ({"system": "[Beg_User]s ", "prompt": "p"}, [("user", "s p")]),
+        ({"system": "[Beg_", "prompt": "User]p"}, [("user", "p")]),
+    ],
+)
 def test_generate(fields: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     assert pairs(generate_messages(fields)) == expected
 
 
-@pytest.mark.parametrize(("prompt", "images", "expected"), [
-    ("p", ["Zm9v"], [{"role": "user", "content": "p", "images": ["Zm9v"]}]),
-    ("", ["Zm9v"], [{"role": "user", "content": "", "images": ["Zm9v"]}]),
-    ("p", [], [{"role": "user", "content": "p"}]), ("p", None, [{"role": "user", "content": "p"}]),
-    ("p", "Zm9v", [{"role": "user", "content": "p"}]), ("p", ["", 5], [{"role": "user", "content": "p"}]),
-    ("[Beg_User]a[Beg_User]b[Beg_Assistant]c", ["x", "y"], [
-        {"role": "user", "content": "a"}, {"role": "user", "content": "b", "images": ["x", "y"]},
-        {"role": "assistant", "content": "c"}]),
-    ("[Beg_Sys]s", ["x"], [{"role": "system", "content": "s"}, {"role": "user", "content": "", "images": ["x"]}]),
-])
+@pytest.mark.parametrize(
+    ("prompt", "images", "expected"),
+    [
+        ("p", ["Zm9v"], [{"role": "user", "content": "p", "images": ["Zm9v"]}]),
+        ("", ["Zm9v"], [{"role": "user", "content": "", "images": ["Zm9v"]}]),
+        ("p", [], [{"role": "user", "content": "p"}]),
+        ("p", None, [{"role": "user", "content": "p"}]),
+        ("p", "Zm9v", [{"role": "user", "content": "p"}]),
+        ("p", ["", 5], [{"role": "user", "content": "p"}]),
+        (
+            "[Beg_User]a[Beg_User]b[Beg_Assistant]c",
+            ["x", "y"],
+            [
+                {"role": "user", "content": "a"},
+                {"role": "user", "content": "b", "images": ["x", "y"]},
+                {"role": "assistant", "content": "c"},
+            ],
+        ),
+        ("[Beg_Sys]s", ["x"], [{"role": "system", "content": "s"}, {"role": "user", "content": "", "images": ["x"]}]),
+    ],
+)
 def test_images(prompt: str, images: Any, expected: list[dict[str, Any]]) -> None:
     assert generate_messages({"prompt": prompt, "images": images}) == expected
 

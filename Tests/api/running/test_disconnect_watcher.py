@@ -1,4 +1,5 @@
 """Noticing clients that have gone, on real sockets."""
+
 from __future__ import annotations
 
 import io
@@ -85,10 +86,12 @@ def test_probes(pair: tuple[socket.socket, socket.socket]) -> None:
     assert waitress is not None and [waitress(), waitress()] == [False, True]
 
 
-@pytest.mark.parametrize("left", [b"\r\n", b"GET / HTTP/1.1\r\n\r\n" * 8, b"x" * 300_000],
-                         ids=["line", "requests", "much"])
-def test_bytes_that_follow_hide_nothing_where_no_request_does(pair: tuple[socket.socket, socket.socket],
-                                                              left: bytes) -> None:
+@pytest.mark.parametrize(
+    "left", [b"\r\n", b"GET / HTTP/1.1\r\n\r\n" * 8, b"x" * 300_000], ids=["line", "requests", "much"]
+)
+def test_bytes_that_follow_hide_nothing_where_no_request_does(
+    pair: tuple[socket.socket, socket.socket], left: bytes
+) -> None:
     server, client = pair
     probe = probe_for({"werkzeug.socket": server, LAST_REQUEST_KEY: True})
     assert probe is not None
@@ -184,8 +187,9 @@ def test_a_client_that_goes_cancels_its_request_only(watcher: DisconnectWatcher)
     watcher.forget(stays.request)
 
 
-def test_a_shortage_of_threads_passes(watcher: DisconnectWatcher, monkeypatch: pytest.MonkeyPatch,
-                                      caplog: pytest.LogCaptureFixture) -> None:
+def test_a_shortage_of_threads_passes(
+    watcher: DisconnectWatcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with monkeypatch.context() as patch:
         no_more_threads(patch, "disconnect-watcher")
         first = Watched(watcher, gone=True)

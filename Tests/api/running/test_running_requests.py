@@ -1,4 +1,5 @@
 """The end of a server, as the requests under way see it."""
+
 from __future__ import annotations
 
 import contextvars
@@ -32,8 +33,9 @@ def begin(requests: RunningRequests, **fields: Any) -> RequestContext:
 
 
 def lines(caplog: pytest.LogCaptureFixture, start: str = "") -> list[tuple[str, str]]:
-    return [(record.levelname, record.getMessage()) for record in caplog.records
-            if record.getMessage().startswith(start)]
+    return [
+        (record.levelname, record.getMessage()) for record in caplog.records if record.getMessage().startswith(start)
+    ]
 
 
 def shut_down(requests: RunningRequests, patience: float = 5.0) -> threading.Thread:
@@ -47,12 +49,12 @@ def test_without_requests_nothing_is_waited_for(requests: RunningRequests, caplo
     began = time.monotonic()
     requests.shut_down(10)
     assert time.monotonic() - began < 5
-    assert lines(caplog) == [
-        ("INFO", "stopping: no request is under way")]
+    assert lines(caplog) == [("INFO", "stopping: no request is under way")]
 
 
-def test_what_is_unanswered_is_cancelled_and_the_rest_waited_for(requests: RunningRequests,
-                                                                 caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_unanswered_is_cancelled_and_the_rest_waited_for(
+    requests: RunningRequests, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     waiting, answered = begin(requests), begin(requests, answered_at=1.0)
     queued = RequestContext()
@@ -68,12 +70,17 @@ def test_what_is_unanswered_is_cancelled_and_the_rest_waited_for(requests: Runni
     helper.join(20)
     assert not helper.is_alive()
     assert lines(caplog, "stopping") == [
-        ("INFO", "stopping: requests cancelled: 2, finishing their background nodes (up to 5 s): 1; "
-         "Ctrl-C again ends at once")]
+        (
+            "INFO",
+            "stopping: requests cancelled: 2, finishing their background nodes (up to 5 s): 1; "
+            "Ctrl-C again ends at once",
+        )
+    ]
 
 
-def test_background_nodes_that_take_too_long_are_cancelled(requests: RunningRequests,
-                                                           caplog: pytest.LogCaptureFixture) -> None:
+def test_background_nodes_that_take_too_long_are_cancelled(
+    requests: RunningRequests, caplog: pytest.LogCaptureFixture
+) -> None:
     request = begin(requests, request_id="r-1", answered_at=1.0)
     request.cancel_scope.add_callback(lambda: threading.Timer(0.1, requests.end, (request,)).start())
     requests.shut_down(0.05)
@@ -81,8 +88,9 @@ def test_background_nodes_that_take_too_long_are_cancelled(requests: RunningRequ
     assert lines(caplog) == [("WARNING", "Request r-1 is still at work after 0.05 s; it is cancelled")]
 
 
-def test_one_that_does_not_end_is_left(requests: RunningRequests, caplog: pytest.LogCaptureFixture,
-                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_end_is_left(
+    requests: RunningRequests, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("Middleware.api.running.running_requests.CANCELLED_SECONDS", 0.1)
     request = begin(requests)
     requests.shut_down(0.05)
@@ -90,8 +98,9 @@ def test_one_that_does_not_end_is_left(requests: RunningRequests, caplog: pytest
     assert lines(caplog)[-1] == ("WARNING", "stopping: requests that do not end and are left alone: 1")
 
 
-def test_a_cancellation_is_logged_under_the_requests_user(requests: RunningRequests,
-                                                          caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cancellation_is_logged_under_the_requests_user(
+    requests: RunningRequests, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whoever cancels it, the watcher for one, knows nothing of the request."""
     caplog.set_level(logging.INFO)
     users = []
@@ -113,8 +122,9 @@ def test_late_requests_are_refused(requests: RunningRequests, monkeypatch: pytes
     assert requests.count() == 1 and not requests.knows(late.request_id)
 
 
-def test_the_last_words_of_background_nodes_are_waited_for(requests: RunningRequests,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_words_of_background_nodes_are_waited_for(
+    requests: RunningRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The request is over before its listeners are told."""
     monkeypatch.setattr(answer, "running_requests", lambda: requests)
     told = []
@@ -134,8 +144,9 @@ def test_the_last_words_of_background_nodes_are_waited_for(requests: RunningRequ
     assert told == ["request_finished"]
 
 
-def test_background_work_is_counted(requests: RunningRequests, monkeypatch: pytest.MonkeyPatch,
-                                    caplog: pytest.LogCaptureFixture) -> None:
+def test_background_work_is_counted(
+    requests: RunningRequests, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(answer, "running_requests", lambda: requests)
     release = threading.Event()
@@ -152,7 +163,8 @@ def test_background_work_is_counted(requests: RunningRequests, monkeypatch: pyte
     requests.shut_down(5)
     assert lines(caplog, "Request r-")[:2] == [
         ("INFO", "Request r-1: nodes after its answer: 1; requests at work in the background: 1"),
-        ("INFO", "Request r-2: nodes after its answer: 2; requests at work in the background: 2")]
+        ("INFO", "Request r-2: nodes after its answer: 2; requests at work in the background: 2"),
+    ]
 
 
 def test_the_begin_of_a_drain_is_told_and_requests_go_on(caplog: pytest.LogCaptureFixture) -> None:

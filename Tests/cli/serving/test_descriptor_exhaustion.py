@@ -1,4 +1,5 @@
 """Running out of descriptors, as the log tells it."""
+
 from __future__ import annotations
 
 import errno

@@ -3,6 +3,7 @@
 So the admission is asked twice: about the head, and about the request. Every request here is sent over a real socket,
 its peer's address replaced, and both answers are compared.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -25,22 +26,60 @@ CHAT = "/v1/chat/completions"
 PAGE = "https://chat.example.com"
 BODY = b'{"messages": []}'
 PUBLIC = ("8.8.8.8", "2001:4860:4860::8888", "::ffff:8.8.8.8", "")
-PEERS = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "192.168.1.5", "fd00::1", "fe80::1%eth0",
-         "::ffff:192.168.1.5", "100.64.0.1", *PUBLIC)
+PEERS = (
+    "127.0.0.1",
+    "::1",
+    "::ffff:127.0.0.1",
+    "10.1.2.3",
+    "192.168.1.5",
+    "fd00::1",
+    "fe80::1%eth0",
+    "::ffff:192.168.1.5",
+    "100.64.0.1",
+    *PUBLIC,
+)
 FORWARDED: tuple[dict[str, str], ...] = (
-    {}, {"X-Forwarded-For": "192.168.1.5"}, {"X-Forwarded-For": "8.8.8.8"}, {"X-Forwarded-For": "10.0.0.1, 8.8.8.8"},
-    {"Forwarded": 'for="[2001:db8::1]:4711"'}, {"Forwarded": "for=10.0.0.1"}, {"X-Real-IP": "8.8.8.8"},
-    {"X-Real-IP": ""}, {"Via": "1.1 proxy"})
-KEYS: tuple[dict[str, str], ...] = ({}, {"Authorization": f"Bearer {KEY}"}, {"Authorization": "Bearer wrong"},
-                                    {"X-Api-Key": KEY})
+    {},
+    {"X-Forwarded-For": "192.168.1.5"},
+    {"X-Forwarded-For": "8.8.8.8"},
+    {"X-Forwarded-For": "10.0.0.1, 8.8.8.8"},
+    {"Forwarded": 'for="[2001:db8::1]:4711"'},
+    {"Forwarded": "for=10.0.0.1"},
+    {"X-Real-IP": "8.8.8.8"},
+    {"X-Real-IP": ""},
+    {"Via": "1.1 proxy"},
+)
+KEYS: tuple[dict[str, str], ...] = (
+    {},
+    {"Authorization": f"Bearer {KEY}"},
+    {"Authorization": "Bearer wrong"},
+    {"X-Api-Key": KEY},
+)
 BROWSERS: tuple[dict[str, str], ...] = (
-    {}, {"Origin": "http://localhost:3000"}, {"Origin": PAGE}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-origin"}, {"User-Agent": "Mozilla/5.0"},
-    {"Origin": "http://localhost", "Access-Control-Request-Method": "POST"})
+    {},
+    {"Origin": "http://localhost:3000"},
+    {"Origin": PAGE},
+    {"Origin": "null"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-origin"},
+    {"User-Agent": "Mozilla/5.0"},
+    {"Origin": "http://localhost", "Access-Control-Request-Method": "POST"},
+)
 CONTENT: tuple[dict[str, str], ...] = ({"Content-Type": "application/json"}, {"Content-Type": "text/plain"}, {})
-REQUESTS = (("POST", CHAT), ("POST", "/v1/messages"), ("POST", f"http://127.0.0.1{CHAT}?a=b"), ("GET", "/health"),
-            ("GET", "//health"), ("GET", "/v1/models"), ("OPTIONS", CHAT), ("DELETE", "/api/chat"), ("HEAD", "/health"),
-            ("POST", "/console/api/a?key=1"), ("POST", "//console/api/a"), ("POST", "/%63onsole"))
+REQUESTS = (
+    ("POST", CHAT),
+    ("POST", "/v1/messages"),
+    ("POST", f"http://127.0.0.1{CHAT}?a=b"),
+    ("GET", "/health"),
+    ("GET", "//health"),
+    ("GET", "/v1/models"),
+    ("OPTIONS", CHAT),
+    ("DELETE", "/api/chat"),
+    ("HEAD", "/health"),
+    ("POST", "/console/api/a?key=1"),
+    ("POST", "//console/api/a"),
+    ("POST", "/%63onsole"),
+)
 
 
 def chunks(body: bytes) -> bytes:
@@ -54,7 +93,8 @@ FRAMINGS: dict[str, tuple[dict[str, str], bytes]] = {
     "no chunks": ({"Transfer-Encoding": "chunked"}, chunks(b"")),
     "expect": ({"Content-Length": str(len(BODY)), "Expect": "100-continue"}, BODY),
     "long length": ({"Content-Length": "00000" + str(len(BODY))}, BODY),
-    "none": ({}, b"")}
+    "none": ({}, b""),
+}
 
 
 class OddConsole:
@@ -75,8 +115,11 @@ class OddConsole:
 
 def comparable(environ: dict[str, Any]) -> dict[str, Any]:
     """Return what the admission may decide by: all but the body."""
-    return {key: value for key, value in environ.items()
-            if key not in ("wsgi.input", "CONTENT_LENGTH") and not key.startswith("wilmer.")}
+    return {
+        key: value
+        for key, value in environ.items()
+        if key not in ("wsgi.input", "CONTENT_LENGTH") and not key.startswith("wilmer.")
+    }
 
 
 def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
@@ -127,8 +170,12 @@ class Door:
         """Send a request; both answers must agree with each other and with what the client gets."""
         self.peer, self.admission.head, self.admission.later, self.bodies = peer, None, None, []
         length, body = FRAMINGS[framing]
-        lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", "Connection: close",
-                 *(f"{name}: {value}" for group in (*fields, length) for name, value in group.items())]
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            "Host: 127.0.0.1",
+            "Connection: close",
+            *(f"{name}: {value}" for group in (*fields, length) for name, value in group.items()),
+        ]
         client = self.running.client(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
         response = HTTPResponse(client, method=method)
         response.begin()
@@ -168,8 +215,10 @@ def test_every_kind_of_request(door: Door) -> None:
             door.check(peer, method, path, framing, key, CONTENT[0])
 
 
-@pytest.mark.parametrize(("host", "called"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "::1"),
-                                              ("::", "127.0.0.1"), ("0.0.0.0", "127.0.0.1")])
+@pytest.mark.parametrize(
+    ("host", "called"),
+    [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1"), ("0.0.0.0", "127.0.0.1")],
+)
 def test_the_address_of_the_peer_is_that_of_the_socket(monkeypatch: pytest.MonkeyPatch, host: str, called: str) -> None:
     monkeypatch.setattr(serve_waitress, "allowed_threads", lambda: 4)
     admission = Compared(answered, private_only=True)
@@ -195,7 +244,8 @@ def test_a_key_that_is_added_between_head_and_body(door: Door) -> None:
     door.running.server.is_unwelcome = lambda environ: True
     client = door.running.client(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nContent-Type: application/json\r\n"
-        b"Authorization: Bearer " + KEY.encode() + b"\r\n\r\n")
+        b"Authorization: Bearer " + KEY.encode() + b"\r\n\r\n"
+    )
     answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 503 ") and b"Send it again" in answer and b"Retry-After" in answer
     assert door.bodies == []

@@ -1,4 +1,5 @@
 """The listening socket."""
+
 from __future__ import annotations
 
 import socket
@@ -51,15 +52,22 @@ def test_all_ipv6_addresses_include_ipv4():
         socket.create_connection(("127.0.0.1", sock.getsockname()[1]), timeout=2).close()
 
 
-@pytest.mark.parametrize(("host", "url"), [
-    ("0.0.0.0", "http://127.0.0.1:80"), ("::", "http://[::1]:80"), ("10.0.0.4", "http://10.0.0.4:80"),
-    ("fe80::1", "http://[fe80::1]:80")])
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("10.0.0.4", "http://10.0.0.4:80"),
+        ("fe80::1", "http://[fe80::1]:80"),
+    ],
+)
 def test_url(host, url):
     assert url_of(host, 80) == url
 
 
-@pytest.mark.parametrize(("host", "address"), [
-    ("127.0.0.1:5000", "127.0.0.1"), ("[::1]:5000", "::1"), ("localhost:5000", "localhost")])
+@pytest.mark.parametrize(
+    ("host", "address"), [("127.0.0.1:5000", "127.0.0.1"), ("[::1]:5000", "::1"), ("localhost:5000", "localhost")]
+)
 def test_an_address_with_a_port(host, address):
     with pytest.raises(StartError) as error:
         bind_socket(host, 0)
@@ -84,8 +92,7 @@ def test_addresses_are_found_without_sending(monkeypatch):
 
 def test_every_address_has_its_url(monkeypatch):
     monkeypatch.setattr(listening, "in_container", lambda: False)
-    monkeypatch.setattr(listening, "outward_addresses",
-                        lambda ipv6: ["192.168.1.5", *(["fd00::5"] if ipv6 else [])])
+    monkeypatch.setattr(listening, "outward_addresses", lambda ipv6: ["192.168.1.5", *(["fd00::5"] if ipv6 else [])])
     assert urls_elsewhere("0.0.0.0", 5000) == ["http://192.168.1.5:5000"]
     assert urls_elsewhere("::", 5000) == ["http://192.168.1.5:5000", "http://[fd00::5]:5000"]
 

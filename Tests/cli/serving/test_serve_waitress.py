@@ -1,4 +1,5 @@
 """Waitress as it is set up here, driven with clients that do not behave."""
+
 from __future__ import annotations
 
 import contextlib
@@ -98,8 +99,9 @@ def test_a_crash_is_told_in_json(run: Callable[..., Running]) -> None:
     assert openai_message(json.loads(body), 500) and b"secret" not in body
 
 
-def test_a_head_that_drips_is_given_up_and_a_slow_body_is_not(run: Callable[..., Running],
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_drips_is_given_up_and_a_slow_body_is_not(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.6)
     monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.1)
 
@@ -124,8 +126,9 @@ def test_a_head_that_drips_is_given_up_and_a_slow_body_is_not(run: Callable[...,
     assert b"".join(iter(lambda: body.recv(4096), b"")).endswith(b"\r\n\r\n20")
 
 
-def test_a_stalled_reader_frees_its_thread_and_a_slow_one_is_kept(run: Callable[..., Running],
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_reader_frees_its_thread_and_a_slow_one_is_kept(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "STALLED_SECONDS", 1.0)
     monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.1)
     closed: dict[str, float] = {}
@@ -176,10 +179,16 @@ def test_a_shortage_of_descriptors_is_waited_out(run: Callable[..., Running], mo
     assert client.recv(12) == b"HTTP/1.1 500"
 
 
-@pytest.mark.parametrize("data", [b"\x16\x03\x01\x00\x05hello", b"GET\r\n\r\n",
-                                  b"POST / HTTP/1.1\r\nContent-Length: 1" + b"0" * 5000 + b"\r\n\r\n",
-                                  b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"],
-                         ids=["tls", "word", "digits", "both-framings"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x00\x05hello",
+        b"GET\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1" + b"0" * 5000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+    ids=["tls", "word", "digits", "both-framings"],
+)
 def test_what_cannot_be_read_gets_one_answer_and_the_end(run: Callable[..., Running], data: bytes) -> None:
     """Whatever follows is no request."""
     client = run(crashing).client(data + GET)
@@ -190,8 +199,9 @@ def test_what_cannot_be_read_gets_one_answer_and_the_end(run: Callable[..., Runn
 
 # Waitress drops the socket, and the garbage collector closes it.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_a_connection_that_fails_while_it_is_taken_ends_alone(run: Callable[..., Running],
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_fails_while_it_is_taken_ends_alone(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some systems refuse to speak of a socket whose peer has gone already."""
     server = run(crashing)
     failing = [True]
@@ -208,8 +218,9 @@ def test_a_connection_that_fails_while_it_is_taken_ends_alone(run: Callable[...,
     assert server.client(GET).recv(12) == b"HTTP/1.1 500"
 
 
-def test_an_answer_that_ends_while_it_is_written_is_followed_by_a_farewell(run: Callable[..., Running],
-                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_ends_while_it_is_written_is_followed_by_a_farewell(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Closing at once might cost the client the answer: it is still sending."""
     server = run(crashing).server
     near, far = socket.socketpair()
@@ -234,8 +245,9 @@ def test_an_answer_that_ends_while_it_is_written_is_followed_by_a_farewell(run: 
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
-def test_no_conversation_is_kept_in_a_temporary_file(run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch,
-                                                     framing: str) -> None:
+def test_no_conversation_is_kept_in_a_temporary_file(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, framing: str
+) -> None:
     files: list[Any] = []
     monkeypatch.setattr("waitress.buffers.TempfileBasedBuffer.newfile", lambda self: files.append(self))
 
@@ -254,15 +266,22 @@ def test_no_conversation_is_kept_in_a_temporary_file(run: Callable[..., Running]
     assert files == []
 
 
-@pytest.mark.parametrize(("headers", "body", "pieces"), [
-    ([("Content-Length", "2")], [b"ab"], [b"\r\n\r\nab"]),
-    ([], [b"a", b"b"], [b"\r\n\r\n1\r\na\r\n", b"1\r\nb\r\n", b"0\r\n\r\n"]),
-    ([("Content-Length", "1")], [b"ab"], [b"\r\n\r\n", b"a"]),
-    ([("Content-Length", "3")], [b"a", b"bcd"], [b"\r\n\r\na", b"bc"]),
-])
+@pytest.mark.parametrize(
+    ("headers", "body", "pieces"),
+    [
+        ([("Content-Length", "2")], [b"ab"], [b"\r\n\r\nab"]),
+        ([], [b"a", b"b"], [b"\r\n\r\n1\r\na\r\n", b"1\r\nb\r\n", b"0\r\n\r\n"]),
+        ([("Content-Length", "1")], [b"ab"], [b"\r\n\r\n", b"a"]),
+        ([("Content-Length", "3")], [b"a", b"bcd"], [b"\r\n\r\na", b"bc"]),
+    ],
+)
 def test_a_head_is_sent_together_with_the_beginning_of_the_body(
-        run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, str]],
-        body: list[bytes], pieces: list[bytes]) -> None:
+    run: Callable[..., Running],
+    monkeypatch: pytest.MonkeyPatch,
+    headers: list[tuple[str, str]],
+    body: list[bytes],
+    pieces: list[bytes],
+) -> None:
     written: list[bytes] = []
     write_soon = Channel.write_soon
 
@@ -283,11 +302,13 @@ def test_a_head_is_sent_together_with_the_beginning_of_the_body(
 
 
 def test_a_piece_that_the_client_takes_needs_no_buffer_and_the_rest_keeps_its_order(
-        run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
     buffered: list[int] = []
     append = OverflowableBuffer.append
-    monkeypatch.setattr(OverflowableBuffer, "append",
-                        lambda self, data: (buffered.append(len(data)), append(self, data))[1])
+    monkeypatch.setattr(
+        OverflowableBuffer, "append", lambda self, data: (buffered.append(len(data)), append(self, data))[1]
+    )
     pieces = [b"%07d\n" % number for number in range(100_000)]
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
@@ -308,7 +329,8 @@ def test_a_piece_that_the_client_takes_needs_no_buffer_and_the_rest_keeps_its_or
 
 
 def test_a_connection_that_ends_just_before_a_piece_is_sent(
-        run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     served: list[Channel] = []
     service = Channel.service
 
@@ -339,8 +361,10 @@ def test_a_connection_that_ends_just_before_a_piece_is_sent(
 
 
 def test_a_connection_that_is_new_when_the_server_drains_may_send_its_request(
-        run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its answer says that the connection ends, and so it does. One that stays silent is closed, too."""
+
     def whole(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         start_response("200 OK", [("Content-Length", "2")])
         return [b"ok"]

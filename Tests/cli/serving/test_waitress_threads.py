@@ -1,4 +1,5 @@
 """The threads that work on Waitress's tasks: how many, and that all work gets done."""
+
 from __future__ import annotations
 
 import logging
@@ -121,8 +122,10 @@ def test_the_end_cancels_the_tasks_that_wait(pool: DaemonThreadPool) -> None:
 
 # -- too few threads ---------------------------------------------------------------------------------------------------
 
-def test_the_system_refuses_a_thread(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch,
-                                     caplog: pytest.LogCaptureFixture) -> None:
+
+def test_the_system_refuses_a_thread(
+    pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The request waits for one that ends; only if there is none, its connection is closed."""
     dispatcher, begun, gate = Dispatcher(5), list[int](), threading.Event()
     dispatcher.add_task(Task(begun, 0, gate))
@@ -170,6 +173,7 @@ def test_a_limit_of_the_container(pool: DaemonThreadPool, monkeypatch: pytest.Mo
 def test_a_limit_on_address_space(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whether the stacks have space is tried without threads: without memory one may never report its start."""
     import resource
+
     space = 1 << 40
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (space, space))
     limited(monkeypatch, tmp_path / "pids.max", "max\n")
@@ -181,9 +185,11 @@ def test_a_limit_on_address_space(pool: DaemonThreadPool, monkeypatch: pytest.Mo
 
 
 @posix
-def test_without_a_limit_each_connection_may_have_a_thread(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch,
-                                                           tmp_path: Path) -> None:
+def test_without_a_limit_each_connection_may_have_a_thread(
+    pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     import resource
+
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     limited(monkeypatch, tmp_path / "pids.max", "max\n")
     assert allowed_threads() == CONNECTIONS

@@ -3,6 +3,7 @@
 A prompt says who the model is (``You are the planner.``), and the stub answers ``The planner answers.`` unless ``SAYS``
 has other words for it, in the dialect of the path that was called.
 """
+
 from __future__ import annotations
 
 import json
@@ -14,11 +15,21 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, 
 
 _ROLE = re.compile(r"You are the ([a-z ]+)\.")
 _TOPIC = re.compile(r"Topic: ([A-Z ]+)\.")
-_TYPES = {"/v1/chat/completions": "openAIChatCompletion", "/v1/completions": "openAIV1Completion",
-          "/v1/messages": "claudeMessages", "/api/chat": "ollamaApiChat", "/api/generate": "ollamaApiGenerate",
-          "/api/v1/generate": "koboldCppGenerate", "/api/extra/generate/stream": "koboldCppGenerate"}
-FACT = {"title": "Ledger", "summary": "The ledger is in the café.", "entities": ["Mara"],
-        "key_phrases": ["hidden ledger"]}
+_TYPES = {
+    "/v1/chat/completions": "openAIChatCompletion",
+    "/v1/completions": "openAIV1Completion",
+    "/v1/messages": "claudeMessages",
+    "/api/chat": "ollamaApiChat",
+    "/api/generate": "ollamaApiGenerate",
+    "/api/v1/generate": "koboldCppGenerate",
+    "/api/extra/generate/stream": "koboldCppGenerate",
+}
+FACT = {
+    "title": "Ledger",
+    "summary": "The ledger is in the café.",
+    "entities": ["Mara"],
+    "key_phrases": ["hidden ledger"],
+}
 SAYS = {
     "thinker": "<reasoning>first this, then that</reasoning>\nThinker: Deep answer.",
     "doubter": "no opening tag</think>Certainly! No doubt.",
@@ -30,8 +41,12 @@ PAGES: dict[str, Any] = {
     "/top_article": {"title": "T2", "text": "Best text."},
     "/top_n_articles": [{"title": "T3", "text": "Third."}, {"title": "T4", "text": "Fourth."}],
     "/summaries": [{"title": "T5", "text": "Fifth."}, {"title": "T6", "text": "Sixth."}],
-    "/search": {"status": "ok", "answer": "Researched.", "no_information_found": False,
-                "sources": [{"book": "Atlas", "title": "Mills"}]},
+    "/search": {
+        "status": "ok",
+        "answer": "Researched.",
+        "no_information_found": False,
+        "sources": [{"book": "Atlas", "title": "Mills"}],
+    },
     "/page": b"<html><head><title>no</title></head><body><p>Page &amp; text</p></body></html>",
     "/plain": b"curled",
 }
@@ -56,7 +71,7 @@ def _answer(request: RecordedRequest) -> Reply:
     else:
         text = SAYS.get(role, f"The {role} answers.")
     stream = path == "/api/extra/generate/stream" or body.get("stream", path == "/api/chat") is True
-    return DIALECTS[_TYPES[path]].reply(Answer([text[at:at + 4] for at in range(0, len(text), 4)]), stream)
+    return DIALECTS[_TYPES[path]].reply(Answer([text[at : at + 4] for at in range(0, len(text), 4)]), stream)
 
 
 def old_backend() -> StubBackend:

@@ -1,4 +1,5 @@
 """The old installation: a copy of the tree beside this file, moved to a folder of its own, and what is said to it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -24,16 +25,23 @@ HERE = Path(__file__).parent
 PARTS = ("Configs", "DiscussionIds", "Scripts", "notes")
 MCP_SERVER = PROJECT / "Tests" / "workflows" / "tools" / "mcp" / "plain_mcp_server.py"
 OLD_ENCODINGS = {
-    "Configs/Users/archivist.json": "utf-8-sig", "Configs/Workflows/old-timer/Coding.json": "utf-8-sig",
-    "Configs/Users/curator.json": "legacy", "Configs/Workflows/_overrides/curation/Chat.json": "legacy"}
+    "Configs/Users/archivist.json": "utf-8-sig",
+    "Configs/Workflows/old-timer/Coding.json": "utf-8-sig",
+    "Configs/Users/curator.json": "legacy",
+    "Configs/Workflows/_overrides/curation/Chat.json": "legacy",
+}
 """What editors of their time stored otherwise than as plain UTF-8; here it is UTF-8, so that any editor may open it."""
 OLD_LINE_ENDS = ("Configs/Endpoints/Home-Server/SmallModel.json", "Configs/PromptTemplates/chatml-old.json")
 SETTINGS_KEYS = ("discussionIdMemoryFileWorkflowSettings", "contextCompactorSettingsFile")
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-LOCK_TABLE = ("CREATE TABLE WorkflowLocks (Id INTEGER PRIMARY KEY AUTOINCREMENT, WilmerSessionId NVARCHAR(50), "
-              "WorkflowId NVARCHAR(50), WorkflowLockId NVARCHAR(500), ExpirationDate DATETIME)")
-_SUMMARY = re.compile(r"=== Workflow Node Execution Summary: ((.+)\.json \(request .+\)) ===\n((?:Node .+\n)+)"
-                      r"=== End of Summary: \1 ===")
+LOCK_TABLE = (
+    "CREATE TABLE WorkflowLocks (Id INTEGER PRIMARY KEY AUTOINCREMENT, WilmerSessionId NVARCHAR(50), "
+    "WorkflowId NVARCHAR(50), WorkflowLockId NVARCHAR(500), ExpirationDate DATETIME)"
+)
+_SUMMARY = re.compile(
+    r"=== Workflow Node Execution Summary: ((.+)\.json \(request .+\)) ===\n((?:Node .+\n)+)"
+    r"=== End of Summary: \1 ==="
+)
 _NODE = re.compile(r"Node (\d+): (\S+) \|\| '(.*)' \|\| \S+ \|\| \S+ \|\| [\d.]+ seconds?(?: \|\| .+)?$")
 
 
@@ -57,14 +65,22 @@ class Installation:
 
     def config_bytes(self) -> dict[str, bytes]:
         """Every file of the configuration tree with its content."""
-        return {path.relative_to(self.root).as_posix(): path.read_bytes()
-                for path in sorted(self.configs.rglob("*")) if path.is_file()}
+        return {
+            path.relative_to(self.root).as_posix(): path.read_bytes()
+            for path in sorted(self.configs.rglob("*"))
+            if path.is_file()
+        }
 
 
 def install(root: Path, backend: StubBackend) -> Installation:
     """Copy the tree, with the addresses of ``backend`` and the paths below ``root`` in place of the old ones."""
-    moved = {"http://127.0.0.1:5001": backend.url, "5728": str(backend.port), "8890": str(backend.port),
-             "/old/wilmer": root.as_posix(), "old-python": Path(sys.executable).as_posix()}
+    moved = {
+        "http://127.0.0.1:5001": backend.url,
+        "5728": str(backend.port),
+        "8890": str(backend.port),
+        "/old/wilmer": root.as_posix(),
+        "old-python": Path(sys.executable).as_posix(),
+    }
     places = re.compile("|".join(map(re.escape, moved)))  # in one go: what comes in may look like what goes
     for part in PARTS:
         shutil.copytree(HERE / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -85,8 +101,11 @@ def _leave_a_lock(path: Path, name: str) -> None:
     expires = (datetime.now() + timedelta(minutes=9)).strftime("%Y-%m-%d %H:%M:%S.%f")
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute(LOCK_TABLE)
-        database.execute("INSERT INTO WorkflowLocks (WilmerSessionId, WorkflowId, WorkflowLockId, ExpirationDate) "
-                         "VALUES ('dead-session', 'dead-run', ?, ?)", (name, expires))
+        database.execute(
+            "INSERT INTO WorkflowLocks (WilmerSessionId, WorkflowId, WorkflowLockId, ExpirationDate) "
+            "VALUES ('dead-session', 'dead-run', ?, ?)",
+            (name, expires),
+        )
 
 
 # -- what there is to run ----------------------------------------------------------------------------------------------
@@ -146,8 +165,11 @@ def _plain(name: str) -> str:
 
 # -- what is said ------------------------------------------------------------------------------------------------------
 
-MODES = [(front, stream) for front in ("OpenAI chat", "Ollama chat", "OpenAI text", "Ollama generate")
-         for stream in (False, True)]
+MODES = [
+    (front, stream)
+    for front in ("OpenAI chat", "Ollama chat", "OpenAI text", "Ollama generate")
+    for stream in (False, True)
+]
 """Every dialect, whole and streamed."""
 CHAT_MODES = 4
 

@@ -1,4 +1,5 @@
 """Who is asked what in the old installation, and a server that is asked."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ OLD_TIMER = (
     Case("Old-Timer", "Deep answer.", "REASONING"),
     Case("Old-Timer", "The librarian answers.", "FACTUAL"),
     Case("Old-Timer", "The novelist answers.", "CREATIVE WRITING"),
-    Case("Old-Timer", " ".join(f"The {name} answers." for name in MODELS), "MODELS"))
+    Case("Old-Timer", " ".join(f"The {name} answers." for name in MODELS), "MODELS"),
+)
 SHARER = (
     Case("sharer:Quick", "The quick one answers."),
     Case("sharer:general", "The model answers."),
     Case("sharer:self-contained", "The teller answers."),
-    Case("sharer:_hidden", "The ghost answers."))
+    Case("sharer:_hidden", "The ghost answers."),
+)
 ALL = (
     *OLD_TIMER,
     Case("Minimal", "The minimalist answers.", modes=len(MODES)),
@@ -31,9 +34,19 @@ ALL = (
     Case("tinkerer", "The smith answers.", discussion="old-tools", messages=5, picture=True),
     *SHARER,
     Case("sharer", "The doorman answers."),
-    Case("teamster:review", "The reviewer answers."))
-LISTED = ["Old-Timer", "Minimal", "archivist", "curator", "tinkerer", "sharer:Quick", "sharer:general",
-          "sharer:self-contained", "teamster:review"]
+    Case("teamster:review", "The reviewer answers."),
+)
+LISTED = [
+    "Old-Timer",
+    "Minimal",
+    "archivist",
+    "curator",
+    "tinkerer",
+    "sharer:Quick",
+    "sharer:general",
+    "sharer:self-contained",
+    "teamster:review",
+]
 
 
 @dataclass(frozen=True)
@@ -48,8 +61,11 @@ class Visit:
     log: str
 
     def of(self, model: str, topic: str = "", mode: int = 0) -> Exchange:
-        [found] = [exchange for exchange in self.exchanges if exchange.mode == mode
-                   and (exchange.case.model, exchange.case.topic) == (model, topic)]
+        [found] = [
+            exchange
+            for exchange in self.exchanges
+            if exchange.mode == mode and (exchange.case.model, exchange.case.topic) == (model, topic)
+        ]
         return found
 
     def sent(self, model: str, topic: str, role: str, mode: int = 0) -> Any:

@@ -1,4 +1,5 @@
 """Nodes with answerChoices: what each kind of back-end gets, what its answer becomes, and when none is asked."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -46,23 +47,30 @@ def choose(prompt: str = "Which?", **keys: Any) -> dict[str, Any]:
 
 
 def wrapped(strict: bool) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "wilmer_structured_output", "strict": strict,
-                                                   "schema": OBJECT}}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "wilmer_structured_output", "strict": strict, "schema": OBJECT},
+    }
 
 
 # -- the constraint, over real sockets ---------------------------------------------------------------------------------
 
-@table("name, field, constraint", [
-    ("LlamaCppServer", "grammar", GRAMMAR),
-    ("Text-Generation-WebUI", "grammar_string", GRAMMAR),
-    ("Open-AI-API", "response_format", wrapped(False)),
-    ("OllamaApiChat", "format", SCHEMA),
-    # These have neither, and get what they got without the key.
-    ("OllamaApiGenerate", "", None),
-    ("KoboldCpp", "", None),
-    ("OpenAI-Compatible-Completions", "", None),
-    ("mlx-lm", "", None),
-    ("Claude", "", None)])
+
+@table(
+    "name, field, constraint",
+    [
+        ("LlamaCppServer", "grammar", GRAMMAR),
+        ("Text-Generation-WebUI", "grammar_string", GRAMMAR),
+        ("Open-AI-API", "response_format", wrapped(False)),
+        ("OllamaApiChat", "format", SCHEMA),
+        # These have neither, and get what they got without the key.
+        ("OllamaApiGenerate", "", None),
+        ("KoboldCpp", "", None),
+        ("OpenAI-Compatible-Completions", "", None),
+        ("mlx-lm", "", None),
+        ("Claude", "", None),
+    ],
+)
 def test_every_shipped_kind_of_back_end(lab: EngineLab, name: str, field: str, constraint: object) -> None:
     api_type = json.loads((API_TYPES / f"{name}.json").read_text(encoding="utf-8"))
     lab.write("ApiTypes/Shipped", api_type)
@@ -71,7 +79,8 @@ def test_every_shipped_kind_of_back_end(lab: EngineLab, name: str, field: str, c
     # A free answer that names a choice is not asked for again in JSON, which costs a small model right answers.
     replies = ["I cannot say.", said] if "format" in field else [said]
     lab.backend.responder = lambda request: DIALECTS[api_type["type"]].reply(
-        Answer(tokens=[replies[min(len(lab.backend.requests), len(replies)) - 1]]), False)
+        Answer(tokens=[replies[min(len(lab.backend.requests), len(replies)) - 1]]), False
+    )
     assert lab.run([choose()]).strip() == "CODE REVIEW"
     *before, sent = (request.json for request in lab.backend.requests)
     lab.run([choose(answerChoices=[])])
@@ -92,12 +101,16 @@ def test_only_an_answer_without_a_choice_is_asked_for_again(lab: EngineLab, said
     assert [("response_format" in request.json) for request in lab.backend.requests] == [False, True][:calls]
 
 
-@table("given, known", [
-    (["A", " B ", "A", ""], ["A", "B"]),
-    ("A\nB", ["A", "B"]),
-    ("\n- A\n- B and C\n", ["A", "B and C"]),
-    ("{routes}", ["X", "Y"]),
-    (["{agent1Input}", "B"], ["from the parent", "B"])])
+@table(
+    "given, known",
+    [
+        (["A", " B ", "A", ""], ["A", "B"]),
+        ("A\nB", ["A", "B"]),
+        ("\n- A\n- B and C\n", ["A", "B and C"]),
+        ("{routes}", ["X", "Y"]),
+        (["{agent1Input}", "B"], ["from the parent", "B"]),
+    ],
+)
 def test_a_list_or_lines_with_variables(lab: EngineLab, given: object, known: list[str]) -> None:
     lab.endpoint("Main", {"apiTypeConfigFileName": "Llama"}, lab.backend.url)
     lab.workflow("Main", [choose(answerChoices=given)], routes="X\nY")
@@ -106,22 +119,34 @@ def test_a_list_or_lines_with_variables(lab: EngineLab, given: object, known: li
     assert schema["properties"]["answer"]["enum"] == known
 
 
-@table("said, result", [
-    ('{"answer": "CODE"}', "CODE"),
-    ('\n{ "answer" : "A \\"B\\"" }\n', 'A "B"'),
-    ('"CODE REVIEW"', "CODE REVIEW"),
-    ("<think>CODE REVIEW?</think> CODE", "CODE"),
-    # All of these are left to whoever reads an answer without a constraint.
-    ("It is CODE.", "It is CODE."),
-    ("code", "code"),
-    ('{"answer": "OTHER"}', '{"answer": "OTHER"}'),
-    ('{"answer": "COD', '{"answer": "COD'),
-    ('"OTHER"', '"OTHER"'),
-    ("[1]", "[1]")])
+@table(
+    "said, result",
+    [
+        ('{"answer": "CODE"}', "CODE"),
+        ('\n{ "answer" : "A \\"B\\"" }\n', 'A "B"'),
+        ('"CODE REVIEW"', "CODE REVIEW"),
+        ("<think>CODE REVIEW?</think> CODE", "CODE"),
+        # All of these are left to whoever reads an answer without a constraint.
+        ("It is CODE.", "It is CODE."),
+        ("code", "code"),
+        ('{"answer": "OTHER"}', '{"answer": "OTHER"}'),
+        ('{"answer": "COD', '{"answer": "COD'),
+        ('"OTHER"', '"OTHER"'),
+        ("[1]", "[1]"),
+    ],
+)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_what_an_answer_becomes(lab: EngineLab, stream: bool, said: str, result: str) -> None:
-    lab.endpoint("Main", {"apiTypeConfigFileName": "Llama", "removeThinking": True, "startThinkTag": "<think>",
-                          "endThinkTag": "</think>"}, lab.backend.url)
+    lab.endpoint(
+        "Main",
+        {
+            "apiTypeConfigFileName": "Llama",
+            "removeThinking": True,
+            "startThinkTag": "<think>",
+            "endThinkTag": "</think>",
+        },
+        lab.backend.url,
+    )
     lab.backend.responder = lambda request: chat_reply(said)
     assert (lab.streamed if stream else lab.run)([choose()]) == result
     # Never streamed: an object around the word must not reach the client.
@@ -152,6 +177,7 @@ def test_without_a_text_nothing_is_constrained(lab: EngineLab, given: object) ->
 
 # -- the memory of the last choices ------------------------------------------------------------------------------------
 
+
 def calls_of(lab: EngineLab, *runs: dict[str, Any], said: str = "CODE") -> int:
     """The number of calls for these runs: keys of the node, or ``message``, ``id`` and ``outside`` of the request."""
     lab.backend.responder = lambda request: chat_reply(said)
@@ -164,17 +190,22 @@ def calls_of(lab: EngineLab, *runs: dict[str, Any], said: str = "CODE") -> int:
     return len(lab.backend.requests)
 
 
-@table("second, calls", [
-    ({}, 1),
-    ({"title": "Another name"}, 1),
-    ({"message": "ho"}, 2),
-    ({"systemPrompt": "Other rules."}, 2),
-    ({"answerChoices": ["CODE", "CHAT"]}, 2),
-    ({"maxResponseSizeInTokens": 9}, 2),
-    ({"id": "another-conversation"}, 2),
-    ({"rememberChoice": False}, 2)])
-def test_the_same_prompt_is_not_asked_twice(lab: EngineLab, monkeypatch: pytest.MonkeyPatch, second: dict[str, Any],
-                                            calls: int) -> None:
+@table(
+    "second, calls",
+    [
+        ({}, 1),
+        ({"title": "Another name"}, 1),
+        ({"message": "ho"}, 2),
+        ({"systemPrompt": "Other rules."}, 2),
+        ({"answerChoices": ["CODE", "CHAT"]}, 2),
+        ({"maxResponseSizeInTokens": 9}, 2),
+        ({"id": "another-conversation"}, 2),
+        ({"rememberChoice": False}, 2),
+    ],
+)
+def test_the_same_prompt_is_not_asked_twice(
+    lab: EngineLab, monkeypatch: pytest.MonkeyPatch, second: dict[str, Any], calls: int
+) -> None:
     monkeypatch.setattr("Middleware.models.process._process", Process())
     assert calls_of(lab, {}, second) == calls
 
@@ -192,8 +223,9 @@ def test_what_is_not_remembered(lab: EngineLab, monkeypatch: pytest.MonkeyPatch)
     assert calls_of(lab, {}) == 2
 
 
-def test_the_memory_holds_no_text_and_is_bounded(lab: EngineLab, caplog: pytest.LogCaptureFixture,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_holds_no_text_and_is_bounded(
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(answer_choices, "MAX_REMEMBERED", 2)
     with caplog.at_level(logging.INFO):
         assert calls_of(lab, *({"message": f"my secret {number}"} for number in (1, 2, 3, 3))) == 3
@@ -213,8 +245,9 @@ def test_a_request_that_remembers_nothing_asks_each_time(lab: EngineLab) -> None
 
 
 @table("remember, models", [(True, "WMMM"), (False, "WMWMWM")])
-def test_an_answer_that_is_written_anew_loads_no_model(lab: EngineLab, monkeypatch: pytest.MonkeyPatch, remember: bool,
-                                                       models: str) -> None:
+def test_an_answer_that_is_written_anew_loads_no_model(
+    lab: EngineLab, monkeypatch: pytest.MonkeyPatch, remember: bool, models: str
+) -> None:
     """Where two models share a card, each change in the order of the calls is a load."""
     monkeypatch.setattr("Middleware.models.process._process", Process())
     for name in "WM":

@@ -1,4 +1,5 @@
 """LLM calls that nodes make side by side."""
+
 from __future__ import annotations
 
 import threading
@@ -90,12 +91,14 @@ def test_messages_leave_out_what_is_empty() -> None:
     assert [message["role"] for message in calls[1]["conversation"]] == ["system", "user"]
 
 
-@pytest.mark.parametrize(("result", "text"), [("a", "a"), ({"content": "b"}, "b"), ({"content": None}, ""), ("", ""),
-                                              (None, "")])
+@pytest.mark.parametrize(
+    ("result", "text"), [("a", "a"), ({"content": "b"}, "b"), ({"content": None}, ""), ("", ""), (None, "")]
+)
 def test_the_text_of_an_answer(result: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(direct_calls, "post_process_llm_output",
-                        lambda text, rules, node: seen.append((rules, node)) or text)
+    monkeypatch.setattr(
+        direct_calls, "post_process_llm_output", lambda text, rules, node: seen.append((rules, node)) or text
+    )
     outcome = SimpleNamespace(endpoint_name="", endpoint_config={"name": "backup"})
     handler = LlmHandler(SimpleNamespace(outcome=outcome), endpoint_config={"name": "first"})
     assert answer_text(result, handler, {"n": 1}) == text

@@ -1,4 +1,5 @@
 """Late texts and example turns: specification section 3 of prefix cache and scheduling."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -45,17 +46,30 @@ def texts(messages: list[dict[str, Any]]) -> list[str]:
 
 # -- late texts, chat back-ends -----------------------------------------------------------------------------------
 
-@table("messages, sent", [
-    ([m("user", "a"), m("assistant", "b"), m("user", "c")], [0, 1, 2]),
-    # Continued: the newest user message before it.
-    ([m("user", "a"), m("user", "c"), m("assistant", "beginning")], [0, 1, 2]),
-    # The newest one that is sent, behind which the tool exchange of this and of the next round follow.
-    ([m("user", "c"), m("assistant", "", tool_calls=CALLS), m("tool", "r")], [0, 1, 2]),
-    ([m("user", "c"), m("assistant", "", tool_calls=CALLS), m("tool", "r"), m("assistant", "", tool_calls=CALLS),
-      m("tool", "s")], [0, 1, 2, 3, 4]),
-    ([m("user", "c", images=["x"], name="Ann"), m("system", "later")], [0, 1]),
-    # Outside of the window, the newest user message is sent before the others.
-    ([m("user", "a"), m("user", "c"), *(m("tool", str(index)) for index in range(6))], [1, 3, 4, 5, 6, 7])])
+
+@table(
+    "messages, sent",
+    [
+        ([m("user", "a"), m("assistant", "b"), m("user", "c")], [0, 1, 2]),
+        # Continued: the newest user message before it.
+        ([m("user", "a"), m("user", "c"), m("assistant", "beginning")], [0, 1, 2]),
+        # The newest one that is sent, behind which the tool exchange of this and of the next round follow.
+        ([m("user", "c"), m("assistant", "", tool_calls=CALLS), m("tool", "r")], [0, 1, 2]),
+        (
+            [
+                m("user", "c"),
+                m("assistant", "", tool_calls=CALLS),
+                m("tool", "r"),
+                m("assistant", "", tool_calls=CALLS),
+                m("tool", "s"),
+            ],
+            [0, 1, 2, 3, 4],
+        ),
+        ([m("user", "c", images=["x"], name="Ann"), m("system", "later")], [0, 1]),
+        # Outside of the window, the newest user message is sent before the others.
+        ([m("user", "a"), m("user", "c"), *(m("tool", str(index)) for index in range(6))], [1, 3, 4, 5, 6, 7]),
+    ],
+)
 def test_late_texts_are_in_the_newest_user_message(messages: list[dict[str, Any]], sent: list[int]) -> None:
     node = {"systemPrompt": "S", **LATE}
     found = conversation(messages, node, options={"llm_takes_images": True})
@@ -65,19 +79,34 @@ def test_late_texts_are_in_the_newest_user_message(messages: list[dict[str, Any]
     assert found == [m("system", "S"), *expected]
 
 
-@table("messages, before", [([], 1), ([m("system", "x")], 2), ([m("assistant", "Hello")], 1),
-                            ([m("system", "x"), m("assistant", "Hello")], 1)])
+@table(
+    "messages, before",
+    [
+        ([], 1),
+        ([m("system", "x")], 2),
+        ([m("assistant", "Hello")], 1),
+        ([m("system", "x"), m("assistant", "Hello")], 1),
+    ],
+)
 def test_without_a_user_message_late_texts_follow_the_system_messages(
-        messages: list[dict[str, Any]], before: int) -> None:
+    messages: list[dict[str, Any]], before: int
+) -> None:
     found = conversation(messages, {"systemPrompt": "S", **LATE})
     assert found[before] == m("user", late("", len(messages)))
     assert [message["role"] for message in found[:before]] == ["system"] * before
 
 
-@table("node, expected", [
-    ({"lateSystemPrompt": "N"}, "N\n\na"), ({"lateInstruction": "I"}, "a\n\nI"),
-    ({"lateSystemPrompt": " {nothing}\n", "lateInstruction": ""}, "a"), ({"lateSystemPrompt": None}, "a"),
-    ({"lateSystemPrompt": "{nothing}", "lateInstruction": "\n\nI\n"}, "a\n\nI"), ({"lateSystemPrompt": 5}, "5\n\na")])
+@table(
+    "node, expected",
+    [
+        ({"lateSystemPrompt": "N"}, "N\n\na"),
+        ({"lateInstruction": "I"}, "a\n\nI"),
+        ({"lateSystemPrompt": " {nothing}\n", "lateInstruction": ""}, "a"),
+        ({"lateSystemPrompt": None}, "a"),
+        ({"lateSystemPrompt": "{nothing}", "lateInstruction": "\n\nI\n"}, "a\n\nI"),
+        ({"lateSystemPrompt": 5}, "5\n\na"),
+    ],
+)
 def test_what_is_blank_is_left_out(node: dict[str, Any], expected: str) -> None:
     assert conversation([m("user", "a")], node) == [m("user", expected)]
     assert conversation([m("user", "x")], {**node, "prompt": "a"}) == [m("user", expected)]
@@ -108,11 +137,17 @@ def test_content_in_blocks_gets_blocks_of_text() -> None:
 USER, ASSISTANT = "<|im_start|>user\n{}<|im_end|>\n", "<|im_start|>assistant\n{}<|im_end|>\n"
 
 
-@table("messages, expected", [
-    ([m("user", "a"), m("assistant", "b"), m("user", "c")],
-     USER.format("a") + ASSISTANT.format("b") + USER.format(late("c", 3))),
-    ([m("user", "c"), m("assistant", "begin")], USER.format(late("c", 2)) + "<|im_start|>assistant\nbegin"),
-    ([m("system", "x"), m("assistant", "Hello")], USER.format(late("", 2)) + "<|im_start|>assistant\nHello")])
+@table(
+    "messages, expected",
+    [
+        (
+            [m("user", "a"), m("assistant", "b"), m("user", "c")],
+            USER.format("a") + ASSISTANT.format("b") + USER.format(late("c", 3)),
+        ),
+        ([m("user", "c"), m("assistant", "begin")], USER.format(late("c", 2)) + "<|im_start|>assistant\nbegin"),
+        ([m("system", "x"), m("assistant", "Hello")], USER.format(late("", 2)) + "<|im_start|>assistant\nHello"),
+    ],
+)
 def test_late_texts_are_inside_the_turn_of_a_completion(messages: list[dict[str, Any]], expected: str) -> None:
     assert dispatch(messages, LATE, chat=False)["prompt"] == expected
     found = dispatch(messages, {"systemPrompt": "S", **LATE}, chat=False, endpoint=STRICT)
@@ -122,27 +157,38 @@ def test_late_texts_are_inside_the_turn_of_a_completion(messages: list[dict[str,
 def test_late_texts_around_the_prompt_of_a_completion() -> None:
     node = {"prompt": "P", "addUserTurnTemplate": True, **LATE}
     assert dispatch([], node, chat=False, generation_prompt=True)["prompt"] == (
-        USER.format(late("P", 0)) + "<|im_start|>assistant\n")
+        USER.format(late("P", 0)) + "<|im_start|>assistant\n"
+    )
     assert dispatch([], {"prompt": "P", **LATE}, chat=False)["prompt"] == late("P", 0)
 
 
 # -- nothing else changes -----------------------------------------------------------------------------------------
 
 ROLES = st.sampled_from(["user", "user", "assistant", "assistant", "system", "tool"])
-NODES = st.fixed_dictionaries({}, optional={
-    "systemPrompt": st.just("S"), "lastMessagesToSendInsteadOfPrompt": st.integers(0, 12),
-    "messageBlockSize": st.sampled_from([1, 4]), "mergeConsecutiveAssistantMessages": st.booleans(),
-    "insertUserTurnBetweenAssistantMessages": st.booleans(), "addUserTurnTemplate": st.booleans()})
+NODES = st.fixed_dictionaries(
+    {},
+    optional={
+        "systemPrompt": st.just("S"),
+        "lastMessagesToSendInsteadOfPrompt": st.integers(0, 12),
+        "messageBlockSize": st.sampled_from([1, 4]),
+        "mergeConsecutiveAssistantMessages": st.booleans(),
+        "insertUserTurnBetweenAssistantMessages": st.booleans(),
+        "addUserTurnTemplate": st.booleans(),
+    },
+)
 
 
 @given(st.lists(ROLES, max_size=12), NODES, st.booleans(), st.booleans())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_only_the_newest_user_message_is_another_one(roles: list[str], node: dict[str, Any], chat: bool,
-                                                     strict: bool) -> None:
+def test_only_the_newest_user_message_is_another_one(
+    roles: list[str], node: dict[str, Any], chat: bool, strict: bool
+) -> None:
     messages = [m(role, f"{index}.") for index, role in enumerate(roles)]
     endpoint = STRICT if strict else {}
-    without, found = (dispatch(messages, {**node, **more}, chat, endpoint)
-                      for more in ({}, {"lateSystemPrompt": "<<", "lateInstruction": ">>"}))
+    without, found = (
+        dispatch(messages, {**node, **more}, chat, endpoint)
+        for more in ({}, {"lateSystemPrompt": "<<", "lateInstruction": ">>"})
+    )
     if not chat:
         assert (found["prompt"].count("<<"), found["prompt"].count(">>")) == (1, 1)
         if "<<\n\n>>" not in found["prompt"]:
@@ -150,15 +196,16 @@ def test_only_the_newest_user_message_is_another_one(roles: list[str], node: dic
         return
     sent, before = found["conversation"], without["conversation"]
     [place] = [index for index, message in enumerate(sent) if "<<" in message["content"]]
-    assert not any(message["role"] == "user" for message in sent[place + 1:])
+    assert not any(message["role"] == "user" for message in sent[place + 1 :])
     if sent[place] == m("user", "<<\n\n>>"):
-        assert [*sent[:place], *sent[place + 1:]] == before
+        assert [*sent[:place], *sent[place + 1 :]] == before
     else:
         assert sent[place] == {**before[place], "content": f"<<\n\n{before[place]['content']}\n\n>>"}
-        assert [*sent[:place], *sent[place + 1:]] == [*before[:place], *before[place + 1:]]
+        assert [*sent[:place], *sent[place + 1 :]] == [*before[:place], *before[place + 1 :]]
 
 
 # -- example turns ------------------------------------------------------------------------------------------------
+
 
 def test_examples_stand_between_the_system_prompt_and_the_rest() -> None:
     messages = [m("user", "a"), m("assistant", "b"), m("user", "c")]
@@ -177,8 +224,11 @@ def test_examples_are_no_place_for_late_texts_and_are_not_joined_with_the_conver
     assert conversation(messages, {**EXAMPLES, **merge}) == [*examples(2), *messages]
     # Where roles must alternate, a beginning of the assistant is dropped, as it is without examples.
     assert conversation(messages, EXAMPLES, endpoint=STRICT) == [*examples(2), m("user", "a")]
-    assert conversation([m("system", "x"), m("user", "a"), m("system", "y"), m("user", "b")], {
-        "systemPrompt": "S", **EXAMPLES}, endpoint=STRICT) == [m("system", "S"), *examples(4), m("user", "a\n\ny\n\nb")]
+    assert conversation(
+        [m("system", "x"), m("user", "a"), m("system", "y"), m("user", "b")],
+        {"systemPrompt": "S", **EXAMPLES},
+        endpoint=STRICT,
+    ) == [m("system", "S"), *examples(4), m("user", "a\n\ny\n\nb")]
 
 
 @pytest.mark.parametrize("endpoint", [{}, STRICT])
@@ -196,9 +246,15 @@ def test_examples_of_a_completion_are_rendered_with_its_template(endpoint: dict[
 
 
 def test_a_template_without_a_turn_of_the_system_has_its_prompt_in_the_first_example(lab: Lab) -> None:
-    lab.write("PromptTemplates/chatml", {
-        "promptTemplateUserPrefix": "<u>", "promptTemplateUserSuffix": "</u>", "promptTemplateAssistantPrefix": "<a>",
-        "promptTemplateAssistantSuffix": "</a>"})
+    lab.write(
+        "PromptTemplates/chatml",
+        {
+            "promptTemplateUserPrefix": "<u>",
+            "promptTemplateUserSuffix": "</u>",
+            "promptTemplateAssistantPrefix": "<a>",
+            "promptTemplateAssistantSuffix": "</a>",
+        },
+    )
     node = {"systemPrompt": "S", **EXAMPLES, **LATE}
     shown = "<u>S\n\n2+2 2</u><a>4</a><u>3+3</u><a>6</a>"
     messages = [m("assistant", "Hello"), m("user", "a")]
@@ -214,13 +270,18 @@ def test_a_number_in_an_example_is_a_text() -> None:
     assert m("assistant", "4") in found
 
 
-@table("turns, path, message", [
-    ("{count}", "exampleTurns", "not a list"), ({"user": "a"}, "exampleTurns", "not a list"),
-    (["a"], "exampleTurns[0]", "entry 1 of exampleTurns is not an object"),
-    ([{"user": "a", "assistant": "b"}, {"user": "a"}], "exampleTurns[1]", "entry 2 .* no text under 'assistant'"),
-    ([{"usr": "a", "assistant": "b"}], "exampleTurns[0]", "under 'user', but one under 'usr'.*Did you mean 'user'"),
-    ([{"user": ["a"], "assistant": "b"}], "exampleTurns[0]", "no text under 'user'"),
-    ([{"user": "a", "assistant": ""}], "exampleTurns[0]", "no text under 'assistant'")])
+@table(
+    "turns, path, message",
+    [
+        ("{count}", "exampleTurns", "not a list"),
+        ({"user": "a"}, "exampleTurns", "not a list"),
+        (["a"], "exampleTurns[0]", "entry 1 of exampleTurns is not an object"),
+        ([{"user": "a", "assistant": "b"}, {"user": "a"}], "exampleTurns[1]", "entry 2 .* no text under 'assistant'"),
+        ([{"usr": "a", "assistant": "b"}], "exampleTurns[0]", "under 'user', but one under 'usr'.*Did you mean 'user'"),
+        ([{"user": ["a"], "assistant": "b"}], "exampleTurns[0]", "no text under 'user'"),
+        ([{"user": "a", "assistant": ""}], "exampleTurns[0]", "no text under 'assistant'"),
+    ],
+)
 def test_other_shapes_are_refused(turns: Any, path: str, message: str) -> None:
     with pytest.raises(ConfigValueError, match=message) as caught:
         conversation([m("user", "a")], {"exampleTurns": turns})
@@ -229,8 +290,16 @@ def test_other_shapes_are_refused(turns: Any, path: str, message: str) -> None:
 
 # -- the context window -------------------------------------------------------------------------------------------
 
-@table("node, dropped", [({}, 0), ({"lateSystemPrompt": "n" * 350}, 1), ({"lateInstruction": "n" * 350}, 1),
-                         ({"exampleTurns": [{"user": "n" * 350, "assistant": "n" * 350}]}, 2)])
+
+@table(
+    "node, dropped",
+    [
+        ({}, 0),
+        ({"lateSystemPrompt": "n" * 350}, 1),
+        ({"lateInstruction": "n" * 350}, 1),
+        ({"exampleTurns": [{"user": "n" * 350, "assistant": "n" * 350}]}, 2),
+    ],
+)
 @pytest.mark.parametrize("chat", [True, False])
 def test_parts_count_against_the_window(node: dict[str, Any], dropped: int, chat: bool) -> None:
     messages = [m("user", f"{index}" * 350) for index in range(6)]  # 110 estimated tokens and 8 more each
@@ -241,6 +310,7 @@ def test_parts_count_against_the_window(node: dict[str, Any], dropped: int, chat
 
 
 # -- what is written ----------------------------------------------------------------------------------------------
+
 
 def test_nodes_without_parts_share_none() -> None:
     assert PromptParts.of({"systemPrompt": "S", "lateInstruction": "", "exampleTurns": []}, str) is NO_PARTS
@@ -256,24 +326,44 @@ def test_all_templates_of_a_node() -> None:
 
 # -- a text that stays ---------------------------------------------------------------------------------------------
 
+
 class Talk:
     """A conversation that grows, and the messages that the node sends each time; its notes are ``text``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **node: Any) -> None:
         monkeypatch.setattr("Middleware.models.process._process", Process())
         self.text, self.messages, self.outside = "N", [m("user", "1")], REAL
-        self.node = {"systemPrompt": "S", "lateSystemPromptStays": True, "lateInstruction": "I",
-                     "lastMessagesToSendInsteadOfPrompt": 6, **node}
+        self.node = {
+            "systemPrompt": "S",
+            "lateSystemPromptStays": True,
+            "lateInstruction": "I",
+            "lastMessagesToSendInsteadOfPrompt": 6,
+            **node,
+        }
 
     def sent(self, *more: str, discussion: str | None = "d", chat: bool = True) -> list[str] | str:
         for text in more:
             role = "assistant" if self.messages[-1]["role"] == "user" else "user"
             self.messages.append(m(role, text))
         request = RequestContext(outside=self.outside)
-        run = RunRequest(request=request, workflow_id="w", workflow_name="W", nodes=[], variables={}, folder="f",
-                         messages=[], discussion_id=discussion)
-        arguments = dispatch(self.messages, {**self.node, "lateSystemPrompt": self.text}, chat=chat, request=request,
-                             run=run, discussion=discussion)
+        run = RunRequest(
+            request=request,
+            workflow_id="w",
+            workflow_name="W",
+            nodes=[],
+            variables={},
+            folder="f",
+            messages=[],
+            discussion_id=discussion,
+        )
+        arguments = dispatch(
+            self.messages,
+            {**self.node, "lateSystemPrompt": self.text},
+            chat=chat,
+            request=request,
+            run=run,
+            discussion=discussion,
+        )
         return texts(arguments["conversation"])[1:] if chat else str(arguments["prompt"])
 
 

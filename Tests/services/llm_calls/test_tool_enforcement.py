@@ -1,4 +1,5 @@
 """Tool calls that a client demands: the schema, the words, the reading, and the round over real sockets."""
+
 from __future__ import annotations
 
 import json
@@ -47,8 +48,11 @@ def forced(name: Any) -> dict[str, Any]:
 
 
 def call_schema(name: str, arguments: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": {"name": {"const": name}, "arguments": arguments},
-            "required": ["name", "arguments"]}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": name}, "arguments": arguments},
+        "required": ["name", "arguments"],
+    }
 
 
 WEATHER = tool("weather", CITY, "Says how warm it is.")
@@ -63,21 +67,45 @@ def demand(tools: Any = (WEATHER,), choice: Any = "required") -> ToolDemand:
 
 # -- when ---------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("choice", ["auto", "none", None, "", "weather", {}, {"type": "function"}, forced(""),
-                                    forced(None), {"type": "function", "function": "weather"}, [], 3,
-                                    {"type": "other", "function": {"name": "weather"}}])
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "auto",
+        "none",
+        None,
+        "",
+        "weather",
+        {},
+        {"type": "function"},
+        forced(""),
+        forced(None),
+        {"type": "function", "function": "weather"},
+        [],
+        3,
+        {"type": "other", "function": {"name": "weather"}},
+    ],
+)
 def test_nothing_is_demanded(choice: Any) -> None:
     assert ToolDemand.of([WEATHER], choice) is None
 
 
-@pytest.mark.parametrize(("tools", "choice"), [
-    (None, "required"), ([], "required"), ([], forced("weather")), (None, forced("weather")),
-    ([tool(""), tool(None), tool(5), {}, "x", {"function": None}], "required")])
+@pytest.mark.parametrize(
+    ("tools", "choice"),
+    [
+        (None, "required"),
+        ([], "required"),
+        ([], forced("weather")),
+        (None, forced("weather")),
+        ([tool(""), tool(None), tool(5), {}, "x", {"function": None}], "required"),
+    ],
+)
 def test_there_is_no_tool_to_call(tools: Any, choice: Any) -> None:
     assert ToolDemand.of(tools, choice) is None
 
 
 # -- the schema ---------------------------------------------------------------------------------------------------
+
 
 def test_one_tool() -> None:
     assert demand().schema == call_schema("weather", CITY)
@@ -100,9 +128,16 @@ def test_a_forced_tool() -> None:
 
 
 def test_references_inside_parameters_still_lead_to_their_definitions() -> None:
-    parameters = {"$defs": {"P": {"type": "string"}}, "type": "object", "properties": {
-        "p": {"$ref": "#/$defs/P"}, "all": {"items": [{"$ref": "#"}]}, "$ref": {"type": "null"},
-        "out": {"$ref": "https://h/schema.json"}}}
+    parameters = {
+        "$defs": {"P": {"type": "string"}},
+        "type": "object",
+        "properties": {
+            "p": {"$ref": "#/$defs/P"},
+            "all": {"items": [{"$ref": "#"}]},
+            "$ref": {"type": "null"},
+            "out": {"$ref": "https://h/schema.json"},
+        },
+    }
     before = json.dumps(parameters)
     single = demand([tool("f", parameters)]).schema["properties"]["arguments"]["properties"]
     assert single["p"] == {"$ref": "#/properties/arguments/$defs/P"}
@@ -114,6 +149,7 @@ def test_references_inside_parameters_still_lead_to_their_definitions() -> None:
 
 
 # -- the words ----------------------------------------------------------------------------------------------------
+
 
 def test_instructions_name_everything() -> None:
     words = demand([WEATHER, TIME]).instructions
@@ -137,6 +173,7 @@ def test_instructions_follow_the_system_prompt_after_a_blank_line() -> None:
 
 # -- reading ------------------------------------------------------------------------------------------------------
 
+
 def test_a_call_is_read() -> None:
     found = demand().read(f"\n\u00a0{GOOD} \f")
     assert found is not None and re.fullmatch(r"wilmer-[0-9a-f]{32}", found.pop("id"))
@@ -145,13 +182,32 @@ def test_a_call_is_read() -> None:
     assert first and second and first["id"] != second["id"]
 
 
-@table("text", [
-    "", "It is warm.", f"Sure: {GOOD}", f"```json\n{GOOD}\n```", f"{GOOD}{GOOD}", "[]", "null", "3", '"weather"',
-    '{"name": "weather"}', '{"arguments": {}}', '{"name": "", "arguments": {}}', '{"name": 3, "arguments": {}}',
-    '{"name": ["weather"], "arguments": {}}', '{"name": "Weather", "arguments": {}}',
-    '{"name": "weather", "arguments": "{}"}', '{"name": "weather", "arguments": null}',
-    '{"name": "weather", "arguments": {"x": NaN}}', '{"name": "weather", "arguments": {"x": 1e999}}',
-    '{"name": "weather", "arguments": {"x": ' + "9" * 5000 + "}}", "[" * 200_000])
+@table(
+    "text",
+    [
+        "",
+        "It is warm.",
+        f"Sure: {GOOD}",
+        f"```json\n{GOOD}\n```",
+        f"{GOOD}{GOOD}",
+        "[]",
+        "null",
+        "3",
+        '"weather"',
+        '{"name": "weather"}',
+        '{"arguments": {}}',
+        '{"name": "", "arguments": {}}',
+        '{"name": 3, "arguments": {}}',
+        '{"name": ["weather"], "arguments": {}}',
+        '{"name": "Weather", "arguments": {}}',
+        '{"name": "weather", "arguments": "{}"}',
+        '{"name": "weather", "arguments": null}',
+        '{"name": "weather", "arguments": {"x": NaN}}',
+        '{"name": "weather", "arguments": {"x": 1e999}}',
+        '{"name": "weather", "arguments": {"x": ' + "9" * 5000 + "}}",
+        "[" * 200_000,
+    ],
+)
 def test_what_is_no_call(text: str) -> None:
     assert demand().read(text) is None
 
@@ -165,6 +221,7 @@ def test_only_the_forced_tool_counts() -> None:
 
 
 # -- the round ----------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
@@ -186,9 +243,18 @@ class Round:
         with request_scope(self.request):
             self.handler: LlmHandler = LlmHandlerService().load_model_from_config("Main", stream=stream)
         self.context = ExecutionContext(
-            request_id="r", workflow_id="w", discussion_id=None, stream=stream, llm_handler=self.handler,
-            config={"title": "Caller", "allowTools": True, **node}, messages=[{"role": "user", "content": "Warm?"}],
-            workflow_variable_service=_Plain(), tools=list(tools), tool_choice=choice, request=self.request)
+            request_id="r",
+            workflow_id="w",
+            discussion_id=None,
+            stream=stream,
+            llm_handler=self.handler,
+            config={"title": "Caller", "allowTools": True, **node},
+            messages=[{"role": "user", "content": "Warm?"}],
+            workflow_variable_service=_Plain(),
+            tools=list(tools),
+            tool_choice=choice,
+            request=self.request,
+        )
 
     def run(self) -> Any:
         return LLMDispatchService.dispatch(self.context)
@@ -211,7 +277,7 @@ def stream(request: pytest.FixtureRequest) -> bool:
 def say(text: str, stream: bool, **options: Any) -> Any:
     if not stream:
         return chat_reply(text, **options)
-    return chat_stream_reply([text[i:i + 7] for i in range(0, len(text), 7)], **options)
+    return chat_stream_reply([text[i : i + 7] for i in range(0, len(text), 7)], **options)
 
 
 def outcome(result: Any) -> tuple[str, list[dict[str, Any]], str]:
@@ -243,7 +309,9 @@ def test_a_good_answer_is_one_call(backend: StubBackend, stream: bool) -> None:
     assert not {"tools", "tool_choice"} & request.json.keys()
     assert request.json["response_format"]["json_schema"]["schema"] == call_schema("weather", CITY)
     assert request.json["messages"] == [
-        {"role": "system", "content": demand().extend("Be brief.")}, {"role": "user", "content": "Warm?"}]
+        {"role": "system", "content": demand().extend("Be brief.")},
+        {"role": "user", "content": "Warm?"},
+    ]
     assert (case.handler.llm.outcome.finish_reason, case.handler.llm.outcome.usage) == ("tool_calls", USAGE)
 
 
@@ -263,8 +331,9 @@ def test_thinking_before_the_call_is_no_prose(lab: Lab, backend: StubBackend, st
     assert len(backend.requests) == 1
 
 
-def test_prose_is_drawn_again_with_the_same_request(backend: StubBackend, stream: bool,
-                                                    caplog: pytest.LogCaptureFixture) -> None:
+def test_prose_is_drawn_again_with_the_same_request(
+    backend: StubBackend, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     backend.script(say("secret prose", stream, usage={"total_tokens": 1}), say(GOOD, stream, usage=USAGE))
     case = Round(stream)
     assert outcome(case.run()) == ("", [CALL], "tool_calls")
@@ -288,8 +357,10 @@ def test_shape_of_a_stream(backend: StubBackend) -> None:
     assert (first["token"], first["finish_reason"], first["tool_calls"][0]["index"]) == ("", None, 0)
     assert last == {"token": "", "finish_reason": "tool_calls", "usage": USAGE}
     backend.script(chat_stream_reply(["a", "b"], "length"), chat_stream_reply(["c", "d"], "length", USAGE))
-    assert Round(True).chunks() == [{"token": "cd", "finish_reason": None},
-                                    {"token": "", "finish_reason": "stop", "usage": USAGE}]
+    assert Round(True).chunks() == [
+        {"token": "cd", "finish_reason": None},
+        {"token": "", "finish_reason": "stop", "usage": USAGE},
+    ]
 
 
 def test_a_stream_shows_signs_of_life_and_sends_nothing_before_it_is_pulled(backend: StubBackend) -> None:
@@ -302,8 +373,17 @@ def test_a_stream_shows_signs_of_life_and_sends_nothing_before_it_is_pulled(back
 
 
 def test_reasoning_travels_with_the_call(backend: StubBackend) -> None:
-    backend.script(sse_reply([chat_chunk({"reasoning_content": "hm"}), chat_chunk({"reasoning_content": "m"}),
-                              chat_chunk({"content": GOOD}), chat_chunk({}, "stop"), "[DONE]"]))
+    backend.script(
+        sse_reply(
+            [
+                chat_chunk({"reasoning_content": "hm"}),
+                chat_chunk({"reasoning_content": "m"}),
+                chat_chunk({"content": GOOD}),
+                chat_chunk({}, "stop"),
+                "[DONE]",
+            ]
+        )
+    )
     assert Round(True).chunks()[0]["reasoning"] == "hmm"
 
 
@@ -311,12 +391,21 @@ NATIVE = [{"id": "c1", "type": "function", "function": {"name": "weather", "argu
 
 
 def test_native_calls_are_passed_on_as_they_are(backend: StubBackend) -> None:
-    backend.script(json_reply({"choices": [{"message": {"content": None, "tool_calls": NATIVE},
-                                            "finish_reason": "tool_calls"}]}))
+    backend.script(
+        json_reply({"choices": [{"message": {"content": None, "tool_calls": NATIVE}, "finish_reason": "tool_calls"}]})
+    )
     assert Round().run() == {"content": "", "tool_calls": NATIVE, "finish_reason": "tool_calls"}
     streamed = [{"index": 0, **NATIVE[0]}]
-    backend.script(sse_reply([chat_chunk({"content": "So:"}), chat_chunk({"tool_calls": streamed}),
-                              chat_chunk({}, "tool_calls"), "[DONE]"]))
+    backend.script(
+        sse_reply(
+            [
+                chat_chunk({"content": "So:"}),
+                chat_chunk({"tool_calls": streamed}),
+                chat_chunk({}, "tool_calls"),
+                "[DONE]",
+            ]
+        )
+    )
     chunks = Round(True).chunks()
     assert "".join(chunk["token"] for chunk in chunks) == "So:"
     assert [chunk["tool_calls"] for chunk in chunks if "tool_calls" in chunk] == [streamed]
@@ -334,8 +423,10 @@ def test_errors_reach_the_caller_also_from_the_second_call(backend: StubBackend,
 
 # -- stopping -----------------------------------------------------------------------------------------------------
 
-def test_a_cancelled_round_says_nothing_and_draws_no_more(backend: StubBackend, stream: bool,
-                                                          caplog: pytest.LogCaptureFixture) -> None:
+
+def test_a_cancelled_round_says_nothing_and_draws_no_more(
+    backend: StubBackend, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     case = Round(stream)
 
     def cancel_and_answer(_: Any) -> Any:
@@ -371,6 +462,7 @@ def test_closing_the_stream_lets_go_of_the_back_end(backend: StubBackend) -> Non
 
 # -- when a round is active ---------------------------------------------------------------------------------------
 
+
 def assert_native(backend: StubBackend, choice: Any) -> None:
     body = backend.requests[-1].json
     assert (body["tools"], body["tool_choice"]) == ([WEATHER], choice)
@@ -384,10 +476,21 @@ def test_other_choices_go_to_the_back_end(backend: StubBackend, choice: Any) -> 
     assert_native(backend, choice)
 
 
-@pytest.mark.parametrize("declaration", [None, {}, "x", {"field": "", "style": "raw"}, {"field": "f", "style": "odd"},
-                                         {"style": "raw"}, {"field": 3, "style": "raw"}])
-def test_an_api_type_without_a_place_for_schemas_gets_the_tools(lab: Lab, backend: StubBackend,
-                                                                declaration: Any) -> None:
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        None,
+        {},
+        "x",
+        {"field": "", "style": "raw"},
+        {"field": "f", "style": "odd"},
+        {"style": "raw"},
+        {"field": 3, "style": "raw"},
+    ],
+)
+def test_an_api_type_without_a_place_for_schemas_gets_the_tools(
+    lab: Lab, backend: StubBackend, declaration: Any
+) -> None:
     lab.write("ApiTypes/Llama", {"type": "openAIChatCompletion", "structuredOutput": declaration})
     backend.script(chat_reply("prose"))
     assert Round(choice="required").run() == "prose"
@@ -408,6 +511,7 @@ def test_a_schema_of_the_node_and_a_demanded_call_exclude_each_other(lab: Lab, b
 
 # -- in a workflow ------------------------------------------------------------------------------------------------
 
+
 def test_the_engine_passes_the_call_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
     with StubBackend() as backend:
         engine = EngineLab(tmp_path, monkeypatch, backend)
@@ -417,8 +521,14 @@ def test_the_engine_passes_the_call_on(tmp_path: Path, monkeypatch: pytest.Monke
         engine.workflow("Main", [llm("Warm?", allowTools=True)])
         with request_scope(engine.request):
             result = WorkflowManager.run_custom_workflow(
-                "Main", "r-1", None, [{"role": "user", "content": "hi"}], is_streaming=stream, tools=[WEATHER],
-                tool_choice="required")
+                "Main",
+                "r-1",
+                None,
+                [{"role": "user", "content": "hi"}],
+                is_streaming=stream,
+                tools=[WEATHER],
+                tool_choice="required",
+            )
             if stream:
                 result = [chunk for chunk in result if "end" not in chunk]
     assert outcome(result) == ("", [CALL], "tool_calls")

@@ -1,4 +1,5 @@
 """The files of the context compactor."""
+
 from __future__ import annotations
 
 import json
@@ -52,9 +53,12 @@ def test_reading_creates_nothing(root: Path) -> None:
 def test_layout(root: Path) -> None:
     store().save(("old \u00e9", "h5"), Boundary("h3", 3), ("oldest", "h0"))
     assert json.loads((root / "k1" / OLD).read_bytes()) == [
-        {"text_block": "old \u00e9", "hash": "h5"}, {"text_block": "__boundary__", "hash": "3:h3"}]
+        {"text_block": "old \u00e9", "hash": "h5"},
+        {"text_block": "__boundary__", "hash": "3:h3"},
+    ]
     assert (root / "k1" / OLDEST).read_bytes() == (
-        b'[\n    {\n        "text_block": "oldest",\n        "hash": "h0"\n    }\n]')
+        b'[\n    {\n        "text_block": "oldest",\n        "hash": "h0"\n    }\n]'
+    )
     assert store().read() == CompactorState(("old \u00e9", "h5"), Boundary("h3", 3), ("oldest", "h0"))
 
 
@@ -62,16 +66,31 @@ def test_layout_of_the_note_of_what_was_folded(root: Path) -> None:
     assert store().folded() is None and not root.exists()
     store().save(("old", "h5"), Boundary("h3", 3), ("oldest", "h0"), MARK)
     assert json.loads((root / "k1" / FOLDED).read_bytes()) == {
-        "index": 3, "hash": "h2", "previousHash": "h1", "summaryHash": "t0"}
+        "index": 3,
+        "hash": "h2",
+        "previousHash": "h1",
+        "summaryHash": "t0",
+    }
     assert store().folded() == MARK
     store().save(("old", "h6"), Boundary("h4", 4))
     assert store().folded() == MARK
 
 
-@pytest.mark.parametrize("content", [
-    "{", "[]", "5", "gAAAAA-token", "{}", '{"index": 3}', *(json.dumps({
-        "index": index, "hash": "a", "previousHash": previous, "summaryHash": "c"})
-        for index, previous in (("3", "b"), (True, "b"), (3.0, "b"), (0, "b"), (-1, "b"), (3, None)))])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "5",
+        "gAAAAA-token",
+        "{}",
+        '{"index": 3}',
+        *(
+            json.dumps({"index": index, "hash": "a", "previousHash": previous, "summaryHash": "c"})
+            for index, previous in (("3", "b"), (True, "b"), (3.0, "b"), (0, "b"), (-1, "b"), (3, None))
+        ),
+    ],
+)
 def test_an_unusable_note_counts_as_none(root: Path, content: str) -> None:
     put(root, FOLDED, content)
     assert store().folded() is None
@@ -92,8 +111,9 @@ def test_a_folder_in_place_of_the_note(root: Path, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(("dies_at", "noted"), [(OLDEST, None), (OLD, MARK)])
-def test_the_note_is_written_between_the_summaries(root: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str,
-                                                   noted: FoldedMessages | None) -> None:
+def test_the_note_is_written_between_the_summaries(
+    root: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str, noted: FoldedMessages | None
+) -> None:
     write = compactor_store.write_content
 
     def die(folder: DiscussionFolder, name: str, content: object) -> None:
@@ -113,10 +133,17 @@ def test_saving_without_oldest_leaves_it_alone(root: Path) -> None:
     assert store().read() == CompactorState(("b", "h2"), Boundary("h1", 1), ("oldest", "h0"))
 
 
-@pytest.mark.parametrize(("stored", "boundary"), [
-    ("abc", Boundary("abc", None)), ("12:abc", Boundary("abc", 12)), ("x:abc", Boundary("abc", None)),
-    ("-1:abc", Boundary("abc", None)), (":abc", Boundary("abc", None)),
-    ("\u00b2:abc", Boundary("abc", None))])
+@pytest.mark.parametrize(
+    ("stored", "boundary"),
+    [
+        ("abc", Boundary("abc", None)),
+        ("12:abc", Boundary("abc", 12)),
+        ("x:abc", Boundary("abc", None)),
+        ("-1:abc", Boundary("abc", None)),
+        (":abc", Boundary("abc", None)),
+        ("\u00b2:abc", Boundary("abc", None)),
+    ],
+)
 def test_forms_of_the_boundary(root: Path, stored: str, boundary: Boundary) -> None:
     put(root, OLD, entries(("__boundary__", stored), ("old", "h")))
     assert store().read() == CompactorState(("old", "h"), boundary)
@@ -124,8 +151,9 @@ def test_forms_of_the_boundary(root: Path, stored: str, boundary: Boundary) -> N
 
 @pytest.mark.parametrize("content", BROKEN)
 @pytest.mark.parametrize("name", [OLD, OLDEST])
-def test_what_can_be_read_is_read_and_nothing_is_written(root: Path, caplog: pytest.LogCaptureFixture, name: str,
-                                                         content: str) -> None:
+def test_what_can_be_read_is_read_and_nothing_is_written(
+    root: Path, caplog: pytest.LogCaptureFixture, name: str, content: str
+) -> None:
     store().save(("old", "h1"), Boundary("h0", 0), ("oldest", "h0"))
     path = put(root, name, content)
     state = store().read()

@@ -1,4 +1,5 @@
 """Whose data a request may read: its user's, under any spelling of the name, and that of users who share the key."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -21,8 +22,15 @@ from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_
 from Tests.services.discussion_lab import DiscussionLab
 
 KEY = "secretkey"
-JSON_FILES = ("memories.json", "chat_summary.json", "timestamps.json", "condensation_tracker.json",
-              "vision_responses.json", "context_compactor_old.json", "context_compactor_oldest.json")
+JSON_FILES = (
+    "memories.json",
+    "chat_summary.json",
+    "timestamps.json",
+    "condensation_tracker.json",
+    "vision_responses.json",
+    "context_compactor_old.json",
+    "context_compactor_oldest.json",
+)
 
 
 @pytest.fixture
@@ -105,8 +113,9 @@ STRANGERS: dict[str, Callable[[DiscussionFolder], Any]] = {
 
 @pytest.mark.parametrize("switched_on", [True, False], ids=["another key", "no key"])
 @pytest.mark.parametrize("use", list(STRANGERS.values()), ids=list(STRANGERS))
-def test_nobody_else_reads_or_writes(lab: DiscussionLab, use: Callable[[DiscussionFolder], Any],
-                                     switched_on: bool) -> None:
+def test_nobody_else_reads_or_writes(
+    lab: DiscussionLab, use: Callable[[DiscussionFolder], Any], switched_on: bool
+) -> None:
     folder = DiscussionFolder("d1", hash_api_key(KEY), derive_encryption_key("another", "alice"))
     for name in JSON_FILES:
         write_json(folder.file(name), pairs_as_json([("old", "hash")]), folder.cipher)

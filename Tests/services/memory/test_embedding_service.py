@@ -1,4 +1,5 @@
 """Vectors for memories, from real servers into real databases."""
+
 from __future__ import annotations
 
 import contextlib
@@ -82,13 +83,12 @@ def test_failing_server(backend: StubBackend) -> None:
         embedding_service.EmbeddingService("Embed").embed(["a"])
 
 
-@pytest.mark.parametrize(("backfill", "older"), [
-    (0, []), (2, [1, 2]), (20, [1, 2, 3, 4])])
-def test_new_rows_and_older_ones_in_one_call(backend: StubBackend, memories: VectorMemories, backfill: int,
-                                             older: list[int]) -> None:
+@pytest.mark.parametrize(("backfill", "older"), [(0, []), (2, [1, 2]), (20, [1, 2, 3, 4])])
+def test_new_rows_and_older_ones_in_one_call(
+    backend: StubBackend, memories: VectorMemories, backfill: int, older: list[int]
+) -> None:
     assert embedding_service.embed_new_rows(memories, [5, 6], "Embed", backfill) == 2 + len(older)
-    assert [request.json["input"] for request in backend.requests] == [
-        ["a" * number for number in [5, 6, *older]]]
+    assert [request.json["input"] for request in backend.requests] == [["a" * number for number in [5, 6, *older]]]
     assert stored(memories) == {number: [number, 1.0] for number in [*older, 5, 6]}
 
 
@@ -112,8 +112,9 @@ MALFORMED = json_reply({"data": []})
 
 
 @pytest.mark.parametrize("reply", [status_reply(400), status_reply(413), status_reply(500), MALFORMED])
-def test_a_row_that_no_server_takes_stops_nothing(backend: StubBackend, memories: VectorMemories, reply: Reply,
-                                                  caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_that_no_server_takes_stops_nothing(
+    backend: StubBackend, memories: VectorMemories, reply: Reply, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is tried once in the life of the process; the rows behind it get their turn."""
     backend.responder = lambda request: reply if "aa" in request.json["input"] else answer(request)
     assert embedding_service.embed_new_rows(memories, [6], "Embed", 3) == 3 and list(stored(memories)) == [1, 3, 6]
@@ -142,8 +143,7 @@ def test_older_rows_alone(backend: StubBackend, memories: VectorMemories) -> Non
 
 @pytest.mark.parametrize("status", [401, 404, 429, 503])
 def test_a_server_that_has_enough_blames_no_row(backend: StubBackend, memories: VectorMemories, status: int) -> None:
-    backend.responder = lambda request: (status_reply(status) if "a" in request.json["input"]
-                                         else answer(request))
+    backend.responder = lambda request: status_reply(status) if "a" in request.json["input"] else answer(request)
     assert embedding_service.embed_new_rows(memories, [6], "Embed", 3) == 0 and list(stored(memories)) == [6]
     backend.responder = answer
     assert embedding_service.embed_new_rows(memories, [], "Embed", 3) == 3
@@ -174,30 +174,41 @@ def test_rows_without_hope_belong_to_a_database_and_a_model(monkeypatch: pytest.
     assert rows("p", "m") == {(1, "digest"), (2, "digest")} and rows("p", "x") == rows("q", "m") == set()
 
 
-@pytest.mark.parametrize("reply", [
-    status_reply(500), status_reply(404), json_reply({}), json_reply(openai_embeddings([[1]])),
-    Reply(drop="before_status")])
-def test_errors_are_logged_and_nothing_more(backend: StubBackend, memories: VectorMemories, reply: Reply,
-                                            caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "reply",
+    [
+        status_reply(500),
+        status_reply(404),
+        json_reply({}),
+        json_reply(openai_embeddings([[1]])),
+        Reply(drop="before_status"),
+    ],
+)
+def test_errors_are_logged_and_nothing_more(
+    backend: StubBackend, memories: VectorMemories, reply: Reply, caplog: pytest.LogCaptureFixture
+) -> None:
     backend.responder = lambda request: reply
     assert embedding_service.embed_new_rows(memories, [1, 2], "Embed", 2) == 0
     assert stored(memories) == {} and any(record.levelno == logging.ERROR for record in caplog.records)
 
 
 @pytest.mark.parametrize("endpoint", ["Nowhere", "Main"])
-def test_wrong_settings_are_logged(backend: StubBackend, memories: VectorMemories, endpoint: str,
-                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_settings_are_logged(
+    backend: StubBackend, memories: VectorMemories, endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert embedding_service.embed_new_rows(memories, [1], endpoint) == 0 and endpoint in caplog.text
 
 
-def test_a_database_that_cannot_be_written_is_logged(backend: StubBackend, memories: VectorMemories,
-                                                     caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_cannot_be_written_is_logged(
+    backend: StubBackend, memories: VectorMemories, caplog: pytest.LogCaptureFixture
+) -> None:
     memories._db.execute("DROP TABLE memory_embeddings")
     assert embedding_service.embed_new_rows(memories, [1], "Embed", 0) == 0 and caplog.records
 
 
-def test_a_cancelled_request_stores_nothing(backend: StubBackend, memories: VectorMemories,
-                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cancelled_request_stores_nothing(
+    backend: StubBackend, memories: VectorMemories, caplog: pytest.LogCaptureFixture
+) -> None:
     backend.responder = lambda request: Reply(never=True)
     scope = CancelScope()
 

@@ -1,4 +1,5 @@
 """The full search in a conversation's memories, with a real database and a real embedding server."""
+
 from __future__ import annotations
 
 import contextlib
@@ -58,8 +59,13 @@ def backend(lab: Lab) -> Iterator[StubBackend]:
         yield stub
 
 
-def remember(folder: DiscussionFolder, *texts: str, entities: Mapping[str, Any] | None = None,
-             vectors: Mapping[str, Sequence[float]] | None = None, model: str = "model-x") -> None:
+def remember(
+    folder: DiscussionFolder,
+    *texts: str,
+    entities: Mapping[str, Any] | None = None,
+    vectors: Mapping[str, Sequence[float]] | None = None,
+    model: str = "model-x",
+) -> None:
     with folder.memories(write=True) as memories:
         for text in texts:
             metadata = {"title": "", "summary": text, "entities": (entities or {}).get(text), "key_phrases": None}
@@ -79,15 +85,19 @@ def semantic(keywords: str, limit: int = 5, mode: str = "semantic", **options: A
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
+
 def test_without_discussion_id() -> None:
     assert MemoryService().search_vector_memories(None, "x") == (
-        "Cannot search vector memories without a discussionId.")
+        "Cannot search vector memories without a discussionId."
+    )
 
 
 @pytest.mark.parametrize("mode", ["keyword", "semantic", "hybrid"])
 def test_without_a_database(folder: DiscussionFolder, backend: StubBackend, mode: str) -> None:
-    assert MemoryService().search_vector_memories(
-        "d1", "owl", search_mode=mode, embedding_endpoint_name="Embedder") == NOTHING
+    assert (
+        MemoryService().search_vector_memories("d1", "owl", search_mode=mode, embedding_endpoint_name="Embedder")
+        == NOTHING
+    )
     assert not Path(folder.folder).exists() and len(backend.requests) == (mode != "keyword")
 
 
@@ -116,8 +126,10 @@ def test_dates(folder: DiscussionFolder) -> None:
     assert re.fullmatch(r"\[\d{4}-\d\d-\d\d\] owl", search("owl", include_dates=True)[0])
 
 
-@pytest.mark.parametrize(("weights", "first"), [
-    (None, "plain"), ([0, 0, 10, 0, 0], "named"), ([1, 2], "plain"), ([True, 0, 10, 0, 0], "plain")])
+@pytest.mark.parametrize(
+    ("weights", "first"),
+    [(None, "plain"), ([0, 0, 10, 0, 0], "named"), ([1, 2], "plain"), ([True, 0, 10, 0, 0], "plain")],
+)
 def test_weights(folder: DiscussionFolder, weights: Any, first: str) -> None:
     remember(folder, "plain owl owl owl", "named", entities={"named": ["Owl"]})
     assert search("owl", 1, bm25_weights=weights)[0].split()[0] == first
@@ -150,9 +162,16 @@ def test_a_broken_database(folder: DiscussionFolder, caplog: pytest.LogCaptureFi
 VECTORS = {"near": [1.0, 0.1], "far owl": [0.0, 1.0], "middle": [1.0, 1.0]}
 
 
-@pytest.mark.parametrize(("mode", "limit", "expected"), [
-    ("semantic", 5, ["near", "middle", "far owl"]), ("SEMANTIC", 2, ["near", "middle"]),
-    ("hybrid", 5, ["far owl", "near", "middle"]), ("Hybrid", 2, ["far owl", "near"]), ("keyword", 5, ["far owl"])])
+@pytest.mark.parametrize(
+    ("mode", "limit", "expected"),
+    [
+        ("semantic", 5, ["near", "middle", "far owl"]),
+        ("SEMANTIC", 2, ["near", "middle"]),
+        ("hybrid", 5, ["far owl", "near", "middle"]),
+        ("Hybrid", 2, ["far owl", "near"]),
+        ("keyword", 5, ["far owl"]),
+    ],
+)
 def test_modes(folder: DiscussionFolder, backend: StubBackend, mode: str, limit: int, expected: list[str]) -> None:
     remember(folder, *VECTORS, vectors=VECTORS)
     assert semantic("owl", limit, mode) == expected
@@ -163,21 +182,38 @@ def test_hybrid_without_words_found(folder: DiscussionFolder, backend: StubBacke
     assert semantic("zebra", 2, "hybrid") == ["near", "middle"]
 
 
-@pytest.mark.parametrize(("keywords", "query", "sent"), [
-    ("owl; night", "", "owl  night"), (" owl ;", None, "owl"), ("owl", "who flies?", "who flies?"),
-    ("owl", "  ", "owl")])
-def test_what_is_embedded(folder: DiscussionFolder, backend: StubBackend, keywords: str, query: Any,
-                          sent: str) -> None:
+@pytest.mark.parametrize(
+    ("keywords", "query", "sent"),
+    [
+        ("owl; night", "", "owl  night"),
+        (" owl ;", None, "owl"),
+        ("owl", "who flies?", "who flies?"),
+        ("owl", "  ", "owl"),
+    ],
+)
+def test_what_is_embedded(folder: DiscussionFolder, backend: StubBackend, keywords: str, query: Any, sent: str) -> None:
     remember(folder, *VECTORS, vectors=VECTORS)
     assert semantic(keywords, semantic_query=query)[0] == "near"
     assert [request.json["input"] for request in backend.requests] == [[sent]]
 
 
-@pytest.mark.parametrize(("mode", "endpoint", "level"), [
-    ("fuzzy", "Embedder", logging.WARNING), ("", "Embedder", logging.WARNING), ("semantic", "", logging.ERROR),
-    ("hybrid", None, logging.ERROR)])
-def test_modes_that_cannot_be_used(folder: DiscussionFolder, backend: StubBackend, caplog: pytest.LogCaptureFixture,
-                                   mode: str, endpoint: str | None, level: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "endpoint", "level"),
+    [
+        ("fuzzy", "Embedder", logging.WARNING),
+        ("", "Embedder", logging.WARNING),
+        ("semantic", "", logging.ERROR),
+        ("hybrid", None, logging.ERROR),
+    ],
+)
+def test_modes_that_cannot_be_used(
+    folder: DiscussionFolder,
+    backend: StubBackend,
+    caplog: pytest.LogCaptureFixture,
+    mode: str,
+    endpoint: str | None,
+    level: int,
+) -> None:
     remember(folder, *VECTORS, vectors=VECTORS)
     assert search("owl", search_mode=mode, embedding_endpoint_name=endpoint) == ["far owl"]
     assert [record.levelno for record in caplog.records] == [level] and backend.requests == []
@@ -185,8 +221,9 @@ def test_modes_that_cannot_be_used(folder: DiscussionFolder, backend: StubBacken
 
 @pytest.mark.parametrize("mode", ["semantic", "hybrid"])
 @pytest.mark.parametrize("reply", [status_reply(500), json_reply({"data": []}), Reply(drop="before_status")])
-def test_a_failing_embedder(folder: DiscussionFolder, backend: StubBackend, caplog: pytest.LogCaptureFixture,
-                            mode: str, reply: Reply) -> None:
+def test_a_failing_embedder(
+    folder: DiscussionFolder, backend: StubBackend, caplog: pytest.LogCaptureFixture, mode: str, reply: Reply
+) -> None:
     remember(folder, *VECTORS, vectors=VECTORS)
     backend.script(reply)
     assert semantic("owl", mode=mode) == ["far owl"]
@@ -199,14 +236,16 @@ def test_an_endpoint_that_cannot_embed(folder: DiscussionFolder, backend: StubBa
         assert search("owl", search_mode="semantic", embedding_endpoint_name=endpoint) == ["far owl"]
 
 
-def test_vectors_of_another_model_do_not_count(folder: DiscussionFolder, backend: StubBackend,
-                                               caplog: pytest.LogCaptureFixture) -> None:
+def test_vectors_of_another_model_do_not_count(
+    folder: DiscussionFolder, backend: StubBackend, caplog: pytest.LogCaptureFixture
+) -> None:
     remember(folder, *VECTORS, vectors=VECTORS, model="other")
     assert semantic("owl") == ["far owl"] and "3 memories have no vector of model 'model-x'" in caplog.text
 
 
-def test_the_log_tells_of_missing_vectors_once(folder: DiscussionFolder, backend: StubBackend,
-                                               caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_tells_of_missing_vectors_once(
+    folder: DiscussionFolder, backend: StubBackend, caplog: pytest.LogCaptureFixture
+) -> None:
     remember(folder, "owl one", "owl two")
     for mode in ("semantic", "hybrid", "semantic"):
         assert len(semantic("owl", mode=mode)) == 2
@@ -214,8 +253,9 @@ def test_the_log_tells_of_missing_vectors_once(folder: DiscussionFolder, backend
 
 
 @pytest.mark.parametrize("mode", ["semantic", "hybrid"])
-def test_the_log_tells_if_some_vectors_are_missing(folder: DiscussionFolder, backend: StubBackend, mode: str,
-                                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_tells_if_some_vectors_are_missing(
+    folder: DiscussionFolder, backend: StubBackend, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
     remember(folder, *VECTORS, vectors=VECTORS)
     semantic("owl", mode=mode)
     assert caplog.text == ""
@@ -224,8 +264,9 @@ def test_the_log_tells_if_some_vectors_are_missing(folder: DiscussionFolder, bac
     assert "1 memories have no vector of model 'model-x'" in caplog.text
 
 
-def test_missing_vectors_are_counted_without_reading_memories(folder: DiscussionFolder, backend: StubBackend,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_vectors_are_counted_without_reading_memories(
+    folder: DiscussionFolder, backend: StubBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read(*args: Any) -> None:
         raise AssertionError("memories are read only to be counted")
 
@@ -244,7 +285,7 @@ def test_vectors_of_another_length_are_not_found(folder: DiscussionFolder, backe
 @pytest.mark.parametrize("mode", ["keyword", "semantic", "hybrid"])
 def test_a_huge_limit(folder: DiscussionFolder, backend: StubBackend, mode: str) -> None:
     remember(folder, *VECTORS, vectors=VECTORS, entities={"far owl": ["near"]})
-    assert "far owl" in semantic("owl", 10 ** 30, mode, use_entity_expansion=True)
+    assert "far owl" in semantic("owl", 10**30, mode, use_entity_expansion=True)
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
@@ -268,13 +309,20 @@ def test_a_cancelled_request(folder: DiscussionFolder, backend: StubBackend, is_
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
+
 def expanded(keywords: str, limit: int, **options: Any) -> list[str]:
     return search(keywords, limit, use_entity_expansion=True, **options)
 
 
-@pytest.mark.parametrize(("limit", "expected"), [
-    (5, ["owl owl", "an owl", "Mara"]), (3, ["owl owl", "an owl", "Mara"]), (2, ["owl owl", "Mara"]),
-    (1, ["owl owl"])])
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (5, ["owl owl", "an owl", "Mara"]),
+        (3, ["owl owl", "an owl", "Mara"]),
+        (2, ["owl owl", "Mara"]),
+        (1, ["owl owl"]),
+    ],
+)
 def test_expansion(folder: DiscussionFolder, limit: int, expected: list[str]) -> None:
     remember(folder, "owl owl", "an owl", "Mara", "nobody", entities={"owl owl": ["Mara"]})
     assert expanded("owl", limit) == expected
@@ -294,8 +342,9 @@ def test_what_is_known_does_not_crowd_out_the_new(folder: DiscussionFolder) -> N
     assert expanded("owl", 2)[1] == new
 
 
-@pytest.mark.parametrize("entities", [
-    ["owl", "OWL", " "], [], None, "Mara", [None, 5, {"name": "Mara"}], ["Nobody here"]])
+@pytest.mark.parametrize(
+    "entities", [["owl", "OWL", " "], [], None, "Mara", [None, 5, {"name": "Mara"}], ["Nobody here"]]
+)
 def test_names_that_do_not_expand(folder: DiscussionFolder, entities: Any) -> None:
     remember(folder, "an owl", "Mara", "5", entities={"an owl": entities})
     assert expanded("owl", 5) == ["an owl"]
@@ -313,8 +362,7 @@ def test_at_most_sixty_names(folder: DiscussionFolder, caplog: pytest.LogCapture
 
 
 def test_names_of_the_best_ten_only(folder: DiscussionFolder) -> None:
-    remember(folder, *[f"owl {'x ' * number}" for number in range(11)], "Mara",
-             entities={f"owl {'x ' * 10}": ["Mara"]})
+    remember(folder, *[f"owl {'x ' * number}" for number in range(11)], "Mara", entities={f"owl {'x ' * 10}": ["Mara"]})
     assert "Mara" not in expanded("owl", 15)
 
 
@@ -325,6 +373,7 @@ def test_names_of_what_was_found_by_meaning(folder: DiscussionFolder, backend: S
 
 # -- the node ----------------------------------------------------------------------------------------------------------
 
+
 def run(lab: Lab, *nodes: dict[str, Any], **variables: Any) -> Any:
     lab.write("Workflows/tester/Main", {**variables, "nodes": list(nodes)})
     request = RequestContext(request_id="r-1")
@@ -332,21 +381,43 @@ def run(lab: Lab, *nodes: dict[str, Any], **variables: Any) -> Any:
         return list(WorkflowManager("Main", listeners=[]).start(request, [user("hi")], discussion_id="d1"))[-1]
 
 
-@pytest.mark.parametrize(("keys", "expected"), [
-    ({"input": "owl"}, ["far owl"]), ({"input": "{agent1Output}"}, ["far owl"]), ({}, [NOTHING]),
-    ({"input": None}, [NOTHING]), ({"input": "owl", "limit": 0}, [NOTHING]),
-    ({"input": "owl", "limit": "0"}, [NOTHING]),
-    ({"input": "owl", "limit": -3}, [NOTHING]), ({"input": "near;middle;owl", "limit": "{two}"}, None),
-    ({"input": "owl", "limit": "junk"}, ["far owl"]), ({"input": "owl", "limit": None}, ["far owl"]),
-    ({"input": "owl", "bm25Weights": "[1,1,1,1,1]"}, ["far owl"]),
-    ({"input": "owl", "searchMode": "semantic", "embeddingEndpointName": "Embedder"}, ["near", "middle", "far owl"]),
-    ({"input": "owl", "searchMode": "hybrid", "embeddingEndpointName": "Embedder", "limit": 2}, ["far owl", "near"]),
-    ({"input": "owl", "searchMode": None}, ["far owl"])])
-def test_node(lab: Lab, folder: DiscussionFolder, backend: StubBackend, monkeypatch: pytest.MonkeyPatch,
-              keys: dict[str, Any], expected: list[str] | None) -> None:
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"input": "owl"}, ["far owl"]),
+        ({"input": "{agent1Output}"}, ["far owl"]),
+        ({}, [NOTHING]),
+        ({"input": None}, [NOTHING]),
+        ({"input": "owl", "limit": 0}, [NOTHING]),
+        ({"input": "owl", "limit": "0"}, [NOTHING]),
+        ({"input": "owl", "limit": -3}, [NOTHING]),
+        ({"input": "near;middle;owl", "limit": "{two}"}, None),
+        ({"input": "owl", "limit": "junk"}, ["far owl"]),
+        ({"input": "owl", "limit": None}, ["far owl"]),
+        ({"input": "owl", "bm25Weights": "[1,1,1,1,1]"}, ["far owl"]),
+        (
+            {"input": "owl", "searchMode": "semantic", "embeddingEndpointName": "Embedder"},
+            ["near", "middle", "far owl"],
+        ),
+        (
+            {"input": "owl", "searchMode": "hybrid", "embeddingEndpointName": "Embedder", "limit": 2},
+            ["far owl", "near"],
+        ),
+        ({"input": "owl", "searchMode": None}, ["far owl"]),
+    ],
+)
+def test_node(
+    lab: Lab,
+    folder: DiscussionFolder,
+    backend: StubBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: dict[str, Any],
+    expected: list[str] | None,
+) -> None:
     remember(folder, *VECTORS, vectors=VECTORS)
-    result = run(lab, {"type": "StaticResponse", "content": "owl"},
-                 {"type": "VectorMemorySearch", **keys}, two=2).split(BREAK)
+    result = run(
+        lab, {"type": "StaticResponse", "content": "owl"}, {"type": "VectorMemorySearch", **keys}, two=2
+    ).split(BREAK)
     assert len(result) == 2 if expected is None else result == expected
 
 
@@ -356,20 +427,28 @@ def test_node_flags(lab: Lab, folder: DiscussionFolder, backend: StubBackend, mo
     dated = run(lab, keys)
     assert re.fullmatch(r"\[.{10}\] an owl\n\n---\n\n\[.{10}\] Mara", dated)
     assert run(lab, {**keys, "includeDates": "false", "useEntityExpansion": False}) == "an owl"
-    asked = {**keys, "searchMode": "semantic", "semanticQuery": "{chat_user_prompt_last_one}?",
-             "embeddingEndpointName": "Embedder", "includeDates": False, "useEntityExpansion": False}
+    asked = {
+        **keys,
+        "searchMode": "semantic",
+        "semanticQuery": "{chat_user_prompt_last_one}?",
+        "embeddingEndpointName": "Embedder",
+        "includeDates": False,
+        "useEntityExpansion": False,
+    }
     assert run(lab, asked) == "Mara" and backend.requests[0].json["input"] == ["hi?"]
 
 
-def test_node_warns_of_weights_that_are_no_list(lab: Lab, folder: DiscussionFolder, monkeypatch: pytest.MonkeyPatch,
-                                                caplog: pytest.LogCaptureFixture) -> None:
+def test_node_warns_of_weights_that_are_no_list(
+    lab: Lab, folder: DiscussionFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     remember(folder, "owl")
     assert run(lab, {"type": "VectorMemorySearch", "input": "owl", "bm25Weights": 5}) == "owl"
     assert "bm25Weights" in caplog.text
 
 
-def test_the_log_tells_what_was_found_but_not_the_words(folder: DiscussionFolder,
-                                                        caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_tells_what_was_found_but_not_the_words(
+    folder: DiscussionFolder, caplog: pytest.LogCaptureFixture
+) -> None:
     remember(folder, "the owl sleeps", "a cat ran")
     with caplog.at_level(logging.INFO):
         search("owl; moon")
@@ -384,7 +463,8 @@ def test_a_broken_database_is_named(folder: DiscussionFolder, caplog: pytest.Log
 
 
 def test_a_chat_goes_on_without_its_memories_while_the_state_database_is_down(
-        folder: DiscussionFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    folder: DiscussionFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*_: object) -> None:
         raise StateUnavailableError
 
@@ -392,4 +472,5 @@ def test_a_chat_goes_on_without_its_memories_while_the_state_database_is_down(
     monkeypatch.setattr(VectorMemories, "keyword_search", fail)
     assert search("owl") == []
     assert [record.message for record in caplog.records if record.levelno > logging.INFO] == [
-        "d1/vector_memory.db cannot be searched: the state database does not answer"]
+        "d1/vector_memory.db cannot be searched: the state database does not answer"
+    ]

@@ -1,4 +1,5 @@
 """The files of a conversation's memories."""
+
 from __future__ import annotations
 
 import json
@@ -61,7 +62,9 @@ def test_what_stands_beside_the_texts_stays(root: Path, store: MemoryStore) -> N
     path.write_text('[{"hash": "h1", "text_block": "one", "note": {"by": "me", "weight": 3}}]', encoding="utf-8")
     store.append_memory("two", "h2")
     assert json.loads(path.read_text("utf-8")) == [
-        {"hash": "h1", "text_block": "one", "note": {"by": "me", "weight": 3}}, {"text_block": "two", "hash": "h2"}]
+        {"hash": "h1", "text_block": "one", "note": {"by": "me", "weight": 3}},
+        {"text_block": "two", "hash": "h2"},
+    ]
 
 
 def test_summary(root: Path, store: MemoryStore) -> None:
@@ -90,15 +93,25 @@ def test_how_many_memories_the_summary_covers(root: Path, store: MemoryStore) ->
     assert store.summary_position() is None and store.condensation_hash() == "h4"
 
 
-@pytest.mark.parametrize("content", ['{"summarizedMemories": "3"}', '{"summarizedMemories": true}',
-                                     '{"summarizedMemories": 1.5}', '{"summarizedMemories": null}', "[1]", "{"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"summarizedMemories": "3"}',
+        '{"summarizedMemories": true}',
+        '{"summarizedMemories": 1.5}',
+        '{"summarizedMemories": null}',
+        "[1]",
+        "{",
+    ],
+)
 def test_what_is_no_number_of_memories(root: Path, store: MemoryStore, content: str) -> None:
     (Path(store.state.create()) / "condensation_tracker.json").write_text(content, encoding="utf-8")
     assert store.summary_position() is None
 
 
-def test_a_summary_is_stored_even_if_its_place_is_not(root: Path, store: MemoryStore,
-                                                      caplog: pytest.LogCaptureFixture) -> None:
+def test_a_summary_is_stored_even_if_its_place_is_not(
+    root: Path, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
     tracker = Path(store.state.create()) / "condensation_tracker.json"
     tracker.write_text("{", encoding="utf-8")
     store.save_summary("text", "1", 1)
@@ -132,8 +145,9 @@ def test_state_document(root: Path, store: MemoryStore) -> None:
     assert (root / "k1" / "state_document.md.bak").read_text(encoding="utf-8") == "Mara: caf\u00e9\n"
 
 
-def test_unreadable_files_count_as_absent_and_stay(root: Path, store: MemoryStore,
-                                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_files_count_as_absent_and_stay(
+    root: Path, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = root / "k1"
     folder.mkdir(parents=True)
     for name in ("memories.json", "chat_summary.json", "condensation_tracker.json"):
@@ -141,9 +155,13 @@ def test_unreadable_files_count_as_absent_and_stay(root: Path, store: MemoryStor
     with caplog.at_level(logging.ERROR):
         assert (store.memories(), store.summary(), store.condensation_hash()) == ([], None, None)
     assert "k1/memories.json, line 1" in caplog.text and str(root) not in caplog.text
-    for write in (lambda: store.append_memory("a", "1"), lambda: store.replace_memories([]),
-                  lambda: store.save_summary("a", "1"), lambda: store.save_condensation_hash("h"),
-                  store.open_memories):
+    for write in (
+        lambda: store.append_memory("a", "1"),
+        lambda: store.replace_memories([]),
+        lambda: store.save_summary("a", "1"),
+        lambda: store.save_condensation_hash("h"),
+        store.open_memories,
+    ):
         with pytest.raises(UnreadableDataError):
             write()
     assert {path.read_text(encoding="utf-8") for path in folder.glob("*.*") if path.name != ".lock"} == {"{broken"}

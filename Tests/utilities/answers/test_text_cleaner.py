@@ -1,4 +1,5 @@
 """The response cleaner, against a second, non-incremental writing of its rules."""
+
 from __future__ import annotations
 
 import itertools
@@ -39,18 +40,19 @@ def streamed(pieces: list[str], rules: CleaningRules) -> str:
 
 # --- the rules as one would write them for a whole text ---------------------------------------------------------------
 
+
 def expected_think(text: str, rule: ThinkRule | None) -> str:
     if rule is None:
         return text
     closing = re.compile(re.escape(rule.end_tag), re.IGNORECASE)
     if rule.closing_only:
         end = closing.search(text)
-        return text[end.end():] if end else text
+        return text[end.end() :] if end else text
     start = re.search(re.escape(rule.start_tag), text, re.IGNORECASE)
     if not start or start.start() > rule.grace_period:
         return text
     end = closing.search(text, start.end())
-    return text[:start.start()] + text[end.end():] if end else text
+    return text[: start.start()] + text[end.end() :] if end else text
 
 
 def expected_prefixes(text: str, steps: tuple[tuple[str, ...], ...]) -> str:
@@ -58,7 +60,7 @@ def expected_prefixes(text: str, steps: tuple[tuple[str, ...], ...]) -> str:
     for step in steps:
         for entry in step:
             if text.startswith(entry):
-                text = text[len(entry):].lstrip()
+                text = text[len(entry) :].lstrip()
                 break
     return text
 
@@ -78,27 +80,82 @@ def expected(text: str, rules: CleaningRules) -> str:
     return text.strip() if rules.trim else text
 
 
-PIECES = st.sampled_from([
-    "<think>", "</think>", "<THINK>", "</Think>", "<", "<<", "thi", "nk>", "</", "/think>", "aab", "AAB", "a", "b", ":",
-    "Out:", "Out", "Reply:", "EP:", "EP", STAMP, "[Sent", "Assistant:", "Assis", "Old Tom:", "Old", " Tom:", " ", "\n",
-    "\u00a0", "x" * 7, "word", "\u0130", "\u03a3", "\u03c2", "\U0001f600", "\ud83d", "\ude00", "\u4f60\u597d",
-])
+PIECES = st.sampled_from(
+    [
+        "<think>",
+        "</think>",
+        "<THINK>",
+        "</Think>",
+        "<",
+        "<<",
+        "thi",
+        "nk>",
+        "</",
+        "/think>",
+        "aab",
+        "AAB",
+        "a",
+        "b",
+        ":",
+        "Out:",
+        "Out",
+        "Reply:",
+        "EP:",
+        "EP",
+        STAMP,
+        "[Sent",
+        "Assistant:",
+        "Assis",
+        "Old Tom:",
+        "Old",
+        " Tom:",
+        " ",
+        "\n",
+        "\u00a0",
+        "x" * 7,
+        "word",
+        "\u0130",
+        "\u03a3",
+        "\u03c2",
+        "\U0001f600",
+        "\ud83d",
+        "\ude00",
+        "\u4f60\u597d",
+    ]
+)
 TEXTS = st.lists(PIECES, max_size=14).map("".join)
-LISTS = st.one_of(st.sampled_from(["Out:", "", None]),
-                  st.lists(st.sampled_from(["Out:", "Out", "Reply:", "", "EP:", "Old Tom:", " x", "word"]), max_size=4))
+LISTS = st.one_of(
+    st.sampled_from(["Out:", "", None]),
+    st.lists(st.sampled_from(["Out:", "Out", "Reply:", "", "EP:", "Old Tom:", " x", "word"]), max_size=4),
+)
 TAGS = st.sampled_from(["<think>", "</think>", "aab", "a", "<<a", "\u03a3"])
 RULES = st.builds(
     lambda endpoint, node, prompt, both, has: CleaningRules.build(endpoint, node, prompt, both, has_endpoint=has),
-    st.fixed_dictionaries({}, optional={
-        "removeThinking": st.booleans(), "startThinkTag": TAGS, "endThinkTag": TAGS,
-        "openingTagGracePeriod": st.sampled_from([0, 1, 3, 10, 100]), "expectOnlyClosingThinkTag": st.booleans(),
-        "removeCustomTextFromResponseStartEndpointWide": st.booleans(),
-        "responseStartTextToRemoveEndpointWide": LISTS, "trimBeginningAndEndLineBreaks": st.booleans()}),
-    st.fixed_dictionaries({}, optional={
-        "removeCustomTextFromResponseStart": st.booleans(), "responseStartTextToRemove": LISTS,
-        "addDiscussionIdTimestampsForLLM": st.booleans()}),
-    st.sampled_from([None, None, "Old Tom:", "A:", "Assistant:"]), st.booleans(),
-    st.sampled_from([True, True, True, False]))
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "removeThinking": st.booleans(),
+            "startThinkTag": TAGS,
+            "endThinkTag": TAGS,
+            "openingTagGracePeriod": st.sampled_from([0, 1, 3, 10, 100]),
+            "expectOnlyClosingThinkTag": st.booleans(),
+            "removeCustomTextFromResponseStartEndpointWide": st.booleans(),
+            "responseStartTextToRemoveEndpointWide": LISTS,
+            "trimBeginningAndEndLineBreaks": st.booleans(),
+        },
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "removeCustomTextFromResponseStart": st.booleans(),
+            "responseStartTextToRemove": LISTS,
+            "addDiscussionIdTimestampsForLLM": st.booleans(),
+        },
+    ),
+    st.sampled_from([None, None, "Old Tom:", "A:", "Assistant:"]),
+    st.booleans(),
+    st.sampled_from([True, True, True, False]),
+)
 
 
 @examples(1500)
@@ -120,33 +177,42 @@ def test_the_shortcut_for_ascii_text_returns_the_same(text: str, rules: Cleaning
     assert short.finish() == usual.finish()
 
 
-def both_ways(text: str, endpoint: dict, node: dict | None = None, prompt: str | None = None,
-              both: bool = False, has_endpoint: bool = True) -> str:
+def both_ways(
+    text: str,
+    endpoint: dict,
+    node: dict | None = None,
+    prompt: str | None = None,
+    both: bool = False,
+    has_endpoint: bool = True,
+) -> str:
     rules = CleaningRules.build(endpoint, node or {}, prompt, both, has_endpoint=has_endpoint)
     whole = clean_text(text, rules)
     assert streamed(list(text), rules) == whole
     return whole
 
 
-@table(("text", "extra", "wanted"), [
-    ("<think>p</think>\n\nYes ", {}, "Yes "),
-    ("<think>p</think>\n\nYes ", {"trimBeginningAndEndLineBreaks": True}, "Yes"),
-    ("x" * 50 + "<think>h</think>v", {"openingTagGracePeriod": 50}, "x" * 50 + "v"),
-    ("x" * 51 + "<think>h</think>v", {"openingTagGracePeriod": 50}, "x" * 51 + "<think>h</think>v"),
-    ("x" * 100 + "<think>h</think>v", {}, "x" * 100 + "v"),
-    ("x" * 101 + "<think>h</think>v", {}, "x" * 101 + "<think>h</think>v"),
-    ("A<think>b", {}, "A<think>b"),
-    ("<think>a</think>m<think>b</think>", {}, "m<think>b</think>"),
-    ("<THINK>q</Think>r", {}, "r"),
-    ("junk</think>ok</think>", {"expectOnlyClosingThinkTag": True}, "ok</think>"),
-    ("no tag", {"expectOnlyClosingThinkTag": True}, "no tag"),
-    ("<think>p</think>Yes", {"startThinkTag": ""}, "<think>p</think>Yes"),
-    ("<think>p</think>Yes", {"startThinkTag": "", "endThinkTag": "", "thinkTagText": "think"}, "Yes"),
-    ("<think>p</think>Yes", {"startThinkTag": "", "thinkTagText": "think"}, "<think>p</think>Yes"),
-    ("<think>p</think>Yes", {"removeThinking": False}, "<think>p</think>Yes"),
-    ("<think>p</think>Yes", {"removeThinking": "true"}, "Yes"),
-    ("", {}, ""),
-])
+@table(
+    ("text", "extra", "wanted"),
+    [
+        ("<think>p</think>\n\nYes ", {}, "Yes "),
+        ("<think>p</think>\n\nYes ", {"trimBeginningAndEndLineBreaks": True}, "Yes"),
+        ("x" * 50 + "<think>h</think>v", {"openingTagGracePeriod": 50}, "x" * 50 + "v"),
+        ("x" * 51 + "<think>h</think>v", {"openingTagGracePeriod": 50}, "x" * 51 + "<think>h</think>v"),
+        ("x" * 100 + "<think>h</think>v", {}, "x" * 100 + "v"),
+        ("x" * 101 + "<think>h</think>v", {}, "x" * 101 + "<think>h</think>v"),
+        ("A<think>b", {}, "A<think>b"),
+        ("<think>a</think>m<think>b</think>", {}, "m<think>b</think>"),
+        ("<THINK>q</Think>r", {}, "r"),
+        ("junk</think>ok</think>", {"expectOnlyClosingThinkTag": True}, "ok</think>"),
+        ("no tag", {"expectOnlyClosingThinkTag": True}, "no tag"),
+        ("<think>p</think>Yes", {"startThinkTag": ""}, "<think>p</think>Yes"),
+        ("<think>p</think>Yes", {"startThinkTag": "", "endThinkTag": "", "thinkTagText": "think"}, "Yes"),
+        ("<think>p</think>Yes", {"startThinkTag": "", "thinkTagText": "think"}, "<think>p</think>Yes"),
+        ("<think>p</think>Yes", {"removeThinking": False}, "<think>p</think>Yes"),
+        ("<think>p</think>Yes", {"removeThinking": "true"}, "Yes"),
+        ("", {}, ""),
+    ],
+)
 def test_think_removal(text: str, extra: dict, wanted: str) -> None:
     assert both_ways(text, {**THINK, "openingTagGracePeriod": 100, **extra}) == wanted
 
@@ -157,23 +223,31 @@ def test_a_missing_tag_is_warned_about(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_all_prefixes_in_order() -> None:
-    node = {"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": ["Out:", "Reply:"],
-            "addDiscussionIdTimestampsForLLM": True}
-    endpoint = {"removeCustomTextFromResponseStartEndpointWide": True,
-                "responseStartTextToRemoveEndpointWide": [" EP: "]}
+    node = {
+        "removeCustomTextFromResponseStart": True,
+        "responseStartTextToRemove": ["Out:", "Reply:"],
+        "addDiscussionIdTimestampsForLLM": True,
+    }
+    endpoint = {
+        "removeCustomTextFromResponseStartEndpointWide": True,
+        "responseStartTextToRemoveEndpointWide": [" EP: "],
+    }
     assert both_ways(f"Reply: EP: {STAMP} Assistant: T", endpoint, node, both=True) == "T"
     assert both_ways("EP: Reply: T", endpoint, node, both=True) == "Reply: T"
 
 
-@pytest.mark.parametrize(("node", "text", "wanted"), [
-    ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": []}, "all kept", "all kept"),
-    ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": ["", "AI:"]}, "AI: x", "x"),
-    ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": "AI:"}, " AI:x", "x"),
-    ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": "AI:"}, "ai:x", "ai:x"),
-    ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": "p" * 5000}, "p" * 5000 + "x", "x"),
-    ({"responseStartTextToRemove": "AI:"}, "AI:x", "AI:x"),
-    ({}, "\n\t leading goes, trailing stays \n", "leading goes, trailing stays \n"),
-])
+@pytest.mark.parametrize(
+    ("node", "text", "wanted"),
+    [
+        ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": []}, "all kept", "all kept"),
+        ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": ["", "AI:"]}, "AI: x", "x"),
+        ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": "AI:"}, " AI:x", "x"),
+        ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": "AI:"}, "ai:x", "ai:x"),
+        ({"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": "p" * 5000}, "p" * 5000 + "x", "x"),
+        ({"responseStartTextToRemove": "AI:"}, "AI:x", "AI:x"),
+        ({}, "\n\t leading goes, trailing stays \n", "leading goes, trailing stays \n"),
+    ],
+)
 def test_prefixes(node: dict, text: str, wanted: str) -> None:
     assert both_ways(text, {}, node) == wanted
 
@@ -185,12 +259,19 @@ def test_a_node_without_endpoint_is_verbatim() -> None:
     assert not CleaningRules.build({}, node).verbatim
 
 
-@pytest.mark.parametrize(("text", "wanted"), [
-    ("Old Tom: hi", "Old Tom: hi"), ("hi", "Old Tom: hi"), ("", "Old Tom: "), (": x", "Old Tom: : x"),
-    ("Someone El: x", "Someone El: x"), ("x" * 17 + ":", "x" * 17 + ":"),
-    ("x" * 18 + ":", "Old Tom: " + "x" * 18 + ":"),
-    (f"{STAMP} hi", "Old Tom: hi"),
-])
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Old Tom: hi", "Old Tom: hi"),
+        ("hi", "Old Tom: hi"),
+        ("", "Old Tom: "),
+        (": x", "Old Tom: : x"),
+        ("Someone El: x", "Someone El: x"),
+        ("x" * 17 + ":", "x" * 17 + ":"),
+        ("x" * 18 + ":", "Old Tom: " + "x" * 18 + ":"),
+        (f"{STAMP} hi", "Old Tom: hi"),
+    ],
+)
 def test_speaker_name(text: str, wanted: str) -> None:
     assert both_ways(text, {}, {"addDiscussionIdTimestampsForLLM": True}, prompt="Old Tom:") == wanted
 
@@ -273,11 +354,22 @@ def test_folding_unites_the_cases_of_a_letter() -> None:
         assert len({fold_case(char) for char in group}) == 1
 
 
-@pytest.mark.parametrize(("message", "prompt"), [
-    (" Tom: ", "Tom:"), (":", ":"), ("x" * 98 + ":", "x" * 98 + ":"), ("x" * 99 + ":", ""), ("Tom", ""),
-    ("a\nTom:", ""), ("", ""), (None, ""), ([], ""), (escape_braces("{a}:"), "{a}:"),
-    (escape_braces("{" * 98) + ":", "{" * 98 + ":"),
-])
+@pytest.mark.parametrize(
+    ("message", "prompt"),
+    [
+        (" Tom: ", "Tom:"),
+        (":", ":"),
+        ("x" * 98 + ":", "x" * 98 + ":"),
+        ("x" * 99 + ":", ""),
+        ("Tom", ""),
+        ("a\nTom:", ""),
+        ("", ""),
+        (None, ""),
+        ([], ""),
+        (escape_braces("{a}:"), "{a}:"),
+        (escape_braces("{" * 98) + ":", "{" * 98 + ":"),
+    ],
+)
 def test_generation_prompt(message: object, prompt: str) -> None:
     assert find_generation_prompt(message) == prompt
 

@@ -1,4 +1,5 @@
 """Fragments of streamed tool calls."""
+
 from __future__ import annotations
 
 import time
@@ -26,31 +27,47 @@ def whole(call_id: str, index: Any = None) -> dict[str, Any]:
     return part("{}", "f", index, call_id)
 
 
-@table(("fragments", "calls"), [
-    ((), []),
-    ((part('{"a":', "f", 0, "c1"), part("1}")), [("c1", "f", '{"a":1}')]),
-    ((part("x", "first"), part("y", "second"), part("z", "")), [("", "second", "xyz")]),
-    ((part("2", "g", 1), part("1", "f", 0)), [("", "f", "1"), ("", "g", "2")]),
-    (({"function": {"name": "f", "arguments": "a"}}, part("b")), [("", "f", "ab")]),
-    ((part("a", "f", "odd"), part("b")), [("", "f", "ab")]),
-    ((part("old", "f"), part({"a": 1})), [("", "f", {"a": 1})]),
-    ((part({"a": 1}, "f"), part("new")), [("", "f", "new")]),
-    ((part(None, "f"),), [("", "f", "")]),
-    (("junk", None, 5, {"index": 0}, {"index": 0, "function": "x"}), [("", "", "")]),
-    ((part("", 5, 0, 6),), [("", "", "")]),
-    ((whole("c1"), whole("c2"), whole("c3")), [("c1", "f", "{}"), ("c2", "f", "{}"), ("c3", "f", "{}")]),
-    ((part("a", "f", None, "c1"), part("b", index=None), part("c", "g", None, "c2"), part("d", index=None)),
-     [("c1", "f", "ab"), ("c2", "g", "cd")]),
-    ((part("a", "f", None, "c1"), part("x", "g", None, "c2"), part("b", index=None, call_id="c1"),
-      part("c", index=None)), [("c1", "f", "abc"), ("c2", "g", "x")]),
-    ((part("a", "f", "0", "c1"), part("x", "g", "1", "c2"), part("b", index="0"), part("y", index="1")),
-     [("c1", "f", "ab"), ("c2", "g", "xy")]),
-    ((whole("c1", True), whole("c2", False)), [("c1", "f", "{}"), ("c2", "f", "{}")]),
-    ((whole("c1", 0.0), whole("c2", "²"), whole("c3", "9" * 5000)),
-     [("c1", "f", "{}"), ("c2", "f", "{}"), ("c3", "f", "{}")]),
-    ((part("a", "f", 4, "c1"), whole("c2")), [("c1", "f", "a"), ("c2", "f", "{}")]),
-    ((part("a", "f", 0, "c1"), part("b", index=0, call_id="c2")), [("c2", "f", "ab")]),
-])
+@table(
+    ("fragments", "calls"),
+    [
+        ((), []),
+        ((part('{"a":', "f", 0, "c1"), part("1}")), [("c1", "f", '{"a":1}')]),
+        ((part("x", "first"), part("y", "second"), part("z", "")), [("", "second", "xyz")]),
+        ((part("2", "g", 1), part("1", "f", 0)), [("", "f", "1"), ("", "g", "2")]),
+        (({"function": {"name": "f", "arguments": "a"}}, part("b")), [("", "f", "ab")]),
+        ((part("a", "f", "odd"), part("b")), [("", "f", "ab")]),
+        ((part("old", "f"), part({"a": 1})), [("", "f", {"a": 1})]),
+        ((part({"a": 1}, "f"), part("new")), [("", "f", "new")]),
+        ((part(None, "f"),), [("", "f", "")]),
+        (("junk", None, 5, {"index": 0}, {"index": 0, "function": "x"}), [("", "", "")]),
+        ((part("", 5, 0, 6),), [("", "", "")]),
+        ((whole("c1"), whole("c2"), whole("c3")), [("c1", "f", "{}"), ("c2", "f", "{}"), ("c3", "f", "{}")]),
+        (
+            (part("a", "f", None, "c1"), part("b", index=None), part("c", "g", None, "c2"), part("d", index=None)),
+            [("c1", "f", "ab"), ("c2", "g", "cd")],
+        ),
+        (
+            (
+                part("a", "f", None, "c1"),
+                part("x", "g", None, "c2"),
+                part("b", index=None, call_id="c1"),
+                part("c", index=None),
+            ),
+            [("c1", "f", "abc"), ("c2", "g", "x")],
+        ),
+        (
+            (part("a", "f", "0", "c1"), part("x", "g", "1", "c2"), part("b", index="0"), part("y", index="1")),
+            [("c1", "f", "ab"), ("c2", "g", "xy")],
+        ),
+        ((whole("c1", True), whole("c2", False)), [("c1", "f", "{}"), ("c2", "f", "{}")]),
+        (
+            (whole("c1", 0.0), whole("c2", "²"), whole("c3", "9" * 5000)),
+            [("c1", "f", "{}"), ("c2", "f", "{}"), ("c3", "f", "{}")],
+        ),
+        ((part("a", "f", 4, "c1"), whole("c2")), [("c1", "f", "a"), ("c2", "f", "{}")]),
+        ((part("a", "f", 0, "c1"), part("b", index=0, call_id="c2")), [("c2", "f", "ab")]),
+    ],
+)
 def test_assembly(fragments: tuple[Any, ...], calls: list[tuple[str, str, Any]]) -> None:
     assert assembled(*fragments) == calls
 

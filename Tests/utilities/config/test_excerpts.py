@@ -1,4 +1,5 @@
 """The source line below a finding or error: where its caret is, what is cut and what is never shown."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -17,21 +18,43 @@ def lines(tmp_path: Path, text: str | bytes, line: int | None, column: int | Non
     return Excerpts(str(tmp_path)).lines("a/b.json", line, column, "error", lambda text, name: text)
 
 
-@pytest.mark.parametrize(("text", "line", "column", "shown", "mark"), [
-    ('{\n  "port": 1\n}', 2, 3, '  2 |   "port": 1', '    |   ^^^^^^'),
-    ('{\n  "port": maybe\r\n}', 2, 11, '  2 |   "port": maybe', '    |           ^^^^^'),
-    ("{\n\t\"port\": 1}", 2, 2, '  2 |     "port": 1}', '    |     ^^^^^^'),
-    ('{"a": "\u4f60\u597d", "b": 1}', 1, 13, '  1 | {"a": "\u4f60\u597d", "b": 1}', '    |               ^^^'),
-    ('{"a": "e\u0301", "b": 1}', 1, 13, '  1 | {"a": "e\u0301", "b": 1}', '    |            ^^^'),
-    ('{"a": "\x1b[2J"}', 1, 2, '  1 | {"a": "?[2J"}', '    |  ^^^'),
-    ('{"a": 1,}', 1, 8, '  1 | {"a": 1,}', '    |        ^'),
-    ('{"a": "open,', 1, 7, '  1 | {"a": "open,', '    |       ^^^^^^'),
-    ('{"a": 1', 1, 8, '  1 | {"a": 1', '    |        ^'),
-    ('\ufeff{"a": 1', 1, 2, '  1 | {"a": 1', '    |  ^^^'),
-    ("[\n" * 99 + "5", 100, 1, "  100 | 5", "      | ^"),
-    ('{"a": "k\xfcrz", "b": 1}'.encode("latin-1"), 1, 15, '  1 | {"a": "k\xfcrz", "b": 1}', '    |               ^^^'),
-], ids=["key", "word", "tab", "wide", "combining", "escape", "comma", "open-string", "end", "bom", "wide-number",
-        "latin-1"])
+@pytest.mark.parametrize(
+    ("text", "line", "column", "shown", "mark"),
+    [
+        ('{\n  "port": 1\n}', 2, 3, '  2 |   "port": 1', "    |   ^^^^^^"),
+        ('{\n  "port": maybe\r\n}', 2, 11, '  2 |   "port": maybe', "    |           ^^^^^"),
+        ('{\n\t"port": 1}', 2, 2, '  2 |     "port": 1}', "    |     ^^^^^^"),
+        ('{"a": "\u4f60\u597d", "b": 1}', 1, 13, '  1 | {"a": "\u4f60\u597d", "b": 1}', "    |               ^^^"),
+        ('{"a": "e\u0301", "b": 1}', 1, 13, '  1 | {"a": "e\u0301", "b": 1}', "    |            ^^^"),
+        ('{"a": "\x1b[2J"}', 1, 2, '  1 | {"a": "?[2J"}', "    |  ^^^"),
+        ('{"a": 1,}', 1, 8, '  1 | {"a": 1,}', "    |        ^"),
+        ('{"a": "open,', 1, 7, '  1 | {"a": "open,', "    |       ^^^^^^"),
+        ('{"a": 1', 1, 8, '  1 | {"a": 1', "    |        ^"),
+        ('\ufeff{"a": 1', 1, 2, '  1 | {"a": 1', "    |  ^^^"),
+        ("[\n" * 99 + "5", 100, 1, "  100 | 5", "      | ^"),
+        (
+            '{"a": "k\xfcrz", "b": 1}'.encode("latin-1"),
+            1,
+            15,
+            '  1 | {"a": "k\xfcrz", "b": 1}',
+            "    |               ^^^",
+        ),
+    ],
+    ids=[
+        "key",
+        "word",
+        "tab",
+        "wide",
+        "combining",
+        "escape",
+        "comma",
+        "open-string",
+        "end",
+        "bom",
+        "wide-number",
+        "latin-1",
+    ],
+)
 def test_caret(tmp_path: Path, text: str | bytes, line: int, column: int, shown: str, mark: str) -> None:
     assert lines(tmp_path, text, line, column) == [shown, mark]
 
@@ -51,30 +74,40 @@ def test_a_long_line_is_cut_around_the_position(tmp_path: Path, column: int) -> 
     shown, mark = lines(tmp_path, LONG, 1, column)
     assert len(shown) <= MAX_COLUMNS + len("  1 | ......")
     assert len(mark) <= len(shown)
-    assert shown[mark.index("^"):].startswith(LONG[column - 1:column + 1])
+    assert shown[mark.index("^") :].startswith(LONG[column - 1 : column + 1])
 
 
-@pytest.mark.parametrize(("text", "line", "column", "mark"), [
-    ('{"apiKey": "hunter2", "port": x}', 1, 23, "^^^^^^"),
-    ('{"apiKey": "hunter2}', 1, 12, "^"),
-    ("{'api_key': 'hunter2'}", 1, 2, "^"),
-    ('{"apiKey": hunter2}', 1, 12, "^"),
-    ('{"endpoint": "http://tom:hunter2@x:1/v1?key=hunter2"}', 1, 2, "^" * 10),
-    ('{"env": {"ANYTHING": "hunter2"}, "port": 1}', 1, 2, "^^^^^"),
-    ('{"headers": {\n"X-Mine": "hunter2"}}', 2, 1, "^" * 8),
-    ('{"nodes": [{"args": [\n"-u",\n"me:hunter2" "x"]}]}', 3, 14, "^^^"),
-    ('{"nodes": [{"args": ["-u", "me:hunter2"], "x": 1}]}', 1, 43, "^^^")])
+@pytest.mark.parametrize(
+    ("text", "line", "column", "mark"),
+    [
+        ('{"apiKey": "hunter2", "port": x}', 1, 23, "^^^^^^"),
+        ('{"apiKey": "hunter2}', 1, 12, "^"),
+        ("{'api_key': 'hunter2'}", 1, 2, "^"),
+        ('{"apiKey": hunter2}', 1, 12, "^"),
+        ('{"endpoint": "http://tom:hunter2@x:1/v1?key=hunter2"}', 1, 2, "^" * 10),
+        ('{"env": {"ANYTHING": "hunter2"}, "port": 1}', 1, 2, "^^^^^"),
+        ('{"headers": {\n"X-Mine": "hunter2"}}', 2, 1, "^" * 8),
+        ('{"nodes": [{"args": [\n"-u",\n"me:hunter2" "x"]}]}', 3, 14, "^^^"),
+        ('{"nodes": [{"args": ["-u", "me:hunter2"], "x": 1}]}', 1, 43, "^^^"),
+    ],
+)
 def test_secrets_are_not_shown(tmp_path: Path, text: str, line: int, column: int, mark: str) -> None:
     shown, caret = lines(tmp_path, text, line, column)
     assert "hunter2" not in shown
     assert MASK in shown
     assert mark in caret
-    if text.split("\n")[line - 1][column - 1] == '"' and MASK not in shown[caret.index("^"):][:len(MASK) + 2]:
-        key = text.split("\n")[line - 1][column - 1:].split('"')[1]
-        assert shown[caret.index("^"):].startswith(f'"{key}"'.replace("hunter2", ""))
+    if text.split("\n")[line - 1][column - 1] == '"' and MASK not in shown[caret.index("^") :][: len(MASK) + 2]:
+        key = text.split("\n")[line - 1][column - 1 :].split('"')[1]
+        assert shown[caret.index("^") :].startswith(f'"{key}"'.replace("hunter2", ""))
 
 
-@pytest.mark.parametrize("text", ['{"args": ["{agent1Output}", 5, true]}', '{"maxNewTokensPropertyName": "max"}',
-                                  '{"temperature": "0.5", "endpoint": "http://127.0.0.1:5001/v1"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"args": ["{agent1Output}", 5, true]}',
+        '{"maxNewTokensPropertyName": "max"}',
+        '{"temperature": "0.5", "endpoint": "http://127.0.0.1:5001/v1"}',
+    ],
+)
 def test_what_is_no_secret_is_shown(tmp_path: Path, text: str) -> None:
     assert lines(tmp_path, text, 1, 2)[0] == f"  1 | {text}"

@@ -1,4 +1,5 @@
 """JSON files: encodings, repeated keys, and what stands where."""
+
 from __future__ import annotations
 
 import json
@@ -13,10 +14,13 @@ from Middleware.exceptions import ConfigSyntaxError
 from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, child, decode, decode_text, parse_json
 
 
-@pytest.mark.parametrize(("data", "place"), [
-    (b'{"a": "\xe9"}', (1, 8)), (b'{\n  "a": 1,\n  "b\xfc": 2}', (3, 5)), (b"\xff\xfe{\x00", (1, 1))])
-def test_the_first_byte_that_is_not_utf_8(data: bytes, place: tuple[int, int],
-                                          caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [(b'{"a": "\xe9"}', (1, 8)), (b'{\n  "a": 1,\n  "b\xfc": 2}', (3, 5)), (b"\xff\xfe{\x00", (1, 1))],
+)
+def test_the_first_byte_that_is_not_utf_8(
+    data: bytes, place: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     assert decode(data)[1] == place
     assert caplog.records == []
@@ -43,6 +47,7 @@ def test_what_was_decoded_is_parsed() -> None:
 
 # -- repeated keys ---------------------------------------------------------------------------------------------------
 
+
 def repeated_keys(text: str) -> tuple[DuplicateKey, ...]:
     source = JsonSource(text)
     source.parse()
@@ -53,26 +58,41 @@ def found(text: str) -> list[tuple[str, int, int, int]]:
     return [(key.json_path, key.line, key.column, key.first_line) for key in repeated_keys(text)]
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ('{"a": 1, "a": 2}', [("a", 1, 10, 1)]),
-    ('{"a": 1,\n "b": 2,\n  "a": 3}', [("a", 3, 3, 1)]),
-    ('{"a": 1, "a": 2, "a": 3}', [("a", 1, 10, 1), ("a", 1, 18, 1)]),
-    ('{"nodes": [{"b": 1}, {"title": "x",\n"title": "y"}]}', [("nodes[1].title", 2, 1, 1)]),
-    ('[{"x": 1, "x": 2}]', [("[0].x", 1, 11, 1)]),
-    ('{"o": {"p": {"q": 0, "q": 1}}, "z": [[], {"q": 0}]}', [("o.p.q", 1, 22, 1)]),
-    ('{"o": {"k": 1, "k": 2}, "o": {"k": 3}}', [("o.k", 1, 16, 1), ("o", 1, 25, 1)]),
-    ('{"two words": 1, "two words": 2}', [('["two words"]', 1, 18, 1)]),
-    ('{"a\\u0062": 1, "ab": 2}', [("ab", 1, 16, 1)]),
-    ('{"": 1, "": 2}', [('[""]', 1, 9, 1)]),
-])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1, "a": 2}', [("a", 1, 10, 1)]),
+        ('{"a": 1,\n "b": 2,\n  "a": 3}', [("a", 3, 3, 1)]),
+        ('{"a": 1, "a": 2, "a": 3}', [("a", 1, 10, 1), ("a", 1, 18, 1)]),
+        ('{"nodes": [{"b": 1}, {"title": "x",\n"title": "y"}]}', [("nodes[1].title", 2, 1, 1)]),
+        ('[{"x": 1, "x": 2}]', [("[0].x", 1, 11, 1)]),
+        ('{"o": {"p": {"q": 0, "q": 1}}, "z": [[], {"q": 0}]}', [("o.p.q", 1, 22, 1)]),
+        ('{"o": {"k": 1, "k": 2}, "o": {"k": 3}}', [("o.k", 1, 16, 1), ("o", 1, 25, 1)]),
+        ('{"two words": 1, "two words": 2}', [('["two words"]', 1, 18, 1)]),
+        ('{"a\\u0062": 1, "ab": 2}', [("ab", 1, 16, 1)]),
+        ('{"": 1, "": 2}', [('[""]', 1, 9, 1)]),
+    ],
+)
 def test_repeated_keys(text: str, expected: list[tuple[str, int, int, int]]) -> None:
     assert found(text) == expected
 
 
-@pytest.mark.parametrize("text", [
-    '{"a": {"a": {"a": 1}}}', '[{"a": 1}, {"a": 1}]', '{"a": "a", "b": "a: \\"a\\": "}', '{"a": ["a", "a"], "A": 1}',
-    '{"x": "{\\"a\\": 1, \\"a\\": 2}"}', '"a"', "[]", "{}", "1", '{"a": "\\\\", "b": ":"}', '{"a"\n:1, "b" : 2}',
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": {"a": {"a": 1}}}',
+        '[{"a": 1}, {"a": 1}]',
+        '{"a": "a", "b": "a: \\"a\\": "}',
+        '{"a": ["a", "a"], "A": 1}',
+        '{"x": "{\\"a\\": 1, \\"a\\": 2}"}',
+        '"a"',
+        "[]",
+        "{}",
+        "1",
+        '{"a": "\\\\", "b": ":"}',
+        '{"a"\n:1, "b" : 2}',
+    ],
+)
 def test_nothing_is_found_where_no_key_is_repeated(text: str) -> None:
     assert found(text) == []
 
@@ -132,10 +152,24 @@ def line_of(source: JsonSource, path: str) -> int | None:
     return position.line if position is not None else None
 
 
-@pytest.mark.parametrize(("path", "line"), [
-    ("p", 2), ("nodes", 3), ("nodes[0]", 4), ("nodes[0].type", 4), ("nodes[1]", 5), ('nodes[1]["two words"]', 6),
-    ('nodes[1]["two words"][0]', 6), ('nodes[1]["two words"][1]', 7), ('nodes[1]["two words"][2].k', 7),
-    ("nodes[1].content", 8), ("nodes[1].absent", 5), ("elsewhere", 1), ("", 1)])
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("p", 2),
+        ("nodes", 3),
+        ("nodes[0]", 4),
+        ("nodes[0].type", 4),
+        ("nodes[1]", 5),
+        ('nodes[1]["two words"]', 6),
+        ('nodes[1]["two words"][0]', 6),
+        ('nodes[1]["two words"][1]', 7),
+        ('nodes[1]["two words"][2].k', 7),
+        ("nodes[1].content", 8),
+        ("nodes[1].absent", 5),
+        ("elsewhere", 1),
+        ("", 1),
+    ],
+)
 def test_lines(path: str, line: int) -> None:
     source = JsonSource(TEXT)
     assert line_of(source, path) == line
@@ -153,8 +187,11 @@ def test_lines_of_anything(text: str) -> None:
     assert line is None or 1 <= line <= text.count("\n") + 1
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(),
-                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
 
 
 @given(st.dictionaries(st.text(max_size=60), JSON), st.sampled_from([None, 1]))
@@ -168,9 +205,10 @@ def test_lines_of_json(value: dict[str, Any], indent: int | None) -> None:
         assert start.strip() in text.split("\n")[line - 1]
 
 
-@pytest.mark.parametrize(("text", "place"), [
-    ("[1]", (1, 1)), ("\n  [\n]", (2, 3)), ('"text"', (1, 1)), ("5", (1, 1)), ("\n 5", (2, 2)),
-    ("  {}", (1, 3))])
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("[1]", (1, 1)), ("\n  [\n]", (2, 3)), ('"text"', (1, 1)), ("5", (1, 1)), ("\n 5", (2, 2)), ("  {}", (1, 3))],
+)
 def test_where_a_file_begins(text: str, place: tuple[int, int]) -> None:
     assert JsonSource(text).position("") == JsonSource(text).position("nowhere") == place
 

@@ -1,4 +1,5 @@
 """Configuration is read through its declarations: nobody asks an object of it for a declared key by the bare name."""
+
 from __future__ import annotations
 
 import ast
@@ -15,24 +16,84 @@ from Middleware.workflows.handlers.registry import node_types
 ROOT = Path(__file__).resolve().parents[3]
 READERS = frozenset({"get", "pop", "setdefault"})
 
-CONFIGURATION = frozenset({"config", "node", "endpoint", "endpoint_config", "api_type", "settings", "setting",
-                           "liveness", "preset", "template", "routing", "workflow_config"})
+CONFIGURATION = frozenset(
+    {
+        "config",
+        "node",
+        "endpoint",
+        "endpoint_config",
+        "api_type",
+        "settings",
+        "setting",
+        "liveness",
+        "preset",
+        "template",
+        "routing",
+        "workflow_config",
+    }
+)
 """What variables are called that hold an object of the configuration; underscores before them aside."""
 
-WIRE = frozenset({"arguments", "assistant", "content", "description", "endpoint", "field", "id", "input",
-                  "keep_alive", "limit", "location", "message", "messages", "method", "mode", "model", "name",
-                  "prompt", "role", "server", "stream", "temperature", "thinking", "title", "tools", "top_p", "type",
-                  "url", "user"})
+WIRE = frozenset(
+    {
+        "arguments",
+        "assistant",
+        "content",
+        "description",
+        "endpoint",
+        "field",
+        "id",
+        "input",
+        "keep_alive",
+        "limit",
+        "location",
+        "message",
+        "messages",
+        "method",
+        "mode",
+        "model",
+        "name",
+        "prompt",
+        "role",
+        "server",
+        "stream",
+        "temperature",
+        "thinking",
+        "title",
+        "tools",
+        "top_p",
+        "type",
+        "url",
+        "user",
+    }
+)
 """Declared keys that requests, answers and stored data have fields of the same name as. They are raw reads only where
 the object is called like one of the configuration."""
 
 # The checks look at files as they are written, wrong kinds and misspelt names included, which a reader hides. So do the
 # run console's pages of workflows, and tests that are made of recorded files.
-AS_WRITTEN = (*(f"Middleware/addons/check/{name}_checks.py" for name in (
-    "call", "condition", "endpoint", "file", "memory", "node", "preset", "prompt", "user", "value", "workflow")),
-              "Middleware/utilities/config/", "Middleware/addons/check/flow.py",
-              "Middleware/addons/console/workflow_catalog.py",
-              "Middleware/addons/console/exported_test.py")
+AS_WRITTEN = (
+    *(
+        f"Middleware/addons/check/{name}_checks.py"
+        for name in (
+            "call",
+            "condition",
+            "endpoint",
+            "file",
+            "memory",
+            "node",
+            "preset",
+            "prompt",
+            "user",
+            "value",
+            "workflow",
+        )
+    ),
+    "Middleware/utilities/config/",
+    "Middleware/addons/check/flow.py",
+    "Middleware/addons/console/workflow_catalog.py",
+    "Middleware/addons/console/exported_test.py",
+)
 
 ALLOWED = {
     # Recorded runs and the console's API have fields of these names.
@@ -65,9 +126,13 @@ KEYS = all_keys()
 
 def constants(tree: ast.Module) -> dict[str, str]:
     """The texts that a module gives names."""
-    return {target.id: node.value.value for node in tree.body if isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-            for target in node.targets if isinstance(target, ast.Name)}
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def raw_reads(path: str, source: str) -> Iterator[str]:
@@ -103,16 +168,32 @@ def test_nothing_is_read_past_the_declarations() -> None:
     assert found == [], "\n".join(found)
 
 
-@pytest.mark.parametrize("source", [
-    'x = config.get("endpointName")', 'x = anything["maxContextTokenSize"]', 'x = self.node.get("prompt")',
-    'x = context.config["type"]', 'x = context.config.get(TIMEOUT.name)',
-    'KEY = "jinja2"\nx = whatever.get(KEY)', 'x = node.pop("title", None)'])
+@pytest.mark.parametrize(
+    "source",
+    [
+        'x = config.get("endpointName")',
+        'x = anything["maxContextTokenSize"]',
+        'x = self.node.get("prompt")',
+        'x = context.config["type"]',
+        "x = context.config.get(TIMEOUT.name)",
+        'KEY = "jinja2"\nx = whatever.get(KEY)',
+        'x = node.pop("title", None)',
+    ],
+)
 def test_a_raw_read_is_found(source: str) -> None:
     assert len(list(raw_reads("x.py", source))) == 1
 
 
-@pytest.mark.parametrize("source", [
-    'x = message.get("content")', 'x = NODE.value(config, "endpointName")', 'x = ENDPOINT["apiKey"].default',
-    'config["type"] = "Standard"', 'x = body["prompt"]', 'x = config.get("myVariable")'])
+@pytest.mark.parametrize(
+    "source",
+    [
+        'x = message.get("content")',
+        'x = NODE.value(config, "endpointName")',
+        'x = ENDPOINT["apiKey"].default',
+        'config["type"] = "Standard"',
+        'x = body["prompt"]',
+        'x = config.get("myVariable")',
+    ],
+)
 def test_other_reads_are_not(source: str) -> None:
     assert list(raw_reads("x.py", source)) == []

@@ -1,4 +1,5 @@
 """Settings classes: what they declare, and how they are loaded."""
+
 from __future__ import annotations
 
 import logging
@@ -25,8 +26,9 @@ class Plain:
     endpoint: str = setting(ConfigKey("endpointName", "str", "", "Who answers.", names="endpoint"))
     count: int = setting(ConfigKey("count", "int", 3, "How many.", least=1))
     share: float = setting(ConfigKey("share", "number", 0.5, "How much.", most=1))
-    level: float = setting(ConfigKey("level", "str", "conservative", "How far.", choices=CONTEXT_LEVELS),
-                           estimation_level_multiplier)
+    level: float = setting(
+        ConfigKey("level", "str", "conservative", "How far.", choices=CONTEXT_LEVELS), estimation_level_multiplier
+    )
     text: str = setting(ConfigKey("text", "str", "x", "What."))
     on: bool = setting(ConfigKey("on", "bool", False, "Whether."))
 
@@ -47,9 +49,12 @@ def test_the_keys_that_a_class_declares() -> None:
     levels = ("conservative", "balanced", "aggressive", "xaggressive")
     assert tuple(settings_keys(Plain).values()) == (
         ConfigKey("endpointName", "str", "", "Who answers.", names="endpoint"),
-        ConfigKey("count", "int", 3, "How many.", least=1), ConfigKey("share", "number", 0.5, "How much.", most=1),
-        ConfigKey("level", "str", "conservative", "How far.", choices=levels), ConfigKey("text", "str", "x", "What."),
-        ConfigKey("on", "bool", False, "Whether."))
+        ConfigKey("count", "int", 3, "How many.", least=1),
+        ConfigKey("share", "number", 0.5, "How much.", most=1),
+        ConfigKey("level", "str", "conservative", "How far.", choices=levels),
+        ConfigKey("text", "str", "x", "What."),
+        ConfigKey("on", "bool", False, "Whether."),
+    )
     assert settings_keys(WithFile) == {}
 
 
@@ -59,12 +64,16 @@ def test_a_class_may_keep_how_messages_name_the_file() -> None:
     assert read_settings(Plain, content, "Workflows/a/b.json") == Plain(content, count=4)
 
 
-@pytest.mark.parametrize(("name", "level", "expected"), [
-    ("", logging.ERROR, "Nothing is done: the user's file names no settings file ('contextCompactorSettingsFile')"),
-    ("nowhere", logging.WARNING, "Nothing is done: settings file 'nowhere' does not exist."),
-])
-def test_missing_settings_are_logged_as_the_caller_says(lab: Lab, caplog: pytest.LogCaptureFixture, name: str,
-                                                        level: int, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "level", "expected"),
+    [
+        ("", logging.ERROR, "Nothing is done: the user's file names no settings file ('contextCompactorSettingsFile')"),
+        ("nowhere", logging.WARNING, "Nothing is done: settings file 'nowhere' does not exist."),
+    ],
+)
+def test_missing_settings_are_logged_as_the_caller_says(
+    lab: Lab, caplog: pytest.LogCaptureFixture, name: str, level: int, expected: str
+) -> None:
     lab.user(**{USER_KEY: name})
     assert load_settings(Plain, USER_KEY, "Nothing is done", level) is None
     assert [record.levelno for record in caplog.records] == [level]

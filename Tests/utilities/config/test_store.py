@@ -1,4 +1,5 @@
 """Caching, revalidation and errors of the config store."""
+
 from __future__ import annotations
 
 import builtins
@@ -71,7 +72,8 @@ def read(store: ConfigStore, path: Path) -> Any:
 
 
 def test_a_second_read_returns_the_same_object_without_touching_the_disk(
-        store: ConfigStore, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: ConfigStore, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "a.json"
     write(file, '{"a": [1]}')
     first = read(store, file)
@@ -106,8 +108,9 @@ def test_a_quick_edit_of_the_same_size_is_noticed(store: ConfigStore, clock: Clo
     assert read(store, file) == {"a": 2}
 
 
-def test_a_missing_file_is_looked_for_once_a_second(store: ConfigStore, clock: Clock, tmp_path: Path,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_is_looked_for_once_a_second(
+    store: ConfigStore, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "a.json"
     counts = Counts(monkeypatch)
     for _ in range(3):
@@ -130,7 +133,8 @@ def test_a_deleted_file_is_missing(store: ConfigStore, clock: Clock, tmp_path: P
 
 
 def test_a_broken_file_keeps_its_last_good_version_and_says_where(
-        store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "a.json"
     write(file, '{"a": 1}')
     read(store, file)
@@ -149,7 +153,8 @@ def test_a_broken_file_keeps_its_last_good_version_and_says_where(
 
 
 def test_a_file_that_never_parsed_is_an_error_each_time_but_opened_once(
-        store: ConfigStore, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: ConfigStore, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "a.json"
     write(file, '{"a": \n tru}')
     counts = Counts(monkeypatch)
@@ -177,7 +182,8 @@ def test_utf8_with_and_without_bom(store: ConfigStore, tmp_path: Path) -> None:
 
 
 def test_other_encodings_are_read_as_the_legacy_code_page_with_a_warning(
-        store: ConfigStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: ConfigStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("locale.getencoding", lambda: "cp1252")
     write(tmp_path / "a.json", '{"a": "é"}'.encode("cp1252"))
     write(tmp_path / "b.json", b'{"a": "\xe9\x81"}')  # 0x81 is in no Western code page
@@ -187,7 +193,8 @@ def test_other_encodings_are_read_as_the_legacy_code_page_with_a_warning(
 
 
 def test_the_legacy_code_page_is_that_of_the_system_also_in_the_utf8_mode(
-        store: ConfigStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: ConfigStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Python 3.15 is always in that mode."""
     monkeypatch.setattr("locale.getpreferredencoding", lambda *_: "utf-8")
     monkeypatch.setattr("locale.getencoding", lambda: "cp1251")
@@ -216,8 +223,13 @@ def test_a_file_that_cannot_be_opened(store: ConfigStore, tmp_path: Path, monkey
 def test_data_is_read_only_and_copies_are_not(store: ConfigStore, tmp_path: Path) -> None:
     write(tmp_path / "a.json", '{"a": {"b": [1, 2]}}')
     data = read(store, tmp_path / "a.json")
-    for change in (lambda: data.update(x=1), lambda: data["a"].pop("b"), lambda: data["a"]["b"].append(3),
-                   lambda: data.__setitem__("a", 1), lambda: data["a"]["b"].sort()):
+    for change in (
+        lambda: data.update(x=1),
+        lambda: data["a"].pop("b"),
+        lambda: data["a"]["b"].append(3),
+        lambda: data.__setitem__("a", 1),
+        lambda: data["a"]["b"].sort(),
+    ):
         with pytest.raises(TypeError, match="read-only"):
             change()
     assert json.dumps(data) == '{"a": {"b": [1, 2]}}'
@@ -245,8 +257,9 @@ def test_derived_values_are_computed_once_per_version(store: ConfigStore, clock:
     assert store.read_derived(str(file), "a.json", "sum", total) == 6
 
 
-def test_folder_listings_are_remembered(store: ConfigStore, clock: Clock, tmp_path: Path,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_listings_are_remembered(
+    store: ConfigStore, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "sub").mkdir()
     (tmp_path / "f" / "x.json").write_text("[]", encoding="utf-8")
@@ -269,8 +282,9 @@ def test_a_link_in_a_circle_hides_nothing_else(store: ConfigStore, tmp_path: Pat
     assert store.list_folder(str(tmp_path))[0] == {"a.json": False, "circle.json": False}
 
 
-def test_memory_of_missing_names_is_bounded(store: ConfigStore, tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_missing_names_is_bounded(
+    store: ConfigStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("Middleware.utilities.config.store.MAX_REMEMBERED", 50)
     for number in range(500):
         assert not store.file_exists(str(tmp_path / f"{number}.json"))[0]
@@ -294,6 +308,7 @@ def test_many_threads_parse_a_file_once(store: ConfigStore, tmp_path: Path, monk
 
 # -- the reference to a JSON Schema ------------------------------------------------------------------------------------
 
+
 def test_a_reference_to_a_schema_has_no_effect(store: ConfigStore, tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write(file, '{"$schema": "../Schemas/user.schema.json", "a": {"$schema": "kept"}}')
@@ -302,14 +317,21 @@ def test_a_reference_to_a_schema_has_no_effect(store: ConfigStore, tmp_path: Pat
     assert store.read_derived(str(file), "a.json", "keys", list) == ["a"]
 
 
-@pytest.mark.parametrize(("reference", "kept"), [
-    ("https://json-schema.org/draft/2020-12/schema", True), ("http://json-schema.org/draft-07/schema#", True),
-    ("../../Schemas/structured-output.schema.json", False), ("C:\\W\\Public\\Schemas\\user.schema.json", False),
-    ("https://example.org/Public/Schemas/structured-output.schema.json", False), ("Schemas/mine.json", True),
-    (7, True),
-])
+@pytest.mark.parametrize(
+    ("reference", "kept"),
+    [
+        ("https://json-schema.org/draft/2020-12/schema", True),
+        ("http://json-schema.org/draft-07/schema#", True),
+        ("../../Schemas/structured-output.schema.json", False),
+        ("C:\\W\\Public\\Schemas\\user.schema.json", False),
+        ("https://example.org/Public/Schemas/structured-output.schema.json", False),
+        ("Schemas/mine.json", True),
+        (7, True),
+    ],
+)
 def test_a_document_keeps_the_reference_to_a_schema_that_is_not_ours(
-        store: ConfigStore, tmp_path: Path, reference: object, kept: bool) -> None:
+    store: ConfigStore, tmp_path: Path, reference: object, kept: bool
+) -> None:
     file = tmp_path / "a.json"
     write(file, json.dumps({"type": "object", "$schema": reference}))
     document = store.read_document(str(file), display="a.json")
@@ -327,7 +349,8 @@ def test_a_changed_reference_is_seen(store: ConfigStore, clock: Clock, tmp_path:
 
 
 def test_a_broken_version_is_told_once_however_often_it_is_read(
-        store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path / "a.json", "{}")
     assert read(store, tmp_path / "a.json") == {}
     for text, count in (("{,", 1), ("{,", 1), ("[1", 2), ("{}", 2), ("{,", 3)):
@@ -339,8 +362,10 @@ def test_a_broken_version_is_told_once_however_often_it_is_read(
 
 # -- keys that stand twice ---------------------------------------------------------------------------------------------
 
+
 def test_a_key_that_stands_twice_is_reported_once_per_version(
-        store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "a.json"
     write(file, '{"a": 1,\n "b": [{"c": 2, "c": 3}],\n "a": 4}')
     for _ in range(3):
@@ -348,7 +373,8 @@ def test_a_key_that_stands_twice_is_reported_once_per_version(
         clock.now += 1
     assert [record.getMessage() for record in caplog.records] == [
         "a.json: a key appears twice in one object; the last value counts: 'b[0].c' (line 2, column 17; "
-        "first in line 2), 'a' (line 3, column 2; first in line 1)."]
+        "first in line 2), 'a' (line 3, column 2; first in line 1)."
+    ]
     write(file, '{"a": 1, "b": 2, "b": 3}', age=30)
     clock.now += 1
     assert read(store, file) == {"a": 1, "b": 3}
@@ -358,15 +384,17 @@ def test_a_key_that_stands_twice_is_reported_once_per_version(
     assert read(store, file) == {"a": 1} and len(caplog.records) == 2
 
 
-def test_many_keys_that_stand_twice_make_one_line(store: ConfigStore, tmp_path: Path,
-                                                  caplog: pytest.LogCaptureFixture) -> None:
+def test_many_keys_that_stand_twice_make_one_line(
+    store: ConfigStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path / "a.json", "{" + ", ".join(f'"k{number}": 1, "k{number}": 2' for number in range(40)) + "}")
     assert len(read(store, tmp_path / "a.json")) == 40
     assert len(caplog.records) == 1 and caplog.text.count("'k") == 5 and "and 35 more" in caplog.text
 
 
 def test_a_rewritten_file_with_the_same_duplicate_is_not_reported_while_its_time_is_unsettled(
-        store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "a.json"
     file.write_text('{"a": 1, "a": 2}', encoding="utf-8")
     for _ in range(4):

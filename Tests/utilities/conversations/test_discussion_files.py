@@ -1,4 +1,5 @@
 """The JSON files of a conversation."""
+
 from __future__ import annotations
 
 import json
@@ -26,8 +27,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_layout(path: Path) -> None:
     f.write_chunks_with_hashes(PAIRS[1:], str(path))
-    assert path.read_bytes() == (b'[\n    {\n        "text_block": "\\u00c9mile {arrived}",\n'
-                                 b'        "hash": "a91e"\n    }\n]')
+    assert path.read_bytes() == (
+        b'[\n    {\n        "text_block": "\\u00c9mile {arrived}",\n        "hash": "a91e"\n    }\n]'
+    )
 
 
 def test_appending_and_replacing(path: Path) -> None:
@@ -52,9 +54,14 @@ def test_reading_a_missing_object_creates_nothing(path: Path, read: Any) -> None
     assert read(str(path)) == {} and not path.exists()
 
 
-@pytest.mark.parametrize("write, read", [
-    (f.save_timestamp_file, f.load_timestamp_file), (f.write_vision_responses, f.read_vision_responses),
-    (f.write_condensation_tracker, f.read_condensation_tracker)])
+@pytest.mark.parametrize(
+    "write, read",
+    [
+        (f.save_timestamp_file, f.load_timestamp_file),
+        (f.write_vision_responses, f.read_vision_responses),
+        (f.write_condensation_tracker, f.read_condensation_tracker),
+    ],
+)
 def test_objects(path: Path, write: Any, read: Any) -> None:
     write(str(path), {"h": "\u00e9"})
     assert read(str(path)) == {"h": "\u00e9"} and b"\\u00e9" in path.read_bytes()
@@ -76,10 +83,19 @@ def test_case_of_the_name_does_not_count(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["Memories.JSON"]
 
 
-@pytest.mark.parametrize("content, problem", [
-    (b'[\n{"text_block": "a",\n', "line 3"), (b"", "empty"), (b'{"a": 1}', "list was expected"),
-    (b"{}", "list was expected"), (b'""', "list was expected"), (b"false", "list was expected"),
-    (b'[{"text_block": 1, "hash": "x"}]', "entry 1"), (b'[{"text_block": "a"}]', "entry 1")])
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        (b'[\n{"text_block": "a",\n', "line 3"),
+        (b"", "empty"),
+        (b'{"a": 1}', "list was expected"),
+        (b"{}", "list was expected"),
+        (b'""', "list was expected"),
+        (b"false", "list was expected"),
+        (b'[{"text_block": 1, "hash": "x"}]', "entry 1"),
+        (b'[{"text_block": "a"}]', "entry 1"),
+    ],
+)
 def test_other_content_is_reported_and_never_replaced(path: Path, content: bytes, problem: str) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
@@ -95,8 +111,10 @@ def test_appending_keeps_what_stands_beside_the_texts(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b'[{"note": 3, "text_block": "a", "hash": "x"}]')
     f.write_chunks_with_hashes([("b", "y")], str(path))
-    assert json.loads(path.read_bytes()) == [{"note": 3, "text_block": "a", "hash": "x"},
-                                             {"text_block": "b", "hash": "y"}]
+    assert json.loads(path.read_bytes()) == [
+        {"note": 3, "text_block": "a", "hash": "x"},
+        {"text_block": "b", "hash": "y"},
+    ]
 
 
 def test_a_list_where_an_object_belongs(path: Path) -> None:
@@ -128,8 +146,9 @@ def test_encryption(path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.text(st.characters(exclude_categories=())), st.text())), st.sampled_from([None, KEY]))
-def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]],
-                             key: bytes | None) -> None:
+def test_any_text_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]], key: bytes | None
+) -> None:
     path = tmp_path_factory.mktemp("any") / "x.json"
     f.write_chunks_with_hashes(pairs, str(path), encryption_key=key)
     assert f.read_chunks_with_hashes(str(path), key) == pairs
@@ -144,8 +163,13 @@ def test_any_json(path: Path) -> None:
 NAMES = st.text(st.characters(exclude_categories=()), max_size=5)
 
 
-@given(st.recursive(st.none() | st.integers() | NAMES, lambda inner: st.lists(inner, max_size=3)
-                    | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8))
+@given(
+    st.recursive(
+        st.none() | st.integers() | NAMES,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+        max_leaves=8,
+    )
+)
 def test_any_json_is_indented(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
     path = tmp_path_factory.mktemp("any") / "x.json"
     write_json(str(path), content)
@@ -175,4 +199,6 @@ def test_a_problem_is_told_once_in_a_request(caplog: pytest.LogCaptureFixture) -
             for read in (fail, fail, lost, lost):
                 assert if_readable(read, "nothing") == "nothing"
     assert [record.message for record in caplog.records] == 2 * [
-        "k1/memories.json, line 1: no", "memories.json of a discussion cannot be read: Permission denied"]
+        "k1/memories.json, line 1: no",
+        "memories.json of a discussion cannot be read: Permission denied",
+    ]

@@ -1,4 +1,5 @@
 """Where the data of a conversation lies."""
+
 from __future__ import annotations
 
 import logging
@@ -102,8 +103,9 @@ def test_flat_files_and_other_case(root: Path) -> None:
     assert os.path.samefile(DiscussionFolder("k1").file("memories.json"), root / "k1" / "Memories.JSON")
 
 
-def test_very_many_discussions_are_not_listed_for_each_missing_file(root: Path, monkeypatch: pytest.MonkeyPatch
-                                                                    ) -> None:
+def test_very_many_discussions_are_not_listed_for_each_missing_file(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / "k1").mkdir(parents=True)
     os.utime(root, (1_000_000_000, 1_000_000_000))
     listed: list[str] = []

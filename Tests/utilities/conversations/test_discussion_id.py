@@ -1,4 +1,5 @@
 """The tag that names a conversation's stored data."""
+
 from __future__ import annotations
 
 import logging
@@ -27,32 +28,36 @@ def m(content: Any, role: str = "user") -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-@table(("contents", "expected"), [
-    ([f"x{tag('d1')}y"], "d1"),
-    (["none", f"{tag('first')}{tag('second')}", tag("third")], "first"),
-    ([tag("../z"), tag("ok")], None),
-    ([tag("a")], "a"),
-    ([tag(" x y ")], " x y "),
-    ([tag("a\nb")], None),
-    ([tag("a\nb"), tag("ok")], "ok"),
-    ([tag("")], None),
-    ([tag(""), tag("ok")], None),
-    ([tag("  ")], None),
-    ([tag(" d1 ")], " d1 "),
-    (["[discussionid]x[/discussionid]"], None),
-    (["[DiscussionId]open"], None),
-    ([f"[DiscussionId]a{tag('b')}"], "a[DiscussionId]b"),
-    ([tag("Größe 1.2")], "Größe 1.2"),
-    ([tag("{a}")], "{a}"),
-    ([None, 5, [tag("x")], tag("ok")], "ok"),
-    ([], None),
-])
+@table(
+    ("contents", "expected"),
+    [
+        ([f"x{tag('d1')}y"], "d1"),
+        (["none", f"{tag('first')}{tag('second')}", tag("third")], "first"),
+        ([tag("../z"), tag("ok")], None),
+        ([tag("a")], "a"),
+        ([tag(" x y ")], " x y "),
+        ([tag("a\nb")], None),
+        ([tag("a\nb"), tag("ok")], "ok"),
+        ([tag("")], None),
+        ([tag(""), tag("ok")], None),
+        ([tag("  ")], None),
+        ([tag(" d1 ")], " d1 "),
+        (["[discussionid]x[/discussionid]"], None),
+        (["[DiscussionId]open"], None),
+        ([f"[DiscussionId]a{tag('b')}"], "a[DiscussionId]b"),
+        ([tag("Größe 1.2")], "Größe 1.2"),
+        ([tag("{a}")], "{a}"),
+        ([None, 5, [tag("x")], tag("ok")], "ok"),
+        ([], None),
+    ],
+)
 def test_first_complete_tag(contents: list[Any], expected: str | None) -> None:
     assert extract_discussion_id([m(content) for content in contents]) == expected
 
 
-@pytest.mark.parametrize("name", [
-    "../evil", "a/b", "C:x", "..", ".", "a\\b", "a\tb", "12:30", "a\x85b", "a\x00b", "x" * 256, "é" * 128])
+@pytest.mark.parametrize(
+    "name", ["../evil", "a/b", "C:x", "..", ".", "a\\b", "a\tb", "12:30", "a\x85b", "a\x00b", "x" * 256, "é" * 128]
+)
 def test_unsafe_ids_are_none(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert extract_discussion_id([m(tag(name))]) is None
@@ -65,9 +70,20 @@ def test_an_unsafe_id_is_told_with_its_request(caplog: pytest.LogCaptureFixture)
     assert "r-7" in caplog.text and "evil" not in caplog.text
 
 
-@pytest.mark.parametrize("name", [
-    "x" * 255, "é" * 127, "...a", "a b-c_d", "第一章\u3000始まり", "family 👨\u200d👩\u200d👧", "می\u200cخواهم",
-    "a\u00a0b", "a\u00adb"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x" * 255,
+        "é" * 127,
+        "...a",
+        "a b-c_d",
+        "第一章\u3000始まり",
+        "family 👨\u200d👩\u200d👧",
+        "می\u200cخواهم",
+        "a\u00a0b",
+        "a\u00adb",
+    ],
+)
 def test_unusual_but_safe(name: str) -> None:
     assert extract_discussion_id([m(tag(name))]) == name
 
@@ -88,19 +104,25 @@ def test_what_is_left_beside_a_tag_counts_for_stored_hashes() -> None:
 
 
 def test_all_tags_are_removed_everywhere() -> None:
-    messages = [m(f"x{tag('a')}y{tag('../z')}"), m(tag("t"), "tool"), m(None), m(tag(""), "system"),
-                m("[DiscussionId]")]
+    messages = [
+        m(f"x{tag('a')}y{tag('../z')}"),
+        m(tag("t"), "tool"),
+        m(None),
+        m(tag(""), "system"),
+        m("[DiscussionId]"),
+    ]
     remove_discussion_id_tag(messages)
     assert [message["content"] for message in messages] == ["xy", "", None, "", "[DiscussionId]"]
 
 
 # -- hostile names -----------------------------------------------------------------------------------------------------
 
+
 @table("windows", [False, True], ids=["posix", "windows"])
-@table("entry", [
-    case for case in cases("traversal_names") if isinstance(case.values[0]["input"], str)])
-def test_only_names_that_can_be_stored_are_ids(monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any],
-                                               windows: bool) -> None:
+@table("entry", [case for case in cases("traversal_names") if isinstance(case.values[0]["input"], str)])
+def test_only_names_that_can_be_stored_are_ids(
+    monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any], windows: bool
+) -> None:
     monkeypatch.setattr(path_utils, "WINDOWS", windows)
     flat = entry.get("windows", {}).get("flat", entry["flat"]) if windows else entry["flat"]
     name = entry["input"] if flat and entry["storable"] else None
@@ -124,9 +146,16 @@ def test_finds_what_the_pattern_finds(text: str) -> None:
     assert messages[0]["content"] == PATTERN.sub("", text)
 
 
-@pytest.mark.parametrize(("piece", "rest"), [
-    ("[DiscussionId]", "all"), ("[DiscussionId]\n", "all"), ("[DiscussionId][/DiscussionId]", "none"),
-    ("[/DiscussionId][DiscussionId]\n[/DiscussionId]", "all"), ("[DiscussionId][/DiscussionId]\n", "newlines")])
+@pytest.mark.parametrize(
+    ("piece", "rest"),
+    [
+        ("[DiscussionId]", "all"),
+        ("[DiscussionId]\n", "all"),
+        ("[DiscussionId][/DiscussionId]", "none"),
+        ("[/DiscussionId][DiscussionId]\n[/DiscussionId]", "all"),
+        ("[DiscussionId][/DiscussionId]\n", "newlines"),
+    ],
+)
 def test_a_megabyte_of_tags_takes_no_time(piece: str, rest: str) -> None:
     count = 1_000_000 // len(piece)
     messages = [m(piece * count)]

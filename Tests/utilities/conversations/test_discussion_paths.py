@@ -1,4 +1,5 @@
 """Paths of a conversation's files as scripts ask for them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,10 +9,16 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 
-FILES = {"memory": "memories.json", "chat_summary": "chat_summary.json", "timestamp": "timestamps.json",
-         "condensation_tracker": "condensation_tracker.json", "vision_responses": "vision_responses.json",
-         "context_compactor_old": "context_compactor_old.json",
-         "context_compactor_oldest": "context_compactor_oldest.json", "state_document": "state_document.md"}
+FILES = {
+    "memory": "memories.json",
+    "chat_summary": "chat_summary.json",
+    "timestamp": "timestamps.json",
+    "condensation_tracker": "condensation_tracker.json",
+    "vision_responses": "vision_responses.json",
+    "context_compactor_old": "context_compactor_old.json",
+    "context_compactor_oldest": "context_compactor_oldest.json",
+    "state_document": "state_document.md",
+}
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
 """Replacing files in one step, and taking turns."""
+
 from __future__ import annotations
 
 import contextlib
@@ -45,6 +46,7 @@ def run_python(code: str, *arguments: object) -> int:
 
 # -- where a path leads ------------------------------------------------------------------------------------------------
 
+
 def test_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
@@ -87,6 +89,7 @@ def test_a_path_that_cannot_be_is_not_found(path: str) -> None:
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
+
 def test_a_new_file_and_its_folders(tmp_path: Path) -> None:
     atomic_write(str(tmp_path / "x" / "y" / "a.txt"), b"text\r\n")
     assert (tmp_path / "x" / "y" / "a.txt").read_bytes() == b"text\r\n"
@@ -103,8 +106,10 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @posix
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_a_new_file_obeys_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
-    code = ("import os, sys; os.umask(int(sys.argv[2]))\n"
-            "from Middleware.utilities.files.file_access import atomic_write; atomic_write(sys.argv[1], b'x')")
+    code = (
+        "import os, sys; os.umask(int(sys.argv[2]))\n"
+        "from Middleware.utilities.files.file_access import atomic_write; atomic_write(sys.argv[1], b'x')"
+    )
     assert run_python(code, tmp_path / "a.txt", umask) == 0
     assert mode_of(tmp_path / "a.txt") == mode
 
@@ -236,22 +241,26 @@ def test_patience_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @posix
 def test_a_full_disk_truncates_nothing(tmp_path: Path) -> None:
-    code = ("import resource, signal, sys\n"
-            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-            "from Middleware.utilities.files.file_access import atomic_write\n"
-            "try: atomic_write(sys.argv[1], b'n' * 5000)\n"
-            "except OSError: sys.exit(7)\n")
+    code = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from Middleware.utilities.files.file_access import atomic_write\n"
+        "try: atomic_write(sys.argv[1], b'n' * 5000)\n"
+        "except OSError: sys.exit(7)\n"
+    )
     (tmp_path / "a.txt").write_text("old")
     assert run_python(code, tmp_path / "a.txt") == 7
     assert (tmp_path / "a.txt").read_text() == "old" and names(tmp_path) == ["a.txt"]
 
 
 def test_a_process_killed_in_the_middle_leaves_the_old_file_whole(tmp_path: Path) -> None:
-    code = ("import os, sys\n"
-            "os.replace = lambda *_: os._exit(9)\n"
-            "from Middleware.utilities.files.file_access import atomic_write\n"
-            "atomic_write(sys.argv[1], b'new')\n")
+    code = (
+        "import os, sys\n"
+        "os.replace = lambda *_: os._exit(9)\n"
+        "from Middleware.utilities.files.file_access import atomic_write\n"
+        "atomic_write(sys.argv[1], b'new')\n"
+    )
     path = tmp_path / "a.json"
     path.write_text("old")
     assert run_python(code, path) == 9
@@ -282,14 +291,22 @@ def test_a_reader_sees_the_old_or_the_new_text_only(tmp_path: Path) -> None:
     assert seen == {(100_000, 1)}
 
 
-@pytest.mark.parametrize(("text", "data"), [
-    ("aé\r\n", b"a\xc3\xa9\r\n"), ("", b""), ("\ud83d\ude00", "😀".encode()), ("a\ud800b", "a\ufffdb".encode()),
-    ("\ufeffx", b"\xef\xbb\xbfx")])
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("aé\r\n", b"a\xc3\xa9\r\n"),
+        ("", b""),
+        ("\ud83d\ude00", "😀".encode()),
+        ("a\ud800b", "a\ufffdb".encode()),
+        ("\ufeffx", b"\xef\xbb\xbfx"),
+    ],
+)
 def test_encoding(text: str, data: bytes) -> None:
     assert encode_text(text) == data
 
 
 # -- taking turns ------------------------------------------------------------------------------------------------------
+
 
 def waits(locks: PathLocks, path: object, seconds: float = 0.15) -> bool:
     """Whether a thread that asks for ``path`` has to wait that long."""
@@ -373,11 +390,14 @@ def test_processes_take_turns(tmp_path: Path) -> None:
 
 
 def test_waiting_for_another_process_ends_with_the_request(tmp_path: Path) -> None:
-    hold = ("import sys\nfrom Middleware.utilities.files.file_access import process_lock\n"
-            "with process_lock(sys.argv[1]): print('held', flush=True); sys.stdin.read()")
+    hold = (
+        "import sys\nfrom Middleware.utilities.files.file_access import process_lock\n"
+        "with process_lock(sys.argv[1]): print('held', flush=True); sys.stdin.read()"
+    )
     lock, scope = str(tmp_path / ".lock"), CancelScope()
-    with subprocess.Popen([sys.executable, "-c", hold, lock], cwd=PROJECT, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, lock], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
         assert holder.stdout is not None and holder.stdout.readline().strip() == b"held"
         threading.Timer(0.1, scope.cancel).start()
         with pytest.raises(EarlyTerminationException), process_lock(lock, scope):
@@ -389,7 +409,8 @@ def test_waiting_for_another_process_ends_with_the_request(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("locks_are_known", [True, False])
 def test_threads_take_turns_under_a_process_lock(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks_are_known: bool) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks_are_known: bool
+) -> None:
     if not locks_are_known:  # as on some network file systems
         monkeypatch.setattr(file_access, "_try_lock", lambda descriptor: True)
     inside, most = 0, 0
@@ -428,8 +449,9 @@ file_access.atomic_write(sys.argv[1], b"new")
 @contextlib.contextmanager
 def process_that_writes(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that has written, but not renamed, its temporary file."""
-    with subprocess.Popen([sys.executable, "-c", WRITING, str(path)], stdout=subprocess.PIPE, text=True,
-                          cwd=PROJECT) as writer:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITING, str(path)], stdout=subprocess.PIPE, text=True, cwd=PROJECT
+    ) as writer:
         try:
             assert writer.stdout is not None and writer.stdout.readline() == "writing\n"
             yield writer
@@ -473,8 +495,9 @@ def test_what_cannot_be_locked_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @posix
-def test_a_file_that_is_taken_for_left_over_before_it_is_locked(tmp_path: Path,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_taken_for_left_over_before_it_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original, taken = os.open, []
 
     def remove_first(path: str, flags: int, *mode: int) -> int:
@@ -490,8 +513,10 @@ def test_a_file_that_is_taken_for_left_over_before_it_is_locked(tmp_path: Path,
 
 
 def test_processes_that_write_into_one_folder_never_take_each_others_files(tmp_path: Path) -> None:
-    program = ("import sys\nfrom Middleware.utilities.files.file_access import atomic_write\n"
-               "for number in range(150):\n    atomic_write(sys.argv[1], b'%d' % number)\n")
+    program = (
+        "import sys\nfrom Middleware.utilities.files.file_access import atomic_write\n"
+        "for number in range(150):\n    atomic_write(sys.argv[1], b'%d' % number)\n"
+    )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / name)], cwd=PROJECT) for name in "abc"]
     assert [writer.wait(timeout=100) for writer in writers] == [0, 0, 0]
     assert names(tmp_path) == ["a", "b", "c"]

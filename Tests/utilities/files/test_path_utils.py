@@ -1,4 +1,5 @@
 """Names become path parts safely."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """What tests of the HTTP client and its users share: certificates, and proxies that lead tunnels."""
+
 from __future__ import annotations
 
 import datetime
@@ -23,19 +24,30 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
+
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "stub")])
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(1)
     names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("far.example")])
-    built = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-             .serial_number(1).not_valid_before(now - day).not_valid_after(now + day).add_extension(names, False)
-             .add_extension(x509.BasicConstraints(True, None), True)
-             .add_extension(x509.KeyUsage(True, False, False, False, False, True, True, False, False), True)
-             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-             .sign(key, hashes.SHA256()))
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(names, False)
+        .add_extension(x509.BasicConstraints(True, None), True)
+        .add_extension(x509.KeyUsage(True, False, False, False, False, True, True, False, False), True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .sign(key, hashes.SHA256())
+    )
     path = tmp_path_factory.mktemp("tls") / "stub.pem"
-    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                                       serialization.NoEncryption()) + built.public_bytes(serialization.Encoding.PEM))
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + built.public_bytes(serialization.Encoding.PEM)
+    )
     return path
 
 

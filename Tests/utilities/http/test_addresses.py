@@ -1,4 +1,5 @@
 """Which hosts a node may connect to."""
+
 from __future__ import annotations
 
 import ipaddress
@@ -22,8 +23,10 @@ def refusal(url: str, block_private_addresses: bool = False, allowed_hosts: list
 
 def answer(*addresses: str) -> Any:
     """A stand-in for name resolution that gives these addresses for every name."""
+
     def getaddrinfo(host: str, *_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
+
     return getaddrinfo
 
 
@@ -60,10 +63,20 @@ def test_addresses_are_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_url("http://a.example/", True).addresses == ("8.8.8.8",)
 
 
-@pytest.mark.parametrize(("url", "allowed"), [
-    ("http://a.example/", True), ("https://A.EXAMPLE:8443/", True), ("http://a.example./", True),
-    ("http://b.a.example/", False), ("http://a.example.org/", False), ("http://a.example@b.example/", False),
-    ("http://[::1]/", True), ("http://bücher.example/", True), ("http://xn--bcher-kva.example/", True)])
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("http://a.example/", True),
+        ("https://A.EXAMPLE:8443/", True),
+        ("http://a.example./", True),
+        ("http://b.a.example/", False),
+        ("http://a.example.org/", False),
+        ("http://a.example@b.example/", False),
+        ("http://[::1]/", True),
+        ("http://bücher.example/", True),
+        ("http://xn--bcher-kva.example/", True),
+    ],
+)
 def test_allow_list(url: str, allowed: bool) -> None:
     assert (refusal(url, False, [" a.Example ", "", "[::1]", "BÜCHER.example"]) is None) is allowed
 
@@ -80,9 +93,15 @@ def test_both_controls_must_pass() -> None:
     assert refusal("http://8.8.8.8/", True, ["8.8.8.8"]) is None
 
 
-@pytest.mark.parametrize(("url", "words"), [
-    ("http://127.0.0.1/", ["127.0.0.1", "loopback"]), ("http://10.1.2.3/", ["10.1.2.3", "private"]),
-    ("http://169.254.169.254/", ["link-local"]), ("http://100.64.0.1/", ["not a globally routable"])])
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1/", ["127.0.0.1", "loopback"]),
+        ("http://10.1.2.3/", ["10.1.2.3", "private"]),
+        ("http://169.254.169.254/", ["link-local"]),
+        ("http://100.64.0.1/", ["not a globally routable"]),
+    ],
+)
 def test_the_reason_names_host_and_family(url: str, words: list[str]) -> None:
     reason = refusal(url, True) or ""
     assert all(word in reason for word in words)
@@ -95,21 +114,31 @@ def test_the_reason_names_the_address_that_dns_gave_and_no_password(monkeypatch:
     assert "secret" not in reason
 
 
-@pytest.mark.parametrize(("text", "kind"), [
-    ("8.8.8.8", None), ("0.0.0.0", "an unspecified address"), ("::8.8.8.8", None), ("2002:808:808::", None),
-    ("64:ff9b::808:808", None), ("64:ff9b:1::808:808", "a private address")])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("8.8.8.8", None),
+        ("0.0.0.0", "an unspecified address"),
+        ("::8.8.8.8", None),
+        ("2002:808:808::", None),
+        ("64:ff9b::808:808", None),
+        ("64:ff9b:1::808:808", "a private address"),
+    ],
+)
 def test_forbidden_kind(text: str, kind: str | None) -> None:
     found = forbidden_kind(ipaddress.ip_address(text))
     assert (found is None) is (kind is None)
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.1.2.3", "::1", "[::1]",
-                                  "::ffff:127.0.0.1"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.1.2.3", "::1", "[::1]", "::ffff:127.0.0.1"]
+)
 def test_loopback_names_and_addresses(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "127.example.com", "localhost.example.com", "192.168.1.5",
-                                  "fe80::1"])
+@pytest.mark.parametrize(
+    "host", ["", "0.0.0.0", "::", "127.example.com", "localhost.example.com", "192.168.1.5", "fe80::1"]
+)
 def test_other_names_and_addresses_are_not_loopback(host: str) -> None:
     assert not is_loopback(host)

@@ -1,4 +1,5 @@
 """How a connection waits: in slices, with one system call for each wait where that is possible."""
+
 from __future__ import annotations
 
 import socket

@@ -1,4 +1,5 @@
 """HTTP/1.1 as bytes: any split, every framing, small sins of servers."""
+
 from __future__ import annotations
 
 import gzip
@@ -20,8 +21,9 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def to(url: str, **headers: str) -> HttpRequest:
-    return HttpRequest(parse_target(url), "POST",
-                       headers={name.replace("_", "-"): value for name, value in headers.items()})
+    return HttpRequest(
+        parse_target(url), "POST", headers={name.replace("_", "-"): value for name, value in headers.items()}
+    )
 
 
 def new_call() -> HttpCall:
@@ -36,7 +38,7 @@ def answered(*wire: bytes) -> tuple[HttpCall, list[bytes]]:
 
 
 def split(wire: bytes, size: int) -> list[bytes]:
-    return [wire[start:start + size] for start in range(0, len(wire), size)]
+    return [wire[start : start + size] for start in range(0, len(wire), size)]
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.data())
@@ -46,7 +48,7 @@ def test_chunked_bodies_split_anywhere(chunks: list[bytes], data: st.DataObject)
     while position < len(wire):
         assert not call.done
         size = data.draw(st.integers(1, 20))
-        found += call.feed(wire[position:position + size])
+        found += call.feed(wire[position : position + size])
         position += size
     assert call.done and call.reusable
     assert found == b"".join(chunks)
@@ -68,49 +70,72 @@ def test_heads_split_anywhere(size: int) -> None:
     assert dict(call.head.headers) == {"a": "1, 2", "b": "x:y", "fold": "p q"}
 
 
-@pytest.mark.parametrize("head", [
-    b"HTTP/1.1 200 OK\nContent-Length: 2\n\n", b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\n",
-    b"HTTP/1.1 200 \r\nContent-Length: 2, 2\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length:2\r\n\r\n",
-    b"HTTP/1.1 200 G\xfct\r\nX-Utf8: \xc3\xbc\r\nX-Empty:\r\ncontent-length: 2\r\n\r\n",
-])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\nContent-Length: 2\n\n",
+        b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\n",
+        b"HTTP/1.1 200 \r\nContent-Length: 2, 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length:2\r\n\r\n",
+        b"HTTP/1.1 200 G\xfct\r\nX-Utf8: \xc3\xbc\r\nX-Empty:\r\ncontent-length: 2\r\n\r\n",
+    ],
+)
 def test_small_sins_in_heads(head: bytes) -> None:
     call, blocks = answered(head + b"ok")
     assert (blocks, call.done, call.reusable) == ([b"ok"], True, True)
 
 
-@pytest.mark.parametrize(("wire", "body", "reusable"), [
-    (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok", True),
-    (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"", True),
-    (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
-    (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok", b"ok", True),
-    (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok", False),
-    (b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 2\r\n\r\nok", b"ok", False),
-    (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\noksurplus", b"ok", False),
-    (CHUNKED + b"2\r\nok\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n", b"ok", False),
-])
+@pytest.mark.parametrize(
+    ("wire", "body", "reusable"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"", True),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok", b"ok", True),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok", False),
+        (b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 2\r\n\r\nok", b"ok", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\noksurplus", b"ok", False),
+        (CHUNKED + b"2\r\nok\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n", b"ok", False),
+    ],
+)
 def test_ends_and_keep_alive(wire: bytes, body: bytes, reusable: bool) -> None:
     call, blocks = answered(wire)
     assert (blocks, call.done, call.reusable) == ([body], True, reusable)
 
 
-@pytest.mark.parametrize(("wire", "proper"), [
-    (b"HTTP/1.1 200 OK\r\n\r\nto the end", True), (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", True),
-    (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", False), (CHUNKED + b"9\r\nshort", False),
-    (CHUNKED + b"5\r\nshort\r\n", False), (CHUNKED + b"5\r\nshort\r\n0\r\n", False), (b"HTTP/1.1 200 OK\r\n", False),
-])
+@pytest.mark.parametrize(
+    ("wire", "proper"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\nto the end", True),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", False),
+        (CHUNKED + b"9\r\nshort", False),
+        (CHUNKED + b"5\r\nshort\r\n", False),
+        (CHUNKED + b"5\r\nshort\r\n0\r\n", False),
+        (b"HTTP/1.1 200 OK\r\n", False),
+    ],
+)
 def test_the_peer_closes(wire: bytes, proper: bool) -> None:
     call, _ = answered(wire)
     assert not call.done
     assert (call.eof(), call.done, call.reusable) == (proper, proper, False)
 
 
-@pytest.mark.parametrize("wire", [
-    b"SSH-2.0", b"\x15\x03\x01", b"\r\nHTTP/1.1 200 OK\r\n\r\n", b"HTTP/2.0 200 OK\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n",
-    b"HTTP/1.1 101 Switching Protocols\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 1, 2\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-    *(CHUNKED + wire for wire in (b"\r\n", b"-1\r\n", b"0x5\r\n", b"1_0\r\n", b"1\r\nab\r\n", b"f" * 300_000)),
-])
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"SSH-2.0",
+        b"\x15\x03\x01",
+        b"\r\nHTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/2.0 200 OK\r\n\r\n",
+        b"HTTP/1.1 OK\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1, 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        *(CHUNKED + wire for wire in (b"\r\n", b"-1\r\n", b"0x5\r\n", b"1_0\r\n", b"1\r\nab\r\n", b"f" * 300_000)),
+    ],
+)
 def test_what_is_no_http(wire: bytes) -> None:
     with pytest.raises(WireError):
         answered(wire)
@@ -136,9 +161,17 @@ def _bare_deflate(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-@pytest.mark.parametrize(("encoding", "pack"), [
-    ("gzip", gzip.compress), ("X-Gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", _bare_deflate),
-    ("identity", bytes), ("", bytes)])
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("X-Gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", _bare_deflate),
+        ("identity", bytes),
+        ("", bytes),
+    ],
+)
 def test_bodies_compressed_unasked(encoding: str, pack: object, size: int) -> None:
     body = json.dumps(list(range(50))).encode()
     packed: bytes = pack(body)  # type: ignore[operator]
@@ -169,10 +202,13 @@ def test_a_compressed_body_has_a_limit(monkeypatch: pytest.MonkeyPatch, pack: ob
 
 # ---- requests
 
+
 def test_request_bytes() -> None:
     head = HttpCall(to("http://u:p@host:8080/v1?a=1", X_API_key=" k ", accept="a/b")).request_head(7)
-    assert head == (b"POST /v1?a=1 HTTP/1.1\r\nHost: host:8080\r\nAccept-Encoding: identity\r\n"
-                    b"Authorization: Basic dTpw\r\nContent-Length: 7\r\nX-API-key: k\r\naccept: a/b\r\n\r\n")
+    assert head == (
+        b"POST /v1?a=1 HTTP/1.1\r\nHost: host:8080\r\nAccept-Encoding: identity\r\n"
+        b"Authorization: Basic dTpw\r\nContent-Length: 7\r\nX-API-key: k\r\naccept: a/b\r\n\r\n"
+    )
 
 
 def test_a_request_without_a_body() -> None:
@@ -183,11 +219,14 @@ def test_a_request_without_a_body() -> None:
 
 
 def test_request_bytes_for_a_proxy() -> None:
-    head = HttpCall(to("http://host/v1", Content_Type="c", Authorization="Bearer k")).request_head(0, absolute=True,
-                                   extra={"proxy-authorization": "Basic x"})
-    assert head == (b"POST http://host/v1 HTTP/1.1\r\nHost: host\r\nAccept-Encoding: identity\r\nAccept: */*\r\n"
-                    b"Content-Length: 0\r\nContent-Type: c\r\nAuthorization: Bearer k\r\n"
-                    b"proxy-authorization: Basic x\r\n\r\n")
+    head = HttpCall(to("http://host/v1", Content_Type="c", Authorization="Bearer k")).request_head(
+        0, absolute=True, extra={"proxy-authorization": "Basic x"}
+    )
+    assert head == (
+        b"POST http://host/v1 HTTP/1.1\r\nHost: host\r\nAccept-Encoding: identity\r\nAccept: */*\r\n"
+        b"Content-Length: 0\r\nContent-Type: c\r\nAuthorization: Bearer k\r\n"
+        b"proxy-authorization: Basic x\r\n\r\n"
+    )
 
 
 @pytest.mark.parametrize("entry", cases("hostile_headers", kind="outgoing", expected="refused"))
@@ -232,8 +271,9 @@ def test_heads_to_an_endpoint_differ_in_the_length_only() -> None:
     heads = [HttpCall(request).request_head(length) for length in (0, 1, 1000)]
     fresh = [HttpCall(replace(request, remembers_unreachable=False)).request_head(length) for length in (0, 1, 1000)]
     assert heads == fresh
-    assert [b"\r\nContent-Length: %d\r\n" % length in head for head, length in zip(heads, (0, 7, 1000), strict=True)] \
-        == [True, False, True]
+    assert [
+        b"\r\nContent-Length: %d\r\n" % length in head for head, length in zip(heads, (0, 7, 1000), strict=True)
+    ] == [True, False, True]
     assert wire._head_parts.cache_info().misses == 1
 
 

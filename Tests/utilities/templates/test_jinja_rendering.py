@@ -1,4 +1,5 @@
 """Templates: what they may do, and how soon they are stopped when they do too much."""
+
 from __future__ import annotations
 
 import gc
@@ -17,8 +18,16 @@ from Tests.tables import table
 
 TALK = [{"role": "user" if i % 2 else "assistant", "content": f"message {i}"} for i in range(200)]
 VALUES: dict[str, Any] = {
-    "messages": TALK, "big": "x " * 100_000, "word": "y" * 100_000, "n": 5, "text": "some text", "list": [3, 1, 2],
-    "none": None, "object": {"a": [1, {"b": "c"}]}, "braces": "{x}"}
+    "messages": TALK,
+    "big": "x " * 100_000,
+    "word": "y" * 100_000,
+    "n": 5,
+    "text": "some text",
+    "list": [3, 1, 2],
+    "none": None,
+    "object": {"a": [1, {"b": "c"}]},
+    "braces": "{x}",
+}
 
 
 def render(text: str, escaped: bool = False, **values: Any) -> str:
@@ -28,44 +37,82 @@ def render(text: str, escaped: bool = False, **values: Any) -> str:
 
 # -- ordinary templates ------------------------------------------------------------------------------------------------
 
-@table(("text", "expected"), [
-    ("{{ text }} {{ nope }}{{ none }}", "some text None"),
-    ("{% for m in messages[:2] %}{{ loop.index }}/{{ loop.length }} {{ m.content }}{% if not loop.last %}, {% endif %}"
-     "{% endfor %}", "1/2 message 0, 2/2 message 1"),
-    ("{% for m in messages if m.role == 'tool' %}x{% else %}none{% endfor %}", "none"),
-    ("{% for k, v in object.items() %}{{ k }}={{ v }}{% endfor %}", "a=[1, {'b': 'c'}]"),
-    ("{% for x in list | sort %}{{ x }}{% endfor %}{{ list | join('-') }}", "1233-1-2"),
-    ("{{ n + 1 }} {{ n * 2 }} {{ n ** 2 }} {{ n % 2 }} {{ n // 2 }} {{ n / 2 }} {{ -n }}", "6 10 25 1 2 2.5 -5"),
-    ("{{ 'a' * 3 }} {{ 'a' + 'b' }} {{ [1] * 2 }} {{ [1] + [2] }} {{ 'a' ~ 1 ~ none }}", "aaa ab [1, 1] [1, 2] a1None"),
-    ("{{ '%s-%03d' % ('a', 7) }} {{ '%s' | format(n) }} {{ '{}:{:>3}'.format(1, 2) }} {{ '{a}'.format_map({'a': 1}) }}",
-     "a-007 5 1:  2 1"),
-    ("{{ ['a', text][1] }} {{ (1, n)[1] }} {{ {'k': n}['k'] }} {{ text[:4] }} {{ text[-1] }}", "some text 5 5 some t"),
-    ("{{ object | tojson }} {{ text | upper | replace('O', '0') }} {{ 'x' | center(3) }}|",
-     '{"a": [1, {"b": "c"}]} S0ME TEXT  x |'),
-    ("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list | length }}", "100"),
-    ("{{ messages | map(attribute='role') | unique | join(',') }}", "assistant,user"),
-    ("{{ [[1], [2]] | sum(start=[]) }} {{ [{'a': 1}, {'a': 2}] | sum(attribute='a') }} {{ (1, 2) | sum }}",
-     "[1, 2] 3 3"),
-    ("{{ list | batch(2, 0) | list }} {{ list | slice(2) | map('list') | list }}", "[[3, 1], [2, 0]] [[3, 1], [2]]"),
-    ("{{ 'a\nb' | indent(2) }} {{ 'aa bb' | wordwrap(2) }} {{ 'abcdef' | truncate(3, true, '.', 0) }}",
-     "a\n  b aa\nbb ab."),
-    ("{{ 2.345 | round(2) }} {{ '<b>' | e }} {{ '<b>x</b>' | striptags }} {{ nope | default('d') }}",
-     "2.35 &lt;b&gt; x d"),
-    ("{% macro f(x, y=2) %}{{ x }}{{ y }}{{ caller() if caller }}{% endmacro %}{{ f(1) }}"
-     "{% call f(1, 3) %}!{% endcall %}", "1213!"),
-    ("{% set ns = namespace(t='') %}{% for x in list %}{% set ns.t = ns.t ~ x %}{% endfor %}{{ ns.t }}", "312"),
-    ("{% set l = [] %}{% for x in list %}{% set _ = l.append(x) %}{% endfor %}{{ l }}", "[3, 1, 2]"),
-    ("{% set l = [1] %}{% for x in l %}{% if x < 4 %}{% set _ = l.append(x + 1) %}{% endif %}{% endfor %}{{ l }}",
-     "[1, 2, 3, 4]"),
-    ("{% set x %}{{ braces | lower }}{% endset %}{{ x }} {{ x | length }}", "{x} 3"),
-    ("{% filter upper %}{{ text }}{% endfilter %}{{ range(3) | list }}", "SOME TEXT[0, 1, 2]"),
-    ("{% for x in [{'c': [{'c': []}]}] recursive %}({{ loop(x.c) }}){% endfor %}", "(())"),
-    ("{% if n in [1, 5] and text is string and none is none %}yes{% endif %}", "yes"),
-    ("{{ ('a' * 900000) | length }}", "900000"),
-    ("{{ 9**9**9 }}", str((9 ** 9) ** 9)),
-    ("{{ ''.__class__ }}{{ messages._x }}{{ self.__init__ }}", ""),
-    ("a {b} {{ '{' }} c\n", "a {b} { c"),
-])
+
+@table(
+    ("text", "expected"),
+    [
+        ("{{ text }} {{ nope }}{{ none }}", "some text None"),
+        (
+            "{% for m in messages[:2] %}{{ loop.index }}/{{ loop.length }} {{ m.content }}{% if not loop.last "
+            "%}, {% endif %}"
+            "{% endfor %}",
+            "1/2 message 0, 2/2 message 1",
+        ),
+        ("{% for m in messages if m.role == 'tool' %}x{% else %}none{% endfor %}", "none"),
+        ("{% for k, v in object.items() %}{{ k }}={{ v }}{% endfor %}", "a=[1, {'b': 'c'}]"),
+        ("{% for x in list | sort %}{{ x }}{% endfor %}{{ list | join('-') }}", "1233-1-2"),
+        ("{{ n + 1 }} {{ n * 2 }} {{ n ** 2 }} {{ n % 2 }} {{ n // 2 }} {{ n / 2 }} {{ -n }}", "6 10 25 1 2 2.5 -5"),
+        (
+            "{{ 'a' * 3 }} {{ 'a' + 'b' }} {{ [1] * 2 }} {{ [1] + [2] }} {{ 'a' ~ 1 ~ none }}",
+            "aaa ab [1, 1] [1, 2] a1None",
+        ),
+        (
+            (
+                "{{ '%s-%03d' % ('a', 7) }} {{ '%s' | format(n) }} {{ '{}:{:>3}'.format(1, 2) }} {{ "
+                "'{a}'.format_map({'a': 1}) }}"
+            ),
+            "a-007 5 1:  2 1",
+        ),
+        (
+            "{{ ['a', text][1] }} {{ (1, n)[1] }} {{ {'k': n}['k'] }} {{ text[:4] }} {{ text[-1] }}",
+            "some text 5 5 some t",
+        ),
+        (
+            "{{ object | tojson }} {{ text | upper | replace('O', '0') }} {{ 'x' | center(3) }}|",
+            '{"a": [1, {"b": "c"}]} S0ME TEXT  x |',
+        ),
+        ("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list | length }}", "100"),
+        ("{{ messages | map(attribute='role') | unique | join(',') }}", "assistant,user"),
+        (
+            "{{ [[1], [2]] | sum(start=[]) }} {{ [{'a': 1}, {'a': 2}] | sum(attribute='a') }} {{ (1, 2) | sum }}",
+            "[1, 2] 3 3",
+        ),
+        (
+            "{{ list | batch(2, 0) | list }} {{ list | slice(2) | map('list') | list }}",
+            "[[3, 1], [2, 0]] [[3, 1], [2]]",
+        ),
+        (
+            "{{ 'a\nb' | indent(2) }} {{ 'aa bb' | wordwrap(2) }} {{ 'abcdef' | truncate(3, true, '.', 0) }}",
+            "a\n  b aa\nbb ab.",
+        ),
+        (
+            "{{ 2.345 | round(2) }} {{ '<b>' | e }} {{ '<b>x</b>' | striptags }} {{ nope | default('d') }}",
+            "2.35 &lt;b&gt; x d",
+        ),
+        (
+            "{% macro f(x, y=2) %}{{ x }}{{ y }}{{ caller() if caller }}{% endmacro %}{{ f(1) }}"
+            "{% call f(1, 3) %}!{% endcall %}",
+            "1213!",
+        ),
+        ("{% set ns = namespace(t='') %}{% for x in list %}{% set ns.t = ns.t ~ x %}{% endfor %}{{ ns.t }}", "312"),
+        ("{% set l = [] %}{% for x in list %}{% set _ = l.append(x) %}{% endfor %}{{ l }}", "[3, 1, 2]"),
+        (
+            (
+                "{% set l = [1] %}{% for x in l %}{% if x < 4 %}{% set _ = l.append(x + 1) %}{% endif %}{% endfor "
+                "%}{{ l }}"
+            ),
+            "[1, 2, 3, 4]",
+        ),
+        ("{% set x %}{{ braces | lower }}{% endset %}{{ x }} {{ x | length }}", "{x} 3"),
+        ("{% filter upper %}{{ text }}{% endfilter %}{{ range(3) | list }}", "SOME TEXT[0, 1, 2]"),
+        ("{% for x in [{'c': [{'c': []}]}] recursive %}({{ loop(x.c) }}){% endfor %}", "(())"),
+        ("{% if n in [1, 5] and text is string and none is none %}yes{% endif %}", "yes"),
+        ("{{ ('a' * 900000) | length }}", "900000"),
+        ("{{ 9**9**9 }}", str((9**9) ** 9)),
+        ("{{ ''.__class__ }}{{ messages._x }}{{ self.__init__ }}", ""),
+        ("a {b} {{ '{' }} c\n", "a {b} { c"),
+    ],
+)
 def test_templates(text: str, expected: str) -> None:
     assert render(text) == expected
 
@@ -78,7 +125,8 @@ def test_escaped_values() -> None:
     left, right = "__WILMER_L_CURLY__", "__WILMER_R_CURLY__"
     text = "{kept} {{ braces }} {{ object }}{% set x = braces ~ 1 %} {{ x }}"
     assert render(text, escaped=True, object={"{": 1}) == (
-        f"{{kept}} {left}x{right} {left}'{left}': 1{right} {left}x{right}1")
+        f"{{kept}} {left}x{right} {left}'{left}': 1{right} {left}x{right}1"
+    )
 
 
 @table("entry", cases("template_injection", kind="jinja"))
@@ -92,6 +140,7 @@ def test_out_of_reach(entry: dict[str, Any]) -> None:
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
+
 
 def stopped(text: str) -> tuple[float, float]:
     """Seconds and megabytes that a template took before it was stopped.
@@ -139,8 +188,10 @@ def test_large_steps_are_not_taken(entry: dict[str, Any]) -> None:
     assert seconds < 1.5 and megabytes < 40
 
 
-@pytest.mark.parametrize("text", [
-    '{{ "%(a(b))9999999s" % {"a(b)": "x"} }}', '{{ "%(a(b)c)999999s%(a(b)c)999999s" | format(**{"a(b)c": "x"}) }}'])
+@pytest.mark.parametrize(
+    "text",
+    ['{{ "%(a(b))9999999s" % {"a(b)": "x"} }}', '{{ "%(a(b)c)999999s%(a(b)c)999999s" | format(**{"a(b)c": "x"}) }}'],
+)
 def test_widths_behind_keys_with_parentheses_count(text: str) -> None:
     assert stopped(text)[1] < 1
 
@@ -156,17 +207,24 @@ def test_a_format_of_unclosed_keys_takes_no_time() -> None:
     assert time.process_time() - started < 1
 
 
-@table(("text", "expected"), [
-    ("{{ '%(a)5d %% %(b(c))07.2f' % {'a': 1, 'b(c)': 2} }}", "    1 % 0002.00"),
-    ("{{ '**%s** (030)5551234567' % 5000000 }}", "**5000000** (030)5551234567"),
-    ("{{ '%s' | format(5000000) }} {{ '{}'.format(5000000) }} {{ '{:{w}}'.format(1, w=3) }}", "5000000 5000000   1"),
-])
+@table(
+    ("text", "expected"),
+    [
+        ("{{ '%(a)5d %% %(b(c))07.2f' % {'a': 1, 'b(c)': 2} }}", "    1 % 0002.00"),
+        ("{{ '**%s** (030)5551234567' % 5000000 }}", "**5000000** (030)5551234567"),
+        (
+            "{{ '%s' | format(5000000) }} {{ '{}'.format(5000000) }} {{ '{:{w}}'.format(1, w=3) }}",
+            "5000000 5000000   1",
+        ),
+    ],
+)
 def test_numbers_that_are_no_widths(text: str, expected: str) -> None:
     assert render(text) == expected
 
 
-@pytest.mark.parametrize("text", [
-    *texts_of("template_injection", kind="python"), "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"])
+@pytest.mark.parametrize(
+    "text", [*texts_of("template_injection", kind="python"), "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"]
+)
 def test_python_stops_some_by_itself(text: str) -> None:
     started = time.thread_time()
     with pytest.raises((OverflowError, RecursionError, SyntaxError, MemoryError)):
@@ -176,7 +234,7 @@ def test_python_stops_some_by_itself(text: str) -> None:
 
 def test_the_deadline_works_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jinja_limits, "RENDER_SECONDS", 0.3)
-    monkeypatch.setattr(jinja_limits, "MAX_WORK", 10 ** 15)
+    monkeypatch.setattr(jinja_limits, "MAX_WORK", 10**15)
     reasons: list[str] = []
 
     def work() -> None:
@@ -193,8 +251,9 @@ def test_the_deadline_works_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reasons == ["it takes longer than 0.3 seconds"] * 4
 
 
-@pytest.mark.parametrize("piece", [
-    "{{ x }}", "{{ x | upper }}", "{{ x ~ '' }}", "{% for a in [x] %}{{ a }}{% endfor %}"])
+@pytest.mark.parametrize(
+    "piece", ["{{ x }}", "{{ x | upper }}", "{{ x ~ '' }}", "{% for a in [x] %}{{ a }}{% endfor %}"]
+)
 def test_the_output_limit_comes_on_top_of_what_was_given(piece: str) -> None:
     text = "x" * 1_200_000
     assert len(render(piece, x=text)) == 1_200_000

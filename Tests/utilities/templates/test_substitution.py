@@ -1,4 +1,5 @@
 """The placeholder grammar and what it refuses."""
+
 import string
 import types
 
@@ -25,6 +26,7 @@ def values_of(config=None, outside=None):
         if config and name in config:
             return config[name], True
         raise UnknownVariableError(name)
+
     return lookup
 
 
@@ -32,22 +34,71 @@ def fill(text, config=None, outside=None):
     return restore_braces(substitute(text, values_of(config, outside)))
 
 
-@table("text", [
-    "plain", "{{}}", "a{{b}}c", "{s}", "{s!r}", "{s:>9}", "{n:03d}", "{f:.2f}", "{s:{n}}", "{l}", "{l[1]}", "{d[k]}",
-    "{d[k][0]}", "{d!s:>20}", "{o.real}", "{s!a}", "{b}{x}", "{ spaced }", "{l[0]}{l[1]}",
-])
+@table(
+    "text",
+    [
+        "plain",
+        "{{}}",
+        "a{{b}}c",
+        "{s}",
+        "{s!r}",
+        "{s:>9}",
+        "{n:03d}",
+        "{f:.2f}",
+        "{s:{n}}",
+        "{l}",
+        "{l[1]}",
+        "{d[k]}",
+        "{d[k][0]}",
+        "{d!s:>20}",
+        "{o.real}",
+        "{s!a}",
+        "{b}{x}",
+        "{ spaced }",
+        "{l[0]}{l[1]}",
+    ],
+)
 def test_same_as_str_format(text):
-    values = {"s": "tä", "n": 7, "f": 2.5, "l": [1, "two"], "d": {"k": ["v"]}, "o": 3, "b": True, "x": None,
-              " spaced ": "sp"}
+    values = {
+        "s": "tä",
+        "n": 7,
+        "f": 2.5,
+        "l": [1, "two"],
+        "d": {"k": ["v"]},
+        "o": 3,
+        "b": True,
+        "x": None,
+        " spaced ": "sp",
+    }
     expected = text.format(**values)
     assert parse(text).fill(values_of(values)) == expected
     assert restore_braces(parse(text).fill(values_of(outside=values))) == expected
 
 
-@table("text", [
-    "{}", "a { b", "a } b", "{0}", "{s!x}", "{s:d}", "{d[zz]}", "{l[9]}", "{l[a]}", "{s.}", "{d[]}", "{d[k}", "{!r}",
-    "{d[k]x}", "{d.k}", "{nope}", "{s", "s}", "{s:{n:{n}}}",
-])
+@table(
+    "text",
+    [
+        "{}",
+        "a { b",
+        "a } b",
+        "{0}",
+        "{s!x}",
+        "{s:d}",
+        "{d[zz]}",
+        "{l[9]}",
+        "{l[a]}",
+        "{s.}",
+        "{d[]}",
+        "{d[k}",
+        "{!r}",
+        "{d[k]x}",
+        "{d.k}",
+        "{nope}",
+        "{s",
+        "s}",
+        "{s:{n:{n}}}",
+    ],
+)
 def test_failures(text):
     with pytest.raises(SubstitutionError):
         fill(text, {"s": "t", "d": {"k": 1}, "l": [1], "n": 2})
@@ -72,8 +123,14 @@ class Data:
 @table("entry", cases("template_injection", kind="format"))
 def test_out_of_reach(entry):
     harmless = entry["expected"] != "refused"
-    values = {"o": Data() if harmless else Thing(), "m": [1 if harmless else Thing()], "d": {"k": "v"}, "s": "t",
-              "n": 9, "k": Thing}
+    values = {
+        "o": Data() if harmless else Thing(),
+        "m": [1 if harmless else Thing()],
+        "d": {"k": "v"},
+        "s": "t",
+        "n": 9,
+        "k": Thing,
+    }
     outside = {"x": "{s} {{s}} {o.__class__}"}
     if harmless:
         assert fill(entry["input"], values, outside) == entry["expected"]
@@ -108,7 +165,8 @@ def test_one_level_of_nesting():
 def test_outside_text_is_never_a_template():
     outside = {"a": "{secret} {{b}} {", "b": {"k": "{secret}", "{secret}": 1}}
     assert fill("{p} {b[k]} {b}", {"secret": "S", "p": "<{a}>"}, outside) == (
-        "<{secret} {{b}} {> {secret} {'k': '{secret}', '{secret}': 1}")
+        "<{secret} {{b}} {> {secret} {'k': '{secret}', '{secret}': 1}"
+    )
 
 
 def test_sentinels_do_not_distort_formats():

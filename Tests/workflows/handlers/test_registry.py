@@ -1,4 +1,5 @@
 """The node types that are found, and what is declared about each."""
+
 from __future__ import annotations
 
 import re
@@ -15,34 +16,93 @@ from Middleware.workflows.handlers.registry import build_registry, node_types
 ROOT = Path(__file__).parents[3]
 
 ACTS = {
-    "no": {"Standard", "StaticResponse", "StringConcatenator", "Conditional", "ArithmeticProcessor", "JsonExtractor",
-           "TagTextExtractor", "DelimitedChunker"},
-    "reads": {"GetCustomFile", "OfflineWikiApiFullArticle", "OfflineWikiApiBestFullArticle",
-              "OfflineWikiApiTopNFullArticles", "OfflineWikiApiPartialArticle", "OfflineResearcherApiQuickSearch",
-              "OfflineResearcherApiDeepResearch", "ConversationalKeywordSearchPerformerTool",
-              "MemoryKeywordSearchPerformerTool", "RecentMemorySummarizerTool", "ChatSummaryMemoryGatheringTool",
-              "GetCurrentMemoryFromFile", "GetCurrentSummaryFromFile", "GetCurrentStateDocument",
-              "VectorMemorySearch"},
-    "writes": {"SaveCustomFile", "WorkflowLock", "ImageProcessor", "ContextCompactor", "chatSummarySummarizer",
-               "WriteCurrentSummaryToFileAndReturnIt"},
-    "outside": {"CustomWorkflow", "ConditionalCustomWorkflow", "ConversationChunkProcessor", "PythonModule", "WebFetch",
-                "CurlCommand", "MCPToolCall", "SlowButQualityRAG", "QualityMemory", "RecentMemory",
-                "ConversationMemory", "FullChatSummary"}}
+    "no": {
+        "Standard",
+        "StaticResponse",
+        "StringConcatenator",
+        "Conditional",
+        "ArithmeticProcessor",
+        "JsonExtractor",
+        "TagTextExtractor",
+        "DelimitedChunker",
+    },
+    "reads": {
+        "GetCustomFile",
+        "OfflineWikiApiFullArticle",
+        "OfflineWikiApiBestFullArticle",
+        "OfflineWikiApiTopNFullArticles",
+        "OfflineWikiApiPartialArticle",
+        "OfflineResearcherApiQuickSearch",
+        "OfflineResearcherApiDeepResearch",
+        "ConversationalKeywordSearchPerformerTool",
+        "MemoryKeywordSearchPerformerTool",
+        "RecentMemorySummarizerTool",
+        "ChatSummaryMemoryGatheringTool",
+        "GetCurrentMemoryFromFile",
+        "GetCurrentSummaryFromFile",
+        "GetCurrentStateDocument",
+        "VectorMemorySearch",
+    },
+    "writes": {
+        "SaveCustomFile",
+        "WorkflowLock",
+        "ImageProcessor",
+        "ContextCompactor",
+        "chatSummarySummarizer",
+        "WriteCurrentSummaryToFileAndReturnIt",
+    },
+    "outside": {
+        "CustomWorkflow",
+        "ConditionalCustomWorkflow",
+        "ConversationChunkProcessor",
+        "PythonModule",
+        "WebFetch",
+        "CurlCommand",
+        "MCPToolCall",
+        "SlowButQualityRAG",
+        "QualityMemory",
+        "RecentMemory",
+        "ConversationMemory",
+        "FullChatSummary",
+    },
+}
 PURE = ACTS["no"] | {
-    "WebFetch", "OfflineWikiApiFullArticle", "OfflineWikiApiBestFullArticle", "OfflineWikiApiTopNFullArticles",
-    "OfflineWikiApiPartialArticle", "OfflineResearcherApiQuickSearch", "OfflineResearcherApiDeepResearch",
-    "ConversationalKeywordSearchPerformerTool"}
+    "WebFetch",
+    "OfflineWikiApiFullArticle",
+    "OfflineWikiApiBestFullArticle",
+    "OfflineWikiApiTopNFullArticles",
+    "OfflineWikiApiPartialArticle",
+    "OfflineResearcherApiQuickSearch",
+    "OfflineResearcherApiDeepResearch",
+    "ConversationalKeywordSearchPerformerTool",
+}
 TRAITS = {
     "pure": PURE,
     "barrier": {"WorkflowLock", "ImageProcessor", "ContextCompactor"},
     "reaches_outside": {
-        "OfflineWikiApiFullArticle", "OfflineWikiApiBestFullArticle", "OfflineWikiApiTopNFullArticles",
-        "OfflineWikiApiPartialArticle", "OfflineResearcherApiQuickSearch", "OfflineResearcherApiDeepResearch",
-        "WebFetch", "CurlCommand", "MCPToolCall", "PythonModule"},
+        "OfflineWikiApiFullArticle",
+        "OfflineWikiApiBestFullArticle",
+        "OfflineWikiApiTopNFullArticles",
+        "OfflineWikiApiPartialArticle",
+        "OfflineResearcherApiQuickSearch",
+        "OfflineResearcherApiDeepResearch",
+        "WebFetch",
+        "CurlCommand",
+        "MCPToolCall",
+        "PythonModule",
+    },
     "runs_workflow": {"CustomWorkflow", "ConditionalCustomWorkflow"},
-    "cleans_itself": {"CustomWorkflow", "ConditionalCustomWorkflow", "ConversationChunkProcessor", "ImageProcessor",
-                      "SlowButQualityRAG", "chatSummarySummarizer", "ContextCompactor"},
-    "needs_endpoint": {"Standard", "ImageProcessor"}}
+    "cleans_itself": {
+        "CustomWorkflow",
+        "ConditionalCustomWorkflow",
+        "ConversationChunkProcessor",
+        "ImageProcessor",
+        "SlowButQualityRAG",
+        "chatSummarySummarizer",
+        "ContextCompactor",
+    },
+    "needs_endpoint": {"Standard", "ImageProcessor"},
+}
 SHIPPED = frozenset().union(*ACTS.values())
 
 

@@ -1,4 +1,5 @@
 """Loading and starting workflows: files, folders, messages at the start, nesting."""
+
 from __future__ import annotations
 
 import contextlib
@@ -31,6 +32,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
+
 
 def test_list_file(lab: EngineLab) -> None:
     lab.write("Workflows/tester/Old", [static("legacy")])
@@ -123,8 +125,9 @@ def test_overrides_folder_wins_per_file(lab: EngineLab) -> None:
 
 
 def test_child_is_looked_for_at_home_then_beside_the_caller(lab: EngineLab) -> None:
-    lab.workflow("Start", [child("Neighbour"), child("Both"), static("{agent1Output}, {agent2Output}")],
-                 folder="_shared/x")
+    lab.workflow(
+        "Start", [child("Neighbour"), child("Both"), static("{agent1Output}, {agent2Output}")], folder="_shared/x"
+    )
     lab.workflow("Neighbour", [child("Grandchild")], folder="_shared/x")
     lab.workflow("Grandchild", [static("beside")], folder="_shared/x")
     lab.workflow("Both", [static("beside")], folder="_shared/x")
@@ -133,8 +136,9 @@ def test_child_is_looked_for_at_home_then_beside_the_caller(lab: EngineLab) -> N
 
 
 def test_child_is_looked_for_beside_the_file_of_the_caller_last(lab: EngineLab) -> None:
-    lab.workflow("sub/P", [child("Q"), child("R"), child("deep/S"),
-                           static("{agent1Output}, {agent2Output}, {agent3Output}")])
+    lab.workflow(
+        "sub/P", [child("Q"), child("R"), child("deep/S"), static("{agent1Output}, {agent2Output}, {agent3Output}")]
+    )
     for name in ("sub/Q", "R", "sub/R", "sub/deep/S"):
         lab.workflow(name, [static(name)])
     assert lab.run_named("sub/P") == "sub/Q, R, sub/deep/S"
@@ -142,10 +146,16 @@ def test_child_is_looked_for_beside_the_file_of_the_caller_last(lab: EngineLab) 
 
 
 def test_child_beside_a_file_in_a_sub_folder_of_another_folder(lab: EngineLab) -> None:
-    lab.workflow("sub/P", [child("Home"), child("Base"), child("Own"),
-                           static("{agent1Output}, {agent2Output}, {agent3Output}")], folder="_shared/x")
-    for name, places in {"Home": ["tester", "_shared/x", "_shared/x/sub"], "Base": ["_shared/x", "_shared/x/sub"],
-                         "Own": ["_shared/x/sub"]}.items():
+    lab.workflow(
+        "sub/P",
+        [child("Home"), child("Base"), child("Own"), static("{agent1Output}, {agent2Output}, {agent3Output}")],
+        folder="_shared/x",
+    )
+    for name, places in {
+        "Home": ["tester", "_shared/x", "_shared/x/sub"],
+        "Base": ["_shared/x", "_shared/x/sub"],
+        "Own": ["_shared/x/sub"],
+    }.items():
         for folder in places:
             lab.workflow(name, [static(folder)], folder=folder)
     assert lab.run_named("sub/P", workflow_user_folder_override="_shared/x") == "tester, _shared/x, _shared/x/sub"
@@ -176,31 +186,48 @@ def test_the_check_of_a_workflow_knows_where_children_lie(lab: EngineLab, caplog
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
+
 def test_blank_messages_go_and_others_stay(lab: EngineLab) -> None:
     messages = [
-        user("hi"), assistant(" \n"), assistant(""), assistant("", tool_calls=CALLS),
-        {"role": "tool", "content": "", "tool_call_id": "c1"}, {"role": "user", "content": "", "images": ["aW1n"]},
-        assistant(None)]
+        user("hi"),
+        assistant(" \n"),
+        assistant(""),
+        assistant("", tool_calls=CALLS),
+        {"role": "tool", "content": "", "tool_call_id": "c1"},
+        {"role": "user", "content": "", "images": ["aW1n"]},
+        assistant(None),
+    ]
     kept = [messages[0], *messages[3:6]]
     lab.workflow("Main", [static("x")])
     WorkflowManager("Main").run_workflow(messages, "r")
     assert messages == kept
 
 
-@pytest.mark.parametrize(("message", "blank"), [
-    ({"content": "x"}, False), ({"content": "  "}, True), ({"content": ""}, True), ({}, True),
-    ({"content": "", "images": []}, True), ({"content": "", "images": ["x"]}, False)])
+@pytest.mark.parametrize(
+    ("message", "blank"),
+    [
+        ({"content": "x"}, False),
+        ({"content": "  "}, True),
+        ({"content": ""}, True),
+        ({}, True),
+        ({"content": "", "images": []}, True),
+        ({"content": "", "images": ["x"]}, False),
+    ],
+)
 def test_is_blank(message: dict[str, Any], blank: bool) -> None:
     assert is_blank(message) is blank
 
 
-@pytest.mark.parametrize(("text", "given", "expected", "left"), [
-    ("x[DiscussionId]d1[/DiscussionId]y", None, "d1", "xy"),
-    ("x[DiscussionId]../x[/DiscussionId]y", None, None, "xy"),
-    ("x[DiscussionId]d1[/DiscussionId]y", "given", "given", "xy"),
-    ("x[DiscussionId]d1[/DiscussionId]y", "", None, "xy"),
-    ("xy", None, None, "xy"),
-])
+@pytest.mark.parametrize(
+    ("text", "given", "expected", "left"),
+    [
+        ("x[DiscussionId]d1[/DiscussionId]y", None, "d1", "xy"),
+        ("x[DiscussionId]../x[/DiscussionId]y", None, None, "xy"),
+        ("x[DiscussionId]d1[/DiscussionId]y", "given", "given", "xy"),
+        ("x[DiscussionId]d1[/DiscussionId]y", "", None, "xy"),
+        ("xy", None, None, "xy"),
+    ],
+)
 def test_discussion_id(lab: EngineLab, text: str, given: str | None, expected: str | None, left: str) -> None:
     probe = Probe()
     lab.workflow("Main", [static("x")])
@@ -234,6 +261,7 @@ def test_a_tag_that_a_node_inserts_selects_no_discussion(lab: EngineLab, given: 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 
+
 def test_every_run_has_its_own_id(lab: EngineLab) -> None:
     recorder = Recorder()
     lab.workflow("Child", [static("x")])
@@ -266,12 +294,14 @@ def Invoke(log):
 @pytest.mark.parametrize("request_id", ["'r-1'", "str(uuid.uuid4())"])
 @pytest.mark.parametrize("in_request", [True, False])
 def test_scripts_that_start_their_own_workflow_end_as_well(
-        lab: EngineLab, caplog: pytest.LogCaptureFixture, stream: bool, request_id: str, in_request: bool) -> None:
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, stream: bool, request_id: str, in_request: bool
+) -> None:
     code = RECURSION.replace("REQUEST", request_id).replace("STREAM", str(stream))
     (lab.root / "again.py").write_text(code, encoding="utf-8")
     lab.workflow("Main", [child("Middle")])
-    lab.workflow("Middle", [{"type": "PythonModule", "module_path": str(lab.root / "again.py"),
-                             "args": [str(lab.root / "log")]}])
+    lab.workflow(
+        "Middle", [{"type": "PythonModule", "module_path": str(lab.root / "again.py"), "args": [str(lab.root / "log")]}]
+    )
     with request_scope(lab.request) if in_request else contextlib.nullcontext():
         result = WorkflowManager.run_custom_workflow("Main", "r-1", None, [user("hi")])
     assert result.startswith("Error: ")
@@ -299,6 +329,7 @@ def test_nesting_within_the_limit(lab: EngineLab) -> None:
 
 
 # -- without a request of the server -----------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_run_of_its_own_is_cancelled_by_its_id(lab: EngineLab, stream: bool) -> None:
@@ -350,11 +381,16 @@ def test_missing_child_fails_the_run(lab: EngineLab) -> None:
 
 # -- workflows that the user's file names ------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("entry", "key"), [
-    ("handle_conversation_memory_parser", "conversationMemoryToolWorkflow"),
-    ("handle_recent_memory_parser", "recentMemoryToolWorkflow"),
-    ("handle_full_chat_summary_parser", "chatSummaryToolWorkflow"),
-    ("process_file_memories", "fileMemoryToolWorkflow")])
+
+@pytest.mark.parametrize(
+    ("entry", "key"),
+    [
+        ("handle_conversation_memory_parser", "conversationMemoryToolWorkflow"),
+        ("handle_recent_memory_parser", "recentMemoryToolWorkflow"),
+        ("handle_full_chat_summary_parser", "chatSummaryToolWorkflow"),
+        ("process_file_memories", "fileMemoryToolWorkflow"),
+    ],
+)
 def test_workflows_of_the_user(lab: EngineLab, entry: str, key: str) -> None:
     run = getattr(WorkflowManager, entry)
     with pytest.raises(ConfigurationError, match=key):

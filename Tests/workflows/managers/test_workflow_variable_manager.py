@@ -1,4 +1,5 @@
 """The variables of workflow files: table, precedence, fallbacks, Jinja2."""
+
 import copy
 import re
 import types
@@ -18,9 +19,14 @@ from Middleware.workflows.managers.workflow_variable_manager import WorkflowVari
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 TEMPLATES = {
-    "endpoint": {"promptTemplateSystemPrefix": "<S>", "promptTemplateSystemSuffix": "</S>",
-                 "promptTemplateUserPrefix": "<U>", "promptTemplateUserSuffix": "</U>",
-                 "promptTemplateAssistantPrefix": "<A>", "promptTemplateAssistantSuffix": "</A>"},
+    "endpoint": {
+        "promptTemplateSystemPrefix": "<S>",
+        "promptTemplateSystemSuffix": "</S>",
+        "promptTemplateUserPrefix": "<U>",
+        "promptTemplateUserSuffix": "</U>",
+        "promptTemplateAssistantPrefix": "<A>",
+        "promptTemplateAssistantSuffix": "</A>",
+    },
     "chat": {"promptTemplateUserPrefix": "\n", "promptTemplateAssistantPrefix": "\n"},
 }
 
@@ -43,8 +49,11 @@ def user(monkeypatch):
         return TEMPLATES[name]
 
     stand_in = types.SimpleNamespace(
-        user_setting=lambda key: USER.value(settings, key), user_flag=lambda key: USER.flag(settings, key),
-        load_prompt_template=load_prompt_template, chat_template_name=lambda: "chat")
+        user_setting=lambda key: USER.value(settings, key),
+        user_flag=lambda key: USER.flag(settings, key),
+        load_prompt_template=load_prompt_template,
+        chat_template_name=lambda: "chat",
+    )
     monkeypatch.setattr(users, "user_setting", stand_in.user_setting)
     stand_in.user_wide_variables = users.user_wide_variables
     for module in (variable_table, workflow_variable_manager):
@@ -53,10 +62,23 @@ def user(monkeypatch):
 
 
 def context(messages=None, node=None, chat=True, endpoint=None, **fields):
-    handler = LlmHandler(llm=None, prompt_template_file_name="endpoint", takes_message_collection=chat,
-                         endpoint_config=endpoint or {}, max_tokens=fields.pop("max_tokens", None))
-    return ExecutionContext("r", "w", fields.pop("discussion_id", None), node or {},
-                            copy.deepcopy(TALK) if messages is None else messages, False, llm_handler=handler, **fields)
+    handler = LlmHandler(
+        llm=None,
+        prompt_template_file_name="endpoint",
+        takes_message_collection=chat,
+        endpoint_config=endpoint or {},
+        max_tokens=fields.pop("max_tokens", None),
+    )
+    return ExecutionContext(
+        "r",
+        "w",
+        fields.pop("discussion_id", None),
+        node or {},
+        copy.deepcopy(TALK) if messages is None else messages,
+        False,
+        llm_handler=handler,
+        **fields,
+    )
 
 
 def apply(text, ctx=None, **fields):
@@ -68,6 +90,7 @@ def early(text, agent_inputs=None, workflow_config=None, **more):
 
 
 # --- edge cases of the specification ---
+
 
 def test_8_output_is_inserted_byte_for_byte():
     assert apply("{agent1Output}", agent_outputs={"agent1Output": '{"a": {}}'}) == '{"a": {}}'
@@ -84,10 +107,18 @@ def test_warning_names_the_placeholder(caplog):
     assert "{missing}" in caplog.text and "did you mean" not in caplog.text
 
 
-@pytest.mark.parametrize("name, near", [
-    ("todays_date_is", "todays_date_iso"), ("chat_user_prompt_last_1one", "chat_user_prompt_last_one"),
-    ("tome", "tone"), ("agent1Inputs", "agent1Input"), ("mesages", "messages"), ("of_usr", "of_user"),
-    ("category_lst", "category_list")])
+@pytest.mark.parametrize(
+    "name, near",
+    [
+        ("todays_date_is", "todays_date_iso"),
+        ("chat_user_prompt_last_1one", "chat_user_prompt_last_one"),
+        ("tome", "tone"),
+        ("agent1Inputs", "agent1Input"),
+        ("mesages", "messages"),
+        ("of_usr", "of_user"),
+        ("category_lst", "category_list"),
+    ],
+)
 def test_warning_names_the_nearest_variable(user, caplog, name, near):
     user["userWideWorkflowVariables"] = {"of_user": 1}
     run = types.SimpleNamespace(category_variables={"category_list": []})
@@ -100,9 +131,15 @@ def test_warning_about_an_output_that_is_not_there_yet(caplog):
     assert "'{agent7Output}' (no node with that number has run before this one)" in caplog.text
 
 
-@pytest.mark.parametrize("node, field", [
-    ({"prompt": "{x}"}, "prompt"), ({"strings": ["a", "{x}"]}, "strings[1]"),
-    ({"arguments": {"q": [{"deep": "{x}"}]}}, "arguments.q[0].deep"), ({}, "a text")])
+@pytest.mark.parametrize(
+    "node, field",
+    [
+        ({"prompt": "{x}"}, "prompt"),
+        ({"strings": ["a", "{x}"]}, "strings[1]"),
+        ({"arguments": {"q": [{"deep": "{x}"}]}}, "arguments.q[0].deep"),
+        ({}, "a text"),
+    ],
+)
 def test_warning_names_the_field(caplog, node, field):
     apply("{x}", node={"title": "T", **node})
     assert f"Node 'T': '{field}' was left as written" in caplog.text
@@ -110,7 +147,7 @@ def test_warning_names_the_field(caplog, node, field):
 
 def test_warning_shows_no_text_of_a_conversation(caplog):
     apply('{"secret thing": "my diary, {agent1Output}"}')
-    assert "diary" not in caplog.text and "secret thing\": " not in caplog.text
+    assert "diary" not in caplog.text and 'secret thing": ' not in caplog.text
 
 
 def test_11_double_braces():
@@ -132,10 +169,20 @@ def test_12_13_14_custom_variables():
 
 def test_15_precedence(user):
     user["userWideWorkflowVariables"] = {"YYYY_MM_DD": "x", "mine": "u", "both": "u"}
-    variables = {"todays_date_iso": "x", "Discussion_Id": "x", "both": "w", "agent1Output": "w", "messages": "w",
-                 "chat_user_prompt_last_one": "w"}
-    ctx = context(workflow_config=variables, discussion_id="d", agent_outputs={"agent1Output": "o", "agent1Input": "m"},
-                  agent_inputs={"agent1Input": "i"})
+    variables = {
+        "todays_date_iso": "x",
+        "Discussion_Id": "x",
+        "both": "w",
+        "agent1Output": "w",
+        "messages": "w",
+        "chat_user_prompt_last_one": "w",
+    }
+    ctx = context(
+        workflow_config=variables,
+        discussion_id="d",
+        agent_outputs={"agent1Output": "o", "agent1Input": "m"},
+        agent_inputs={"agent1Input": "i"},
+    )
     assert apply("{YYYY_MM_DD}", ctx) == datetime.now().strftime("%Y_%m_%d")
     assert apply("{todays_date_iso} {Discussion_Id} {both} {mine} {agent1Output} {agent1Input}", ctx) == "x d w u o i"
     assert apply("{chat_user_prompt_last_one} {messages[0][content]}", ctx) == "bye S"
@@ -167,8 +214,12 @@ def test_17_slices():
 
 
 def test_18_19_bounded_slices():
-    node = {"estimatedTokensToIncludeInVariable": 1, "minMessagesInVariable": 2, "maxEstimatedTokensInVariable": 1,
-            "nMessagesToIncludeInVariable": 3}
+    node = {
+        "estimatedTokensToIncludeInVariable": 1,
+        "minMessagesInVariable": 2,
+        "maxEstimatedTokensInVariable": 1,
+        "nMessagesToIncludeInVariable": 3,
+    }
     assert apply("{chat_user_prompt_estimated_token_limit}", node=node) == "bye"
     assert apply("{chat_user_prompt_min_n_max_tokens}", node=node) == "mid\nbye"
     assert apply("{chat_user_prompt_n_messages}", node=node) == "yo\nmid\nbye"
@@ -187,14 +238,38 @@ def test_32_jinja():
 
 # --- values ---
 
+
 def test_the_table_is_complete():
-    sizes = ("last_one", "last_two", "last_three", "last_four", "last_five", "last_ten", "last_twenty", "n_messages",
-             "estimated_token_limit", "min_n_max_tokens", "without_system")
-    prompts = {f"{form}_{rest}" for form in ("chat", "templated")
-               for rest in ("system_prompt", *(f"user_prompt_{size}" for size in sizes))}
+    sizes = (
+        "last_one",
+        "last_two",
+        "last_three",
+        "last_four",
+        "last_five",
+        "last_ten",
+        "last_twenty",
+        "n_messages",
+        "estimated_token_limit",
+        "min_n_max_tokens",
+        "without_system",
+    )
+    prompts = {
+        f"{form}_{rest}"
+        for form in ("chat", "templated")
+        for rest in ("system_prompt", *(f"user_prompt_{size}" for size in sizes))
+    }
     assert VARIABLES.keys() == prompts | {
-        "todays_date_pretty", "todays_date_iso", "YYYY_MM_DD", "current_time_12h", "current_time_24h",
-        "current_month_full", "current_day_of_week", "current_day_of_month", "Discussion_Id", "time_context_summary"}
+        "todays_date_pretty",
+        "todays_date_iso",
+        "YYYY_MM_DD",
+        "current_time_12h",
+        "current_time_24h",
+        "current_month_full",
+        "current_day_of_week",
+        "current_day_of_month",
+        "Discussion_Id",
+        "time_context_summary",
+    }
 
 
 def test_the_documentation_has_the_same_names():
@@ -204,14 +279,26 @@ def test_the_documentation_has_the_same_names():
     assert documented == {*VARIABLES, *CATEGORY_VARIABLES, "messages", "agentNOutput", "agentNInput"}
 
 
-@pytest.mark.parametrize("name", ["current_chat_summary", "userInput", "lastUserMessage", "userName", "currentDate",
-                                  "current_username", "llm_responder_output", "nodes"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "current_chat_summary",
+        "userInput",
+        "lastUserMessage",
+        "userName",
+        "currentDate",
+        "current_username",
+        "llm_responder_output",
+        "nodes",
+    ],
+)
 def test_not_variables(name):
     assert apply("{" + name + "}") == "{" + name + "}"
 
 
-@pytest.mark.parametrize("word, count", [
-    ("one", 1), ("two", 2), ("three", 3), ("four", 4), ("five", 5), ("ten", 10), ("twenty", 20)])
+@pytest.mark.parametrize(
+    "word, count", [("one", 1), ("two", 2), ("three", 3), ("four", 4), ("five", 5), ("ten", 10), ("twenty", 20)]
+)
 def test_sizes(word, count):
     messages = talk(*[("user", f"m{i}") for i in range(25)])
     last = [f"m{i}" for i in range(25 - count, 25)]
@@ -238,7 +325,8 @@ def test_time_context_is_empty_without_stamps():
 def test_system_texts(chat, expected):
     ctx = context(talk(("system", "a"), ("system", "b"), ("user", "u"), ("system", "late")), chat=chat)
     assert apply("{chat_system_prompt}|{templated_system_prompt}|{chat_user_prompt_last_one}", ctx) == (
-        expected + ("u" if not chat else ""))
+        expected + ("u" if not chat else "")
+    )
 
 
 def test_role_names_are_exact():
@@ -255,7 +343,8 @@ def test_a_node_without_endpoint_counts_as_chat():
 def test_role_tags_know_tools():
     messages = talk(("assistant", "a"), ("tool", "t"), ("systemMes", "m"), ("user", "u"))
     assert apply("{chat_user_prompt_last_four}", context(messages, {"addUserAssistantTags": True})) == (
-        "Assistant: a\nTool Result: t\nm\nUser: u")
+        "Assistant: a\nTool Result: t\nm\nUser: u"
+    )
 
 
 def test_the_separator_needs_its_switch(user):
@@ -266,11 +355,13 @@ def test_the_separator_needs_its_switch(user):
     user["conversationSeparationDelimiter"] = None
     assert apply("{chat_user_prompt_last_two}") == "mid\nbye"
 
+
 def test_date_variables_share_one_clock():
     ctx = context()
     vars(ctx)["clock"] = datetime(2026, 11, 3, 5, 6)
     assert apply("{todays_date_pretty}|{todays_date_iso}|{YYYY_MM_DD}|{current_time_12h}|{current_time_24h}", ctx) == (
-        "November 03, 2026|2026-11-03|2026_11_03|5:06 AM|05:06")
+        "November 03, 2026|2026-11-03|2026_11_03|5:06 AM|05:06"
+    )
     assert apply("{current_month_full} {current_day_of_week} {current_day_of_month}", ctx) == "November Tuesday 03"
     vars(ctx)["clock"] = datetime(2026, 11, 3, 0, 5)
     assert apply("{current_time_12h}", ctx) == "12:05 AM"
@@ -287,8 +378,9 @@ def test_no_messages_means_empty(name):
     assert apply("<{" + name + "}>", messages=[], chat=False) in ("<>", "<S></S>")
 
 
-@pytest.mark.parametrize("value, text", [
-    ([1, 2], "[1, 2]"), (True, "True"), (None, "None"), ({"k": "v"}, "{'k': 'v'}")])
+@pytest.mark.parametrize(
+    "value, text", [([1, 2], "[1, 2]"), (True, "True"), (None, "None"), ({"k": "v"}, "{'k': 'v'}")]
+)
 def test_custom_values_read_as_python(value, text):
     assert apply("{o}", workflow_config={"o": value}) == text
 
@@ -313,26 +405,36 @@ def test_braces_of_messages():
 
 def test_tool_call_answer_reads_as_its_text():
     call = {"id": "1", "function": {"name": "find", "arguments": '{"q": "{cats}"}'}}
-    outputs = {"agent1Output": {"content": "Hm {x}", "tool_calls": [call], "finish_reason": "tool_calls"},
-               "agent2Output": {"content": "", "tool_calls": [call], "finish_reason": "tool_calls"}}
+    outputs = {
+        "agent1Output": {"content": "Hm {x}", "tool_calls": [call], "finish_reason": "tool_calls"},
+        "agent2Output": {"content": "", "tool_calls": [call], "finish_reason": "tool_calls"},
+    }
     assert apply("{agent1Output}|{agent2Output}|{agent1Output[finish_reason]}", agent_outputs=outputs) == (
-        "Hm {x}|[Tool Call: find] {cats}|tool_calls")
+        "Hm {x}|[Tool Call: find] {cats}|tool_calls"
+    )
 
 
 def test_visible_tool_calls():
-    messages = [{"role": "assistant", "content": "", "tool_calls": [
-        {"id": "1", "function": {"name": "find", "arguments": '{"q": "cats"}'}}]},
-        {"role": "tool", "content": "found", "tool_call_id": "1"}]
+    messages = [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "1", "function": {"name": "find", "arguments": '{"q": "cats"}'}}],
+        },
+        {"role": "tool", "content": "found", "tool_call_id": "1"},
+    ]
     node = {"includeToolCallsInConversation": True}
     assert apply("{chat_user_prompt_last_two}", context(messages, node)) == (
-        "[Tool Call: find] cats\n[Tool Result: find cats] found")
+        "[Tool Call: find] cats\n[Tool Result: find cats] found"
+    )
     assert apply("{chat_user_prompt_last_two}", context(messages)) == "\nfound"
 
 
 def test_separator_and_role_tags(user):
     ctx = context(node={"addUserAssistantTags": True})
     assert apply("<{chat_user_prompt_last_two}> <{templated_user_prompt_last_two}>", ctx) == (
-        "<System: mid\nUser: bye> <yobye>")
+        "<System: mid\nUser: bye> <yobye>"
+    )
     user.update(separateConversationInVariables=True, conversationSeparationDelimiter=" {~} ")
     assert apply("{chat_user_prompt_last_two}") == "mid {~} bye"
 
@@ -347,8 +449,9 @@ def test_context_clamp_bounds_slices():
 
 
 def test_category_variables():
-    run = types.SimpleNamespace(category_variables={
-        "category_list": ["RECIPES", "OTHER"], "categoriesSeparatedByOr": "RECIPES or OTHER"})
+    run = types.SimpleNamespace(
+        category_variables={"category_list": ["RECIPES", "OTHER"], "categoriesSeparatedByOr": "RECIPES or OTHER"}
+    )
     assert apply("{category_list}: {categoriesSeparatedByOr}", run=run) == "['RECIPES', 'OTHER']: RECIPES or OTHER"
     assert apply("{category_list}") == "{category_list}"
 
@@ -363,22 +466,30 @@ def test_missing_template_file_is_an_error():
 
 # --- modes ---
 
+
 def test_sentinels_in_a_config_come_out_as_braces():
     assert apply("__WILMER_L_CURLY__agent1Output__WILMER_R_CURLY__", agent_outputs={"agent1Output": "x"}) == (
-        "{agent1Output}")
+        "{agent1Output}"
+    )
 
 
 def test_text_for_a_child_keeps_values_escaped():
     manager, parent = WorkflowVariableManager(), context(agent_outputs={"agent1Output": "{agent2Input}"})
     override = manager.apply_variables("{agent1Output} {{agent1Input}}", parent, restore=False)
     assert manager.apply_variables(override, context(agent_inputs={"agent1Input": "in", "agent2Input": "no"})) == (
-        "{agent2Input} in")
+        "{agent2Input} in"
+    )
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("{missing} and {agent1Output} {", "{missing} and {o} {"), ("{missing} {p} }", "{missing} <{o}> }"),
-    ("{} {agent1Output[0]} {agent1Output!r:>6} {0}", "{} {  '{o}' {0}"),
-    ("{messages.__class__} {n}", "{messages.__class__} 5")])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("{missing} and {agent1Output} {", "{missing} and {o} {"),
+        ("{missing} {p} }", "{missing} <{o}> }"),
+        ("{} {agent1Output[0]} {agent1Output!r:>6} {0}", "{} {  '{o}' {0}"),
+        ("{messages.__class__} {n}", "{messages.__class__} 5"),
+    ],
+)
 def test_partial_substitution(user, caplog, text, expected):
     fields = {"agent_outputs": {"agent1Output": "{o}"}, "workflow_config": {"p": "<{agent1Output}>", "n": 5}}
     assert apply(text, **fields) == text
@@ -397,8 +508,13 @@ class TestJinja:
         return apply(text, context(node={"jinja2": "true"}, **fields))
 
     def test_loop_and_braces(self):
-        assert self.render("{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}{not replaced}",
-                           messages=talk(("user", "{a}"))) == "user={a};{not replaced}"
+        assert (
+            self.render(
+                "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}{not replaced}",
+                messages=talk(("user", "{a}")),
+            )
+            == "user={a};{not replaced}"
+        )
 
     def test_comparison_with_braces(self):
         outputs = {"agent1Output": "{}"}
@@ -407,7 +523,8 @@ class TestJinja:
     def test_objects(self):
         outputs = {"agent2Output": {"field": [1, "{x}"]}}
         assert self.render("{{ agent2Output.field[1] }} {{ agent2Output.field | tojson }}", agent_outputs=outputs) == (
-            '{x} [1, "{x}"]')
+            '{x} [1, "{x}"]'
+        )
 
     def test_no_second_pass(self):
         assert self.render("{{ p }}", workflow_config={"p": "{{ q }}{q}", "q": "x"}) == "{{ q }}{q}"
@@ -415,8 +532,17 @@ class TestJinja:
     def test_final_newline(self):
         assert self.render("a\n") == "a" and self.render("a\n\n") == "a\n"
 
-    @pytest.mark.parametrize("text", ["{% if %}", "{{ 1 / 0 }}", "{{ nope.field }}", "{{ messages.__class__.__mro__ }}",
-                                      "{% include 'x' %}", "{% for"])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "{% if %}",
+            "{{ 1 / 0 }}",
+            "{{ nope.field }}",
+            "{{ messages.__class__.__mro__ }}",
+            "{% include 'x' %}",
+            "{% for",
+        ],
+    )
     def test_errors_leave_the_text(self, text, caplog):
         assert self.render(text) == text
         assert caplog.records
@@ -433,8 +559,12 @@ class TestJinja:
 
     def test_braces_inside_of_blocks(self):
         outputs = {"agent1Output": "{X}"}
-        assert self.render("{% set x %}{{ agent1Output | lower }}{% endset %}{{ x }} {{ x | length }}",
-                           agent_outputs=outputs) == "{x} 3"
+        assert (
+            self.render(
+                "{% set x %}{{ agent1Output | lower }}{% endset %}{{ x }} {{ x | length }}", agent_outputs=outputs
+            )
+            == "{x} 3"
+        )
 
     def test_templates_change_copies_only(self):
         ctx = context(node={"jinja2": True}, workflow_config={"l": [1]})
@@ -454,7 +584,8 @@ class TestEarly:
     def test_sources(self):
         values = {"agent_outputs": {"agent1Output": "out"}, "discussion_id": "d", "user_wide": {"u": 5, "c": "low"}}
         assert early("{agent1Output} {Discussion_Id} {u} {c} {n}", {}, {"c": "high", "n": None}, **values) == (
-            "out d 5 high None")
+            "out d 5 high None"
+        )
 
     def test_nesting_and_limits(self):
         assert early("{a}", workflow_config={"a": "{b}", "b": "{c}", "c": "x"}) == "{c}"

@@ -1,4 +1,5 @@
 """When runs stamp messages and note the time of an answer, over real files and a scripted LLM."""
+
 from __future__ import annotations
 
 import json
@@ -42,8 +43,10 @@ def stamped(**more: Any) -> dict[str, Any]:
 def turn(lab: EngineLab, nodes: list[dict[str, Any]], *messages: Message, stream: bool = False, **request: Any) -> str:
     """One request of its own; the answer."""
     lab.request = RequestContext(request_id="r-1", **request)
-    conversation = [user(TAG + escape_braces(messages[0]["content"])),
-                    *({**message, "content": escape_braces(message["content"])} for message in messages[1:])]
+    conversation = [
+        user(TAG + escape_braces(messages[0]["content"])),
+        *({**message, "content": escape_braces(message["content"])} for message in messages[1:]),
+    ]
     return lab.streamed(nodes, *conversation) if stream else str(lab.run(nodes, *conversation))
 
 
@@ -105,8 +108,9 @@ def test_the_committed_time_is_there_before_the_client_hears_the_end(lab: Engine
     assert seen == [True]
 
 
-@pytest.mark.parametrize(("api_type", "text"), [
-    ("openaichatcompletion", "Assistant: hello {you}"), ("openaicompletion", "hello {you}")])
+@pytest.mark.parametrize(
+    ("api_type", "text"), [("openaichatcompletion", "Assistant: hello {you}"), ("openaicompletion", "hello {you}")]
+)
 def test_the_prefix_of_the_route_belongs_to_the_hash(lab: EngineLab, tmp_path: Path, api_type: str, text: str) -> None:
     lab.user(chatCompleteAddUserAssistant=True)
     turn(lab, [stamped(useGroupChatTimestampLogic=True)], user("User: a"), api_type=api_type)
@@ -145,8 +149,14 @@ def test_children_that_answer_nobody_stamp_nothing(lab: EngineLab, tmp_path: Pat
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_child_that_answers_notes_the_time_once(lab: EngineLab, tmp_path: Path, stream: bool) -> None:
     lab.workflow("Child", [stamped(useGroupChatTimestampLogic=True)])
-    nodes = [{"type": "CustomWorkflow", "workflowName": "Child", "addDiscussionIdTimestampsForLLM": True,
-              "useGroupChatTimestampLogic": True}]
+    nodes = [
+        {
+            "type": "CustomWorkflow",
+            "workflowName": "Child",
+            "addDiscussionIdTimestampsForLLM": True,
+            "useGroupChatTimestampLogic": True,
+        }
+    ]
     turn(lab, nodes, user("a"), stream=stream)
     assert set(times(tmp_path)) == {h("a"), h("hello {you}")}
     assert sent(lab)[0].count("(") == 1  # the child stamps the plain conversation, not its parent's copy
@@ -163,8 +173,14 @@ def test_history_is_resolved_once_in_a_request(lab: EngineLab, tmp_path: Path) -
 
 def test_a_part_of_a_conversation_resolves_nothing(lab: EngineLab, tmp_path: Path) -> None:
     lab.workflow("Child", [stamped()])
-    chunks = {"type": "ConversationChunkProcessor", "id": "c", "workflowName": "Child", "chunkSize": 1,
-              "lookbackMessages": 1, "cursorDirectory": str(tmp_path / "cursors")}
+    chunks = {
+        "type": "ConversationChunkProcessor",
+        "id": "c",
+        "workflowName": "Child",
+        "chunkSize": 1,
+        "lookbackMessages": 1,
+        "cursorDirectory": str(tmp_path / "cursors"),
+    }
     turn(lab, [chunks, static("x")], user("a"), assistant("b"), user("c"))
     assert len(lab.backend.requests) == 2 and times(tmp_path) == {}
 
@@ -173,13 +189,15 @@ def test_time_context(lab: EngineLab) -> None:
     assert turn(lab, [static("<{time_context_summary}>")], user("a")) == "<>"
     turn(lab, [stamped()], user("a"))
     assert turn(lab, [static("{time_context_summary}")], user("a")) == (
-        "[Time Context: The conversation started less than a minute ago.]")
+        "[Time Context: The conversation started less than a minute ago.]"
+    )
 
 
 def test_an_answer_of_a_tool_call_commits_nothing(lab: EngineLab, tmp_path: Path) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    lab.backend.responder = lambda request: Reply(body={"choices": [
-        {"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [call]}}]})
+    lab.backend.responder = lambda request: Reply(
+        body={"choices": [{"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
+    )
     lab.request = RequestContext()
     lab.workflow("Main", [stamped(useGroupChatTimestampLogic=True, allowTools=True)])
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

@@ -1,4 +1,5 @@
 """Nodes that do not need each other run at the same time, if the workflow says so."""
+
 from __future__ import annotations
 
 import itertools
@@ -25,31 +26,46 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
 
 # -- who waits for whom ------------------------------------------------------------------------------------------------
 
-A, SAVE, LOCK, CHILD = {"type": "Standard"}, {"type": "SaveCustomFile"}, {"type": "WorkflowLock"}, {
-    "type": "CustomWorkflow"}
+A, SAVE, LOCK, CHILD = (
+    {"type": "Standard"},
+    {"type": "SaveCustomFile"},
+    {"type": "WorkflowLock"},
+    {"type": "CustomWorkflow"},
+)
 
 
-@pytest.mark.parametrize(("nodes", "expected"), [
-    ([A, A, A], [(), (), ()]),
-    ([A, A, {"prompt": "{agent1Output}"}], [(), (), (0,)]),
-    ([A, {"prompt": "{{ agent1Output.x }} {agent1Output}", "strings": [{"a": "agent2Output"}]}], [(), (0,)]),
-    ([A, {"prompt": "{agent2Output}{agent3Output}"}, A], [(), (), ()]),
-    ([A, {"title": "agent1Output", "prompt": "{xagent1Output} {agent1Outputs}"}], [(), ()]),
-    ([A, {"prompt": "{both}"}], [(), (0,)]),
-    ([A, {"prompt": "botha"}], [(), ()]),
-    ([A, A, {"dependsOn": [1, "two"]}, {"title": "two"}], [(), (), (0,), ()]),
-    ([{"title": "one"}, {"agentName": "two"}, {"dependsOn": ["two", 3, 9, 0, True, "none"]}], [(), (), (1,)]),
-    ([SAVE, A, SAVE, CHILD, A], [(), (), (0,), (2,), ()]),
-    ([SAVE, {**SAVE, "parallelSafe": True}, {**CHILD, "parallelSafe": "true"}, SAVE], [(), (), (), (0,)]),
-    ([A, SAVE, LOCK, A, SAVE], [(), (), (0, 1), (2,), (2,)]),
-    ([A, {"type": "ImageProcessor"}, A, {"prompt": "{agent1Output}"}], [(), (0,), (1,), (0, 1)]),
-    ([{"type": "WebFetch"}, {"type": "WebFetch", "method": "post"}, {"type": "WebFetch", "method": "POST"}],
-     [(), (), (1,)]),
-    ([{"type": "Unknown"}, {"type": "Unknown"}, {"type": 5}], [(), (0,), (1,)]),
-    ([SAVE, {"type": "ConversationalKeywordSearchPerformerTool"}, {"type": "MemoryKeywordSearchPerformerTool"},
-      {"type": "ConversationalKeywordSearchPerformerTool", "searchTarget": "RecentMemories"}],
-     [(), (), (0,), (2,)]),
-])
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([A, A, A], [(), (), ()]),
+        ([A, A, {"prompt": "{agent1Output}"}], [(), (), (0,)]),
+        ([A, {"prompt": "{{ agent1Output.x }} {agent1Output}", "strings": [{"a": "agent2Output"}]}], [(), (0,)]),
+        ([A, {"prompt": "{agent2Output}{agent3Output}"}, A], [(), (), ()]),
+        ([A, {"title": "agent1Output", "prompt": "{xagent1Output} {agent1Outputs}"}], [(), ()]),
+        ([A, {"prompt": "{both}"}], [(), (0,)]),
+        ([A, {"prompt": "botha"}], [(), ()]),
+        ([A, A, {"dependsOn": [1, "two"]}, {"title": "two"}], [(), (), (0,), ()]),
+        ([{"title": "one"}, {"agentName": "two"}, {"dependsOn": ["two", 3, 9, 0, True, "none"]}], [(), (), (1,)]),
+        ([SAVE, A, SAVE, CHILD, A], [(), (), (0,), (2,), ()]),
+        ([SAVE, {**SAVE, "parallelSafe": True}, {**CHILD, "parallelSafe": "true"}, SAVE], [(), (), (), (0,)]),
+        ([A, SAVE, LOCK, A, SAVE], [(), (), (0, 1), (2,), (2,)]),
+        ([A, {"type": "ImageProcessor"}, A, {"prompt": "{agent1Output}"}], [(), (0,), (1,), (0, 1)]),
+        (
+            [{"type": "WebFetch"}, {"type": "WebFetch", "method": "post"}, {"type": "WebFetch", "method": "POST"}],
+            [(), (), (1,)],
+        ),
+        ([{"type": "Unknown"}, {"type": "Unknown"}, {"type": 5}], [(), (0,), (1,)]),
+        (
+            [
+                SAVE,
+                {"type": "ConversationalKeywordSearchPerformerTool"},
+                {"type": "MemoryKeywordSearchPerformerTool"},
+                {"type": "ConversationalKeywordSearchPerformerTool", "searchTarget": "RecentMemories"},
+            ],
+            [(), (), (0,), (2,)],
+        ),
+    ],
+)
 def test_dependencies(nodes: list[dict[str, Any]], expected: list[tuple[int, ...]]) -> None:
     found = dependencies(nodes, {"both": "see {agent1Output}", "plain": "x", "number": 5}, build_registry())
     assert [tuple(sorted(indexes)) for indexes in found] == expected
@@ -100,6 +116,7 @@ def test_after_a_failure_nothing_new_begins_and_the_first_in_order_is_raised() -
 
 # -- the engine --------------------------------------------------------------------------------------------------------
 
+
 def run(lab: EngineLab, nodes: list[dict[str, Any]], recorder: Recorder | None = None, **variables: Any) -> Any:
     lab.workflow("Main", nodes, **{"parallelNodes": True, **variables})
     return next(iter(list(start(lab, listener=recorder))))
@@ -113,11 +130,14 @@ def answer_together(lab: EngineLab, count: int, seconds: float = 0.0) -> None:
         if len(lab.backend.requests) == count:
             all_there.set()
         return reply_to(request, f"<{last_text(request)}>", held=all_there, header_delay=seconds)
+
     lab.backend.responder = reply
 
 
-FIVE = [*(llm(f"q{number}") for number in range(5)),
-        llm("".join(f"{{agent{number}Output}}" for number in range(1, 6)), returnToUser=True)]
+FIVE = [
+    *(llm(f"q{number}") for number in range(5)),
+    llm("".join(f"{{agent{number}Output}}" for number in range(1, 6)), returnToUser=True),
+]
 
 
 def test_independent_nodes_run_at_the_same_time_and_answer_the_same(lab: EngineLab) -> None:
@@ -134,6 +154,7 @@ def test_numbering_and_report_stay_in_order(lab: EngineLab) -> None:
 
     def reply(request: RecordedRequest) -> Reply:
         return reply_to(request, "x", header_delay=0.2 if last_text(request) == "q0" else 0.0)
+
     lab.backend.responder = reply
     run(lab, FIVE, recorder)
     assert [info.node_index for info in recorder.infos] == [1, 2, 3, 4, 5, 6]
@@ -142,8 +163,12 @@ def test_numbering_and_report_stay_in_order(lab: EngineLab) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_nodes_after_the_responder_run_too(lab: EngineLab, stream: bool) -> None:
-    nodes = [static("a"), static("{agent1Output}b", returnToUser=True), static("c"),
-             llm("{agent2Output}{agent3Output}")]
+    nodes = [
+        static("a"),
+        static("{agent1Output}b", returnToUser=True),
+        static("c"),
+        llm("{agent2Output}{agent3Output}"),
+    ]
     lab.workflow("Main", nodes, parallelNodes=True)
     items = list(start(lab, stream=stream))
     assert "".join(item["token"] for item in items) == "ab" if stream else items == ["ab"]

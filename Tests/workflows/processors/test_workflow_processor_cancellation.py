@@ -1,4 +1,5 @@
 """A cancelled request: the LLM call ends, and no further node starts, in parent and child alike."""
+
 from __future__ import annotations
 
 import contextlib
@@ -67,10 +68,13 @@ def test_cancelled_before_the_first_node(lab: EngineLab) -> None:
     assert probe.contexts == []
 
 
-@pytest.mark.parametrize("nodes", [
-    [llm("a"), llm("wait"), llm("c"), llm("d")],
-    [llm("a"), llm("wait", returnToUser=True), llm("c"), llm("d")],
-])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [llm("a"), llm("wait"), llm("c"), llm("d")],
+        [llm("a"), llm("wait", returnToUser=True), llm("c"), llm("d")],
+    ],
+)
 def test_cancel_during_node_two(lab: EngineLab, nodes: list[dict[str, Any]]) -> None:
     lab.workflow("Main", nodes)
     run = Run(lab)
@@ -86,8 +90,9 @@ def test_cancel_during_node_two(lab: EngineLab, nodes: list[dict[str, Any]]) -> 
 def test_cancel_during_a_nested_call(lab: EngineLab, responder: bool, stream: bool) -> None:
     lab.workflow("Inner", [llm("a"), llm("wait"), llm("inner never")])
     lab.workflow("Child", [{"type": "CustomWorkflow", "workflowName": "Inner"}, llm("child never")])
-    lab.workflow("Main", [{"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": responder},
-                          llm("parent never")])
+    lab.workflow(
+        "Main", [{"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": responder}, llm("parent never")]
+    )
     run = Run(lab, stream)
     lab.backend.wait_requests(2)
     lab.request.cancel_scope.cancel()
@@ -112,8 +117,9 @@ def test_cancel_in_mid_stream(lab: EngineLab) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_cancel_after_the_answer_always_propagates(lab: EngineLab, stream: bool) -> None:
     lab.workflow("Child", [static("answer", returnToUser=True), llm("wait"), llm("child never")])
-    lab.workflow("Main", [{"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True},
-                          llm("parent never")])
+    lab.workflow(
+        "Main", [{"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True}, llm("parent never")]
+    )
     run = Run(lab, stream)
     lab.backend.wait_requests(1)
     lab.request.cancel_scope.cancel()
@@ -172,7 +178,10 @@ def test_listeners_hear_of_the_end(lab: EngineLab) -> None:
     recorder = Recorder()
     lab.workflow("Main", [static("a"), static("b")])
     with request_scope(lab.request), pytest.raises(EarlyTerminationException):
-        for item in start(lab, listener=recorder, probes={
-                "StaticResponse": Probe(lambda context: context.request.cancel_scope.cancel())}):
+        for item in start(
+            lab,
+            listener=recorder,
+            probes={"StaticResponse": Probe(lambda context: context.request.cancel_scope.cancel())},
+        ):
             pytest.fail(f"got {item!r}")
     assert recorder.events[-1] == ("run_finished", "EarlyTerminationException")

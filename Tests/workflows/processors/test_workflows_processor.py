@@ -1,4 +1,5 @@
 """The loop over the nodes: who answers, what the others see, how values become streams, what is cleaned."""
+
 from __future__ import annotations
 
 import logging
@@ -28,17 +29,21 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
 
 # -- who answers -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("nodes", "answer"), [
-    ([static("A"), static("B")], "B"),
-    ([static("A", returnToUser=True), static("B"), static("C")], "A"),
-    ([static("A", is_responder=False, returnToUser=True), static("B")], "B"),
-    ([static("A", is_responder=True), static("B")], "A"),
-    ([static("A", isResponder=True), static("B")], "B"),
-    ([static("A"), static("B", returnToUser=True), static("C", returnToUser=True)], "B"),
-    ([static("A", returnToUser="false"), static("B")], "B"),
-    ([static("A", returnToUser="true"), static("B")], "A"),
-    ([static("A", is_responder="False", returnToUser=True), static("B")], "B"),
-])
+
+@pytest.mark.parametrize(
+    ("nodes", "answer"),
+    [
+        ([static("A"), static("B")], "B"),
+        ([static("A", returnToUser=True), static("B"), static("C")], "A"),
+        ([static("A", is_responder=False, returnToUser=True), static("B")], "B"),
+        ([static("A", is_responder=True), static("B")], "A"),
+        ([static("A", isResponder=True), static("B")], "B"),
+        ([static("A"), static("B", returnToUser=True), static("C", returnToUser=True)], "B"),
+        ([static("A", returnToUser="false"), static("B")], "B"),
+        ([static("A", returnToUser="true"), static("B")], "A"),
+        ([static("A", is_responder="False", returnToUser=True), static("B")], "B"),
+    ],
+)
 def test_responder(lab: EngineLab, nodes: list[dict[str, Any]], answer: str) -> None:
     assert lab.run(nodes) == answer
     assert lab.streamed(nodes) == answer
@@ -78,10 +83,11 @@ def test_no_nodes_no_output(lab: EngineLab) -> None:
 
 # -- types -------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("node_type", ["Sandard", 5, ["Standard"], None])
 def test_unknown_type_runs_as_standard(lab: EngineLab, node_type: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert lab.run([llm("x", type=node_type)]) == "<x>"
-    warning, = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert warning.levelno == logging.WARNING and "Standard" in warning.getMessage()
 
 
@@ -91,9 +97,11 @@ def test_absent_type_is_standard(lab: EngineLab) -> None:
 
 # -- preparation -------------------------------------------------------------------------------------------------------
 
+
 def test_outputs_are_numbered_by_position(lab: EngineLab) -> None:
-    assert lab.run([static("one"), static("{agent1Output} two"), static("{agent1Output}|{agent2Output}")]) == \
-        "one|one two"
+    assert (
+        lab.run([static("one"), static("{agent1Output} two"), static("{agent1Output}|{agent2Output}")]) == "one|one two"
+    )
 
 
 def test_node_config_is_its_own(lab: EngineLab) -> None:
@@ -110,9 +118,19 @@ def test_context_of_a_node(lab: EngineLab) -> None:
     probe = Probe()
     lab.workflow("Main", [static("x"), {"type": "Conditional", "title": "T"}], tone="dry")
     with request_scope(lab.request):
-        list(start(lab, probes={"Conditional": probe}, discussion_id="d1", api_key="k-secret", scoped_inputs=("in",),
-                   tools=[{"type": "function"}], tool_choice="auto", stream=True))
-    context, = probe.contexts
+        list(
+            start(
+                lab,
+                probes={"Conditional": probe},
+                discussion_id="d1",
+                api_key="k-secret",
+                scoped_inputs=("in",),
+                tools=[{"type": "function"}],
+                tool_choice="auto",
+                stream=True,
+            )
+        )
+    (context,) = probe.contexts
     assert (context.request_id, context.discussion_id) == ("r-1", "d1")
     assert context.stream and context.is_responder
     assert context.workflow_config == {"tone": "dry"}
@@ -123,19 +141,23 @@ def test_context_of_a_node(lab: EngineLab) -> None:
     assert "k-secret" not in repr(context)
 
 
-@pytest.mark.parametrize(("node", "non_responder", "expected"), [
-    ({}, None, False),
-    ({}, True, True),
-    ({"blockGenerationPrompt": True}, True, False),
-    ({"blockGenerationPrompt": "true"}, True, False),
-    ({"blockGenerationPrompt": "false"}, True, True),
-    ({"forceGenerationPromptIfEndpointAllows": "false", "addUserTurnTemplate": "False"}, None, False),
-    ({"forceGenerationPromptIfEndpointAllows": True}, None, True),
-    ({"addUserTurnTemplate": True}, None, True),
-    ({"addUserTurnTemplate": True, "blockGenerationPrompt": True}, None, False),
-])
-def test_generation_prompt_flag_of_the_responder(lab: EngineLab, node: dict[str, Any], non_responder: bool | None,
-                                                 expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("node", "non_responder", "expected"),
+    [
+        ({}, None, False),
+        ({}, True, True),
+        ({"blockGenerationPrompt": True}, True, False),
+        ({"blockGenerationPrompt": "true"}, True, False),
+        ({"blockGenerationPrompt": "false"}, True, True),
+        ({"forceGenerationPromptIfEndpointAllows": "false", "addUserTurnTemplate": "False"}, None, False),
+        ({"forceGenerationPromptIfEndpointAllows": True}, None, True),
+        ({"addUserTurnTemplate": True}, None, True),
+        ({"addUserTurnTemplate": True, "blockGenerationPrompt": True}, None, False),
+    ],
+)
+def test_generation_prompt_flag_of_the_responder(
+    lab: EngineLab, node: dict[str, Any], non_responder: bool | None, expected: bool
+) -> None:
     lab.endpoint("Main", {"addGenerationPrompt": True}, lab.backend.url)
     probe = Probe()
     lab.workflow("Main", [llm("x", **node)])
@@ -149,8 +171,10 @@ def test_generation_prompt_is_off_before_the_responder(lab: EngineLab) -> None:
     probe = Probe()
     lab.workflow("Main", [llm("x"), llm("y")])
     list(start(lab, probes={"Standard": probe}, non_responder=True))
-    assert [context.llm_handler.add_generation_prompt for context in probe.contexts  # type: ignore[union-attr]
-            ] == [False, True]
+    assert [
+        context.llm_handler.add_generation_prompt
+        for context in probe.contexts  # type: ignore[union-attr]
+    ] == [False, True]
 
 
 def test_overrides_go_to_the_first_node_with_a_prompt_key(lab: EngineLab) -> None:
@@ -169,8 +193,12 @@ def test_override_of_one_prompt_leaves_the_other(lab: EngineLab) -> None:
 def test_endpoint_and_preset_names_are_substituted_early(lab: EngineLab) -> None:
     lab.endpoint("Fast", {"modelNameToSendToAPI": "fast-model"}, lab.backend.url)
     lab.preset("OpenAiCompatibleApis", "warm", {"temperature": 0.9})
-    lab.workflow("Main", [llm("x", endpointName="{which}", preset="{agent1Input}", maxResponseSizeInTokens="{size}")],
-                 which="Fast", size=77)
+    lab.workflow(
+        "Main",
+        [llm("x", endpointName="{which}", preset="{agent1Input}", maxResponseSizeInTokens="{size}")],
+        which="Fast",
+        size=77,
+    )
     assert lab.run_named("Main", scoped_inputs=["warm"]) == "<x>"
     body = lab.backend.requests[0].json
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("fast-model", 0.9, 77)
@@ -185,8 +213,12 @@ def test_unknown_endpoint_names_file_and_neighbour(lab: EngineLab) -> None:
 
 # -- cleaning ----------------------------------------------------------------------------------------------------------
 
-THINKING = {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>",
-            "trimBeginningAndEndLineBreaks": True}
+THINKING = {
+    "removeThinking": True,
+    "startThinkTag": "<think>",
+    "endThinkTag": "</think>",
+    "trimBeginningAndEndLineBreaks": True,
+}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -203,7 +235,8 @@ def test_cleaning_follows_the_endpoint_that_answered(lab: EngineLab, stream: boo
     lab.endpoint("Main", {"backupEndpointName": "Second"}, lab.backend.url)
     lab.endpoint("Second", {**THINKING, "modelNameToSendToAPI": "second"}, lab.backend.url)
     lab.backend.responder = lambda request: (
-        reply_to(request, "<think>no</think> fine \n") if request.json["model"] == "second" else status_reply(500))
+        reply_to(request, "<think>no</think> fine \n") if request.json["model"] == "second" else status_reply(500)
+    )
     nodes = [llm("a", returnToUser=True)]
     assert (lab.streamed(nodes) if stream else lab.run(nodes)) == "fine"
     assert lab.request.endpoint == "Second"
@@ -257,11 +290,18 @@ def test_group_chat_name_switched_off(lab: EngineLab, flag: Any) -> None:
 
 # -- values and tool calls ---------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("node_type", "hint"), [
-    ("StaticRespons", "'StaticRespons' (did you mean 'StaticResponse'?) and ran as Standard"),
-    (None, "None and ran as Standard"), (["a"], "['a'] and ran as Standard")])
-def test_the_failure_of_a_node_with_an_unknown_type_speaks_of_the_type(lab: EngineLab, node_type: Any,
-                                                                       hint: str) -> None:
+
+@pytest.mark.parametrize(
+    ("node_type", "hint"),
+    [
+        ("StaticRespons", "'StaticRespons' (did you mean 'StaticResponse'?) and ran as Standard"),
+        (None, "None and ran as Standard"),
+        (["a"], "['a'] and ran as Standard"),
+    ],
+)
+def test_the_failure_of_a_node_with_an_unknown_type_speaks_of_the_type(
+    lab: EngineLab, node_type: Any, hint: str
+) -> None:
     with pytest.raises(ConfigValueError) as caught:
         lab.run([static("x"), {"title": "greet", "type": node_type, "content": "hi"}])
     place = caught.value.location  # type: ignore[attr-defined]
@@ -289,28 +329,42 @@ def test_streaming_conditional(lab: EngineLab) -> None:
 
 
 def tool_reply() -> Any:
-    return json_reply({"choices": [{"message": {"role": "assistant", "content": "", "tool_calls": [CALL]},
-                                    "finish_reason": "tool_calls"}]})
+    return json_reply(
+        {
+            "choices": [
+                {"message": {"role": "assistant", "content": "", "tool_calls": [CALL]}, "finish_reason": "tool_calls"}
+            ]
+        }
+    )
 
 
 @pytest.mark.parametrize("lower", [False, True])
 def test_tool_calls_of_the_responder(lab: EngineLab, lower: bool) -> None:
     lab.backend.responder = lambda request: tool_reply()
-    result = lab.run([llm("", allowTools=True, lowercaseToolCallFunctionNames=lower)],
-                     tools=[{"type": "function", "function": {"name": "Find"}}])
+    result = lab.run(
+        [llm("", allowTools=True, lowercaseToolCallFunctionNames=lower)],
+        tools=[{"type": "function", "function": {"name": "Find"}}],
+    )
     assert result["tool_calls"][0]["function"]["name"] == ("find" if lower else "Find")
     assert result["finish_reason"] == "tool_calls"
     assert lab.backend.requests[0].json["tools"][0]["function"]["name"] == "Find"
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    ({"content": "done", "tool_calls": []}, "done"), ({"content": "done", "tool_calls": None}, "done"),
-    ({"tool_calls": []}, ""), ({"content": None, "tool_calls": [None, "x"]}, ""),
-    ({"content": 5, "tool_calls": []}, "5"), ({"tool_calls": "no list"}, "{'tool_calls': 'no list'}"),
-    ({"tool_calls": {"a": 1}}, "{'tool_calls': {'a': 1}}")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"content": "done", "tool_calls": []}, "done"),
+        ({"content": "done", "tool_calls": None}, "done"),
+        ({"tool_calls": []}, ""),
+        ({"content": None, "tool_calls": [None, "x"]}, ""),
+        ({"content": 5, "tool_calls": []}, "5"),
+        ({"tool_calls": "no list"}, "{'tool_calls': 'no list'}"),
+        ({"tool_calls": {"a": 1}}, "{'tool_calls': {'a': 1}}"),
+    ],
+)
 def test_a_dict_without_usable_tool_calls_says_the_same_in_both_modes(lab: EngineLab, value: Any, text: str) -> None:
     lab.workflow("Main", [static("x")])
-    whole, = start(lab, probes={"StaticResponse": Probe(value)})
+    (whole,) = start(lab, probes={"StaticResponse": Probe(value)})
     chunks = list(start(lab, probes={"StaticResponse": Probe(value)}, stream=True))
     assert "".join(chunk["token"] for chunk in chunks) == text
     assert not any(chunk.get("tool_calls") for chunk in chunks)
@@ -326,20 +380,42 @@ def test_entries_that_are_no_tool_calls_do_not_reach_the_client(lab: EngineLab, 
     assert item["tool_calls"] == [{"index": 0, **CALL} if stream else CALL]
 
 
-@pytest.mark.parametrize(("content", "text"), [
-    ("", ""), (" \n", ""), ("hello", "Old Tom: hello"), ("Old Tom: hello", "Old Tom: hello"),
-    ("<think>hm</think>", ""), ("<think>hm</think> hello", "Old Tom: hello")])
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("", ""),
+        (" \n", ""),
+        ("hello", "Old Tom: hello"),
+        ("Old Tom: hello", "Old Tom: hello"),
+        ("<think>hm</think>", ""),
+        ("<think>hm</think> hello", "Old Tom: hello"),
+    ],
+)
 def test_group_chat_name_of_an_answer_with_tool_calls(lab: EngineLab, content: str, text: str) -> None:
-    lab.endpoint("Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"},
-                 lab.backend.url)
+    lab.endpoint(
+        "Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}, lab.backend.url
+    )
 
     def answer(request: RecordedRequest) -> Reply:
         if request.json.get("stream"):
-            return sse_reply([*(chat_chunk({"content": letter}) for letter in content),
-                              chat_chunk({"tool_calls": [{"index": 0, **CALL}]}), chat_chunk({}, "tool_calls"),
-                              "[DONE]"])
-        return json_reply({"choices": [{"message": {"role": "assistant", "content": content, "tool_calls": [CALL]},
-                                        "finish_reason": "tool_calls"}]})
+            return sse_reply(
+                [
+                    *(chat_chunk({"content": letter}) for letter in content),
+                    chat_chunk({"tool_calls": [{"index": 0, **CALL}]}),
+                    chat_chunk({}, "tool_calls"),
+                    "[DONE]",
+                ]
+            )
+        return json_reply(
+            {
+                "choices": [
+                    {
+                        "message": {"role": "assistant", "content": content, "tool_calls": [CALL]},
+                        "finish_reason": "tool_calls",
+                    }
+                ]
+            }
+        )
 
     lab.backend.responder = answer
     nodes = [llm("x", useGroupChatTimestampLogic=True, allowTools=True)]
@@ -348,15 +424,23 @@ def test_group_chat_name_of_an_answer_with_tool_calls(lab: EngineLab, content: s
     assert lab.streamed(nodes, *messages) == text
 
 
-@pytest.mark.parametrize(("reason", "said"), [("tool_calls", "tool_calls"), ("length", "length"), (None, "tool_calls"),
-                                              (5, "tool_calls"), ("", "tool_calls")])
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("tool_calls", "tool_calls"), ("length", "length"), (None, "tool_calls"), (5, "tool_calls"), ("", "tool_calls")],
+)
 def test_a_tool_call_dict_ends_with_a_chunk_of_its_own(lab: EngineLab, reason: Any, said: str) -> None:
     lab.workflow("Main", [static("x")])
     answer = {"content": "wait", "tool_calls": [CALL], "finish_reason": reason}
-    chunks = [chunk for chunk in start(lab, probes={"StaticResponse": Probe(answer)}, stream=True)
-              if chunk["token"] or chunk.get("tool_calls") or chunk["finish_reason"]]
+    chunks = [
+        chunk
+        for chunk in start(lab, probes={"StaticResponse": Probe(answer)}, stream=True)
+        if chunk["token"] or chunk.get("tool_calls") or chunk["finish_reason"]
+    ]
     assert [(chunk["token"], "tool_calls" in chunk, chunk["finish_reason"]) for chunk in chunks] == [
-        ("wait", False, None), ("", True, None), ("", False, said)]
+        ("wait", False, None),
+        ("", True, None),
+        ("", False, said),
+    ]
 
 
 def test_tool_call_dict_streams(lab: EngineLab) -> None:
@@ -364,12 +448,13 @@ def test_tool_call_dict_streams(lab: EngineLab) -> None:
     answer = {"content": "wait", "tool_calls": [CALL], "finish_reason": "tool_calls"}
     chunks = list(start(lab, probes={"StaticResponse": Probe(answer)}, stream=True))
     assert "".join(chunk["token"] for chunk in chunks) == "wait"
-    calls, = [chunk["tool_calls"] for chunk in chunks if "tool_calls" in chunk]
+    (calls,) = [chunk["tool_calls"] for chunk in chunks if "tool_calls" in chunk]
     assert calls == [{"index": 0, **CALL}]
     assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["tool_calls"]
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
+
 
 def failing(request: Any) -> Any:
     return status_reply(400) if "boom" in str(request.json["messages"]) else reply_to(request, "ok")
@@ -392,8 +477,9 @@ def test_the_place_in_a_workflow_whose_name_every_folder_has(lab: EngineLab) -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_failure_after_the_answer_ends_that_run_only(lab: EngineLab, stream: bool,
-                                                     caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_after_the_answer_ends_that_run_only(
+    lab: EngineLab, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     lab.backend.responder = failing
     nodes = [llm("fine", returnToUser=True), llm("boom"), llm("never")]
     assert (lab.streamed(nodes) if stream else lab.run(nodes)) == "ok"
@@ -411,9 +497,9 @@ def test_failure_after_a_childs_answer_spares_the_parent(lab: EngineLab, stream:
 
 
 def test_error_in_mid_stream_reaches_the_caller(lab: EngineLab) -> None:
-    lab.backend.responder = lambda request: sse_reply([chat_chunk({"content": "so far"}),
-                                                       {"error": {"message": "out of memory"}}],
-                                                      delay=0.05)
+    lab.backend.responder = lambda request: sse_reply(
+        [chat_chunk({"content": "so far"}), {"error": {"message": "out of memory"}}], delay=0.05
+    )
     lab.workflow("Main", [llm("x", returnToUser=True), llm("never")])
     got = []
     with request_scope(lab.request), pytest.raises(Exception, match="out of memory"):
@@ -424,6 +510,7 @@ def test_error_in_mid_stream_reaches_the_caller(lab: EngineLab) -> None:
 
 
 # -- outcome and summary -----------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_usage_and_finish_reason_of_the_responder(lab: EngineLab, stream: bool) -> None:
@@ -442,13 +529,26 @@ def test_usage_and_finish_reason_of_the_responder(lab: EngineLab, stream: bool) 
 def test_execution_info(lab: EngineLab) -> None:
     lab.endpoint("Main", {}, lab.backend.url.replace("://", "://user:secret@"))
     lab.workflow("Child", [static("x")])
-    lab.workflow("Main", [
-        llm("x", title="Ask", agentName="not this"), static("y", agentName="Say"),
-        {"type": "CustomWorkflow", "workflowName": "Child", "title": "Sub"},
-        {"type": "ConditionalCustomWorkflow", "title": "Fork", "conditionalKey": "a",
-         "conditionalWorkflows": {"a": "Child", "b": "B", "c": "C"}},
-        {"type": "ConditionalCustomWorkflow", "title": "Fork", "conditionalKey": "a",
-         "conditionalWorkflows": {"a": "Child", "b": "B", "c": "C", "Default": "D"}}])
+    lab.workflow(
+        "Main",
+        [
+            llm("x", title="Ask", agentName="not this"),
+            static("y", agentName="Say"),
+            {"type": "CustomWorkflow", "workflowName": "Child", "title": "Sub"},
+            {
+                "type": "ConditionalCustomWorkflow",
+                "title": "Fork",
+                "conditionalKey": "a",
+                "conditionalWorkflows": {"a": "Child", "b": "B", "c": "C"},
+            },
+            {
+                "type": "ConditionalCustomWorkflow",
+                "title": "Fork",
+                "conditionalKey": "a",
+                "conditionalWorkflows": {"a": "Child", "b": "B", "c": "C", "Default": "D"},
+            },
+        ],
+    )
     recorder = Recorder()
     list(start(lab, listener=recorder))
     infos = [info for record in recorder.finished if record.run.workflow_name == "Main" for info in record.nodes]
@@ -458,7 +558,8 @@ def test_execution_info(lab: EngineLab) -> None:
         "Node 2: StaticResponse || 'Say' || N/A || N/A",
         "Node 3: CustomWorkflow || 'Sub -> Child' || N/A || N/A",
         "Node 4: ConditionalCustomWorkflow || 'Fork -> [Child, B, C]' || N/A || N/A",
-        "Node 5: ConditionalCustomWorkflow || 'Fork -> [Child, B, +2 more]' || N/A || N/A"]
+        "Node 5: ConditionalCustomWorkflow || 'Fork -> [Child, B, +2 more]' || N/A || N/A",
+    ]
 
 
 def test_summary_names_the_endpoint_that_answered(lab: EngineLab) -> None:
@@ -470,11 +571,15 @@ def test_summary_names_the_endpoint_that_answered(lab: EngineLab) -> None:
     assert [(info.endpoint_name, info.endpoint_url) for info in recorder.infos] == [("Second", lab.backend.url)] * 2
 
 
-@pytest.mark.parametrize(("url", "shown"), [
-    ("http://user:pass@127.0.0.1:1/v1", "http://127.0.0.1:1/v1"),
-    ("http://127.0.0.1:1/v1?api_key=hunter2&mode=x", "http://127.0.0.1:1/v1?api_key=***REDACTED***&mode=x"),
-    ("http://127.0.0.1:1?KEY=hunter2", "http://127.0.0.1:1?KEY=***REDACTED***"),
-    ("http://127.0.0.1:1/a@b", "http://127.0.0.1:1/a@b")])
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://user:pass@127.0.0.1:1/v1", "http://127.0.0.1:1/v1"),
+        ("http://127.0.0.1:1/v1?api_key=hunter2&mode=x", "http://127.0.0.1:1/v1?api_key=***REDACTED***&mode=x"),
+        ("http://127.0.0.1:1?KEY=hunter2", "http://127.0.0.1:1?KEY=***REDACTED***"),
+        ("http://127.0.0.1:1/a@b", "http://127.0.0.1:1/a@b"),
+    ],
+)
 def test_summary_shows_no_secrets(lab: EngineLab, url: str, shown: str) -> None:
     lab.endpoint("Main", {}, url)
     recorder = Recorder()
@@ -484,8 +589,9 @@ def test_summary_shows_no_secrets(lab: EngineLab, url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["user:hunter2@127.0.0.1:1/v1", "127.0.0.1:1/v1?token=hunter2"])
-def test_an_address_without_scheme_is_refused_unseen(lab: EngineLab, caplog: pytest.LogCaptureFixture,
-                                                     url: str) -> None:
+def test_an_address_without_scheme_is_refused_unseen(
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, url: str
+) -> None:
     caplog.set_level(logging.DEBUG)
     lab.endpoint("Main", {}, url)
     with pytest.raises(ConfigValueError, match="no usable URL") as caught:
@@ -493,26 +599,43 @@ def test_an_address_without_scheme_is_refused_unseen(lab: EngineLab, caplog: pyt
     assert "hunter2" not in str(caught.value) + caplog.text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [
-    (1.0, "1 second"), (0.5, "0.50 seconds"), (182.44, "182.4 seconds"), (3.4, "3.4 seconds")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.0, "1 second"), (0.5, "0.50 seconds"), (182.44, "182.4 seconds"), (3.4, "3.4 seconds")]
+)
 def test_format_time(seconds: float, text: str) -> None:
     assert NodeExecutionInfo(1, "Standard", "n", "", "", seconds).format_time() == text
-    assert str(NodeExecutionInfo(2, "Standard", "Answer", "Desk-LLM", "http://10.1.1.5:8080", seconds)) == \
-        f"Node 2: Standard || 'Answer' || Desk-LLM || http://10.1.1.5:8080 || {text}"
+    assert (
+        str(NodeExecutionInfo(2, "Standard", "Answer", "Desk-LLM", "http://10.1.1.5:8080", seconds))
+        == f"Node 2: Standard || 'Answer' || Desk-LLM || http://10.1.1.5:8080 || {text}"
+    )
 
 
 def test_odd_conditional_workflows_do_not_break_the_summary(lab: EngineLab) -> None:
-    assert lab.run([{"type": "ConditionalCustomWorkflow", "conditionalWorkflows": ["x"],
-                     "UseDefaultContentInsteadOfWorkflow": "fine"}]) == "fine"
+    assert (
+        lab.run(
+            [
+                {
+                    "type": "ConditionalCustomWorkflow",
+                    "conditionalWorkflows": ["x"],
+                    "UseDefaultContentInsteadOfWorkflow": "fine",
+                }
+            ]
+        )
+        == "fine"
+    )
 
 
 # -- what a node costs -------------------------------------------------------------------------------------------------
 
+
 def test_python_calls_of_a_node_that_only_joins_texts(lab: EngineLab) -> None:
     """Every node of every workflow pays them, so a change that adds some is a decision."""
+
     def calls(count: int) -> int:
-        nodes = [{"type": "StringConcatenator", "strings": ["a", f"{{agent{index}Output}}" if index else "b"]}
-                 for index in range(count)]
+        nodes = [
+            {"type": "StringConcatenator", "strings": ["a", f"{{agent{index}Output}}" if index else "b"]}
+            for index in range(count)
+        ]
         made = 0
 
         def note(frame: object, event: str, argument: object) -> None:

@@ -1,4 +1,5 @@
 """The stream of one answer: cleaned chunks, tool calls, the final chunk, liveness, closing."""
+
 from __future__ import annotations
 
 import json
@@ -49,12 +50,16 @@ def run(handler: StreamingResponseHandler, chunks: list[dict[str, Any]]) -> list
 def test_plain_stream() -> None:
     handler = StreamingResponseHandler({}, {})
     assert run(handler, [token("Hi"), token(" you"), token("", "stop")]) == [
-        token("Hi"), token(" you"), token("", "stop")]
+        token("Hi"),
+        token(" you"),
+        token("", "stop"),
+    ]
     assert handler.full_response_text == "Hi you"
 
 
-@pytest.mark.parametrize("options", [
-    {"trimBeginningAndEndLineBreaks": True}, {**THINK, "trimBeginningAndEndLineBreaks": True}])
+@pytest.mark.parametrize(
+    "options", [{"trimBeginningAndEndLineBreaks": True}, {**THINK, "trimBeginningAndEndLineBreaks": True}]
+)
 @pytest.mark.parametrize("word", [" word", " w\u00f6rd", "word \n"])
 def test_a_chunk_of_text_takes_few_calls_where_only_the_end_is_still_open(options: dict[str, Any], word: str) -> None:
     def calls(count: int) -> int:
@@ -80,7 +85,11 @@ def test_a_chunk_of_text_takes_few_calls_where_only_the_end_is_still_open(option
 def test_text_on_the_finishing_chunk_is_delivered_and_reading_ends() -> None:
     handler = StreamingResponseHandler({}, {})
     assert run(handler, [token("Hi"), token(" you", "length"), token("lost")]) == [
-        token("Hi"), token(" you", more=True), token("", "length"), token("")]
+        token("Hi"),
+        token(" you", more=True),
+        token("", "length"),
+        token(""),
+    ]
 
 
 def test_no_reason_means_stop_or_tool_calls() -> None:
@@ -151,18 +160,31 @@ def test_running_usage_is_kept_for_the_end() -> None:
 
 
 def test_a_batch_always_ends_without_more() -> None:
-    chunks = [token("<think>a", more=True), token("b", more=True), token("</think>c"), token("d", "stop", more=True),
-              token("", more=True), token("")]
+    chunks = [
+        token("<think>a", more=True),
+        token("b", more=True),
+        token("</think>c"),
+        token("d", "stop", more=True),
+        token("", more=True),
+        token(""),
+    ]
     out = run(StreamingResponseHandler(THINK, {}), chunks)
     assert [bool(chunk.get("more")) for chunk in out[:3]] == [True, True, False]
     assert [chunk["finish_reason"] for chunk in out if not chunk.get("more")] == [None, "stop"]
 
 
 def test_reasoning_and_signs_of_life_pass() -> None:
-    out = run(StreamingResponseHandler(THINK, {}), [
-        token("", reasoning="hm\ud83d"), token("", reasoning="\ude00"), token(""), token("x", "stop")])
-    assert out == [token("", reasoning="hm"), token("", reasoning="\U0001f600"), token(""), token("x", more=True),
-                   token("", "stop")]
+    out = run(
+        StreamingResponseHandler(THINK, {}),
+        [token("", reasoning="hm\ud83d"), token("", reasoning="\ude00"), token(""), token("x", "stop")],
+    )
+    assert out == [
+        token("", reasoning="hm"),
+        token("", reasoning="\U0001f600"),
+        token(""),
+        token("x", more=True),
+        token("", "stop"),
+    ]
 
 
 def test_surrogates_are_joined_or_replaced() -> None:
@@ -173,10 +195,16 @@ def test_surrogates_are_joined_or_replaced() -> None:
 
 def test_tool_calls_keep_their_order_with_text() -> None:
     handler = StreamingResponseHandler(THINK, {})
-    out = run(handler, [token("so <th"), token("", tool_calls=[call(name="F")]), token("x", tool_calls=[call()]),
-                        token("", "stop")])
-    assert out == [token("so "), token("<th", tool_calls=[call(name="F")]), token("x", tool_calls=[call()]),
-                   token("", "stop")]
+    out = run(
+        handler,
+        [token("so <th"), token("", tool_calls=[call(name="F")]), token("x", tool_calls=[call()]), token("", "stop")],
+    )
+    assert out == [
+        token("so "),
+        token("<th", tool_calls=[call(name="F")]),
+        token("x", tool_calls=[call()]),
+        token("", "stop"),
+    ]
     assert handler.tool_calls_seen
 
 
@@ -187,8 +215,10 @@ def test_stripping_stays_armed_when_nothing_was_held() -> None:
 
 
 def test_a_tool_chunk_with_finish_reason_is_final() -> None:
-    out = run(StreamingResponseHandler({}, {}), [
-        token("", tool_calls=[call(name="F")]), token("", "tool_calls", tool_calls=[call(arguments="{}")])])
+    out = run(
+        StreamingResponseHandler({}, {}),
+        [token("", tool_calls=[call(name="F")]), token("", "tool_calls", tool_calls=[call(arguments="{}")])],
+    )
     assert out == [token("", tool_calls=[call(name="F")]), token("", "tool_calls", tool_calls=[call(arguments="{}")])]
 
 
@@ -208,13 +238,16 @@ def test_tool_calls_alone_get_no_speaker_and_held_text_gets_one() -> None:
     assert handler.full_response_text == "Tom: hi"
 
 
-@pytest.mark.parametrize(("api_type", "node", "text", "fires"), [
-    (OPENAI_CHAT, {"injectLivenessToolCall": True}, "done", True),
-    (OLLAMA_CHAT, {}, " \n", True),
-    (OPENAI_CHAT, {}, "done", False),
-    (OPENAI_COMPLETION, {"injectLivenessToolCall": True}, "done", False),
-    (OLLAMA_GENERATE, {}, "", False),
-])
+@pytest.mark.parametrize(
+    ("api_type", "node", "text", "fires"),
+    [
+        (OPENAI_CHAT, {"injectLivenessToolCall": True}, "done", True),
+        (OLLAMA_CHAT, {}, " \n", True),
+        (OPENAI_CHAT, {}, "done", False),
+        (OPENAI_COMPLETION, {"injectLivenessToolCall": True}, "done", False),
+        (OLLAMA_GENERATE, {}, "", False),
+    ],
+)
 def test_liveness(api_type: str, node: dict, text: str, fires: bool) -> None:
     with request_scope(RequestContext(api_type=api_type)):
         out = run(StreamingResponseHandler({}, node, liveness=LIVENESS), [token(text), token("", "stop")])
@@ -279,15 +312,30 @@ def test_an_error_of_the_back_end_comes_through() -> None:
     assert handler.full_response_text == "a"
 
 
-PIECES = st.sampled_from(["<think>", "</think>", "<", "th", "Out:", "Ou", ":", " ", "\n", "x", "\ud83d", "\ude00",
-                          "\u4f60", "Tom:", ""])
+PIECES = st.sampled_from(
+    ["<think>", "</think>", "<", "th", "Out:", "Ou", ":", " ", "\n", "x", "\ud83d", "\ude00", "\u4f60", "Tom:", ""]
+)
 
 
 @examples(400)
-@given(st.lists(st.tuples(PIECES, st.booleans()), max_size=15), st.booleans(), st.booleans(), st.booleans(),
-       st.sampled_from([None, "Tom:"]), st.booleans(), st.booleans())
-def test_streamed_equals_whole(pieces: list[tuple[str, bool]], think: bool, trim: bool, strip: bool,
-                               prompt: str | None, has_endpoint: bool, told: bool) -> None:
+@given(
+    st.lists(st.tuples(PIECES, st.booleans()), max_size=15),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, "Tom:"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_streamed_equals_whole(
+    pieces: list[tuple[str, bool]],
+    think: bool,
+    trim: bool,
+    strip: bool,
+    prompt: str | None,
+    has_endpoint: bool,
+    told: bool,
+) -> None:
     endpoint = {**THINK, "removeThinking": think, "trimBeginningAndEndLineBreaks": trim}
     node = {"removeCustomTextFromResponseStart": strip, "responseStartTextToRemove": ["Out:"]}
     chunks = [token(text, more=True) if more else token(text) for text, more in pieces]

@@ -1,4 +1,5 @@
 """What nodes take from their context for a conversation's stored data."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -14,9 +15,19 @@ def context(discussion_id: str | None, messages: list[dict[str, Any]]) -> Execut
     return ExecutionContext("r", "w", discussion_id, {}, messages, False, api_key_hash="ad165b11320bc915")
 
 
-@pytest.mark.parametrize(("result", "text"), [
-    ("a", "a"), ({"content": "b", "tool_calls": [{}]}, "b"), ({"content": None}, ""), (None, ""), (5, "5"),
-    (["a"], ""), ({"x": "a"}, ""), ({"content": ["a"]}, "")])
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ("a", "a"),
+        ({"content": "b", "tool_calls": [{}]}, "b"),
+        ({"content": None}, ""),
+        (None, ""),
+        (5, "5"),
+        (["a"], ""),
+        ({"x": "a"}, ""),
+        ({"content": ["a"]}, ""),
+    ],
+)
 def test_results_of_workflows(result: Any, text: str) -> None:
     assert as_text(result) == text
 

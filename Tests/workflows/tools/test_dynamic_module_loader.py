@@ -1,4 +1,5 @@
 """Running users' scripts."""
+
 from __future__ import annotations
 
 import logging
@@ -38,6 +39,7 @@ def script(tmp_path: Path) -> Write:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(code), encoding="utf-8")
         return str(path)
+
     return write
 
 
@@ -50,6 +52,7 @@ def raising(statement: str) -> str:
 
 
 # -- finding -----------------------------------------------------------------------------------------------------------
+
 
 def test_arguments_and_result(script: Write) -> None:
     path = script("def Invoke(a, b='x', **more):\n    return [a, b, more]\n")
@@ -101,6 +104,7 @@ def test_file_that_is_no_script(script: Write, code: str, kind: type[Exception])
 
 # -- loading -----------------------------------------------------------------------------------------------------------
 
+
 def test_every_call_loads_afresh(script: Write) -> None:
     path = script("count = 0\ndef Invoke():\n    global count\n    count += 1\n    return count\n")
     assert [run_dynamic_module(path) for _ in range(3)] == [1, 1, 1]
@@ -116,9 +120,16 @@ def test_an_edit_within_the_same_second_counts(script: Write) -> None:
     assert os.listdir(os.path.dirname(path)) == ["task.py"]  # no byte code beside the user's file
 
 
-@pytest.mark.parametrize(("code", "kind"), [
-    ("raise KeyError('x')", KeyError), ("def (", SyntaxError), ("import no_such_module_x", ImportError),
-    ("import sys; sys.exit(3)", RuntimeError), ("open('/no/such/file')", FileNotFoundError)])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("raise KeyError('x')", KeyError),
+        ("def (", SyntaxError),
+        ("import no_such_module_x", ImportError),
+        ("import sys; sys.exit(3)", RuntimeError),
+        ("open('/no/such/file')", FileNotFoundError),
+    ],
+)
 def test_errors_while_loading_are_raised(script: Write, code: str, kind: type[Exception]) -> None:
     known = set(sys.modules)
     with pytest.raises(kind):
@@ -126,11 +137,18 @@ def test_errors_while_loading_are_raised(script: Write, code: str, kind: type[Ex
     assert not [name for name in set(sys.modules) - known if "task" in name]
 
 
-@pytest.mark.parametrize(("code", "kind", "text"), [
-    ("x = 1\n  y = 2", SyntaxError, "line 2: unexpected indent"),
-    ("# coding: nonsense\nx = 1", SyntaxError, "unknown encoding: nonsense"),
-    ("import no_such_module_x", ModuleNotFoundError,
-     "No module named 'no_such_module_x'. Is its package installed in WilmerAI's environment?")])
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        ("x = 1\n  y = 2", SyntaxError, "line 2: unexpected indent"),
+        ("# coding: nonsense\nx = 1", SyntaxError, "unknown encoding: nonsense"),
+        (
+            "import no_such_module_x",
+            ModuleNotFoundError,
+            "No module named 'no_such_module_x'. Is its package installed in WilmerAI's environment?",
+        ),
+    ],
+)
 def test_mistakes_of_the_file_itself_are_told(script: Write, code: str, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as caught:
         run_dynamic_module(script(code))
@@ -145,7 +163,8 @@ def test_a_mistake_in_a_file_that_a_script_imports(script: Write, monkeypatch: p
 
 
 def test_a_missing_script_is_looked_for_once_in_the_same_folder(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: os.getcwd())
     with pytest.raises(FileNotFoundError):
@@ -209,7 +228,8 @@ def test_import_paths_are_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_import_surface(script: Write) -> None:
-    assert run_dynamic_module(script("""
+    assert run_dynamic_module(
+        script("""
         from Middleware.common.constants import VALID_NODE_TYPES
         from Middleware.common.instance_global_variables import INSTANCE_ID
         from Middleware.utilities.config_utils import (
@@ -222,21 +242,32 @@ def test_import_surface(script: Write) -> None:
         from utilities.text_utils import return_brackets_in_string as as_old_scripts_write_it
         def Invoke():
             return VALID_NODE_TYPES, as_old_scripts_write_it("__WILMER_L_CURLY__")
-        """)) == (VALID_NODE_TYPES, "{")
+        """)
+    ) == (VALID_NODE_TYPES, "{")
 
 
 # -- failures inside Invoke --------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("statement", "text"), [
-    ("raise ValueError('secret')", UNEXPECTED), ("import sys; sys.exit(1)", UNEXPECTED), ("1/0", UNEXPECTED),
-    ("raise OSError('x')", UNEXPECTED), ("import asyncio; raise asyncio.CancelledError", UNEXPECTED),
-    ("None.nope", "Error: Module 'task.py' setup issue. Please check logs."),
-    ("raise TypeError('x')", "Error: Module 'task.py' setup issue. Please check logs."),
-    ("raise DynamicModuleError('It broke')", "Error processing request in module 'task.py'. It broke"),
-    ("raise DynamicModuleError('It broke', 'Weather')", "Error processing request in module 'Weather'. It broke"),
-    ("raise DynamicModuleError('It broke', details={'a': 1})",
-     "Error processing request in module 'task.py'. It broke. Details: {'a': 1}"),
-    ("raise DynamicModuleError('It broke', 'W', '')", "Error processing request in module 'W'. It broke")])
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("raise ValueError('secret')", UNEXPECTED),
+        ("import sys; sys.exit(1)", UNEXPECTED),
+        ("1/0", UNEXPECTED),
+        ("raise OSError('x')", UNEXPECTED),
+        ("import asyncio; raise asyncio.CancelledError", UNEXPECTED),
+        ("None.nope", "Error: Module 'task.py' setup issue. Please check logs."),
+        ("raise TypeError('x')", "Error: Module 'task.py' setup issue. Please check logs."),
+        ("raise DynamicModuleError('It broke')", "Error processing request in module 'task.py'. It broke"),
+        ("raise DynamicModuleError('It broke', 'Weather')", "Error processing request in module 'Weather'. It broke"),
+        (
+            "raise DynamicModuleError('It broke', details={'a': 1})",
+            "Error processing request in module 'task.py'. It broke. Details: {'a': 1}",
+        ),
+        ("raise DynamicModuleError('It broke', 'W', '')", "Error processing request in module 'W'. It broke"),
+    ],
+)
 def test_failures_become_texts(script: Write, caplog: pytest.LogCaptureFixture, statement: str, text: str) -> None:
     path = script(raising(statement))
     assert run_dynamic_module(path) == text
@@ -246,7 +277,8 @@ def test_failures_become_texts(script: Write, caplog: pytest.LogCaptureFixture, 
 
 def test_wrong_number_of_arguments(script: Write) -> None:
     assert run_dynamic_module(script("def Invoke(a): pass"), "1", "2") == (
-        "Error: Module 'task.py' setup issue. Please check logs.")
+        "Error: Module 'task.py' setup issue. Please check logs."
+    )
 
 
 def test_error_class_imported_under_its_old_short_name(script: Write) -> None:
@@ -260,8 +292,10 @@ def test_file_missed_inside_invoke_is_raised(script: Write) -> None:
 
 
 def test_cancellation_inside_invoke_is_raised(script: Write) -> None:
-    path = script("from Middleware.exceptions import EarlyTerminationException\n"
-                  "def Invoke():\n    raise EarlyTerminationException('x')\n")
+    path = script(
+        "from Middleware.exceptions import EarlyTerminationException\n"
+        "def Invoke():\n    raise EarlyTerminationException('x')\n"
+    )
     with pytest.raises(EarlyTerminationException):
         run_dynamic_module(path)
 
@@ -291,25 +325,38 @@ def test_generator_of_chunks(script: Write, tmp_path: Path) -> None:
     assert not [name for name in set(sys.modules) - known if "task" in name]
 
 
-@pytest.mark.parametrize(("statement", "logged"), [
-    ("1/0", "ZeroDivisionError"), ("sys.exit(2)", "SystemExit"),
-    ("import asyncio; raise asyncio.CancelledError", "CancelledError")])
-def test_failing_generator_ends_with_the_text(script: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture,
-                                              statement: str, logged: str) -> None:
+@pytest.mark.parametrize(
+    ("statement", "logged"),
+    [
+        ("1/0", "ZeroDivisionError"),
+        ("sys.exit(2)", "SystemExit"),
+        ("import asyncio; raise asyncio.CancelledError", "CancelledError"),
+    ],
+)
+def test_failing_generator_ends_with_the_text(
+    script: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture, statement: str, logged: str
+) -> None:
     chunks = run_dynamic_module(script(GENERATOR.replace("FAILURE", statement)), str(tmp_path / "log"))
     assert list(chunks) == [A, B, {"token": UNEXPECTED, "finish_reason": None}]
     assert logged in caplog.text
 
 
-@pytest.mark.parametrize(("written", "chunk"), [
-    ("None", {}), ("5", {"token": "5"}),
-    ("['a']", {"token": "['a']", "finish_reason": None}), ("{'token': None}", {"token": ""}),
-    ("{'token': 7, 'finish_reason': 'stop'}", {"token": "7", "finish_reason": "stop"}),
-    ("{'token': 'a', 'end': True, 'more': True}", {"token": "a"}),
-    ("{'tool_calls': ({'id': 'x'}, 1)}", {"tool_calls": [{"id": "x"}]}),
-    ("{'tool_calls': 'abc'}", {"tool_calls": []}), ("{'tool_calls': True}", {"tool_calls": []}),
-    ("{'token': 'a', 'finish_reason': 5}", {"token": "a", "finish_reason": None}),
-    ("{'token': '', 'x': None}", {"token": "", "x": None})])
+@pytest.mark.parametrize(
+    ("written", "chunk"),
+    [
+        ("None", {}),
+        ("5", {"token": "5"}),
+        ("['a']", {"token": "['a']", "finish_reason": None}),
+        ("{'token': None}", {"token": ""}),
+        ("{'token': 7, 'finish_reason': 'stop'}", {"token": "7", "finish_reason": "stop"}),
+        ("{'token': 'a', 'end': True, 'more': True}", {"token": "a"}),
+        ("{'tool_calls': ({'id': 'x'}, 1)}", {"tool_calls": [{"id": "x"}]}),
+        ("{'tool_calls': 'abc'}", {"tool_calls": []}),
+        ("{'tool_calls': True}", {"tool_calls": []}),
+        ("{'token': 'a', 'finish_reason': 5}", {"token": "a", "finish_reason": None}),
+        ("{'token': '', 'x': None}", {"token": "", "x": None}),
+    ],
+)
 def test_whatever_a_generator_yields_becomes_a_chunk(script: Write, written: str, chunk: dict[str, Any]) -> None:
     whole = {"token": "", "finish_reason": None, **chunk}
     assert list(run_dynamic_module(script(f"def Invoke():\n    yield {written}\n"))) == [whole]
@@ -335,9 +382,11 @@ def test_cancelled_request_gets_no_more_chunks(script: Write, tmp_path: Path) ->
 
 # -- the script's own thread -------------------------------------------------------------------------------------------
 
+
 def test_a_connection_may_live_across_all_steps(script: Write, tmp_path: Path) -> None:
     """SQLite lets only the thread that made a connection use it; the steps are asked for by several."""
-    chunks = run_dynamic_module(script("""
+    chunks = run_dynamic_module(
+        script("""
         import sqlite3
         early = sqlite3.connect(":memory:")
         def Invoke(path):
@@ -352,7 +401,9 @@ def test_a_connection_may_live_across_all_steps(script: Write, tmp_path: Path) -
                 database.commit()
                 database.close()
                 early.close()
-        """), str(tmp_path / "db"))
+        """),
+        str(tmp_path / "db"),
+    )
     tokens: list[str] = []
     for _ in range(2):
         with ThreadPoolExecutor(1) as pool:
@@ -393,14 +444,19 @@ def hang():
 """
 
 
-@pytest.mark.parametrize("code", [
-    "hang()\ndef Invoke(): pass\n",
-    "def Invoke():\n    hang()\n",
-    "def Invoke():\n    hang()\n    yield 'late'\n",
-    "def Invoke():\n    while True:\n        hang()\n        raise ValueError('late')\n"],
-    ids=["loading", "function", "generator", "failure"])
-def test_a_stop_leaves_a_script_that_hangs(script: Write, tmp_path: Path, code: str,
-                                           caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        "hang()\ndef Invoke(): pass\n",
+        "def Invoke():\n    hang()\n",
+        "def Invoke():\n    hang()\n    yield 'late'\n",
+        "def Invoke():\n    while True:\n        hang()\n        raise ValueError('late')\n",
+    ],
+    ids=["loading", "function", "generator", "failure"],
+)
+def test_a_stop_leaves_a_script_that_hangs(
+    script: Write, tmp_path: Path, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
     request, release, started = RequestContext(), tmp_path / "release", tmp_path / "started"
     stop_when(started.exists, request)
     hang = HANG.replace("RELEASE", release.as_posix()).replace("STARTED", started.as_posix())
@@ -459,6 +515,7 @@ def test_the_documented_loop_comes_to_its_end(script: Write) -> None:
 
 # -- the log -----------------------------------------------------------------------------------------------------------
 
+
 def messages(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [(record.levelno, record.getMessage()) for record in caplog.records if record.levelno >= logging.INFO]
 
@@ -474,7 +531,8 @@ def test_path_and_duration_are_logged(script: Write, caplog: pytest.LogCaptureFi
 
 
 def test_a_failure_of_an_encrypted_conversation_hides_its_message(
-        script: Write, caplog: pytest.LogCaptureFixture) -> None:
+    script: Write, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     with request_scope(RequestContext(redact=True)):
         assert run_dynamic_module(script("def Invoke(text):\n    raise ValueError(text)"), "private text") == UNEXPECTED

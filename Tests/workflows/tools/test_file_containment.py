@@ -1,4 +1,5 @@
 """The directories that the files of workflows are kept in."""
+
 from __future__ import annotations
 
 import ntpath
@@ -42,6 +43,7 @@ def notes(tmp_path: Path) -> Path:
 
 # -- the user's key ----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("keys", [{}, {"allowedFileDirectories": None}])
 def test_without_the_key_every_path_stays_as_it_is(lab: EngineLab, keys: dict[str, Any]) -> None:
     lab.user(**keys)
@@ -49,15 +51,17 @@ def test_without_the_key_every_path_stays_as_it_is(lab: EngineLab, keys: dict[st
     assert contained_path("../../x.txt", "filepath", "t") == "../../x.txt"
 
 
-def test_directories_are_absolute_or_below_the_public_root(lab: EngineLab, tmp_path: Path,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_are_absolute_or_below_the_public_root(
+    lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path / "public"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
     lab.user(allowedFileDirectories=[str(tmp_path / "a"), "Notes/deep", "~/b", " c "])
     real = Path(os.path.realpath(tmp_path))
-    assert allowed_directories() == tuple(map(str, (
-        real / "a", real / "public" / "Notes" / "deep", real / "home" / "b", real / "public" / "c")))
+    assert allowed_directories() == tuple(
+        map(str, (real / "a", real / "public" / "Notes" / "deep", real / "home" / "b", real / "public" / "c"))
+    )
 
 
 @pytest.mark.parametrize("value", ["/srv", {}, 5, True, [""], ["  "], [5], ["/srv", None], [["/srv"]]], ids=repr)
@@ -76,15 +80,32 @@ def test_an_empty_list_allows_nothing(lab: EngineLab, notes: Path) -> None:
 
 # -- what is inside ----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("path", ["a.md", "new.md", "sub/new.md", "new/deep/x.md", "sub/../a.md", "./a.md",
-                                  "..hidden", "sub//x", "ä.md"])
+
+@pytest.mark.parametrize(
+    "path", ["a.md", "new.md", "sub/new.md", "new/deep/x.md", "sub/../a.md", "./a.md", "..hidden", "sub//x", "ä.md"]
+)
 def test_inside(notes: Path, path: str) -> None:
     real = os.path.realpath(notes)
     assert real_path_within(f"{notes}/{path}", [real]) == os.path.normpath(os.path.join(real, path))
 
 
-@pytest.mark.parametrize("path", ["../secret.txt", "sub/../../secret.txt", "..", ".", "", "/etc/passwd", "../notes2/x",
-                                  "../notes", "new/../../x", "a\0b", "\ud800"], ids=repr)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.txt",
+        "sub/../../secret.txt",
+        "..",
+        ".",
+        "",
+        "/etc/passwd",
+        "../notes2/x",
+        "../notes",
+        "new/../../x",
+        "a\0b",
+        "\ud800",
+    ],
+    ids=repr,
+)
 def test_outside(notes: Path, path: str) -> None:
     assert real_path_within(os.path.join(notes, path), [os.path.realpath(notes)]) is None
 
@@ -131,6 +152,7 @@ def test_the_root_of_a_disk_holds_everything(notes: Path) -> None:
 
 # -- Windows -----------------------------------------------------------------------------------------------------------
 
+
 class NtOs:
     """What ``file_containment`` needs of ``os``, on a Windows machine with an empty disk."""
 
@@ -141,12 +163,27 @@ class NtOs:
     sep = "\\"
 
 
-@table(("path", "inside"), [
-    ("C:\\notes\\a.md", True), ("c:/NOTES/sub/a.md", True), ("\\\\nas\\share\\a.md", True), ("//NAS/share/a.md", True),
-    ("C:\\notes\\a.md:stream", False), ("C:\\notes\\CON", False), ("C:\\notes\\com¹.txt\\x", False),
-    ("C:\\notes\\a.md.", False), ("C:\\notes\\a. \\x", False), ("C:\\notes2\\a.md", False), ("D:\\notes\\a.md", False),
-    ("\\\\evil\\share\\a.md", False), ("//evil/share/a.md", False), ("\\\\?\\C:\\notes\\a.md", False),
-    ("\\\\.\\C:\\notes\\a.md", False), ("C:\\notes\\..\\x.md", False)])
+@table(
+    ("path", "inside"),
+    [
+        ("C:\\notes\\a.md", True),
+        ("c:/NOTES/sub/a.md", True),
+        ("\\\\nas\\share\\a.md", True),
+        ("//NAS/share/a.md", True),
+        ("C:\\notes\\a.md:stream", False),
+        ("C:\\notes\\CON", False),
+        ("C:\\notes\\com¹.txt\\x", False),
+        ("C:\\notes\\a.md.", False),
+        ("C:\\notes\\a. \\x", False),
+        ("C:\\notes2\\a.md", False),
+        ("D:\\notes\\a.md", False),
+        ("\\\\evil\\share\\a.md", False),
+        ("//evil/share/a.md", False),
+        ("\\\\?\\C:\\notes\\a.md", False),
+        ("\\\\.\\C:\\notes\\a.md", False),
+        ("C:\\notes\\..\\x.md", False),
+    ],
+)
 def test_windows(monkeypatch: pytest.MonkeyPatch, path: str, inside: bool) -> None:
     monkeypatch.setattr(file_containment, "os", NtOs)
     monkeypatch.setattr(path_utils, "WINDOWS", True)
@@ -156,11 +193,20 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, path: str, inside: bool) -> No
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("template", "shown"), [
-    ("notes/{agent1Output}.md", "notes/{agent1Output}.md"), ("/srv/deep/{Discussion_Id}.md", ".../{Discussion_Id}.md"),
-    ("~/deep/x.md", ".../x.md"), ("C:\\deep\\x.md", ".../x.md"), ("{dir}/x.md", "{dir}/x.md")])
-def test_the_error_shows_the_template_and_no_folder(lab: EngineLab, caplog: pytest.LogCaptureFixture, notes: Path,
-                                                    template: str, shown: str) -> None:
+
+@pytest.mark.parametrize(
+    ("template", "shown"),
+    [
+        ("notes/{agent1Output}.md", "notes/{agent1Output}.md"),
+        ("/srv/deep/{Discussion_Id}.md", ".../{Discussion_Id}.md"),
+        ("~/deep/x.md", ".../x.md"),
+        ("C:\\deep\\x.md", ".../x.md"),
+        ("{dir}/x.md", "{dir}/x.md"),
+    ],
+)
+def test_the_error_shows_the_template_and_no_folder(
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, notes: Path, template: str, shown: str
+) -> None:
     lab.user(allowedFileDirectories=[str(notes)])
     with pytest.raises(ConfigValueError) as raised:
         contained_path("/elsewhere/private words", "filepath", template)

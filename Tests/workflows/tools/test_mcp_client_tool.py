@@ -1,4 +1,5 @@
 """Calls to real MCP servers: child processes, streamable HTTP, SSE."""
+
 from __future__ import annotations
 
 import gc
@@ -90,21 +91,27 @@ def pid(client: MCPClient, name: str = "lab") -> int:
 
 # -- results -----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.slow
 def test_results_over_every_transport(client: MCPClient, transport: str) -> None:
     assert client.call_tool("lab", "add", {"a": 40, "b": 2}) == '{"result": 42}'
     assert client.call_tool("lab", "echo", {"text": "Grüße {x}\n"}) == "Grüße {x}\n"
     assert client.call_tool("lab", "parts") == 'one {"type": "image", "data": "aGk=", "mimeType": "image/png"}two'
     assert error_of(lambda: client.call_tool("lab", "fail", {"text": "no luck"})) == (
-        "MCP tool 'fail' reported an error: no luck")
+        "MCP tool 'fail' reported an error: no luck"
+    )
     assert pid(client) == pid(client)
 
 
-@pytest.mark.parametrize(("result", "text"), [
-    ('{"content": [], "structuredContent": {"a": "ü"}}', '{"a": "ü"}'),
-    ('{"content": [{"type": "text", "text": "t"}], "structuredContent": {}}', "{}"),
-    ('{"content": []}', ""),
-    ('{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b\\n"}]}', "ab\n")])
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ('{"content": [], "structuredContent": {"a": "ü"}}', '{"a": "ü"}'),
+        ('{"content": [{"type": "text", "text": "t"}], "structuredContent": {}}', "{}"),
+        ('{"content": []}', ""),
+        ('{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b\\n"}]}', "ab\n"),
+    ],
+)
 def test_results_of_a_server_of_an_older_protocol(lab: Lab, client: MCPClient, result: str, text: str) -> None:
     lab.write("MCPServers/old", plain_file(result))
     assert client.call_tool("old", "any") == text
@@ -123,18 +130,19 @@ def test_unknown_tool(lab: Lab, client: MCPClient) -> None:
 
 
 def test_error_answer_of_the_protocol(client: MCPClient) -> None:
-    assert error_of(lambda: client.call_tool("lab", "refused")) == (
-        "MCP call to 'lab.refused' failed: not like this")
+    assert error_of(lambda: client.call_tool("lab", "refused")) == ("MCP call to 'lab.refused' failed: not like this")
     assert pid(client) == pid(client)
 
 
 def test_answer_against_the_protocol(lab: Lab, client: MCPClient) -> None:
     lab.write("MCPServers/odd", plain_file('{"content": 5}'))
     assert error_of(lambda: client.call_tool("odd", "t")) == (
-        "MCP call to 'odd.t' failed: the server's answer does not follow the protocol")
+        "MCP call to 'odd.t' failed: the server's answer does not follow the protocol"
+    )
 
 
 # -- list_tools --------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.slow
 def test_list_tools(client: MCPClient, transport: str) -> None:
@@ -153,11 +161,14 @@ def test_list_tools_of_several_pages(client: MCPClient) -> None:
 
 # -- server files ------------------------------------------------------------------------------------------------------
 
+
 def test_unknown_server(client: MCPClient) -> None:
     assert error_of(lambda: client.call_tool("nope", "t")) == (
-        "MCP server config 'nope' was not found under Public/Configs/MCPServers/.")
+        "MCP server config 'nope' was not found under Public/Configs/MCPServers/."
+    )
     assert error_of(lambda: client.list_tools("nope")) == (
-        "MCP server config 'nope' was not found under Public/Configs/MCPServers/.")
+        "MCP server config 'nope' was not found under Public/Configs/MCPServers/."
+    )
 
 
 @pytest.mark.parametrize("name", ["a/b", "a\\b", "c:d", ".", "..", "", " ", "../lab", "/lab"])
@@ -166,21 +177,25 @@ def test_name_that_is_no_flat_name(lab: Lab, client: MCPClient, name: str) -> No
     assert error_of(lambda: client.call_tool(name, "t")).startswith(f"'{name}' cannot be the name of an MCP server")
 
 
-@pytest.mark.parametrize(("content", "problem"), [
-    ({}, "transport None; it must be 'stdio', 'sse' or 'streamable_http'"),
-    ({"transport": "http"}, "transport 'http'; it must be 'stdio', 'sse' or 'streamable_http'"),
-    ({"transport": ["sse"]}, "transport ['sse']; it must be"),
-    ({"transport": "sse"}, "has no 'url', which the transport 'sse' needs"),
-    ({"transport": "streamable_http", "url": " "}, "has no 'url', which the transport 'streamable_http' needs"),
-    ({"transport": "sse", "url": 5}, "has a 'url' that is not a string"),
-    ({"transport": "sse", "url": "ftp://x"}, "has a 'url' that is not an http:// or https:// address"),
-    ({"transport": "sse", "url": "http://[x"}, "has a 'url' that is not an http:// or https:// address"),
-    ({"transport": "stdio"}, "has no 'command', which the transport 'stdio' needs"),
-    ({"transport": "stdio", "command": "x", "args": "a"}, "needs a list of strings as 'args'"),
-    ({"transport": "stdio", "command": "x", "args": [None]}, "needs a list of strings as 'args'"),
-    ({"transport": "stdio", "command": "x", "env": ["A"]}, "needs an object of strings as 'env'"),
-    ({"transport": "stdio", "command": "x", "cwd": "/nowhere/at/all"}, "has a 'cwd' that is not a folder"),
-    ({"transport": "sse", "url": "http://x", "headers": {"A": None}}, "needs an object of strings as 'headers'")])
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({}, "transport None; it must be 'stdio', 'sse' or 'streamable_http'"),
+        ({"transport": "http"}, "transport 'http'; it must be 'stdio', 'sse' or 'streamable_http'"),
+        ({"transport": ["sse"]}, "transport ['sse']; it must be"),
+        ({"transport": "sse"}, "has no 'url', which the transport 'sse' needs"),
+        ({"transport": "streamable_http", "url": " "}, "has no 'url', which the transport 'streamable_http' needs"),
+        ({"transport": "sse", "url": 5}, "has a 'url' that is not a string"),
+        ({"transport": "sse", "url": "ftp://x"}, "has a 'url' that is not an http:// or https:// address"),
+        ({"transport": "sse", "url": "http://[x"}, "has a 'url' that is not an http:// or https:// address"),
+        ({"transport": "stdio"}, "has no 'command', which the transport 'stdio' needs"),
+        ({"transport": "stdio", "command": "x", "args": "a"}, "needs a list of strings as 'args'"),
+        ({"transport": "stdio", "command": "x", "args": [None]}, "needs a list of strings as 'args'"),
+        ({"transport": "stdio", "command": "x", "env": ["A"]}, "needs an object of strings as 'env'"),
+        ({"transport": "stdio", "command": "x", "cwd": "/nowhere/at/all"}, "has a 'cwd' that is not a folder"),
+        ({"transport": "sse", "url": "http://x", "headers": {"A": None}}, "needs an object of strings as 'headers'"),
+    ],
+)
 def test_server_file_that_makes_no_sense(lab: Lab, client: MCPClient, content: dict[str, Any], problem: str) -> None:
     lab.write("MCPServers/odd", content)
     message = error_of(lambda: client.call_tool("odd", "t"))
@@ -204,6 +219,7 @@ def test_a_changed_file_gets_a_new_process(lab: Lab, client: MCPClient) -> None:
 
 # -- child processes ---------------------------------------------------------------------------------------------------
 
+
 def test_environment_is_limited(lab: Lab, client: MCPClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WILMER_TEST_SECRET", "do not hand down")
     lab.write("MCPServers/lab", plain_file(env={"OWN_VALUE": "yes", "NUMBER": 5}))
@@ -218,12 +234,19 @@ def test_working_directory(lab: Lab, client: MCPClient, tmp_path: Path) -> None:
     assert os.path.samefile(client.call_tool("lab", "folder"), tmp_path / "here")
 
 
-@pytest.mark.parametrize(("content", "cause"), [
-    ({"transport": "stdio", "command": "/no/such/folder/program-x"},
-     "'program-x' cannot be started: No such file or directory"),
-    (python_file("import sys; sys.exit('bad luck')"), "the server ended the connection")])
-def test_server_that_does_not_start(lab: Lab, client: MCPClient, caplog: pytest.LogCaptureFixture,
-                                    content: dict[str, Any], cause: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (
+            {"transport": "stdio", "command": "/no/such/folder/program-x"},
+            "'program-x' cannot be started: No such file or directory",
+        ),
+        (python_file("import sys; sys.exit('bad luck')"), "the server ended the connection"),
+    ],
+)
+def test_server_that_does_not_start(
+    lab: Lab, client: MCPClient, caplog: pytest.LogCaptureFixture, content: dict[str, Any], cause: str
+) -> None:
     lab.write("MCPServers/gone", content)
     message = error_of(lambda: client.call_tool("gone", "t"))
     assert message == f"MCP call to 'gone.t' failed: {cause}"
@@ -244,7 +267,8 @@ def test_error_output_is_logged_at_debug_only(lab: Lab, client: MCPClient, caplo
 
 
 def test_nothing_of_an_encrypted_conversation_is_logged(
-        lab: Lab, client: MCPClient, caplog: pytest.LogCaptureFixture) -> None:
+    lab: Lab, client: MCPClient, caplog: pytest.LogCaptureFixture
+) -> None:
     lab.write("MCPServers/noisy", plain_file(env={"STDERR": "private thing\n"}))
     with caplog.at_level(logging.DEBUG), request_scope(RequestContext(redact=True)):
         assert client.call_tool("noisy", "t", {"text": "private argument"}) == "{'text': 'private argument'}"
@@ -252,6 +276,7 @@ def test_nothing_of_an_encrypted_conversation_is_logged(
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
+
 
 def test_a_server_is_kept_between_calls(client: MCPClient, sessions: McpSessions) -> None:
     first = pid(client)
@@ -291,6 +316,7 @@ def test_an_idle_server_is_ended(lab: Lab) -> None:
 
 def test_idle_time_and_the_shared_sessions() -> None:
     from Middleware.workflows.tools.mcp import sessions as mcp_sessions
+
     assert mcp_sessions.IDLE_SECONDS == 300
     assert MCPClient()._sessions is MCPClient()._sessions is process().one(mcp_client_tool._new_sessions)
 
@@ -318,7 +344,8 @@ def test_a_server_that_died_idle_is_started_again(client: MCPClient) -> None:
 def test_a_server_that_dies_during_the_call(client: MCPClient) -> None:
     first = pid(client)
     assert error_of(lambda: client.call_tool("lab", "die")) == (
-        "MCP call to 'lab.die' failed: the server ended the connection")
+        "MCP call to 'lab.die' failed: the server ended the connection"
+    )
     assert pid(client) != first
 
 
@@ -336,8 +363,10 @@ def test_an_http_server_that_was_restarted(lab: Lab, client: MCPClient, kind: st
 
 @pytest.mark.slow
 def test_an_http_server_of_an_older_protocol_that_forgot_the_session(
-        lab: Lab, client: MCPClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab: Lab, client: MCPClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import mcp.client.client as sdk
+
     real = sdk.Client
     monkeypatch.setattr(sdk, "Client", lambda *args, **more: real(*args, mode="legacy", **more))
     with HttpServer("streamable_http") as server:
@@ -349,6 +378,7 @@ def test_an_http_server_of_an_older_protocol_that_forgot_the_session(
 
 
 # -- time and cancellation ---------------------------------------------------------------------------------------------
+
 
 @pytest.mark.slow
 def test_timeout_of_a_call(client: MCPClient, transport: str) -> None:
@@ -367,7 +397,8 @@ def test_a_server_that_hangs_does_not_block_the_next_call(client: MCPClient) -> 
 
 
 def test_a_call_ends_in_time_even_if_the_thread_of_the_sessions_is_blocked(
-        lab: Lab, sessions: McpSessions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    lab: Lab, sessions: McpSessions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The next call gets another thread, whatever blocks this one."""
     monkeypatch.setattr("Middleware.workflows.tools.mcp.sessions.STUCK_SECONDS", 3.0)
     server, go_on = load_server("lab"), threading.Event()
@@ -392,7 +423,8 @@ def test_timeout_covers_the_handshake(lab: Lab, client: MCPClient) -> None:
     pid(client)  # the package is loaded
     started = time.monotonic()
     assert error_of(lambda: client.call_tool("mute", "t", timeout=0.4)) == (
-        "MCP call to 'mute.t' timed out after 0.4s (connecting to the server)")
+        "MCP call to 'mute.t' timed out after 0.4s (connecting to the server)"
+    )
     assert time.monotonic() - started < 20
 
 
@@ -443,11 +475,18 @@ def test_cancellation_ends_the_process_of_a_busy_server(client: MCPClient) -> No
 
 def test_cancellation_while_connecting(lab: Lab, client: MCPClient, tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    lab.write("MCPServers/mute", python_file(
-        f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"))
+    lab.write(
+        "MCPServers/mute",
+        python_file(f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"),
+    )
     pid(client)
-    assert cancelled_after(lambda: until(lambda: note.exists() and note.read_text("utf-8") != ""),
-                           lambda: client.call_tool("mute", "t", timeout=60)) < 10
+    assert (
+        cancelled_after(
+            lambda: until(lambda: note.exists() and note.read_text("utf-8") != ""),
+            lambda: client.call_tool("mute", "t", timeout=60),
+        )
+        < 10
+    )
     assert ends(int(note.read_text(encoding="utf-8")))
 
 
@@ -476,6 +515,7 @@ def test_a_finished_call_leaves_no_callback(client: MCPClient) -> None:
 
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.slow
 def test_headers_are_sent_and_never_shown(lab: Lab, client: MCPClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
@@ -494,8 +534,14 @@ def test_headers_are_sent_and_never_shown(lab: Lab, client: MCPClient, caplog: p
 
 
 def test_masking(lab: Lab) -> None:
-    lab.write("MCPServers/lab", {"transport": "sse", "url": "https://me:pa55word@host/x?key=qwertz12",
-                                 "headers": {"Authorization": "Bearer abcdefgh", "X": "1"}})
+    lab.write(
+        "MCPServers/lab",
+        {
+            "transport": "sse",
+            "url": "https://me:pa55word@host/x?key=qwertz12",
+            "headers": {"Authorization": "Bearer abcdefgh", "X": "1"},
+        },
+    )
     text = load_server("lab").masked("https://me:pa55word@host/x?key=qwertz12 abcdefgh pa55word qwertz12 1")
     assert text.endswith(" 1")
     for secret in ("pa55word", "qwertz12", "abcdefgh"):
@@ -505,14 +551,18 @@ def test_masking(lab: Lab) -> None:
 def test_refused_connection(lab: Lab, client: MCPClient) -> None:
     lab.write("MCPServers/down", {"transport": "streamable_http", "url": "http://127.0.0.1:1/mcp"})
     assert error_of(lambda: client.call_tool("down", "t")) == (
-        "MCP call to 'down.t' failed: the server cannot be reached")
+        "MCP call to 'down.t' failed: the server cannot be reached"
+    )
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
 
+
 def run_python(code: str, lab: Lab) -> str:
-    start = (f"from Middleware.common import instance_global_variables as i\ni.CONFIG_DIRECTORY = {str(lab.root)!r}\n"
-             "i.USERS = ['tester']\n")
+    start = (
+        f"from Middleware.common import instance_global_variables as i\ni.CONFIG_DIRECTORY = {str(lab.root)!r}\n"
+        "i.USERS = ['tester']\n"
+    )
     root = Path(mcp_client_tool.__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", start + code], cwd=root, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -524,21 +574,28 @@ def run_python(code: str, lab: Lab) -> str:
 @pytest.mark.parametrize("linger", [0, 60])
 def test_servers_end_with_the_process(lab: Lab, linger: float) -> None:
     lab.write("MCPServers/lab", plain_file(env={"LINGER": linger}))
-    child = run_python("from Middleware.workflows.tools.mcp_client_tool import MCPClient\n"
-                       "print(MCPClient().call_tool('lab', 'pid'))", lab)
+    child = run_python(
+        "from Middleware.workflows.tools.mcp_client_tool import MCPClient\nprint(MCPClient().call_tool('lab', 'pid'))",
+        lab,
+    )
     assert ends(int(child), 2)
 
 
 def test_the_package_is_loaded_at_the_first_call_only(lab: Lab) -> None:
-    code = ("import json, sys\nfrom Middleware.workflows.handlers.impl import mcp_tool_call_handler\n"
-            "print(json.dumps([name for name in ('mcp', 'anyio', 'httpx2', 'pydantic') if name in sys.modules]))")
+    code = (
+        "import json, sys\nfrom Middleware.workflows.handlers.impl import mcp_tool_call_handler\n"
+        "print(json.dumps([name for name in ('mcp', 'anyio', 'httpx2', 'pydantic') if name in sys.modules]))"
+    )
     assert json.loads(run_python(code, lab)) == []
 
 
 @pytest.mark.slow
 def test_missing_package(lab: Lab) -> None:
-    code = ("import sys\nsys.modules['mcp'] = None\n"
-            "from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError\n"
-            "try:\n    MCPClient().call_tool('lab', 'pid')\nexcept MCPToolCallError as error:\n    print(error)")
+    code = (
+        "import sys\nsys.modules['mcp'] = None\n"
+        "from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError\n"
+        "try:\n    MCPClient().call_tool('lab', 'pid')\nexcept MCPToolCallError as error:\n    print(error)"
+    )
     assert run_python(code, lab) == (
-        "MCP needs the Python package 'mcp', which is not installed (pip install -r requirements.txt)")
+        "MCP needs the Python package 'mcp', which is not installed (pip install -r requirements.txt)"
+    )

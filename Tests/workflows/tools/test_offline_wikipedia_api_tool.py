@@ -1,4 +1,5 @@
 """What the offline Wikipedia nodes ask a real server, and what they make of its answers."""
+
 from __future__ import annotations
 
 import threading
@@ -45,12 +46,15 @@ def client(lab: Lab) -> OfflineWikiApiClient:
     return OfflineWikiApiClient(http=ServiceHttp())
 
 
-@pytest.mark.parametrize(("kind", "path", "more"), [
-    ("partial", "/summaries", {"num_results": "1"}),
-    ("full", "/articles", {"num_results": "1"}),
-    ("best", "/top_article", {"num_results": "10"}),
-    ("top n", "/top_n_articles", {"num_results": "10", "num_top_articles": "3"}),
-])
+@pytest.mark.parametrize(
+    ("kind", "path", "more"),
+    [
+        ("partial", "/summaries", {"num_results": "1"}),
+        ("full", "/articles", {"num_results": "1"}),
+        ("best", "/top_article", {"num_results": "10"}),
+        ("top n", "/top_n_articles", {"num_results": "10", "num_top_articles": "3"}),
+    ],
+)
 def test_request(client: OfflineWikiApiClient, wiki: StubBackend, kind: str, path: str, more: dict[str, str]) -> None:
     wiki.default = json_reply([])
     ASK[kind](client)
@@ -60,48 +64,61 @@ def test_request(client: OfflineWikiApiClient, wiki: StubBackend, kind: str, pat
     assert parse_qs(asked.query) == {name: [value] for name, value in expected.items()}
 
 
-@pytest.mark.parametrize(("kind", "answer", "text"), [
-    ("partial", [{"title": "Owl", "text": "A bird."}], "Title: Owl\nA bird."),
-    ("partial", [{"title": "A", "text": "1"}, {"title": "B", "text": "2"}],
-     "Title: A\n1\n\n--- END SUMMARY ---\n\nTitle: B\n2"),
-    ("partial", [{}], "Title: Untitled Summary\nNo text available."),
-    ("partial", [{"title": None, "text": None}], "Title: Untitled Summary\nNo text available."),
-    ("partial", [], "No summary found for 'owls & co'."),
-    ("partial", {"title": "Owl"}, APOLOGY),
-    ("full", [{"title": "A", "text": "1"}, {"text": "2"}], "1"),
-    ("full", [{"title": "A"}], "No text element found"),
-    ("full", [], "No article found for 'owls & co'."),
-    ("full", {}, APOLOGY),
-    ("full", None, APOLOGY),
-    ("best", {"title": "A", "text": "1"}, "1"),
-    ("best", {"title": "A"}, "No text element found"),
-    ("best", [], APOLOGY),
-    ("best", None, APOLOGY),
-    ("top n", [{"title": "A", "text": "1"}, {"title": "B", "text": "2"}],
-     "Title: A\n1\n\n--- END ARTICLE ---\n\nTitle: B\n2"),
-    ("top n", [{}], "Title: Untitled Article\nNo text available."),
-    ("top n", [], "No articles found for 'owls & co' in the offline database."),
-    ("top n", ["text"], APOLOGY),
-])
+@pytest.mark.parametrize(
+    ("kind", "answer", "text"),
+    [
+        ("partial", [{"title": "Owl", "text": "A bird."}], "Title: Owl\nA bird."),
+        (
+            "partial",
+            [{"title": "A", "text": "1"}, {"title": "B", "text": "2"}],
+            "Title: A\n1\n\n--- END SUMMARY ---\n\nTitle: B\n2",
+        ),
+        ("partial", [{}], "Title: Untitled Summary\nNo text available."),
+        ("partial", [{"title": None, "text": None}], "Title: Untitled Summary\nNo text available."),
+        ("partial", [], "No summary found for 'owls & co'."),
+        ("partial", {"title": "Owl"}, APOLOGY),
+        ("full", [{"title": "A", "text": "1"}, {"text": "2"}], "1"),
+        ("full", [{"title": "A"}], "No text element found"),
+        ("full", [], "No article found for 'owls & co'."),
+        ("full", {}, APOLOGY),
+        ("full", None, APOLOGY),
+        ("best", {"title": "A", "text": "1"}, "1"),
+        ("best", {"title": "A"}, "No text element found"),
+        ("best", [], APOLOGY),
+        ("best", None, APOLOGY),
+        (
+            "top n",
+            [{"title": "A", "text": "1"}, {"title": "B", "text": "2"}],
+            "Title: A\n1\n\n--- END ARTICLE ---\n\nTitle: B\n2",
+        ),
+        ("top n", [{}], "Title: Untitled Article\nNo text available."),
+        ("top n", [], "No articles found for 'owls & co' in the offline database."),
+        ("top n", ["text"], APOLOGY),
+    ],
+)
 def test_answers(client: OfflineWikiApiClient, wiki: StubBackend, kind: str, answer: Any, text: str) -> None:
     wiki.default = json_reply(answer)
     assert ASK[kind](client) == text
 
 
-@pytest.mark.parametrize(("kind", "text"), [
-    ("partial", f"Title: Not Found\nNo summaries found for 'owls & co'. {OFFLINE}"),
-    ("full", f"No articles found for 'owls & co'. {OFFLINE}"),
-    ("best", f"No article found for 'owls & co'. {OFFLINE}"),
-    ("top n", f"No articles found for 'owls & co'. {OFFLINE}"),
-])
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("partial", f"Title: Not Found\nNo summaries found for 'owls & co'. {OFFLINE}"),
+        ("full", f"No articles found for 'owls & co'. {OFFLINE}"),
+        ("best", f"No article found for 'owls & co'. {OFFLINE}"),
+        ("top n", f"No articles found for 'owls & co'. {OFFLINE}"),
+    ],
+)
 def test_nothing_found(client: OfflineWikiApiClient, wiki: StubBackend, kind: str, text: str) -> None:
     wiki.default = status_reply(404)
     assert ASK[kind](client) == text
 
 
 @pytest.mark.parametrize("kind", ASK)
-@pytest.mark.parametrize("reply", [status_reply(500), status_reply(204), Reply(body=b"no json"),
-                                   Reply(drop=BEFORE_STATUS)])
+@pytest.mark.parametrize(
+    "reply", [status_reply(500), status_reply(204), Reply(body=b"no json"), Reply(drop=BEFORE_STATUS)]
+)
 def test_any_failure_is_an_apology(client: OfflineWikiApiClient, wiki: StubBackend, kind: str, reply: Reply) -> None:
     wiki.default = reply
     assert ASK[kind](client) == APOLOGY
@@ -112,15 +129,19 @@ def test_nobody_there_is_an_apology(lab: Lab, client: OfflineWikiApiClient) -> N
     assert ASK["best"](client) == APOLOGY
 
 
-@pytest.mark.parametrize(("kind", "text"), [
-    ("partial", "Title: Offline Wiki Disabled\nNo additional information provided"),
-    ("full", "No additional information provided"),
-    ("best", "No additional information provided"),
-    ("top n", "No additional information provided"),
-])
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("partial", "Title: Offline Wiki Disabled\nNo additional information provided"),
+        ("full", "No additional information provided"),
+        ("best", "No additional information provided"),
+        ("top n", "No additional information provided"),
+    ],
+)
 @pytest.mark.parametrize("settings", [{}, {"useOfflineWikiApi": False}, {"useOfflineWikiApi": "false"}])
-def test_disabled_asks_nobody(lab: Lab, client: OfflineWikiApiClient, wiki: StubBackend, kind: str, text: str,
-                              settings: dict[str, Any]) -> None:
+def test_disabled_asks_nobody(
+    lab: Lab, client: OfflineWikiApiClient, wiki: StubBackend, kind: str, text: str, settings: dict[str, Any]
+) -> None:
     lab.user(offlineWikiApiPort=wiki.port, **settings)
     assert ASK[kind](client) == text
     assert wiki.connections == 0

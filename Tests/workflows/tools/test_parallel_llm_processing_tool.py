@@ -1,4 +1,5 @@
 """Blocks of text answered by several real HTTP back-ends side by side."""
+
 from __future__ import annotations
 
 import logging
@@ -33,9 +34,16 @@ def config(*names: str, **more: Any) -> dict[str, Any]:
     return {"multiModelList": [{"endpointName": name} for name in names], **more}
 
 
-def process(lab: EngineLab, settings: dict[str, Any], *chunks: str, prompt: str = "Sum up: [TextChunk]",
-            system_prompt: str = "", delimiter: str = "|", context: ExecutionContext | None = None,
-            messages: list[Message] | None = None) -> str:
+def process(
+    lab: EngineLab,
+    settings: dict[str, Any],
+    *chunks: str,
+    prompt: str = "Sum up: [TextChunk]",
+    system_prompt: str = "",
+    delimiter: str = "|",
+    context: ExecutionContext | None = None,
+    messages: list[Message] | None = None,
+) -> str:
     with request_scope(lab.request):
         tool = ParallelLlmProcessingTool(settings, context)
         return tool.process_prompt_chunks(list(chunks), prompt, system_prompt, messages or [user("hi")], delimiter)
@@ -43,8 +51,16 @@ def process(lab: EngineLab, settings: dict[str, Any], *chunks: str, prompt: str 
 
 def context_of(lab: EngineLab, settings: dict[str, Any], **fields: Any) -> ExecutionContext:
     return ExecutionContext(
-        request_id="r-1", workflow_id="w", discussion_id="k1", config=settings, messages=[user("context")],
-        stream=False, request=lab.request, workflow_variable_service=WorkflowVariableManager(), **fields)
+        request_id="r-1",
+        workflow_id="w",
+        discussion_id="k1",
+        config=settings,
+        messages=[user("context")],
+        stream=False,
+        request=lab.request,
+        workflow_variable_service=WorkflowVariableManager(),
+        **fields,
+    )
 
 
 def by_model(**replies: Callable[[RecordedRequest], Reply]) -> Callable[[RecordedRequest], Reply]:
@@ -69,9 +85,11 @@ def models(lab: EngineLab) -> list[str]:
 
 # -- order and texts ---------------------------------------------------------------------------------------------------
 
+
 def test_results_are_in_the_order_of_the_chunks(lab: EngineLab) -> None:
     lab.backend.responder = lambda request: chat_reply(
-        last_text(request)[-1], header_delay=0.2 if last_text(request).endswith("1") else 0)
+        last_text(request)[-1], header_delay=0.2 if last_text(request).endswith("1") else 0
+    )
     assert process(lab, config("A", "B"), "1", "2", "3", "4") == "1|2|3|4"
 
 
@@ -97,8 +115,10 @@ def test_budget_by_default(lab: EngineLab) -> None:
 
 
 def test_markers_inside_chunks_stay(lab: EngineLab) -> None:
-    assert process(lab, config("A"), "a [TextChunk] {b}", prompt="[TextChunk]+[TextChunk]") \
+    assert (
+        process(lab, config("A"), "a [TextChunk] {b}", prompt="[TextChunk]+[TextChunk]")
         == "<a [TextChunk] {b}+a [TextChunk] {b}>"
+    )
 
 
 def test_blank_chunks_are_asked_of_nobody(lab: EngineLab) -> None:
@@ -117,16 +137,25 @@ def test_completion_back_end(lab: EngineLab) -> None:
     for prompt_added, end in ((True, "<|im_start|>assistant"), (False, "")):
         lab.endpoint("A", {**template, "addGenerationPrompt": prompt_added}, lab.backend.url)
         assert process(lab, config("A"), "x", prompt="[TextChunk]?", system_prompt="S") == "seen"
-        assert lab.backend.requests[-1].json["prompt"].strip() == (
-            f"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nx?<|im_end|>\n{end}").strip()
+        assert (
+            lab.backend.requests[-1].json["prompt"].strip()
+            == (f"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nx?<|im_end|>\n{end}").strip()
+        )
     process(lab, config("A", blockGenerationPrompt=True), "x")
     assert not lab.backend.requests[-1].json["prompt"].strip().endswith("assistant")
 
 
 def test_answers_are_cleaned_by_the_rules_of_their_endpoint(lab: EngineLab) -> None:
     for name in ("A", "B"):
-        lab.endpoint(name, {"modelNameToSendToAPI": name, "removeCustomTextFromResponseStartEndpointWide": True,
-                            "responseStartTextToRemoveEndpointWide": [f"{name}:"]}, lab.backend.url)
+        lab.endpoint(
+            name,
+            {
+                "modelNameToSendToAPI": name,
+                "removeCustomTextFromResponseStartEndpointWide": True,
+                "responseStartTextToRemoveEndpointWide": [f"{name}:"],
+            },
+            lab.backend.url,
+        )
     lab.backend.responder = lambda request: chat_reply(f"{request.json['model']}:ok", header_delay=0.1)
     assert process(lab, config("A", "B"), "x", "y", "z") == "ok|ok|ok"
     assert set(models(lab)) == {"A", "B"}
@@ -134,14 +163,21 @@ def test_answers_are_cleaned_by_the_rules_of_their_endpoint(lab: EngineLab) -> N
 
 # -- variables ---------------------------------------------------------------------------------------------------------
 
+
 def test_variables_of_the_context(lab: EngineLab) -> None:
     settings = config("{agent1Input}", "{where}", preset="{agent2Output}")
     lab.endpoint("B", {"presetSamplers": {"temperature": 0.5}}, lab.backend.url)
     inputs = {"agent1Input": "A"}
-    context = context_of(lab, settings, agent_inputs=inputs, agent_outputs={**inputs, "agent2Output": "B"},
-                         workflow_config={"where": "B"})
-    result = process(lab, settings, "{x}", prompt="{agent2Output} {chat_user_prompt_last_one} [TextChunk]",
-                     context=context)
+    context = context_of(
+        lab,
+        settings,
+        agent_inputs=inputs,
+        agent_outputs={**inputs, "agent2Output": "B"},
+        workflow_config={"where": "B"},
+    )
+    result = process(
+        lab, settings, "{x}", prompt="{agent2Output} {chat_user_prompt_last_one} [TextChunk]", context=context
+    )
     assert result == "<B hi {x}>" and lab.backend.requests[0].json["temperature"] == 0.5
 
 
@@ -158,6 +194,7 @@ def test_conversation_variables_hold_no_system_messages(lab: EngineLab) -> None:
 
 # -- failures ----------------------------------------------------------------------------------------------------------
 
+
 def test_a_failing_endpoint_gives_its_chunk_to_another(lab: EngineLab) -> None:
     lab.backend.responder = by_model(A=fail, B=slow_echo)
     assert process(lab, config("A", "B"), "1", "2", "3", prompt="[TextChunk]") == "<1>|<2>|<3>"
@@ -170,8 +207,9 @@ def test_a_chunk_comes_back_to_a_worker_that_had_nothing_left(lab: EngineLab) ->
 
 
 def test_one_chunk_and_a_failing_endpoint(lab: EngineLab) -> None:
-    lab.backend.responder = by_model(A=lambda request: status_reply(400, header_delay=0.1),
-                                     B=lambda request: chat_reply("ok", header_delay=0.1))
+    lab.backend.responder = by_model(
+        A=lambda request: status_reply(400, header_delay=0.1), B=lambda request: chat_reply("ok", header_delay=0.1)
+    )
     assert process(lab, config("A", "B"), "1") == "ok"
 
 
@@ -199,6 +237,7 @@ def test_logs_hold_no_texts(lab: EngineLab, caplog: pytest.LogCaptureFixture) ->
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
+
 
 def most_at_a_time(lab: EngineLab, *names: str) -> int:
     """How many calls run together over eight chunks."""
@@ -245,10 +284,18 @@ def test_cancellation(lab: EngineLab, with_context: bool) -> None:
 
 # -- configuration -----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("models", "place"), [
-    (None, "multiModelList"), ([], "multiModelList"), ("A", "multiModelList"), ([{}], "multiModelList[0].endpointName"),
-    ([{"endpointName": "A"}, "B"], "multiModelList[1].endpointName"),
-    ([{"endpointName": " "}], "multiModelList[0].endpointName")])
+
+@pytest.mark.parametrize(
+    ("models", "place"),
+    [
+        (None, "multiModelList"),
+        ([], "multiModelList"),
+        ("A", "multiModelList"),
+        ([{}], "multiModelList[0].endpointName"),
+        ([{"endpointName": "A"}, "B"], "multiModelList[1].endpointName"),
+        ([{"endpointName": " "}], "multiModelList[0].endpointName"),
+    ],
+)
 def test_unusable_lists(lab: EngineLab, models: Any, place: str) -> None:
     with pytest.raises(ConfigValueError) as caught:
         ParallelLlmProcessingTool({"multiModelList": models})
@@ -256,8 +303,14 @@ def test_unusable_lists(lab: EngineLab, models: Any, place: str) -> None:
 
 
 def test_workers_work_for_the_requests_user(lab: EngineLab) -> None:
-    lab.write("Users/other", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml",
-                              "userWideWorkflowVariables": {"who": "other"}})
+    lab.write(
+        "Users/other",
+        {
+            "endpointConfigsSubDirectory": "lab",
+            "chatPromptTemplateName": "chatml",
+            "userWideWorkflowVariables": {"who": "other"},
+        },
+    )
     lab.request.user = "other"
     context = context_of(lab, config("A", "B"))
     assert process(lab, config("A", "B"), "1", "2", prompt="{who}[TextChunk]", context=context) == "<other1>|<other2>"

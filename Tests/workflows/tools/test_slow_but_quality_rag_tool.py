@@ -1,4 +1,5 @@
 """The tool that applies a prompt to blocks of text, and what it tells the model of memories."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -30,14 +31,22 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
         yield EngineLab(tmp_path, monkeypatch, backend)
 
 
-def context_of(lab: EngineLab, *, discussion_id: str | None = "k1", llm: bool = True,
-               **config: Any) -> ExecutionContext:
+def context_of(
+    lab: EngineLab, *, discussion_id: str | None = "k1", llm: bool = True, **config: Any
+) -> ExecutionContext:
     service = LlmHandlerService()
     return ExecutionContext(
-        request_id="r-1", workflow_id="w", discussion_id=discussion_id, config={"title": "Rag", **config},
-        messages=[user("hi")], stream=False, request=lab.request, workflow_variable_service=WorkflowVariableManager(),
+        request_id="r-1",
+        workflow_id="w",
+        discussion_id=discussion_id,
+        config={"title": "Rag", **config},
+        messages=[user("hi")],
+        stream=False,
+        request=lab.request,
+        workflow_variable_service=WorkflowVariableManager(),
         agent_outputs={"agent1Output": "out"},
-        llm_handler=service.load_model_from_config("Main") if llm else service.without_endpoint())
+        llm_handler=service.load_model_from_config("Main") if llm else service.without_endpoint(),
+    )
 
 
 def conversation_chunk(lab: EngineLab, prompt: str, text: str, **more: Any) -> str:
@@ -46,8 +55,9 @@ def conversation_chunk(lab: EngineLab, prompt: str, text: str, **more: Any) -> s
 
 
 def with_memories(monkeypatch: pytest.MonkeyPatch, *memories: str, summary: str = "the summary") -> None:
-    monkeypatch.setattr(slow_but_quality_rag_tool, "_stored_memory",
-                        lambda context: DiscussionMemory(memories, summary))
+    monkeypatch.setattr(
+        slow_but_quality_rag_tool, "_stored_memory", lambda context: DiscussionMemory(memories, summary)
+    )
 
 
 def test_one_answer_for_each_block(lab: EngineLab) -> None:
@@ -61,7 +71,8 @@ def test_without_discussion_id(lab: EngineLab) -> None:
 def test_memory_chunk_needs_no_discussion_id_and_takes_a_delimiter(lab: EngineLab) -> None:
     with request_scope(lab.request):
         result = SlowButQualityRAGTool().perform_rag_on_memory_chunk(
-            "S", "[TextChunk]", "x--ChunkBreak--y", context_of(lab, discussion_id=None), {}, "--", 5)
+            "S", "[TextChunk]", "x--ChunkBreak--y", context_of(lab, discussion_id=None), {}, "--", 5
+        )
     assert result == "<x>--<y>"
 
 
@@ -70,8 +81,12 @@ def test_each_answer_is_a_memory_for_the_next_block(lab: EngineLab) -> None:
     lab.backend.script(*(chat_reply(text) for text in ("m1", "", "m3", "m4", "m5")))
     conversation_chunk(lab, "[Memory_file]#[Full_Memory_file]#[TextChunk]", "--ChunkBreak--".join("abcde"))
     assert lab.prompts == [
-        f"{NONE}#{NONE}#a", "m1#m1#b", "m1#m1#c", f"m1{LINE}m3#m1{LINE}m3#d",
-        f"m1{LINE}m3{LINE}m4#m1{LINE}m3{LINE}m4#e"]
+        f"{NONE}#{NONE}#a",
+        "m1#m1#b",
+        "m1#m1#c",
+        f"m1{LINE}m3#m1{LINE}m3#d",
+        f"m1{LINE}m3{LINE}m4#m1{LINE}m3{LINE}m4#e",
+    ]
 
 
 def test_stored_memories_and_summary(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,14 +102,17 @@ def test_no_summary(lab: EngineLab) -> None:
 
 def test_variables_come_before_markers(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
     with_memories(monkeypatch, "{agent1Output} [TextChunk]")
-    assert conversation_chunk(lab, "{agent1Output} [Memory_file] [TextChunk]", "{agent1Output}[Chat_Summary]") \
+    assert (
+        conversation_chunk(lab, "{agent1Output} [Memory_file] [TextChunk]", "{agent1Output}[Chat_Summary]")
         == "<out {agent1Output} [TextChunk] {agent1Output}[Chat_Summary]>"
+    )
 
 
 def test_parallel_mode_sees_stored_memories_only(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
     with_memories(monkeypatch, "stored")
-    result = conversation_chunk(lab, "[Memory_file]:[TextChunk]", "x--ChunkBreak--y",
-                                multiModelList=[{"endpointName": "Main"}], llm=False)
+    result = conversation_chunk(
+        lab, "[Memory_file]:[TextChunk]", "x--ChunkBreak--y", multiModelList=[{"endpointName": "Main"}], llm=False
+    )
     assert result == "<stored:x><stored:y>"
 
 
@@ -119,6 +137,7 @@ def test_cancelled_before_a_block(lab: EngineLab) -> None:
 
 # -- stored memories ---------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def memory_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryLab]:
     with StubBackend() as backend:
@@ -135,7 +154,8 @@ def test_files_are_what_a_block_is_told(memory_lab: MemoryLab) -> None:
     memory_lab.store.save_summary("sum", "h")
     with request_scope(memory_lab.request):
         SlowButQualityRAGTool().perform_rag_on_conversation_chunk(
-            "", "[Memory_file]#[Full_Memory_file]#[Chat_Summary]", "x", node_context(memory_lab))
+            "", "[Memory_file]#[Full_Memory_file]#[Chat_Summary]", "x", node_context(memory_lab)
+        )
     assert memory_lab.prompts == [f"2{LINE}3{LINE}4#1{LINE}2{LINE}3{LINE}4#sum"]
 
 
@@ -149,15 +169,22 @@ def test_new_chunks_become_memories(memory_lab: MemoryLab) -> None:
     memory_lab.put("a", texts=["first"])
     with request_scope(memory_lab.request):
         SlowButQualityRAGTool().process_new_memory_chunks(
-            ["x{y}--ChunkBreak--", "z"], [("x", "h1"), ("z", "h2")], "", "[Memory_file]:[TextChunk]",
-            {"endpointName": "Main", "prompt": "no"}, node_context(memory_lab), 7)
+            ["x{y}--ChunkBreak--", "z"],
+            [("x", "h1"), ("z", "h2")],
+            "",
+            "[Memory_file]:[TextChunk]",
+            {"endpointName": "Main", "prompt": "no"},
+            node_context(memory_lab),
+            7,
+        )
     one = "<first:x{y}--ChunkBreak-->"
     assert memory_lab.stored()[1:] == [(one, "h1"), (f"<first{LINE}{one}:z>", "h2")]
 
 
 def test_new_chunks_without_discussion(memory_lab: MemoryLab) -> None:
     SlowButQualityRAGTool().process_new_memory_chunks(
-        ["x"], [("x", "h1")], "", "p", {"endpointName": "Main"}, node_context(memory_lab, discussion_id=None))
+        ["x"], [("x", "h1")], "", "p", {"endpointName": "Main"}, node_context(memory_lab, discussion_id=None)
+    )
     assert memory_lab.prompts == []
 
 
@@ -182,8 +209,9 @@ def test_vector_pass_by_setting(memory_lab: MemoryLab, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("settings", [{}, {"useVectorForQualityMemory": True}])
 @pytest.mark.parametrize("force", [False, True])
-def test_a_part_of_a_conversation_makes_no_memories(memory_lab: MemoryLab, settings: dict[str, Any], force: bool,
-                                                    caplog: pytest.LogCaptureFixture) -> None:
+def test_a_part_of_a_conversation_makes_no_memories(
+    memory_lab: MemoryLab, settings: dict[str, Any], force: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     memory_lab.settings(chunkEstimatedTokenSize=1, vectorMemoryMaxMessagesBetweenChunks=1, **settings)
     context = memory_lab.context(chat(20))
     assert context.run is not None
@@ -194,7 +222,8 @@ def test_a_part_of_a_conversation_makes_no_memories(memory_lab: MemoryLab, setti
     assert memory_lab.prompts == [] and not (memory_lab.root / "discussions").exists()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "Discussion d1: workflow 'Main' sees only a part of the conversation, so its nodes write no memories; they "
-        "belong in a workflow that sees all of it"]
+        "belong in a workflow that sees all of it"
+    ]
 
 
 def test_vector_memories_of_chunks(memory_lab: MemoryLab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +237,7 @@ def test_vector_memories_of_chunks(memory_lab: MemoryLab, monkeypatch: pytest.Mo
 
 
 # -- keyword search ----------------------------------------------------------------------------------------------------
+
 
 def search(lab: MemoryLab, keywords: str, target: str, *texts: str, **fields: Any) -> str:
     return SlowButQualityRAGTool().perform_keyword_search(keywords, target, lab.context(said(*texts), **fields))

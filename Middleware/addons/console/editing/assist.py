@@ -1,4 +1,5 @@
 """Completion and explanation while a configuration file is written: the declared keys, and the names that exist."""
+
 from __future__ import annotations
 
 import inspect
@@ -27,8 +28,15 @@ from Middleware.workflows.managers.variable_table import BUILT_IN_VARIABLES
 
 # A list that is longer is of no help, and each entry is drawn.
 MAX_COMPLETIONS = 500
-_KINDS = {"str": "text", "bool": "true or false", "int": "whole number", "number": "number", "list": "list",
-          "object": "object", "any": "any value"}
+_KINDS = {
+    "str": "text",
+    "bool": "true or false",
+    "int": "whole number",
+    "number": "number",
+    "list": "list",
+    "object": "object",
+    "any": "any value",
+}
 _PLACEHOLDER = re.compile(r"\{+\s*(\w*)\Z")
 _NAME_AT = re.compile(r"\w*")
 # Values that the author has to fill in, as they are inserted after a key.
@@ -71,8 +79,7 @@ class Assistance:
 
 
 def assist(display: str, text: str, offset: int) -> Assistance:
-    """Return the proposals for a position in the text of the configuration file ``display``, which may have mistakes.
-    """
+    """Return the proposals for a position in the text of the file ``display``, which may have mistakes."""
     source = JsonSource(text, display)
     try:
         content: object = source.parse()
@@ -96,9 +103,12 @@ class _Assistant:
         place = self._place
         if place.key is None:
             keys = self._keys(place.around) or {}
-            word = self._source.text[place.start:place.end]
-            return Assistance(place.start, [*self._missing(keys)][:MAX_COMPLETIONS],
-                              self._explained(keys[word]) if word in keys else None)
+            word = self._source.text[place.start : place.end]
+            return Assistance(
+                place.start,
+                [*self._missing(keys)][:MAX_COMPLETIONS],
+                self._explained(keys[word]) if word in keys else None,
+            )
         key = self._key(place)
         variable = self._variable(key)
         if variable is not None:
@@ -139,12 +149,16 @@ class _Assistant:
         present = self._source.paths()
         for name, key in sorted(keys.items(), key=lambda item: (not item[1].required, item[1].inert)):
             if child(here, name) not in present:
-                yield Completion(name, _KINDS[key.kind] + (", required" if key.required else ""), description(key),
-                                 self._as_key(name, key))
+                yield Completion(
+                    name,
+                    _KINDS[key.kind] + (", required" if key.required else ""),
+                    description(key),
+                    self._as_key(name, key),
+                )
 
     def _as_key(self, name: str, key: ConfigKey) -> str:
         """Return a key with a colon and the beginning of its value, as far as they are not written yet."""
-        rest = self._source.text[self._place.end + self._place.is_string:]
+        rest = self._source.text[self._place.end + self._place.is_string :]
         if rest.lstrip().startswith(":"):
             return "" if self._place.is_string else json.dumps(name)
         start = "" if self._place.is_string else '"'
@@ -171,8 +185,11 @@ class _Assistant:
         elif key.name == "dependsOn":
             yield from (self._text(title, "node") for title in self._titles())
         elif key.kind == "bool":
-            yield from (Completion(word, "the default" if key.default is (word == "true") else "")
-                        for word in ("true", "false") if not self._place.is_string)
+            yield from (
+                Completion(word, "the default" if key.default is (word == "true") else "")
+                for word in ("true", "false")
+                if not self._place.is_string
+            )
         for choice in key.choices:
             yield self._text(choice, "the default" if choice == key.default else "")
         for name, detail in self._names(key):
@@ -221,7 +238,7 @@ class _Assistant:
             return None
         known = dict(self._variables())
         end = self._offset + len(_NAME_AT.match(text, self._offset)[0])  # type: ignore[index]
-        word = text[match.start(1):end]
+        word = text[match.start(1) : end]
         hover = Hover(match.start(1), end, f"{{{word}}}: {known[word]}") if word in known else None
         return Assistance(match.start(1), [Completion(name, detail) for name, detail in known.items()], hover)
 
@@ -240,6 +257,7 @@ class _Assistant:
 
 
 # -- declarations ------------------------------------------------------------------------------------------------------
+
 
 def description(key: ConfigKey) -> str:
     """Return what a key means, in sentences."""
@@ -331,8 +349,9 @@ def _presets(user: str) -> Found:
     own = setting_of(user, "presetConfigsSubDirectoryOverride") or user
     for preset_type in folders_in("Presets"):
         for folder in (own, ""):
-            yield from ((name, "/".join(filter(None, (preset_type, folder))))
-                        for name in _files("Presets", preset_type, folder))
+            yield from (
+                (name, "/".join(filter(None, (preset_type, folder)))) for name in _files("Presets", preset_type, folder)
+            )
     # The name of an endpoint stands for its samplers.
     yield from ((name, "samplers of the endpoint") for name, _ in _endpoints(user))
 
@@ -362,10 +381,20 @@ def _preset_folders(user: str) -> Found:
 
 # By what a key names (``ConfigKey.names``): the things that a user can name there.
 _NAMED: Mapping[str, Callable[[str], Found]] = {
-    "endpoint": _endpoints, "preset": _presets, "workflow": _workflows, "structured-output": _schemas,
-    "memory-settings": _workflows, "compactor-settings": _workflows,
-    "prompt-template": _in("PromptTemplates"), "api-type": _in("ApiTypes"), "routing": _in("Routing"),
-    "mcp-server": _in("MCPServers"), "user": lambda user: ((name, "") for name in existing_users()),
-    "endpoint-folder": _folders_of("Endpoints"), "preset-type-folder": _folders_of("Presets"),
-    "preset-folder": _preset_folders, "structured-output-folder": _folders_of("StructuredOutputs"),
-    "workflow-folder": _folders_of("Workflows", "Workflows/_overrides")}
+    "endpoint": _endpoints,
+    "preset": _presets,
+    "workflow": _workflows,
+    "structured-output": _schemas,
+    "memory-settings": _workflows,
+    "compactor-settings": _workflows,
+    "prompt-template": _in("PromptTemplates"),
+    "api-type": _in("ApiTypes"),
+    "routing": _in("Routing"),
+    "mcp-server": _in("MCPServers"),
+    "user": lambda user: ((name, "") for name in existing_users()),
+    "endpoint-folder": _folders_of("Endpoints"),
+    "preset-type-folder": _folders_of("Presets"),
+    "preset-folder": _preset_folders,
+    "structured-output-folder": _folders_of("StructuredOutputs"),
+    "workflow-folder": _folders_of("Workflows", "Workflows/_overrides"),
+}

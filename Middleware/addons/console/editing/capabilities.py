@@ -3,6 +3,7 @@
 Keys say it in their declarations (``ConfigKey.capability``). A value stands together with the variables of its own file
 that it names, because a changed variable changes a command as well.
 """
+
 from __future__ import annotations
 
 import json
@@ -52,8 +53,9 @@ class Contents:
     shown: object
 
 
-def capabilities_of(kind: FileKind, contents: Contents,
-                    is_used: Callable[[str], bool] = lambda name: True) -> list[Capability]:
+def capabilities_of(
+    kind: FileKind, contents: Contents, is_used: Callable[[str], bool] = lambda name: True
+) -> list[Capability]:
     """Return what a file of this kind lets the server do.
 
     ``is_used`` returns whether commands, paths or addresses in workflows name a user-wide variable.
@@ -62,8 +64,12 @@ def capabilities_of(kind: FileKind, contents: Contents,
         return [*_of_workflow(contents)]
     if kind.entries or not isinstance(contents.full, Mapping):
         return []
-    return [capability for name, key in kind.key.items() if key.capability
-            for capability in _of_key(key, _below(contents, name), child("", name), is_used)]
+    return [
+        capability
+        for name, key in kind.key.items()
+        if key.capability
+        for capability in _of_key(key, _below(contents, name), child("", name), is_used)
+    ]
 
 
 def gained(before: Sequence[Capability], after: Sequence[Capability]) -> list[Capability]:
@@ -71,17 +77,26 @@ def gained(before: Sequence[Capability], after: Sequence[Capability]) -> list[Ca
     known = {capability.identity for capability in before}
     # A list of directories takes something away where all were allowed.
     all_allowed = (DIRECTORIES, "", _identity(EVERYWHERE)) in known
-    return [capability for capability in after if capability.identity not in known
-            and not (all_allowed and capability.identity[0] == DIRECTORIES)]
+    return [
+        capability
+        for capability in after
+        if capability.identity not in known and not (all_allowed and capability.identity[0] == DIRECTORIES)
+    ]
 
 
 def acting_names(content: object) -> set[str]:
     """Return the variables in the commands, paths and addresses of a workflow."""
-    return {name for node in _nodes(content) for key in _node_keys(node)
-            for _, text in strings_in(_entry(node, key.name)) for name in variables_in(text, NODE.flag(node, "jinja2"))}
+    return {
+        name
+        for node in _nodes(content)
+        for key in _node_keys(node)
+        for _, text in strings_in(_entry(node, key.name))
+        for name in variables_in(text, NODE.flag(node, "jinja2"))
+    }
 
 
 # -- files with keys of their own --------------------------------------------------------------------------------------
+
 
 def _of_key(key: ConfigKey, value: Contents, path: str, is_used: Callable[[str], bool]) -> Iterator[Capability]:
     if key.name == DIRECTORIES:
@@ -118,6 +133,7 @@ def _capability(key: ConfigKey, path: str, value: Contents, shown: str, part: st
 
 # -- workflows ---------------------------------------------------------------------------------------------------------
 
+
 def _of_workflow(contents: Contents) -> Iterator[Capability]:
     is_list = isinstance(contents.full, (list, tuple))
     nodes = contents if is_list else _below(contents, "nodes")
@@ -132,10 +148,15 @@ def _of_workflow(contents: Contents) -> Iterator[Capability]:
             named = _named(value, variables, NODE.flag(node, "jinja2"))
             through = "".join(f", where {{{name}}} is {_text(one.shown)}" for name, one in named.items())
             shown = shortened(_text(value.shown) + through, MAX_SHOWN)
-            yield Capability(child(child("nodes", index), key.name),
-                             (key.capability, _identity(value.full), *(f"{name}={_identity(one.full)}"
-                                                                       for name, one in sorted(named.items()))),
-                             f"{node_label(index, node)} {key.capability} {shown}")
+            yield Capability(
+                child(child("nodes", index), key.name),
+                (
+                    key.capability,
+                    _identity(value.full),
+                    *(f"{name}={_identity(one.full)}" for name, one in sorted(named.items())),
+                ),
+                f"{node_label(index, node)} {key.capability} {shown}",
+            )
 
 
 def _node_keys(node: Mapping[str, object]) -> Iterator[ConfigKey]:
@@ -158,8 +179,9 @@ def _named(value: Contents, variables: Contents, jinja: bool) -> dict[str, Conte
     found: dict[str, Contents] = {}
     waiting = [value]
     for _ in range(MAX_DEPTH):
-        names = {name for one in waiting for _, text in strings_in(one.full)
-                 for name in variables_in(text, jinja)} - found.keys()
+        names = {
+            name for one in waiting for _, text in strings_in(one.full) for name in variables_in(text, jinja)
+        } - found.keys()
         known = variables.full if isinstance(variables.full, Mapping) else {}
         waiting = [_below(variables, name) for name in sorted(names) if name in known]
         found.update((name, _below(variables, name)) for name in sorted(names) if name in known)
@@ -169,6 +191,7 @@ def _named(value: Contents, variables: Contents, jinja: bool) -> dict[str, Conte
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
+
 
 def _below(contents: Contents, key: str | int) -> Contents:
     return Contents(_entry(contents.full, key), _entry(contents.shown, key))

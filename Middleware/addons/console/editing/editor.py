@@ -1,4 +1,5 @@
 """The configuration as the run console shows and changes it: the only code behind its calls ``config/*``."""
+
 from __future__ import annotations
 
 import difflib
@@ -80,14 +81,24 @@ class ConfigEditor:
     def files(self) -> JsonObject:
         """Return all files that the program reads, each with its kind."""
         tree = read_tree(get_root_config_directory())
-        return {"files": [{"path": file.display, "kind": file.kind.name, "title": file.kind.title}
-                          for file in tree.files.values() if file.kind is not None]}
+        return {
+            "files": [
+                {"path": file.display, "kind": file.kind.name, "title": file.kind.title}
+                for file in tree.files.values()
+                if file.kind is not None
+            ]
+        }
 
     def file(self, path: str) -> JsonObject:
         """Return a file without its secrets."""
         file = self._existing(path)
-        return {"path": file.display, "text": file.hidden.text, "base": file.base, "secrets": len(file.hidden.secrets),
-                "findings": self._checked(file, file.hidden.text)}
+        return {
+            "path": file.display,
+            "text": file.hidden.text,
+            "base": file.base,
+            "secrets": len(file.hidden.secrets),
+            "findings": self._checked(file, file.hidden.text),
+        }
 
     def findings(self, path: str) -> list[JsonObject]:
         """Return the findings about a file as it is on the disk."""
@@ -103,11 +114,19 @@ class ConfigEditor:
         file = self._file(path)
         found = assist(file.display, text, len(_utf16_start(text, offset)))
         hover = found.hover
-        return {"from": _utf16_length(text[:found.start]),
-                "completions": [{name: value for name, value in asdict(one).items() if value or name == "label"}
-                                for one in found.completions],
-                "hover": hover and {"from": _utf16_length(text[:hover.start]), "to": _utf16_length(text[:hover.end]),
-                                    "text": hover.text}}
+        return {
+            "from": _utf16_length(text[: found.start]),
+            "completions": [
+                {name: value for name, value in asdict(one).items() if value or name == "label"}
+                for one in found.completions
+            ],
+            "hover": hover
+            and {
+                "from": _utf16_length(text[: hover.start]),
+                "to": _utf16_length(text[: hover.end]),
+                "text": hover.text,
+            },
+        }
 
     def check_all(self) -> JsonObject:
         """Return the result of ``check`` for the whole configuration, made in a process of low priority."""
@@ -125,8 +144,10 @@ class ConfigEditor:
         """Return the older versions of a file, or the text of one of them without its secrets."""
         file = self._file(path)
         if version is None:
-            return {"path": file.display, "versions": [{"at": one.at, "size": one.size}
-                                                       for one in versions(self._folder, file.display)]}
+            return {
+                "path": file.display,
+                "versions": [{"at": one.at, "size": one.size} for one in versions(self._folder, file.display)],
+            }
         return {"path": file.display, "at": version, "text": self._older(file, version).text}
 
     # -- saving ------------------------------------------------------------------------------------------------------
@@ -142,8 +163,9 @@ class ConfigEditor:
         with path_lock(full_path):
             file = self._file(path)
             if file.base != base:
-                raise ConsoleError(409, f"{display} has changed since it was opened.", display,
-                                   text=file.hidden.text, base=file.base)
+                raise ConsoleError(
+                    409, f"{display} has changed since it was opened.", display, text=file.hidden.text, base=file.base
+                )
             full = self._complete(file, text)
             content = _parsed(display, text, full)
             self._require_confirmation(file, Contents(content, JsonSource(text).parse()), text, confirm)
@@ -152,12 +174,19 @@ class ConfigEditor:
 
     def _write(self, file: OnDisk, full: str, session: str) -> None:
         try:
-            save_file(self._folder, self._store, file.display, full.replace("\n", file.line_end), session,
-                      _difference(file.text, full))
+            save_file(
+                self._folder,
+                self._store,
+                file.display,
+                full.replace("\n", file.line_end),
+                session,
+                _difference(file.text, full),
+            )
         except OSError as error:
             full_disk = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise ConsoleError(507 if full_disk else 403, f"{file.display} cannot be saved: {why_unreadable(error)}.",
-                               file.display) from error
+            raise ConsoleError(
+                507 if full_disk else 403, f"{file.display} cannot be saved: {why_unreadable(error)}.", file.display
+            ) from error
 
     def _require_confirmation(self, file: OnDisk, contents: Contents, text: str, confirm: str) -> None:
         new = gained(_capabilities(file.display, _contents_of(file)), _capabilities(file.display, contents))
@@ -167,11 +196,21 @@ class ConfigEditor:
         if confirm == listed:
             return
         source = JsonSource(text)
-        raise ConsoleError(428, f"With this change, {file.display} lets the server do more than before.", file.display,
-                           confirm=listed, powers=[{"text": capability.sentence, "json_path": capability.json_path,
-                                                    "line": position.line if position else None}
-                                                   for capability in new
-                                                   for position in [source.position(capability.json_path)]])
+        raise ConsoleError(
+            428,
+            f"With this change, {file.display} lets the server do more than before.",
+            file.display,
+            confirm=listed,
+            powers=[
+                {
+                    "text": capability.sentence,
+                    "json_path": capability.json_path,
+                    "line": position.line if position else None,
+                }
+                for capability in new
+                for position in [source.position(capability.json_path)]
+            ],
+        )
 
     # -- texts -------------------------------------------------------------------------------------------------------
     def _existing(self, path: str) -> OnDisk:
@@ -214,8 +253,9 @@ class ConfigEditor:
             return put_back(text, file.display, kept)
         except KeptSecretError as error:
             line, column = JsonSource(text).position_of(error.position)
-            raise ConsoleError(422, f"{file.display}:{line}:{column}: {error}.", file.display, line=line,
-                               column=column) from error
+            raise ConsoleError(
+                422, f"{file.display}:{line}:{column}: {error}.", file.display, line=line, column=column
+            ) from error
 
     def _checked(self, file: OnDisk, text: str) -> list[JsonObject]:
         try:
@@ -237,6 +277,7 @@ class ConfigEditor:
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
+
 def _located(path: str) -> tuple[str, str]:
     """Return the name and the path of a configuration file, existing or not. Raises ConsoleError for any other."""
     try:
@@ -246,11 +287,17 @@ def _located(path: str) -> tuple[str, str]:
     display = "/".join(parts)
     full_path = os.path.join(get_root_config_directory(), *parts)
     keys = getattr(instance.ACCESS_KEYS, "path", None)
-    if kind_of(display) is None or any(part.startswith(".") for part in parts) or (
-            keys and os.path.realpath(keys) == os.path.realpath(full_path)):
-        raise ConsoleError(404, f"{display} is no configuration file: these are the .json files in "
-                           f"{', '.join(dict.fromkeys(kind.pattern.partition('/')[0] for kind in KINDS.values()))}.",
-                           "path")
+    if (
+        kind_of(display) is None
+        or any(part.startswith(".") for part in parts)
+        or (keys and os.path.realpath(keys) == os.path.realpath(full_path))
+    ):
+        raise ConsoleError(
+            404,
+            f"{display} is no configuration file: these are the .json files in "
+            f"{', '.join(dict.fromkeys(kind.pattern.partition('/')[0] for kind in KINDS.values()))}.",
+            "path",
+        )
     return display, full_path
 
 
@@ -262,8 +309,9 @@ def _parsed(display: str, text: str, full: str) -> object:
         return JsonSource(full, display).parse()
     except ConfigSyntaxError as error:
         line, column = (error.lineno, error.colno) if error.doc else (1, 1)
-        raise ConsoleError(422, f"{display}:{line}:{column}: not valid JSON: {error.msg}.", display, line=line,
-                           column=column) from error
+        raise ConsoleError(
+            422, f"{display}:{line}:{column}: not valid JSON: {error.msg}.", display, line=line, column=column
+        ) from error
 
 
 def _contents_of(file: OnDisk) -> Contents:
@@ -286,9 +334,13 @@ def _is_used_by_workflows() -> Callable[[str], bool]:
     def is_used(name: str) -> bool:
         nonlocal names
         if names is None:
-            names = {used for file in read_tree(get_root_config_directory()).of_kind("workflow")
-                     for used in acting_names(_content(file.path, file.display))}
+            names = {
+                used
+                for file in read_tree(get_root_config_directory()).of_kind("workflow")
+                for used in acting_names(_content(file.path, file.display))
+            }
         return name in names
+
     return is_used
 
 
@@ -301,10 +353,19 @@ def _content(path: str, display: str) -> object:
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
+
 def _as_json(finding: Finding) -> JsonObject:
-    return {"severity": finding.severity, "file": finding.file, "line": finding.line, "column": finding.column,
-            "jsonPath": finding.json_path, "message": finding.message, "expected": finding.expected,
-            "suggestion": finding.suggestion, "users": list(finding.users)}
+    return {
+        "severity": finding.severity,
+        "file": finding.file,
+        "line": finding.line,
+        "column": finding.column,
+        "jsonPath": finding.json_path,
+        "message": finding.message,
+        "expected": finding.expected,
+        "suggestion": finding.suggestion,
+        "users": list(finding.users),
+    }
 
 
 def _without(secrets: Iterable[str], finding: JsonObject) -> JsonObject:
@@ -335,4 +396,4 @@ def _utf16_length(text: str) -> int:
 
 def _utf16_start(text: str, units: int) -> str:
     """Return the first UTF-16 units of a text."""
-    return text.encode("utf-16-le", "surrogatepass")[:2 * units].decode("utf-16-le", "ignore")
+    return text.encode("utf-16-le", "surrogatepass")[: 2 * units].decode("utf-16-le", "ignore")

@@ -1,4 +1,5 @@
 """The last step of every save of a configuration file from the console: a backup, the file, and a line about it."""
+
 from __future__ import annotations
 
 import calendar
@@ -48,8 +49,10 @@ def save_file(folder: ConsoleFolder, store: RunStore, path: str, text: str, sess
     logger.info("The console saved %s: %s (backup: %s)", path, what, backup or "none, as it is new")
     # The file is saved by then, so a full disk must not look as if it were not.
     with contextlib.suppress(sqlite3.Error, OSError), store.index() as index:
-        index.execute("INSERT INTO change (at, session, path, what, backup) VALUES (?, ?, ?, ?, ?)",
-                      (time.time_ns() // 1000, session, path, what, backup))
+        index.execute(
+            "INSERT INTO change (at, session, path, what, backup) VALUES (?, ?, ?, ?, ?)",
+            (time.time_ns() // 1000, session, path, what, backup),
+        )
         index.commit()
     return backup
 

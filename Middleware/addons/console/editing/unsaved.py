@@ -3,6 +3,7 @@
 The other files are those on the disk. What only the whole tree shows, such as inputs that no caller passes, is left to
 the check of everything.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -69,7 +70,7 @@ class Unsaved:
         """The workflow that the file would be; None if it would be none."""
         if self.kind is not KINDS["workflow"]:
             return None
-        folder, _, name = self.display[len("Workflows/"):-len(".json")].rpartition("/")
+        folder, _, name = self.display[len("Workflows/") : -len(".json")].rpartition("/")
         try:
             return workflow_in(self.content, name, folder or ".", FoundFile(self.path, self.display))
         # Reported at the file.
@@ -90,8 +91,9 @@ def _settings_named(display: str) -> str:
     """Return the kind of settings that a user file names this file as; empty if none does."""
     for user in existing_users():
         for key, kind in SETTINGS_KEYS.items():
-            if _folds(display) in (_folds(f"Workflows/{folder}/{setting_of(user, key)}.json")
-                                   for folder in folders_of(user)):
+            if _folds(display) in (
+                _folds(f"Workflows/{folder}/{setting_of(user, key)}.json") for folder in folders_of(user)
+            ):
                 return kind
     return ""
 
@@ -114,8 +116,10 @@ def check_unsaved(display: str, text: str, full_text: str) -> list[Finding]:
     # The reader of tests finds repeated keys itself.
     repeated = [] if unsaved.kind is KINDS["workflow-test"] else [*duplicate_keys(unsaved.source)]
     found = [*repeated, *_located(unsaved, _by_kind(unsaved))]
-    return sorted(distinct(finding for finding in found if finding.file == display),
-                  key=lambda finding: (finding.line or 0, finding.column or 0))
+    return sorted(
+        distinct(finding for finding in found if finding.file == display),
+        key=lambda finding: (finding.line or 0, finding.column or 0),
+    )
 
 
 def _by_kind(unsaved: Unsaved) -> Iterator[Finding]:
@@ -149,6 +153,7 @@ def _located(unsaved: Unsaved, findings: Iterator[Finding]) -> Iterator[Finding]
 
 # -- with the settings of users ----------------------------------------------------------------------------------------
 
+
 class UnsavedLookups(Lookups):
     """Lookups that find the unsaved text in place of its file."""
 
@@ -157,8 +162,11 @@ class UnsavedLookups(Lookups):
         self._unsaved = unsaved
 
     def source(self, path: str) -> JsonSource:
-        return self._unsaved.source if os.path.abspath(path) == os.path.abspath(self._unsaved.path) else (
-            super().source(path))
+        return (
+            self._unsaved.source
+            if os.path.abspath(path) == os.path.abspath(self._unsaved.path)
+            else (super().source(path))
+        )
 
     def child(self, name: str, folder: str | None, parent: LoadedWorkflow) -> LoadedWorkflow | None:
         return self._newest(super().child(name, folder, parent))
@@ -171,9 +179,17 @@ class UnsavedLookups(Lookups):
         is_this = self._unsaved.kind is KINDS["routing"] and self._unsaved.display in self.named
         entries = self._unsaved.content if is_this else None
         # Entries without a workflow are reported with the keys.
-        return {category: entry for category, entry in entries.items() if isinstance(entry, dict)
-                and ROUTING.has(entry, "workflow") and isinstance(ROUTING.value(entry, "workflow"), str)
-                } if isinstance(entries, dict) else found
+        return (
+            {
+                category: entry
+                for category, entry in entries.items()
+                if isinstance(entry, dict)
+                and ROUTING.has(entry, "workflow")
+                and isinstance(ROUTING.value(entry, "workflow"), str)
+            }
+            if isinstance(entries, dict)
+            else found
+        )
 
     def settings_file(self, name: str) -> ConfigFile | Problem:
         found = super().settings_file(name)
@@ -248,14 +264,17 @@ def users_of(display: str, kind: FileKind) -> list[str]:
     users = sorted(existing_users(), key=lambda name: name.casefold() not in served)
     found = [user for user in users if _uses(user, display, kind.name)]
     if not found and kind is KINDS["workflow"]:
-        found = [user for user in users if _is_below(display, [setting_of(user, SHARED_FOLDER) or "_shared"])
-                 and USER.flag(_settings(user), "allowSharedWorkflows")]
+        found = [
+            user
+            for user in users
+            if _is_below(display, [setting_of(user, SHARED_FOLDER) or "_shared"])
+            and USER.flag(_settings(user), "allowSharedWorkflows")
+        ]
     return found[:MAX_USERS]
 
 
 def _uses(user: str, display: str, kind: str) -> bool:
-    """Return whether a file is a user's: the user's own, one in the user's folders, or one that the user's file names.
-    """
+    """Return whether a file is a user's: its own, one in the user's folders, or one that the user's file names."""
     if kind == "user":
         found = find_user_file(user)
         return found is not None and found.display == display
@@ -266,8 +285,9 @@ def _uses(user: str, display: str, kind: str) -> bool:
         return _folds(display.rpartition("/")[0]) == _folds("/".join(filter(None, ("Endpoints", folder))))
     if kind in SETTINGS:
         key = next(key for key, name in SETTINGS_KEYS.items() if name == kind)
-        return any(_folds(display) == _folds(f"Workflows/{folder}/{setting_of(user, key)}.json")
-                   for folder in folders_of(user))
+        return any(
+            _folds(display) == _folds(f"Workflows/{folder}/{setting_of(user, key)}.json") for folder in folders_of(user)
+        )
     return _is_below(display, folders_of(user))
 
 

@@ -1,4 +1,5 @@
 """``python server.py rekey``: gives the stored conversations of an API key to another key, or decrypts them."""
+
 from __future__ import annotations
 
 import argparse
@@ -93,6 +94,7 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
 
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
+
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -100,12 +102,22 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--api-key", metavar="OLD", help=f"the present API key (better: {OLD_VARIABLE})")
     add("--new-api-key", metavar="NEW", help=f"the key from now on (better: {NEW_VARIABLE}); without one: decrypt")
     add("--yes", action="store_true", help="do not ask whether there is a backup")
-    add("--database", metavar="URL", help="change the conversations in this state database, not files (better: "
-                                          f"{DATABASE_VARIABLE})")
-    add("--accepted-keys-file", metavar="P", help="the server's list of accepted keys, in which the new key takes the "
-                                                  f"place of the old one (default: {KEY_FILE} in the public directory)")
-    for name, meaning in (("ConfigDirectory", "the Configs folder"), ("PublicDirectory", "parent of Configs"),
-                          ("DiscussionDirectory", "folder of the stored conversations")):
+    add(
+        "--database",
+        metavar="URL",
+        help=f"change the conversations in this state database, not files (better: {DATABASE_VARIABLE})",
+    )
+    add(
+        "--accepted-keys-file",
+        metavar="P",
+        help="the server's list of accepted keys, in which the new key takes the "
+        f"place of the old one (default: {KEY_FILE} in the public directory)",
+    )
+    for name, meaning in (
+        ("ConfigDirectory", "the Configs folder"),
+        ("PublicDirectory", "parent of Configs"),
+        ("DiscussionDirectory", "folder of the stored conversations"),
+    ):
         add(f"--{name}", metavar="P", help=meaning)
     accept_launch_flags(parser)
     return parser
@@ -115,8 +127,11 @@ def _change(options: Options, parser: argparse.ArgumentParser) -> KeyChange:
     """Ends the process with status 2 if there is no key."""
     old = _key(options.api_key, OLD_VARIABLE)
     new = _key(options.new_api_key, NEW_VARIABLE)
-    source, given = (("--new-api-key", options.new_api_key) if options.new_api_key is not None else
-                     (NEW_VARIABLE, os.environ.get(NEW_VARIABLE)))
+    source, given = (
+        ("--new-api-key", options.new_api_key)
+        if options.new_api_key is not None
+        else (NEW_VARIABLE, os.environ.get(NEW_VARIABLE))
+    )
     if given is not None and not given.strip():
         parser.error(f"{source} is given, but blank. Put the new API key there; to decrypt everything, leave it out")
     if not old and sys.stdin.isatty():
@@ -145,19 +160,26 @@ def _use_configuration(options: Options) -> None:
     """Raises NotDoneError if there is no such user, ConfigurationError if its file cannot be read."""
     clean = config_utils.clean_directory
     user = options.user.strip()
-    apply_arguments(LaunchArguments(
-        config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
-        discussion_directory=clean(options.DiscussionDirectory), users=[user]))
+    apply_arguments(
+        LaunchArguments(
+            config_directory=clean(options.ConfigDirectory),
+            public_directory=clean(options.PublicDirectory),
+            discussion_directory=clean(options.DiscussionDirectory),
+            users=[user],
+        )
+    )
     root = config_utils.get_root_config_directory()
     try:
         exists = bool(user) and config_utils.user_config_exists(user)
     # The name is a path, several files differ only in case, or the folder Users must not be read.
     except ConfigurationError as error:
-        raise NotDoneError(f"User '{user}' in {root} cannot be used: {str(error).rstrip('.')}. Nothing was "
-                           "changed.") from error
+        raise NotDoneError(
+            f"User '{user}' in {root} cannot be used: {str(error).rstrip('.')}. Nothing was changed."
+        ) from error
     if not exists:
-        raise NotDoneError(f"There is no user '{user}' in {root}. --User takes the name of a file in Users there, "
-                           "without '.json'.")
+        raise NotDoneError(
+            f"There is no user '{user}' in {root}. --User takes the name of a file in Users there, without '.json'."
+        )
     config_utils.user_settings()
 
 
@@ -169,16 +191,20 @@ def _require_no_server(roots: list[str]) -> None:
     """Raise NotDoneError while a process uses one of the folders: what it writes meanwhile would be lost."""
     for root in roots:
         if servers := servers_in(root):
-            raise NotDoneError(f"{root} is in use by a running WilmerAI ({', '.join(map(str, servers))}). Stop it, "
-                               "then run this again. Nothing was changed.")
+            raise NotDoneError(
+                f"{root} is in use by a running WilmerAI ({', '.join(map(str, servers))}). Stop it, "
+                "then run this again. Nothing was changed."
+            )
 
 
 # -- what is done ------------------------------------------------------------------------------------------------------
+
 
 def _run_in_database(database: str, change: KeyChange, options: Options) -> int:
     """Change the conversations in a state database; return the exit status. Raises NotDoneError."""
     require_database_packages("--database")
     from Middleware.addons.postgres.rekeying import change_in_database
+
     if not options.yes:
         say("STOP ALL WILMERAI SERVERS before you go on, and make a backup of the database, for example with pg_dump.")
         print("Is there a backup of it? [Y] yes, go on  [N] no, stop\n> ", end="", flush=True)
@@ -186,8 +212,10 @@ def _run_in_database(database: str, change: KeyChange, options: Options) -> int:
             raise NotDoneError("Nothing was changed.")
     count, result = change_in_database(database, change)
     if not count:
-        raise NotDoneError("In the state database, nothing is stored for this API key. Check the key, and the user; if "
-                           "you have run this before, it is done.")
+        raise NotDoneError(
+            "In the state database, nothing is stored for this API key. Check the key, and the user; if "
+            "you have run this before, it is done."
+        )
     for name, reason in result.skipped.items():
         print_error(f"WARNING: {name} {reason}. It stays as it is, under the old key.")
     say(f"{result.changed} conversation(s) {'encrypted with the new key' if change.new_key else 'decrypted'}.")
@@ -217,8 +245,10 @@ def _finish_interrupted(change: KeyChange, roots: list[str]) -> int:
             rekey_journal.remove(folder)
             say(f"{folder}: everything had been done.")
             return 0
-    raise NotDoneError(f"There is no folder {operation.old} in {' or '.join(roots)}: nothing is stored for this API "
-                       f"key. {_advice(operation.new, roots)}")
+    raise NotDoneError(
+        f"There is no folder {operation.old} in {' or '.join(roots)}: nothing is stored for this API "
+        f"key. {_advice(operation.new, roots)}"
+    )
 
 
 def _advice(new: str | None, roots: list[str]) -> str:
@@ -235,24 +265,31 @@ def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
         say(f"{folder} holds no stored conversations. There is nothing to do.")
         return 0
     _announce(folder, change, len(paths), len(journal.completed))
-    say("The server must be stopped. What it writes meanwhile may be lost." if sure else
-        "STOP THE WILMERAI SERVER before you go on: what it writes meanwhile may be lost.")
+    say(
+        "The server must be stopped. What it writes meanwhile may be lost."
+        if sure
+        else "STOP THE WILMERAI SERVER before you go on: what it writes meanwhile may be lost."
+    )
     if not sure:
         _ask_for_backup(folder)
     journal.save()
     result = change_all(folder, paths, change, journal)
     _report(result, change)
     if result.skipped:
-        raise NotDoneError(f"{len(result.skipped)} file(s) stay as they are, and {folder} keeps its name. Mend those "
-                           "files or move them elsewhere, then run this again to finish.")
+        raise NotDoneError(
+            f"{len(result.skipped)} file(s) stay as they are, and {folder} keeps its name. Mend those "
+            "files or move them elsewhere, then run this again to finish."
+        )
     status = _finish(folder, change)
     _hint(change, result.owners or {change.user})
     return status
 
 
 def _announce(folder: str, change: KeyChange, count: int, done: int) -> None:
-    say(f"{count} file(s) in {folder} will be {'encrypted with the new key' if change.new_key else 'DECRYPTED'}"
-        f"{f'; {done} of them were, before this was interrupted' if done else ''}.")
+    say(
+        f"{count} file(s) in {folder} will be {'encrypted with the new key' if change.new_key else 'DECRYPTED'}"
+        f"{f'; {done} of them were, before this was interrupted' if done else ''}."
+    )
     new = change.operation.new
     if new and new != change.operation.old and os.path.exists(os.path.join(os.path.dirname(folder), new)):
         say(f"The new key has a folder already ({new}): at the end you will have to merge the two by hand.")
@@ -260,8 +297,11 @@ def _announce(folder: str, change: KeyChange, count: int, done: int) -> None:
 
 def _ask_for_backup(folder: str) -> None:
     """Raises NotDoneError unless there is a backup."""
-    print(f"Is there a backup of it? [Y] yes, go on  [N] no, stop  [A] make one: {folder}{BACKUP_SUFFIX}\n> ",
-          end="", flush=True)
+    print(
+        f"Is there a backup of it? [Y] yes, go on  [N] no, stop  [A] make one: {folder}{BACKUP_SUFFIX}\n> ",
+        end="",
+        flush=True,
+    )
     try:
         answer = input().strip().upper()
     except EOFError:
@@ -291,8 +331,10 @@ def _back_up(folder: str) -> None:
 def _report(result: Result, change: KeyChange) -> None:
     for path, reason in result.skipped.items():
         print_error(f"WARNING: {path} {reason}. It stays as it is.")
-    say(f"{result.changed} file(s) {'encrypted with the new key' if change.new_key else 'decrypted'}"
-        f"{f', {result.done_before} were so before' if result.done_before else ''}.")
+    say(
+        f"{result.changed} file(s) {'encrypted with the new key' if change.new_key else 'decrypted'}"
+        f"{f', {result.done_before} were so before' if result.done_before else ''}."
+    )
 
 
 def _finish(folder: str, change: KeyChange) -> int:
@@ -304,8 +346,10 @@ def _finish(folder: str, change: KeyChange) -> int:
     target = os.path.join(os.path.dirname(folder), str(operation.new))
     if os.path.lexists(target):
         rekey_journal.remove(folder)
-        raise NotDoneError(f"{target} exists already. Merge by hand: move the folders of the discussions in {folder} "
-                           f"there. If both have one of the same name, keep one of them elsewhere.")
+        raise NotDoneError(
+            f"{target} exists already. Merge by hand: move the folders of the discussions in {folder} "
+            f"there. If both have one of the same name, keep one of them elsewhere."
+        )
     _rename(folder, target)
     rekey_journal.remove(target)
     say(f"The folder is now {target}. Set the new key in the client, then start the server.")
@@ -316,8 +360,10 @@ def _change_list(old: str, new: str, given: str | None) -> None:
     """Replace the old key in the list of accepted keys, or print the line for it. Raises keys.NotDoneError."""
     path = config_utils.clean_directory(given) or keys.default_list()
     if given is None and not os.path.exists(path):
-        say("If the server has a list of accepted keys (--accepted-keys-file), replace the line of the old key by: "
-            f"{keys.line_for(new)}")
+        say(
+            "If the server has a list of accepted keys (--accepted-keys-file), replace the line of the old key by: "
+            f"{keys.line_for(new)}"
+        )
         return
     numbers = keys.replace_key(path, old, new)
     if numbers:
@@ -340,5 +386,7 @@ def _hint(change: KeyChange, owners: set[str]) -> None:
         if change.new_key and not encrypts:
             say(f"'{ENCRYPT_KEY}' of user {user} is off: the server cannot read this. Set it to true.")
         if not change.new_key and encrypts:
-            say(f"'{ENCRYPT_KEY}' of user {user} is on: what the server writes will be encrypted again. Set it to "
-                "false if you do not want that.")
+            say(
+                f"'{ENCRYPT_KEY}' of user {user} is on: what the server writes will be encrypted again. Set it to "
+                "false if you do not want that."
+            )

@@ -1,4 +1,5 @@
 """Changing the key of all files in a key folder, one after the other."""
+
 from __future__ import annotations
 
 import contextlib
@@ -60,8 +61,11 @@ def stored_files(folder: str) -> list[str]:
 
 def is_data(name: str) -> bool:
     lower = name.lower()
-    return ((lower.endswith((".json", f".json{BACKUP}")) and name != NAME)
-            or name in (STATE_FILE, STATE_FILE + BACKUP, VECTOR_DATABASE))
+    return (lower.endswith((".json", f".json{BACKUP}")) and name != NAME) or name in (
+        STATE_FILE,
+        STATE_FILE + BACKUP,
+        VECTOR_DATABASE,
+    )
 
 
 def change_all(folder: str, paths: list[str], change: KeyChange, journal: Journal) -> Result:

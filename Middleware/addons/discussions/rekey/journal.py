@@ -1,4 +1,5 @@
 """What a change of API key has done so far, so that it can go on after it was interrupted."""
+
 from __future__ import annotations
 
 import contextlib
@@ -81,8 +82,10 @@ def read(folder: str) -> Mapping[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise OtherOperationError(f"{os.path.join(folder, NAME)} is damaged. Delete it, and run this again: every file "
-                                  "is looked at, and what is done already is left alone.")
+        raise OtherOperationError(
+            f"{os.path.join(folder, NAME)} is damaged. Delete it, and run this again: every file "
+            "is looked at, and what is done already is left alone."
+        )
     return content
 
 
@@ -99,5 +102,7 @@ def is_leftover(folder: str, content: Mapping[str, Any]) -> bool:
 
 def _text_of_other(folder: str, content: Mapping[str, Any]) -> str:
     other = Operation(str(content.get("user")), str(content.get("old")), content.get("new"))
-    return (f"{folder} is in the middle of something else: a run {other}. Finish that first, with the same user and "
-            f"keys. ({NAME} in that folder says so.)")
+    return (
+        f"{folder} is in the middle of something else: a run {other}. Finish that first, with the same user and "
+        f"keys. ({NAME} in that folder says so.)"
+    )

@@ -1,4 +1,5 @@
 """Which keys may fit what lies in a key folder, and which key each text gets."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator

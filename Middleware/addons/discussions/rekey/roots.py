@@ -1,4 +1,5 @@
 """In which folders of discussions a key is changed."""
+
 from __future__ import annotations
 
 import os
@@ -21,8 +22,7 @@ class DiscussionRoots:
     @classmethod
     def of(cls, is_one_named: bool) -> DiscussionRoots:
         """All folders in which the server looks. If one was named, only that: it may be a copy."""
-        roots = (config_utils.get_discussions_root_directory(),
-                 os.path.join(own_public_directory(), "DiscussionIds"))
+        roots = (config_utils.get_discussions_root_directory(), os.path.join(own_public_directory(), "DiscussionIds"))
         different = list({os.path.realpath(root): root for root in reversed(roots)}.values())[::-1]
         count = 1 if is_one_named else len(different)
         return cls(different[:count], different[count:])
@@ -34,7 +34,10 @@ def print_other_folders(roots: DiscussionRoots, change: KeyChange) -> None:
         folder = os.path.join(root, change.operation.old)
         if os.path.isdir(folder):
             configuration = os.path.abspath(config_utils.get_root_config_directory())
-            again = own_command("rekey", "--User", change.user, "--ConfigDirectory", configuration,
-                                "--DiscussionDirectory", root)
-            say(f"{folder} is of the same key. It is left alone, as another folder was named. To change it, too, run "
-                f"this with the same keys: {again}")
+            again = own_command(
+                "rekey", "--User", change.user, "--ConfigDirectory", configuration, "--DiscussionDirectory", root
+            )
+            say(
+                f"{folder} is of the same key. It is left alone, as another folder was named. To change it, too, run "
+                f"this with the same keys: {again}"
+            )

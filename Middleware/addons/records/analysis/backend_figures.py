@@ -1,4 +1,5 @@
 """How the back-ends did in the last 24 hours, from the recorded calls. Nobody is asked for it."""
+
 from __future__ import annotations
 
 import statistics
@@ -58,8 +59,11 @@ class RecordedCall:
 def calls_of(document: RunDocument) -> tuple[RecordedCall, ...]:
     """Return the attempts of a run."""
     tree, started = SpanTree(document.spans), document.facts["started"]
-    return tuple(_call(tree, span, started) for span in document.spans
-                 if span.kind == "attempt" and span.status in ("ok", "error"))
+    return tuple(
+        _call(tree, span, started)
+        for span in document.spans
+        if span.kind == "attempt" and span.status in ("ok", "error")
+    )
 
 
 def _call(tree: SpanTree, attempt: Span, started: int) -> RecordedCall:
@@ -72,10 +76,14 @@ def _call(tree: SpanTree, attempt: Span, started: int) -> RecordedCall:
     # The text of an error may quote a conversation; its status does not.
     problem = None if not failed else f"status {status}" if status else "no answer"
     return RecordedCall(
-        attempt.name, started + attempt.start, failed,
+        attempt.name,
+        started + attempt.start,
+        failed,
         None if first is None or call is None else max(call.start + first - attempt.start, 0),
         tokens * MICROSECONDS / writing if tokens and writing and not failed else None,
-        model if isinstance(model, str) else None, problem)
+        model if isinstance(model, str) else None,
+        problem,
+    )
 
 
 class BackendFigures:
@@ -112,10 +120,15 @@ def _figures(calls: Sequence[RecordedCall], since: int) -> EndpointFigures:
     last_failed = max((call for call in calls if call.failed), key=lambda call: call.at, default=None)
     first = _median(call.first_token_us for call in calls)
     speed = _median(call.speed for call in calls)
-    return {"calls": len(calls), "failed": sum(call.failed for call in calls),
-            "first_token_us": None if first is None else round(first),
-            "speed": None if speed is None else round(speed, 1), "model": newest.model if newest else None,
-            "last_error": last_failed.problem if last_failed else None, "hours": list(_hours(calls, since))}
+    return {
+        "calls": len(calls),
+        "failed": sum(call.failed for call in calls),
+        "first_token_us": None if first is None else round(first),
+        "speed": None if speed is None else round(speed, 1),
+        "model": newest.model if newest else None,
+        "last_error": last_failed.problem if last_failed else None,
+        "hours": list(_hours(calls, since)),
+    }
 
 
 def _hours(calls: Iterable[RecordedCall], since: int) -> Iterator[HourFigures]:

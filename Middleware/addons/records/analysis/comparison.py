@@ -1,4 +1,5 @@
 """Two runs beside each other: their nodes aligned, and the configuration files in which they differ."""
+
 from __future__ import annotations
 
 import difflib
@@ -109,6 +110,7 @@ def type_of(node: Span) -> str:
 
 # -- steps -------------------------------------------------------------------------------------------------------------
 
+
 def aligned_steps(a: RunDocument, b: RunDocument) -> list[Step]:
     """Return the nodes of two runs, each beside the same node of the other run where that has one.
 
@@ -127,8 +129,9 @@ def _inner(tree: SpanTree, span: Span | None) -> list[Span]:
     return found
 
 
-def _aligned(a: _ComparedRun, b: _ComparedRun, runs_a: Sequence[Span], runs_b: Sequence[Span],
-             depth: int) -> Iterator[Step]:
+def _aligned(
+    a: _ComparedRun, b: _ComparedRun, runs_a: Sequence[Span], runs_b: Sequence[Span], depth: int
+) -> Iterator[Step]:
     for run_a, run_b in _pairs(runs_a, runs_b, workflow_name, lambda run: ""):
         for node_a, node_b in _pairs(_nodes(a, run_a), _nodes(b, run_b), _title_and_type, type_of):
             yield _step(a, b, run_a, run_b, node_a, node_b, depth)
@@ -149,17 +152,20 @@ def _nodes(side: _ComparedRun, run: Span | None) -> list[Span]:
     return sorted(nodes, key=lambda node: (number(node.attributes.get("node.index")) or 0, node.id))
 
 
-def _pairs(a: Sequence[Span], b: Sequence[Span], key: Callable[[Span], str],
-           weak_key: Callable[[Span], str]) -> Iterator[
-        tuple[Span | None, Span | None]]:
+def _pairs(
+    a: Sequence[Span], b: Sequence[Span], key: Callable[[Span], str], weak_key: Callable[[Span], str]
+) -> Iterator[tuple[Span | None, Span | None]]:
     """Yield the spans with the same key as pairs, in the order of both lists, and the others alone.
 
     Where the lists differ at the same length, spans with the same weak key are pairs, as they were renamed.
     """
     matcher = difflib.SequenceMatcher(None, [key(span) for span in a], [key(span) for span in b], autojunk=False)
     for tag, a1, a2, b1, b2 in matcher.get_opcodes():
-        renamed = tag == "replace" and a2 - a1 == b2 - b1 and all(
-            weak_key(one) == weak_key(other) for one, other in zip(a[a1:a2], b[b1:b2], strict=True))
+        renamed = (
+            tag == "replace"
+            and a2 - a1 == b2 - b1
+            and all(weak_key(one) == weak_key(other) for one, other in zip(a[a1:a2], b[b1:b2], strict=True))
+        )
         if tag == "equal" or renamed:
             yield from zip(a[a1:a2], b[b1:b2], strict=True)
         else:
@@ -167,16 +173,29 @@ def _pairs(a: Sequence[Span], b: Sequence[Span], key: Callable[[Span], str],
             yield from ((None, span) for span in b[b1:b2])
 
 
-def _step(a: _ComparedRun, b: _ComparedRun, run_a: Span | None, run_b: Span | None, node_a: Span | None,
-          node_b: Span | None, depth: int) -> Step:
+def _step(
+    a: _ComparedRun,
+    b: _ComparedRun,
+    run_a: Span | None,
+    run_b: Span | None,
+    node_a: Span | None,
+    node_b: Span | None,
+    depth: int,
+) -> Step:
     node, run, side = (node_b, run_b, b) if node_b is not None else (node_a, run_a, a)
     assert node is not None
-    return {"workflow": workflow_name(run) if run is not None else "",
-            "node": number(node.attributes.get("node.index")),
-            "title": title_of(node), "type": type_of(node), "occurrence": side.occurrences[node.id], "depth": depth,
-            "a": _figures(a.tree, node_a), "b": _figures(b.tree, node_b),
-            "text": _sameness(_output(node_a), _output(node_b)),
-            "prompt": _sameness(_prompt(a.tree, node_a), _prompt(b.tree, node_b))}
+    return {
+        "workflow": workflow_name(run) if run is not None else "",
+        "node": number(node.attributes.get("node.index")),
+        "title": title_of(node),
+        "type": type_of(node),
+        "occurrence": side.occurrences[node.id],
+        "depth": depth,
+        "a": _figures(a.tree, node_a),
+        "b": _figures(b.tree, node_b),
+        "text": _sameness(_output(node_a), _output(node_b)),
+        "prompt": _sameness(_prompt(a.tree, node_a), _prompt(b.tree, node_b)),
+    }
 
 
 def _figures(tree: SpanTree, node: Span | None) -> StepOfRun | None:
@@ -184,9 +203,14 @@ def _figures(tree: SpanTree, node: Span | None) -> StepOfRun | None:
         return None
     calls = own_calls(tree, node)
     endpoint = node.attributes.get("endpoint")
-    return {"span": node.id, "us": node.duration, "tokens_in": _tokens(tree, calls, "usage.input_tokens"),
-            "tokens_out": _tokens(tree, calls, "usage.output_tokens"),
-            "endpoint": str(endpoint) if endpoint else "", "status": node.status}
+    return {
+        "span": node.id,
+        "us": node.duration,
+        "tokens_in": _tokens(tree, calls, "usage.input_tokens"),
+        "tokens_out": _tokens(tree, calls, "usage.output_tokens"),
+        "endpoint": str(endpoint) if endpoint else "",
+        "status": node.status,
+    }
 
 
 def own_calls(tree: SpanTree, node: Span) -> list[Span]:
@@ -201,8 +225,9 @@ def own_calls(tree: SpanTree, node: Span) -> list[Span]:
 
 
 def _tokens(tree: SpanTree, calls: Sequence[Span], name: str) -> int | None:
-    counts = [number(attempt.attributes.get(name)) for call in calls
-              if (attempt := last_attempt(tree, call)) is not None]
+    counts = [
+        number(attempt.attributes.get(name)) for call in calls if (attempt := last_attempt(tree, call)) is not None
+    ]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
@@ -217,8 +242,11 @@ def _prompt(tree: SpanTree, node: Span | None) -> object:
         return None
     payloads = [payload_of(tree, call) for call in own_calls(tree, node)]
     kept = [payload for payload in payloads if payload is not None]
-    return [[(part.role, part.text) for part in prompt_parts(payload)] for payload in kept] \
-        if kept and len(kept) == len(payloads) else None
+    return (
+        [[(part.role, part.text) for part in prompt_parts(payload)] for payload in kept]
+        if kept and len(kept) == len(payloads)
+        else None
+    )
 
 
 def _sameness(a: object, b: object) -> Sameness | None:
@@ -227,10 +255,14 @@ def _sameness(a: object, b: object) -> Sameness | None:
 
 # -- configuration -----------------------------------------------------------------------------------------------------
 
+
 def config_changes(a: Sequence[ConfigVersion], b: Sequence[ConfigVersion]) -> list[ConfigChange]:
     """Return the files whose text differs between two runs, and those that only one of them used, by path."""
     before, after = ({version["path"]: version["hash"] for version in side} for side in (a, b))
     # It names the user of requests that name none, and a replay names its own.
     paths = {*before, *after} - {f"Users/{CURRENT_USER_FILE}.json"}
-    return [{"path": path, "a": before.get(path), "b": after.get(path)} for path in sorted(paths)
-            if before.get(path) != after.get(path)]
+    return [
+        {"path": path, "a": before.get(path), "b": after.get(path)}
+        for path in sorted(paths)
+        if before.get(path) != after.get(path)
+    ]

@@ -1,4 +1,5 @@
 """The critical path through the spans of a run: which span the run was waiting for at each moment."""
+
 from __future__ import annotations
 
 import heapq
@@ -88,8 +89,9 @@ def critical_path(tree: SpanTree, end: int) -> list[TimeSlice]:
     return pieces[::-1]
 
 
-def _divided(children: Sequence[Span], span: Span | None, first: int, last: int,
-             end: int) -> Iterator[tuple[Span | None, int, int, bool]]:
+def _divided(
+    children: Sequence[Span], span: Span | None, first: int, last: int, end: int
+) -> Iterator[tuple[Span | None, int, int, bool]]:
     """Divide the time of ``span``, from its end, into that of its children and its own (last value True)."""
     by_end = sorted(((child.start, _end(child, end), child) for child in children), key=lambda entry: entry[1])
     # Those that work at this moment, the one that started first on top.

@@ -3,6 +3,7 @@
 The parts add up to the time that the client waited, as they are the critical path itself, divided by what the run
 waited for.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,16 +83,23 @@ class _Time:
 
     def plus(self, other: _Time) -> _Time:
         same_node = self.node is not None and other.node is not None and _title(self.node) == _title(other.node)
-        return replace(self, us=self.us + other.us, tokens=_sum(self.tokens, other.tokens),
-                       cached=_sum(self.cached, other.cached), calls=self.calls + other.calls,
-                       ahead=max(self.ahead, other.ahead), estimated=self.estimated or other.estimated,
-                       node=self.node if same_node else None,
-                       span=max((self.longest or self.us, self.span), (other.longest or other.us, other.span))[1],
-                       longest=max(self.longest or self.us, other.longest or other.us))
+        return replace(
+            self,
+            us=self.us + other.us,
+            tokens=_sum(self.tokens, other.tokens),
+            cached=_sum(self.cached, other.cached),
+            calls=self.calls + other.calls,
+            ahead=max(self.ahead, other.ahead),
+            estimated=self.estimated or other.estimated,
+            node=self.node if same_node else None,
+            span=max((self.longest or self.us, self.span), (other.longest or other.us, other.span))[1],
+            longest=max(self.longest or self.us, other.longest or other.us),
+        )
 
 
-def explain(document: RunDocument, now: int | None = None,
-            compared: Mapping[str, PrefixOfCall] | None = None) -> Explanation:
+def explain(
+    document: RunDocument, now: int | None = None, compared: Mapping[str, PrefixOfCall] | None = None
+) -> Explanation:
     """Return why a run took as long as it did.
 
     Args:
@@ -99,14 +107,18 @@ def explain(document: RunDocument, now: int | None = None,
         compared: the result of ``prefixes``, which says why a prompt had to be read.
     """
     tree, whole = SpanTree(document.spans), end_of(document, now)
-    times = [replace(time, span=0 if piece.span is None else piece.span.id)
-             for piece in critical_path(tree, whole) for time in _times(tree, piece)]
+    times = [
+        replace(time, span=0 if piece.span is None else piece.span.id)
+        for piece in critical_path(tree, whole)
+        for time in _times(tree, piece)
+    ]
     parts = _parts(times, whole)
     text = " ".join([_sentence(document, whole, parts), *_why_read(tree, whole, parts, compared or {})])
     return {"text": text, "parts": parts, "odd": _odd(tree)}
 
 
 # -- what the run waited for -------------------------------------------------------------------------------------------
+
 
 def _times(tree: SpanTree, piece: TimeSlice) -> Iterator[_Time]:
     span, us = piece.span, piece.end - piece.start
@@ -116,8 +128,13 @@ def _times(tree: SpanTree, piece: TimeSlice) -> Iterator[_Time]:
     node, endpoint = tree.around(span, "node"), _endpoint(tree, span)
     if span.kind == "wait":
         kind = str(span.attributes.get("for") or "gate")
-        yield _Time(kind if kind in ("gate", "lock") else "turn", us, endpoint, node,
-                    ahead=number(span.attributes.get("ahead")) or 0)
+        yield _Time(
+            kind if kind in ("gate", "lock") else "turn",
+            us,
+            endpoint,
+            node,
+            ahead=number(span.attributes.get("ahead")) or 0,
+        )
     elif span.kind == "attempt":
         yield from _of_attempt(tree, piece, span, endpoint, node)
     elif span.kind == "llm":
@@ -147,8 +164,15 @@ def _of_attempt(tree: SpanTree, piece: TimeSlice, attempt: Span, endpoint: str, 
         position += length
         if us > 0:
             tokens, estimated = _tokens(kind, attempt, tree.around(attempt, "llm"))
-            yield _Time(kind, us, endpoint, node, tokens=tokens, estimated=estimated,
-                        cached=number(attempt.attributes.get("usage.cache_read.input_tokens")))
+            yield _Time(
+                kind,
+                us,
+                endpoint,
+                node,
+                tokens=tokens,
+                estimated=estimated,
+                cached=number(attempt.attributes.get("usage.cache_read.input_tokens")),
+            )
     # An attempt that still runs has no length yet.
     if position < piece.end:
         rest = piece.end - max(position, piece.start)
@@ -200,8 +224,9 @@ def _first_token(attempt: Span, call: Span | None) -> int | None:
 def _milliseconds(span: Span, name: str) -> int | None:
     value = span.attributes.get(name)
     # Python counts True as a number.
-    return round(value * 1000) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 \
-        else None
+    return (
+        round(value * 1000) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
+    )
 
 
 def number(value: Attribute) -> int | None:
@@ -237,6 +262,7 @@ def _title(node: Span) -> str:
 
 # -- parts -------------------------------------------------------------------------------------------------------------
 
+
 def _parts(times: Sequence[_Time], whole: int) -> list[PartOfRun]:
     """Return the parts, the largest first and the rest last. They add up to the whole."""
     by_node = _grouped(_calls_together(times, whole), by_node=True)
@@ -245,8 +271,9 @@ def _parts(times: Sequence[_Time], whole: int) -> list[PartOfRun]:
         shown, rest = _shown(_grouped(times, by_node=False), whole)
     parts = [_part(time) for time in shown]
     if rest:
-        parts.append({"what": "the rest", "kind": "own", "endpoint": "", "us": rest, "tokens": None, "node": "",
-                      "span": None})
+        parts.append(
+            {"what": "the rest", "kind": "own", "endpoint": "", "us": rest, "tokens": None, "node": "", "span": None}
+        )
     return parts
 
 
@@ -257,9 +284,14 @@ def _calls_together(times: Sequence[_Time], whole: int) -> list[_Time]:
         if time.node is not None:
             of_node[time.node.id, time.endpoint] = of_node.get((time.node.id, time.endpoint), 0) + time.us
     together = ("load", "prompt", "write", "answer", "server")
-    return [replace(time, kind="call", tokens=None, cached=None)
-            if time.kind in together and time.node is not None
-            and of_node[time.node.id, time.endpoint] < whole * CALL_IN_DETAIL else time for time in times]
+    return [
+        replace(time, kind="call", tokens=None, cached=None)
+        if time.kind in together
+        and time.node is not None
+        and of_node[time.node.id, time.endpoint] < whole * CALL_IN_DETAIL
+        else time
+        for time in times
+    ]
 
 
 def _grouped(times: Iterable[_Time], by_node: bool) -> list[_Time]:
@@ -274,8 +306,9 @@ def _grouped(times: Iterable[_Time], by_node: bool) -> list[_Time]:
 
 def _shown(times: Sequence[_Time], whole: int) -> tuple[list[_Time], int]:
     """Return the parts that are large enough to be named, and the sum of the others."""
-    named = sorted((time for time in times if time.kind != "own" and time.us > whole * LEAST_SHARE),
-                   key=lambda time: -time.us)[:MOST_PARTS]
+    named = sorted(
+        (time for time in times if time.kind != "own" and time.us > whole * LEAST_SHARE), key=lambda time: -time.us
+    )[:MOST_PARTS]
     return named, sum(time.us for time in times) - sum(time.us for time in named)
 
 
@@ -284,8 +317,15 @@ def _own(times: Iterable[_Time]) -> int:
 
 
 def _part(time: _Time) -> PartOfRun:
-    return {"what": _words(time), "kind": time.kind, "endpoint": time.endpoint, "us": time.us, "tokens": time.tokens,
-            "node": "" if time.node is None else _title(time.node), "span": time.span or None}
+    return {
+        "what": _words(time),
+        "kind": time.kind,
+        "endpoint": time.endpoint,
+        "us": time.us,
+        "tokens": time.tokens,
+        "node": "" if time.node is None else _title(time.node),
+        "span": time.span or None,
+    }
 
 
 def _words(time: _Time) -> str:
@@ -301,12 +341,18 @@ def _words(time: _Time) -> str:
         return f"{endpoint} loaded its model"
     if kind == "prompt":
         reused = f" ({time.cached:,} reused)" if time.cached is not None else ""
-        return f"{endpoint} read {time.tokens:,} prompt tokens{reused}" if time.tokens is not None \
+        return (
+            f"{endpoint} read {time.tokens:,} prompt tokens{reused}"
+            if time.tokens is not None
             else f"{endpoint} read the prompt"
+        )
     if kind == "write":
         about = "≈" if time.estimated else ""
-        return f"{endpoint} wrote {about}{time.tokens:,}{_speed(time.tokens, time.us)}" if time.tokens is not None \
+        return (
+            f"{endpoint} wrote {about}{time.tokens:,}{_speed(time.tokens, time.us)}"
+            if time.tokens is not None
             else f"{endpoint} wrote"
+        )
     if kind == "answer":
         return f"{endpoint} answered" + (f" with {counted(time.tokens, 'token')}" if time.tokens is not None else "")
     if kind == "server":
@@ -342,6 +388,7 @@ def _sum(first: int | None, second: int | None) -> int | None:
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
+
 def in_words(us: int) -> str:
     """Return a time for people: ``12.4 s``, ``1 min 4 s``, ``12 ms``."""
     if us >= 60_000_000:
@@ -354,20 +401,32 @@ def in_words(us: int) -> str:
 
 def _sentence(document: RunDocument, whole: int, parts: Sequence[PartOfRun]) -> str:
     status = document.facts["status"]
-    before = {"running": "so far ", "queued": "so far ", "failed": "failed after ", "refused": "turned away after ",
-              "cancelled": "stopped after ", "interrupted": "interrupted after "}.get(status, "")
+    before = {
+        "running": "so far ",
+        "queued": "so far ",
+        "failed": "failed after ",
+        "refused": "turned away after ",
+        "cancelled": "stopped after ",
+        "interrupted": "interrupted after ",
+    }.get(status, "")
     if document.facts["answered"]:
         before = ""
     first = f"{before}{in_words(whole)}"
     named = ", ".join(f"{in_words(part['us'])} {part['what']}" for part in parts)
     only_rest = not any(part["kind"] != "own" for part in parts)
-    text = f"{first}: {named}." if parts and not only_rest else f"{first}, all of it our own share." if whole \
+    text = (
+        f"{first}: {named}."
+        if parts and not only_rest
+        else f"{first}, all of it our own share."
+        if whole
         else f"{first}."
+    )
     return text[0].upper() + text[1:]
 
 
-def _why_read(tree: SpanTree, whole: int, parts: Sequence[PartOfRun],
-              compared: Mapping[str, PrefixOfCall]) -> Iterator[str]:
+def _why_read(
+    tree: SpanTree, whole: int, parts: Sequence[PartOfRun], compared: Mapping[str, PrefixOfCall]
+) -> Iterator[str]:
     """Yield a sentence for the largest reading of a prompt if most of it could not come from the cache."""
     part = next((part for part in parts if part["kind"] == "prompt"), None)
     attempt = next((span for span in tree.spans if part is not None and span.id == part["span"]), None)
@@ -382,6 +441,7 @@ def _why_read(tree: SpanTree, whole: int, parts: Sequence[PartOfRun],
 
 
 # -- what is odd -------------------------------------------------------------------------------------------------------
+
 
 def _odd(tree: SpanTree) -> list[str]:
     found: dict[str, None] = {}
@@ -414,8 +474,10 @@ def _odd_call(tree: SpanTree, call: Span) -> Iterator[str]:
             yield f"{endpoint} stood in for {original}{where}."
         dropped = number(attempt.attributes.get("dropped_messages"))
         if dropped:
-            yield f"{counted(dropped, 'message')} did not fit into the context window of {endpoint} and " \
-                  f"{'was' if dropped == 1 else 'were'} left out{where}."
+            yield (
+                f"{counted(dropped, 'message')} did not fit into the context window of {endpoint} and "
+                f"{'was' if dropped == 1 else 'were'} left out{where}."
+            )
         reasons = attempt.attributes.get("response.finish_reasons")
         if "length" in (reasons if isinstance(reasons, list) else [reasons]):
             limit = number(attempt.attributes.get("request.max_tokens"))
@@ -426,15 +488,20 @@ def _odd_call(tree: SpanTree, call: Span) -> Iterator[str]:
 def _odd_route(route: Span) -> Iterator[str]:
     if not route.attributes.get("chosen") and route.status == "ok":
         attempts = number(route.attributes.get("attempts"))
-        yield "No category was matched" + (f" in {counted(attempts, 'attempt')}" if attempts else "") \
+        yield (
+            "No category was matched"
+            + (f" in {counted(attempts, 'attempt')}" if attempts else "")
             + ", so the default workflow ran."
+        )
 
 
 # What is known about a warning without its text, by the end of its logger's name.
-_NOTES = {"workflow_variable_manager": "A variable of {node} had no value.",
-          "llm_dispatch_service": "{node} logged a warning about its prompt.",
-          "vector_memories": "{node} stored no memories of a part of the conversation.",
-          "vector_answers": "{node} stored only some of the memories in an answer."}
+_NOTES = {
+    "workflow_variable_manager": "A variable of {node} had no value.",
+    "llm_dispatch_service": "{node} logged a warning about its prompt.",
+    "vector_memories": "{node} stored no memories of a part of the conversation.",
+    "vector_answers": "{node} stored only some of the memories in an answer.",
+}
 
 
 def _odd_note(tree: SpanTree, note: Span) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 What is the same from the first character on can be in the server's cache; what follows is read again.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,13 +123,27 @@ def _place(tree: SpanTree, call: Span) -> tuple[object, ...]:
 
 def _compared(tree: SpanTree, call: Span, found: tuple[RunDocument, SpanTree, Span] | None) -> PrefixOfCall:
     attempt = last_attempt(tree, call)
-    reused, of = ((number(attempt.attributes.get(f"usage.{name}")) for name in
-                   ("cache_read.input_tokens", "input_tokens")) if attempt is not None else (None, None))
-    said = f"{reused:,} of {of:,} prompt tokens reused." if reused is not None and of is not None \
+    reused, of = (
+        (number(attempt.attributes.get(f"usage.{name}")) for name in ("cache_read.input_tokens", "input_tokens"))
+        if attempt is not None
+        else (None, None)
+    )
+    said = (
+        f"{reused:,} of {of:,} prompt tokens reused."
+        if reused is not None and of is not None
         else "Reused prompt tokens: not reported."
-    result: PrefixOfCall = {"text": f"{said} {NO_CALL_BEFORE}", "difference": NO_CALL_BEFORE, "reused": reused,
-                            "of": of, "same": None,
-                            "characters": None, "earlier": None, "message": None, "role": ""}
+    )
+    result: PrefixOfCall = {
+        "text": f"{said} {NO_CALL_BEFORE}",
+        "difference": NO_CALL_BEFORE,
+        "reused": reused,
+        "of": of,
+        "same": None,
+        "characters": None,
+        "earlier": None,
+        "message": None,
+        "role": "",
+    }
     if found is None:
         return result
     document, earlier_tree, earlier_call = found
@@ -140,9 +155,15 @@ def _compared(tree: SpanTree, call: Span, found: tuple[RunDocument, SpanTree, Sp
     difference = compare_prompts(list(prompt_parts(old)), list(prompt_parts(new)))
     part = difference["part"]
     words = in_words(difference)
-    return {**result, "text": f"{said} {words}", "difference": words, "same": difference["same"],
-            "characters": difference["characters"], "message": None if part is None else part.number,
-            "role": "" if part is None else part.role}
+    return {
+        **result,
+        "text": f"{said} {words}",
+        "difference": words,
+        "same": difference["same"],
+        "characters": difference["characters"],
+        "message": None if part is None else part.number,
+        "role": "" if part is None else part.role,
+    }
 
 
 def last_attempt(tree: SpanTree, call: Span) -> Span | None:
@@ -160,6 +181,7 @@ def payload_of(tree: SpanTree, call: Span) -> Mapping[str, object] | None:
 
 # -- two prompts -------------------------------------------------------------------------------------------------------
 
+
 def compare_prompts(old: Sequence[PromptPart], new: Sequence[PromptPart]) -> Difference:
     """Return the first difference of two prompts."""
     characters = sum(len(part.text) for part in new)
@@ -172,9 +194,14 @@ def compare_prompts(old: Sequence[PromptPart], new: Sequence[PromptPart]) -> Dif
             break
         # Texts of different roles have different marks around them.
         common = common_prefix(before.text, part.text) if before.role == part.role else 0
-        return {"same": same + common, "characters": characters, "part": part,
-                "old": excerpt(before.text, common), "new": excerpt(part.text, common),
-                "left_out": _left_out(old[index:], part)}
+        return {
+            "same": same + common,
+            "characters": characters,
+            "part": part,
+            "old": excerpt(before.text, common),
+            "new": excerpt(part.text, common),
+            "left_out": _left_out(old[index:], part),
+        }
     return {"same": same, "characters": characters, "part": None, "old": "", "new": "", "left_out": 0}
 
 
@@ -214,13 +241,18 @@ def in_words(difference: Difference) -> str:
     """Return the comparison of two prompts in words."""
     same, characters, part = difference["same"], difference["characters"], difference["part"]
     if part is None:
-        return f"All of its {characters:,} characters are the same as in the call before." if same == characters \
+        return (
+            f"All of its {characters:,} characters are the same as in the call before."
+            if same == characters
             else f"Same up to character {same:,} of {characters:,} ({_percent(same, characters)}); what follows is new."
+        )
     start = f"Same up to character {same:,} of {characters:,} ({_percent(same, characters)})."
     if difference["left_out"]:
         count = difference["left_out"]
-        return (f"{start} First difference in {part.name}: {counted(count, 'message')} of the call before "
-                f"{'is' if count == 1 else 'are'} left out here.")
+        return (
+            f"{start} First difference in {part.name}: {counted(count, 'message')} of the call before "
+            f"{'is' if count == 1 else 'are'} left out here."
+        )
     return f'{start} First difference in {part.name}: "{difference["old"]}" / "{difference["new"]}".'
 
 

@@ -1,4 +1,5 @@
 """The files of the store, for the one thread of this process that writes to them."""
+
 from __future__ import annotations
 
 import contextlib
@@ -84,14 +85,16 @@ class Disk:
             raise
         self._compressed = self._compressed or 0
 
-    def _put(self, database: sqlite3.Connection, segment: SegmentWriter, document: RunDocument, with_texts: bool
-             ) -> None:
+    def _put(
+        self, database: sqlite3.Connection, segment: SegmentWriter, document: RunDocument, with_texts: bool
+    ) -> None:
         facts = document.facts
         kept = with_texts and (not facts["private"] or document.encryption_key is not None)
         if document.config_texts is not self._config_texts:
             self._put_configs(database, document)
-        n, is_new = index.put_run(database, facts, _short_texts(document, kept), self._number,
-                                  lambda before, n: self._forget(before, [n]))
+        n, is_new = index.put_run(
+            database, facts, _short_texts(document, kept), self._number, lambda before, n: self._forget(before, [n])
+        )
         segment.put(n, document, kept)
         self._runs_in_segment += is_new
 
@@ -101,8 +104,10 @@ class Disk:
             text = document.config_texts.get(version["hash"])
             if text is not None and version["hash"] not in self._configs:
                 body = zlib.compress(text.encode("utf-8", "surrogatepass"))
-                database.execute("INSERT OR IGNORE INTO config (hash, path, body) VALUES (?, ?, ?)",
-                                 (bytes.fromhex(version["hash"]), version["path"], body))
+                database.execute(
+                    "INSERT OR IGNORE INTO config (hash, path, body) VALUES (?, ?, ?)",
+                    (bytes.fromhex(version["hash"]), version["path"], body),
+                )
                 self._configs.add(version["hash"])
 
     # -- opening -----------------------------------------------------------------------------------------------------
@@ -134,8 +139,9 @@ class Disk:
                 self._number = segments.new_segment(self._folder.path, database)
             path = self._folder.file(segments.segment_name(self._number))
             try:
-                self._lock.enter_context(process_lock(
-                    self._folder.file(segments.lock_name(self._number)), timeout=0, mode=OWNER_ONLY))
+                self._lock.enter_context(
+                    process_lock(self._folder.file(segments.lock_name(self._number)), timeout=0, mode=OWNER_ONLY)
+                )
                 self._segment = SegmentWriter(path)
             except BaseException:
                 # A full disk would otherwise leave an empty file at each attempt.
@@ -160,8 +166,11 @@ class Disk:
         if self._segment is None:
             return
         most_bytes = min(SEGMENT_BYTES, settings.megabytes * MEGABYTE // PARTS)
-        if (segments.size_of(self._segment.path) >= most_bytes or self._runs_in_segment >= settings.runs // PARTS
-                or not 0 <= time.time() - self._begun < SEGMENT_SECONDS):
+        if (
+            segments.size_of(self._segment.path) >= most_bytes
+            or self._runs_in_segment >= settings.runs // PARTS
+            or not 0 <= time.time() - self._begun < SEGMENT_SECONDS
+        ):
             self._close_segment()
             self.retain()
 
@@ -172,8 +181,9 @@ class Disk:
             Retention(self._folder.path, database, [self._number] if self._segment else []).apply(self._settings())
             end_interrupted(database, self._folder.path, self._number)
             with sqlite.transaction(database):
-                database.execute("DELETE FROM config WHERE rowid <= (SELECT max(rowid) FROM config) - ?",
-                                 (MOST_CONFIGS,))
+                database.execute(
+                    "DELETE FROM config WHERE rowid <= (SELECT max(rowid) FROM config) - ?", (MOST_CONFIGS,)
+                )
 
     def compress(self) -> bool:
         """Compress some trees that were written in a hurry; return whether there may be more."""
@@ -213,8 +223,10 @@ class Disk:
             return
         path = self._folder.file(segments.PINNED_FILE)
         if segments.size_of(path) > MOST_PINNED_BYTES:
-            raise ClientError(f"The pinned runs take more than {MOST_PINNED_BYTES // MEGABYTE} MB. Unpin others first.",
-                              HTTPStatus.CONFLICT)
+            raise ClientError(
+                f"The pinned runs take more than {MOST_PINNED_BYTES // MEGABYTE} MB. Unpin others first.",
+                HTTPStatus.CONFLICT,
+            )
         with contextlib.closing(index.open_database(path, segments.TABLES)) as target:
             segments.copy_run(self._folder.file(segments.segment_name(run.segment)), run.n, target)
         with sqlite.transaction(database):
@@ -243,8 +255,9 @@ class Disk:
         self._close_segment()
         numbers = segments.segment_numbers(self._folder.path)
         with sqlite.transaction(database):
-            database.execute("DELETE FROM run WHERE id NOT IN (SELECT value FROM json_each(?))",
-                             (json.dumps(list(kept)),))
+            database.execute(
+                "DELETE FROM run WHERE id NOT IN (SELECT value FROM json_each(?))", (json.dumps(list(kept)),)
+            )
             used = {row[0] for row in database.execute("SELECT DISTINCT segment FROM run")}
         for number in numbers:
             if number not in used and not segments.is_written(self._folder.path, number):
@@ -269,8 +282,11 @@ class Disk:
                 # A full disk, for example, is told to whoever wants to delete.
                 if isinstance(error, sqlite3.Error) and sqlite.error_code(error) not in _DAMAGED:
                     raise
-                logger.warning("%s of the run console is damaged, so nothing is removed from it: %s",
-                               segments.segment_name(segment), error)
+                logger.warning(
+                    "%s of the run console is damaged, so nothing is removed from it: %s",
+                    segments.segment_name(segment),
+                    error,
+                )
 
 
 def open_sound_index(folder: ConsoleFolder) -> sqlite3.Connection:
@@ -293,8 +309,13 @@ def _set_aside(folder: ConsoleFolder, ending: str) -> None:
         # Another process may have done it meanwhile.
         if _is_usable(path):
             return
-        logger.warning("%s cannot be used (%s). It is kept as %s.%s, and a new one is begun.", path,
-                       "it is damaged" if ending == "damaged" else "it is of another version", path, ending)
+        logger.warning(
+            "%s cannot be used (%s). It is kept as %s.%s, and a new one is begun.",
+            path,
+            "it is damaged" if ending == "damaged" else "it is of another version",
+            path,
+            ending,
+        )
         for suffix in ("", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 os.replace(path + suffix, f"{path}.{ending}{suffix}")
@@ -319,11 +340,12 @@ def end_interrupted(database: sqlite3.Connection, folder: str, own: int = 0) -> 
     """Give the status ``interrupted`` to runs that had not ended when their process did."""
     condition = f"status IN ({', '.join('?' * len(UNFINISHED))})"
     rows = database.execute(f"SELECT DISTINCT segment FROM run WHERE {condition}", tuple(UNFINISHED)).fetchall()
-    for segment, in rows:
+    for (segment,) in rows:
         if segment != own and not segments.is_written(folder, segment):
             with sqlite.transaction(database):
-                database.execute(f"UPDATE run SET status = 'interrupted' WHERE segment = ? AND {condition}",
-                                 (segment, *UNFINISHED))
+                database.execute(
+                    f"UPDATE run SET status = 'interrupted' WHERE segment = ? AND {condition}", (segment, *UNFINISHED)
+                )
 
 
 def _is_same(path: str, inode: int) -> bool:

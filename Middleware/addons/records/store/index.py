@@ -1,4 +1,5 @@
 """``index.db``: one row for each run on disk, and the tables of the console that are not about runs."""
+
 from __future__ import annotations
 
 import contextlib
@@ -81,18 +82,38 @@ def _names(value: object) -> object:
 
 
 COLUMNS = (
-    _Column("id", "id"), _Column("kind", "kind"), _Column("origin", "origin", _to_json, _from_json),
-    _Column("status", "status"), _Column("error_type", "error.type"), _Column("user", "user"),
-    _Column("key_hash", "key_hash"), _Column("private", "private", None, bool), _Column("client", "client"),
-    _Column("model", "model"), _Column("stream", "stream", None, bool), _Column("workflow", "workflow"),
-    _Column("route", "route"), _Column("reason", "route.reason"), _Column("discussion", "discussion"),
-    _Column("conversation", "conversation", _to_blob, _from_blob), _Column("started", "started"),
-    _Column("queued", "queued"), _Column("first_token", "first_token"), _Column("answered", "answered"),
-    _Column("ended", "ended"), _Column("nodes", "nodes"), _Column("calls", "calls"),
-    _Column("endpoints", "endpoints", _to_json, _names), _Column("tokens_in", "usage.input_tokens"),
-    _Column("tokens_out", "usage.output_tokens"), _Column("tokens_cached", "usage.cache_read.input_tokens"),
-    _Column("estimated", "estimated", None, bool), _Column("question", "question"), _Column("answer", "answer"),
-    _Column("error", "error"))
+    _Column("id", "id"),
+    _Column("kind", "kind"),
+    _Column("origin", "origin", _to_json, _from_json),
+    _Column("status", "status"),
+    _Column("error_type", "error.type"),
+    _Column("user", "user"),
+    _Column("key_hash", "key_hash"),
+    _Column("private", "private", None, bool),
+    _Column("client", "client"),
+    _Column("model", "model"),
+    _Column("stream", "stream", None, bool),
+    _Column("workflow", "workflow"),
+    _Column("route", "route"),
+    _Column("reason", "route.reason"),
+    _Column("discussion", "discussion"),
+    _Column("conversation", "conversation", _to_blob, _from_blob),
+    _Column("started", "started"),
+    _Column("queued", "queued"),
+    _Column("first_token", "first_token"),
+    _Column("answered", "answered"),
+    _Column("ended", "ended"),
+    _Column("nodes", "nodes"),
+    _Column("calls", "calls"),
+    _Column("endpoints", "endpoints", _to_json, _names),
+    _Column("tokens_in", "usage.input_tokens"),
+    _Column("tokens_out", "usage.output_tokens"),
+    _Column("tokens_cached", "usage.cache_read.input_tokens"),
+    _Column("estimated", "estimated", None, bool),
+    _Column("question", "question"),
+    _Column("answer", "answer"),
+    _Column("error", "error"),
+)
 _NAMES = [column.name for column in COLUMNS]
 _IN_ORDER = operator.itemgetter(*(column.fact for column in COLUMNS))
 _WRITTEN = [(position, column.write) for position, column in enumerate(COLUMNS) if column.write is not None]
@@ -108,6 +129,7 @@ class OtherVersionError(Exception):
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
+
 
 def open_index(path: str) -> sqlite3.Connection:
     """Return a connection for writing; the file and its tables are created. Raises sqlite3.Error, OSError.
@@ -132,8 +154,12 @@ def _opened(path: str, tables: Iterable[str], first: str) -> sqlite3.Connection:
         sqlite.set_pragma(database, first)
         sqlite.use_write_ahead_log(database)
         # In pages of 4 KB: a log of 2 MB is written back.
-        for setting in ("synchronous = NORMAL", "secure_delete = ON", "wal_autocheckpoint = 512",
-                        f"journal_size_limit = {4 * 1024 * 1024}"):
+        for setting in (
+            "synchronous = NORMAL",
+            "secure_delete = ON",
+            "wal_autocheckpoint = 512",
+            f"journal_size_limit = {4 * 1024 * 1024}",
+        ):
             sqlite.set_pragma(database, setting)
         _create(database, tables)
     except BaseException:
@@ -165,8 +191,9 @@ def _version(database: sqlite3.Connection) -> int:
 def reading(path: str) -> Iterator[sqlite3.Connection]:
     """Open a file for reading while the block runs. Raises sqlite3.Error."""
     address = f"{Path(path).absolute().as_uri()}?mode=ro"
-    database = sqlite3.connect(address, timeout=sqlite.BUSY_SECONDS, isolation_level=None, uri=True,
-                               check_same_thread=False)
+    database = sqlite3.connect(
+        address, timeout=sqlite.BUSY_SECONDS, isolation_level=None, uri=True, check_same_thread=False
+    )
     with contextlib.closing(database):
         yield database
 
@@ -182,8 +209,9 @@ ShortTexts: TypeAlias = "tuple[str | None, str | None, str | None]"
 """Question, answer and error, as the row has them."""
 
 
-def put_run(database: sqlite3.Connection, facts: RunFacts, texts: ShortTexts, segment: int,
-            moved: Callable[[int, int], object]) -> tuple[int, bool]:
+def put_run(
+    database: sqlite3.Connection, facts: RunFacts, texts: ShortTexts, segment: int, moved: Callable[[int, int], object]
+) -> tuple[int, bool]:
     """Write the row of a run; return its ``n``, and whether it is a new one.
 
     ``moved`` is called with the segment and the ``n`` of a row that another file has the tree for.
@@ -196,12 +224,17 @@ def put_run(database: sqlite3.Connection, facts: RunFacts, texts: ShortTexts, se
         return _put(database, values, segment, moved)
     except UnicodeEncodeError:
         # JSON can spell half a character, SQLite takes none.
-        return _put(database, [without_surrogates(value) if isinstance(value, str) else value for value in values],
-                    segment, moved)
+        return _put(
+            database,
+            [without_surrogates(value) if isinstance(value, str) else value for value in values],
+            segment,
+            moved,
+        )
 
 
-def _put(database: sqlite3.Connection, values: Sequence[object], segment: int, moved: Callable[[int, int], object]
-         ) -> tuple[int, bool]:
+def _put(
+    database: sqlite3.Connection, values: Sequence[object], segment: int, moved: Callable[[int, int], object]
+) -> tuple[int, bool]:
     try:
         return cast(int, database.execute(_INSERT, (*values, segment)).lastrowid), True
     except sqlite3.IntegrityError:
@@ -222,8 +255,14 @@ Unseal: TypeAlias = "Callable[[str, str | None], Sequence[str | None]]"
 """Returns question, answer and error out of the sealed texts of a user's private run."""
 
 
-def select(database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str], unseal: Unseal,
-           limit: int = -1) -> Iterator[StoredRun]:
+def select(
+    database: sqlite3.Connection,
+    query: RunQuery,
+    viewer: Viewer,
+    without: Sequence[str],
+    unseal: Unseal,
+    limit: int = -1,
+) -> Iterator[StoredRun]:
     """Yield the runs that fit, newest first."""
     condition, values = _condition(database, query, viewer, without, unseal)
     rows = database.execute(f"{_SELECT} WHERE {condition} ORDER BY started DESC, id DESC LIMIT ?", (*values, limit))
@@ -244,8 +283,9 @@ def one(database: sqlite3.Connection, run_id: str) -> StoredRun | None:
 
 def marks(database: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, Mark]:
     """Return what was said about these runs."""
-    rows = database.execute("SELECT id, segment, note FROM run WHERE id IN (SELECT value FROM json_each(?))",
-                            (json.dumps(list(run_ids)),))
+    rows = database.execute(
+        "SELECT id, segment, note FROM run WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(run_ids)),)
+    )
     return {run_id: Mark(segment == PINNED, note) for run_id, segment, note in rows}
 
 
@@ -253,15 +293,22 @@ def choices(database: sqlite3.Connection, viewer: Viewer) -> dict[str, list[str]
     """Return the names that occur in the viewer's runs, by the filter that they are for."""
     condition, values = _seen_by(viewer)
     # So many names are no list to choose from.
-    found = {name: [row[0] for row in database.execute(
-        f"SELECT DISTINCT {name} FROM run WHERE {name} IS NOT NULL AND {condition} LIMIT 200", values)]
-        for name in ("workflow", "user")}
+    found = {
+        name: [
+            row[0]
+            for row in database.execute(
+                f"SELECT DISTINCT {name} FROM run WHERE {name} IS NOT NULL AND {condition} LIMIT 200", values
+            )
+        ]
+        for name in ("workflow", "user")
+    }
     rows = database.execute(f"SELECT DISTINCT endpoints FROM run WHERE {condition} LIMIT 1000", values)
     return {**found, "endpoint": sorted({name for row in rows for name in cast("list[str]", _names(row[0]))})}
 
 
-def _condition(database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str],
-               unseal: Unseal) -> tuple[str, list[Value]]:
+def _condition(
+    database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str], unseal: Unseal
+) -> tuple[str, list[Value]]:
     """Return the SQL of a query, and its values."""
     seen, values = _seen_by(viewer)
     parts = [seen]
@@ -321,13 +368,15 @@ def _seen_by(viewer: Viewer) -> tuple[str, list[Value]]:
 
 def _run_of(row: Sequence[object]) -> StoredRun:
     values = dict(zip(_NAMES, row, strict=False))
-    n, segment, note = cast("tuple[int, int, str | None]", tuple(row[len(_NAMES):]))
+    n, segment, note = cast("tuple[int, int, str | None]", tuple(row[len(_NAMES) :]))
     kept = values["question"] is not None
     sealed = None
     if values["private"]:
         sealed, values["question"] = cast("str | None", values["question"]), None
-    facts = {column.fact: values[column.name] if column.read is None else column.read(values[column.name])
-             for column in COLUMNS}
+    facts = {
+        column.fact: values[column.name] if column.read is None else column.read(values[column.name])
+        for column in COLUMNS
+    }
     # They stand in the tree, with the spans.
     facts["config"] = []
     return StoredRun(cast(RunFacts, facts), Mark(segment == PINNED, note), kept, n, segment, sealed)

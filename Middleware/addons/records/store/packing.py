@@ -5,6 +5,7 @@ A reference in a tree is JSON: the number of a text that is a string; ``{"j": nu
 object whose long lists are stored item by item, such as the messages of a payload. Of such a list, numbers that follow
 each other are ``[first, last]``.
 """
+
 from __future__ import annotations
 
 import json
@@ -17,11 +18,20 @@ from Middleware.addons.records.model import Attribute, ConfigVersion, RunDocumen
 from Middleware.addons.records.repeated_lists import LEAST_MESSAGES, CommonRange, KnownList, KnownLists
 
 VERSION = 1
-_REQUEST = dict.fromkeys((
-    "dropped_messages", "request.model", "request.max_tokens", "response.model", "response.finish_reasons",
-    "http.status", "stands_in_for", *USAGE, *TIMES))
-UNSAID: Mapping[str, Mapping[str, None]] = {
-    "attempt": _REQUEST, "embedding": _REQUEST, "llm": {"chunks": None}}
+_REQUEST = dict.fromkeys(
+    (
+        "dropped_messages",
+        "request.model",
+        "request.max_tokens",
+        "response.model",
+        "response.finish_reasons",
+        "http.status",
+        "stands_in_for",
+        *USAGE,
+        *TIMES,
+    )
+)
+UNSAID: Mapping[str, Mapping[str, None]] = {"attempt": _REQUEST, "embedding": _REQUEST, "llm": {"chunks": None}}
 """The attributes that each span of a kind has, and that are None for most. In a tree, None is left out: it would take a
 third of the space."""
 PLAIN, ZIPPED, SEALED = 0, 1, 2
@@ -66,6 +76,7 @@ def unzipped(coding: int, data: bytes) -> bytes:
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
+
 
 class TextStore(Protocol):
     """Stores the texts of runs.
@@ -171,11 +182,23 @@ def tree(document: RunDocument, store: TextStore | None, sealed: int | None = No
         sealed: the number of the text with all texts of a private run.
         config: that of the versions of configuration files, which many runs share.
     """
-    body: dict[str, object] = {"v": VERSION, "spans": [
-        (span.id, span.parent, span.kind, span.name, span.start, span.duration, span.status,
-         _said(span.kind, span.attributes),
-         {} if store is None else {name: packed(text, store) for name, text in span.texts.items()})
-        for span in document.spans]}
+    body: dict[str, object] = {
+        "v": VERSION,
+        "spans": [
+            (
+                span.id,
+                span.parent,
+                span.kind,
+                span.name,
+                span.start,
+                span.duration,
+                span.status,
+                _said(span.kind, span.attributes),
+                {} if store is None else {name: packed(text, store) for name, text in span.texts.items()},
+            )
+            for span in document.spans
+        ],
+    }
     if config is not None:
         body["config"] = config
     if document.spans_left_out or document.text_bytes_left_out:
@@ -200,8 +223,10 @@ def texts_by_span(document: RunDocument) -> bytes:
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
-def document_of(facts: RunFacts, body: bytes, load: Load, unseal: Callable[[bytes], bytes | None],
-                with_texts: bool = True) -> RunDocument:
+
+def document_of(
+    facts: RunFacts, body: bytes, load: Load, unseal: Callable[[bytes], bytes | None], with_texts: bool = True
+) -> RunDocument:
     """Return a run out of its tree.
 
     ``unseal`` returns None for what its reader cannot decrypt. Raises ValueError.
@@ -217,8 +242,13 @@ def document_of(facts: RunFacts, body: bytes, load: Load, unseal: Callable[[byte
             span.texts |= texts.get(str(span.id), {})
     left_out: Sequence[int] = stored.get("left_out", (0, 0))
     config = cast("list[ConfigVersion]", from_json(load(stored["config"])) if "config" in stored else [])
-    return RunDocument(cast(RunFacts, {**facts, "config": config}), spans, spans_left_out=left_out[0],
-                       text_bytes_left_out=left_out[1], normalised=True)
+    return RunDocument(
+        cast(RunFacts, {**facts, "config": config}),
+        spans,
+        spans_left_out=left_out[0],
+        text_bytes_left_out=left_out[1],
+        normalised=True,
+    )
 
 
 def unpacked(reference: Reference, load: Load) -> object:

@@ -2,6 +2,7 @@
 
 What cannot be read is reported once in the log, and is as if it were not there.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -78,6 +79,7 @@ class Reader:
         """Yield all runs that fit, newest first."""
         unseal = partial(opened, viewer=viewer)
         while True:
+
             def read(database: sqlite3.Connection, query: RunQuery = query) -> list[StoredRun]:
                 return list(index.select(database, query, viewer, without, unseal, ROWS))
 
@@ -93,9 +95,12 @@ class Reader:
 
     def earlier(self, conversation: str, key: tuple[int, str]) -> list[str]:
         """Return the ids of the runs of a conversation that are older than ``key``, newest first."""
+
         def read(database: sqlite3.Connection) -> list[str]:
-            rows = database.execute("SELECT id FROM run WHERE conversation = ? AND (started, id) < (?, ?) "
-                                    "ORDER BY started DESC LIMIT 50", (bytes.fromhex(conversation), *key))
+            rows = database.execute(
+                "SELECT id FROM run WHERE conversation = ? AND (started, id) < (?, ?) ORDER BY started DESC LIMIT 50",
+                (bytes.fromhex(conversation), *key),
+            )
             return [row[0] for row in rows]
 
         return self._read(read, list[str]())
@@ -109,7 +114,8 @@ class Reader:
                     with contextlib.suppress(OSError):
                         size += os.stat(os.path.join(self._folder, name)).st_size
         count, oldest = self._read(
-            lambda database: database.execute("SELECT count(*), min(started) FROM run").fetchone(), (0, None))
+            lambda database: database.execute("SELECT count(*), min(started) FROM run").fetchone(), (0, None)
+        )
         return Usage(size, count, oldest)
 
     # -- one run -----------------------------------------------------------------------------------------------------
@@ -126,9 +132,13 @@ class Reader:
         name = segments.segment_name(run.segment)
         try:
             with index.reading(os.path.join(self._folder, name)) as database:
-                document = document_of(run.facts, segments.load_tree(database, run.n),
-                                       partial(segments.load_text, database), partial(_unsealed, run.facts, viewer),
-                                       with_texts)
+                document = document_of(
+                    run.facts,
+                    segments.load_tree(database, run.n),
+                    partial(segments.load_text, database),
+                    partial(_unsealed, run.facts, viewer),
+                    with_texts,
+                )
         except segments.UNREADABLE as error:
             self._report(name, error)
             return RunDocument(run.facts, [], normalised=True)
@@ -139,6 +149,7 @@ class Reader:
 
     def config_body(self, config_hash: str) -> str | None:
         """Return the text of a configuration file that a run has used."""
+
         def read(database: sqlite3.Connection) -> str | None:
             row = database.execute("SELECT body FROM config WHERE hash = ?", (bytes.fromhex(config_hash),)).fetchone()
             return None if row is None else zlib.decompress(row[0]).decode("utf-8", "surrogatepass")
@@ -214,14 +225,17 @@ class _Search:
     def _finds_in(self, run: StoredRun, database: sqlite3.Connection) -> bool:
         body = segments.load_tree(database, run.n)
         if run.facts["private"]:
-            document = document_of(run.facts, body, partial(segments.load_text, database),
-                                   partial(_unsealed, run.facts, self._viewer))
-            return any(self._query.found_in(strings_in(text)) for span in document.spans
-                       for text in span.texts.values())
+            document = document_of(
+                run.facts, body, partial(segments.load_text, database), partial(_unsealed, run.facts, self._viewer)
+            )
+            return any(
+                self._query.found_in(strings_in(text)) for span in document.spans for text in span.texts.values()
+            )
         stored = cast("dict[str, list[list[object]]]", from_json(body))
         short = (strings_in(row[8]) for row in stored["spans"])
-        return (any(self._query.found_in(texts) for texts in short)
-                or any(self._has(number, database) for number in text_ids(body)))
+        return any(self._query.found_in(texts) for texts in short) or any(
+            self._has(number, database) for number in text_ids(body)
+        )
 
     def _has(self, number: int, database: sqlite3.Connection) -> bool:
         known = self._found.get(number)
@@ -239,6 +253,7 @@ class _Search:
 
 
 # -- private runs ------------------------------------------------------------------------------------------------------
+
 
 def sealed(facts: RunFacts, key: bytes) -> str:
     """Return question, answer and error of a private run, encrypted."""

@@ -1,4 +1,5 @@
 """Which runs are removed from the disk when: those that are too old, too many, or take too much space."""
+
 from __future__ import annotations
 
 import contextlib
@@ -59,14 +60,17 @@ class Retention:
     def _oldest_kept(self, settings: StoredSettings, now: float) -> int:
         """Return the moment before which runs are too old, or too many."""
         limit = int((now - settings.days * DAY) * MICROSECONDS)
-        row = self._database.execute("SELECT started FROM run WHERE segment != ? ORDER BY started DESC "
-                                     "LIMIT 1 OFFSET ?", (PINNED, settings.runs - 1)).fetchone()
+        row = self._database.execute(
+            "SELECT started FROM run WHERE segment != ? ORDER BY started DESC LIMIT 1 OFFSET ?",
+            (PINNED, settings.runs - 1),
+        ).fetchone()
         return limit if row is None else max(limit, row[0])
 
     def _remove_segments_before(self, limit: int) -> None:
-        rows = self._database.execute("SELECT segment FROM run WHERE segment > 0 GROUP BY segment "
-                                      "HAVING max(started) < ?", (limit,)).fetchall()
-        for number, in rows:
+        rows = self._database.execute(
+            "SELECT segment FROM run WHERE segment > 0 GROUP BY segment HAVING max(started) < ?", (limit,)
+        ).fetchall()
+        for (number,) in rows:
             self._remove(number)
 
     def _remove_lost(self, now: float) -> None:
@@ -108,8 +112,9 @@ class Retention:
 
     def _delete_rows(self, condition: str, *values: object) -> None:
         while True:
-            rows = self._database.execute(f"SELECT n, segment FROM run WHERE {condition} LIMIT {PORTION}",
-                                          values).fetchall()
+            rows = self._database.execute(
+                f"SELECT n, segment FROM run WHERE {condition} LIMIT {PORTION}", values
+            ).fetchall()
             self._forget_unpinned([n for n, segment in rows if segment == UNPINNED])
             with sqlite.transaction(self._database):
                 self._database.executemany("DELETE FROM run WHERE n = ?", [(n,) for n, _ in rows])

@@ -1,4 +1,5 @@
 """The files with the trees and texts of runs: segments, of which whole files are removed, and those of pinned runs."""
+
 from __future__ import annotations
 
 import contextlib
@@ -52,6 +53,7 @@ class DamagedError(Exception):
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
+
 
 def segment_name(number: int) -> str:
     """Return the name of the file with a run's tree, by the segment of its row."""
@@ -111,6 +113,7 @@ def size_of(path: str) -> int:
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
+
 class SegmentWriter:
     """A file with trees and texts that one thread writes to."""
 
@@ -138,8 +141,12 @@ class SegmentWriter:
         sealed = None
         if with_texts and document.facts["private"]:
             sealed = self._seal(document)
-        body = tree(document, self if with_texts and sealed is None else None, sealed,
-                    self._config_number(document.facts["config"]))
+        body = tree(
+            document,
+            self if with_texts and sealed is None else None,
+            sealed,
+            self._config_number(document.facts["config"]),
+        )
         coding, data = zipped(body, TREE_ZIP_ABOVE)
         self.database.execute("INSERT OR REPLACE INTO tree (n, coding, body) VALUES (?, ?, ?)", (n, coding, data))
         self._count(len(data))
@@ -157,8 +164,9 @@ class SegmentWriter:
         assert document.encryption_key is not None
         token = cipher_for(document.encryption_key).encrypt(zlib.compress(texts_by_span(document)))
         self._count(len(token))
-        done = self.database.execute("INSERT INTO text (hash, coding, body) VALUES (NULL, ?, ?)",
-                                     (ZIPPED | SEALED, token))
+        done = self.database.execute(
+            "INSERT INTO text (hash, coding, body) VALUES (NULL, ?, ?)", (ZIPPED | SEALED, token)
+        )
         return int(done.lastrowid or 0)
 
     def __call__(self, key: object, data: Callable[[], bytes]) -> int:
@@ -220,8 +228,10 @@ class SegmentWriter:
 
     def compress_trees(self, after: int) -> int | None:
         """Compress some trees with numbers above ``after``; return the last one, None when there are no more."""
-        rows = self.database.execute("SELECT n, body FROM tree WHERE n > ? AND coding = ? AND length(body) > ? "
-                                     "ORDER BY n LIMIT ?", (after, PLAIN, IDLE_ZIP_ABOVE, IDLE_TREES)).fetchall()
+        rows = self.database.execute(
+            "SELECT n, body FROM tree WHERE n > ? AND coding = ? AND length(body) > ? ORDER BY n LIMIT ?",
+            (after, PLAIN, IDLE_ZIP_ABOVE, IDLE_TREES),
+        ).fetchall()
         with sqlite.transaction(self.database):
             for n, body in rows:
                 coding, data = zipped(body, IDLE_ZIP_ABOVE, THOROUGH)
@@ -241,6 +251,7 @@ def truncate_log(database: sqlite3.Connection) -> None:
 
 
 # -- reading and removing ----------------------------------------------------------------------------------------------
+
 
 def load_tree(database: sqlite3.Connection, n: int) -> bytes:
     """Return the tree of a run. Raises DamagedError, sqlite3.Error."""

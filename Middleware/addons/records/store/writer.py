@@ -3,6 +3,7 @@
 A request only puts its finished run into the queue. Everything else, SQLite included, belongs to the writer's thread,
 which starts with the first run and is a native one under every launcher.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -78,8 +79,9 @@ class RunStore:
         observers: see each finished run, whatever is kept.
     """
 
-    def __init__(self, folder: ConsoleFolder, ring: RunRingView, settings: RecordSettings,
-                 observers: Sequence[RunObserver] = ()) -> None:
+    def __init__(
+        self, folder: ConsoleFolder, ring: RunRingView, settings: RecordSettings, observers: Sequence[RunObserver] = ()
+    ) -> None:
         self.folder, self.settings = folder, settings
         self._ring, self._observers = ring, tuple(observers)
         self._queue: SimpleQueue[_Item] = SimpleQueue()
@@ -254,8 +256,12 @@ class RunStore:
                     return False
             self._try_at = now + RETRY_SECONDS
             if self._failures.first(str(error)):
-                logger.warning("Runs are not written to %s: %s. Requests go on; it is tried again every %d seconds.",
-                               self.folder.path, error, RETRY_SECONDS)
+                logger.warning(
+                    "Runs are not written to %s: %s. Requests go on; it is tried again every %d seconds.",
+                    self.folder.path,
+                    error,
+                    RETRY_SECONDS,
+                )
             return False
         self._idle_at = time.monotonic() + IDLE_SECONDS
         self._try_at = self._busy_since = 0.0
@@ -280,8 +286,10 @@ class RunStore:
             self._waiting.popleft()
             self._dropped_runs += 1
         if before == 0 and self._dropped_runs + self._dropped_texts:
-            logger.warning("More runs wait for the disk than the memory may hold: some are not recorded, or without "
-                           "texts. The console's Settings count them.")
+            logger.warning(
+                "More runs wait for the disk than the memory may hold: some are not recorded, or without "
+                "texts. The console's Settings count them."
+            )
 
     def _do_what_is_due(self) -> None:
         now = time.monotonic()
@@ -297,11 +305,18 @@ class RunStore:
     def _write_long_ones(self, now: float) -> None:
         long_ones = self._long_ones()
         limit = (time.time() - LONG_SECONDS) * 1_000_000
-        due = [document for document in long_ones if document.facts["started"] <= limit
-               and now - self._written_at.get(document.facts["id"], -AGAIN_SECONDS) >= AGAIN_SECONDS]
+        due = [
+            document
+            for document in long_ones
+            if document.facts["started"] <= limit
+            and now - self._written_at.get(document.facts["id"], -AGAIN_SECONDS) >= AGAIN_SECONDS
+        ]
         mode = self.settings.mode()
-        if due and now >= self._try_at and self._on_disk(
-                [normalised(document, _keeps_texts(mode, document)) for document in due]):
+        if (
+            due
+            and now >= self._try_at
+            and self._on_disk([normalised(document, _keeps_texts(mode, document)) for document in due])
+        ):
             self._written_at.update((document.facts["id"], now) for document in due)
         running = {document.facts["id"] for document in long_ones}
         self._written_at = {run_id: at for run_id, at in self._written_at.items() if run_id in running}
@@ -476,15 +491,16 @@ def _is_busy(error: Exception) -> bool:
     import sqlite3
 
     from Middleware.utilities.sqlite import is_busy
+
     return isinstance(error, sqlite3.Error) and is_busy(error)
 
 
 def _disk_errors() -> tuple[type[Exception], ...]:
     """Return what a disk that fails raises. An idle server has no need of SQLite."""
     import sqlite3
+
     return sqlite3.Error, OSError
 
 
 def _keeps_texts(mode: RecordMode, document: RunDocument) -> bool:
     return mode == "texts" and (not document.facts["private"] or document.encryption_key is not None)
-

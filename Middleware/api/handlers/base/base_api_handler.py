@@ -1,4 +1,5 @@
 """The base class of all front-end handlers, with the steps of a request that are the same in every dialect."""
+
 from __future__ import annotations
 
 import json
@@ -48,7 +49,8 @@ from Middleware.utilities.text_utils import nearest
 logger = logging.getLogger(__name__)
 
 TOOL_CHOICE_PROMPT = (
-    "Your task is to choose and return the correct tool(s) from the list of available tools based on the query")
+    "Your task is to choose and return the correct tool(s) from the list of available tools based on the query"
+)
 LISTENERS_KEY = "wilmer.listeners"
 """The key in the application's extensions of the ``Listeners`` of every request."""
 # nginx buffers streams unless the second header forbids it.
@@ -73,14 +75,20 @@ class MissingKeys:
             return
         user = config_utils.current_snapshot().name
         if config_utils.user_flag("encryptUsingApiKey") and self._users.first(user):
-            logger.warning("User %s has encryptUsingApiKey, but a request brought no key (it must be exactly "
-                           "'Authorization: Bearer KEY'): what it stores is not encrypted.", user)
+            logger.warning(
+                "User %s has encryptUsingApiKey, but a request brought no key (it must be exactly "
+                "'Authorization: Bearer KEY'): what it stores is not encrypted.",
+                user,
+            )
         scheme = environ.get("HTTP_AUTHORIZATION", "").strip().partition(" ")[0]
         # With a list of accepted keys, that list warns about the spelling.
         listed = PERMITTED_USERS_KEY in environ
         if scheme.lower() == "bearer" and scheme != "Bearer" and not listed and self._spelling.first("Bearer"):
-            logger.warning("A client writes %s in place of 'Bearer': its conversations are kept as those of clients "
-                           "without a key.", ascii(scheme))
+            logger.warning(
+                "A client writes %s in place of 'Bearer': its conversations are kept as those of clients "
+                "without a key.",
+                ascii(scheme),
+            )
 
 
 def _answering_model(context: RequestContext) -> str:
@@ -110,8 +118,9 @@ def _nearest_model(asked: str, user: str) -> str:
 
 def is_private(context: RequestContext) -> bool:
     """Return whether the settings of the request's user keep conversation text out of the log."""
-    return bool(config_utils.user_flag("redactLogOutput") or (
-        context.api_key and config_utils.user_flag("encryptUsingApiKey")))
+    return bool(
+        config_utils.user_flag("redactLogOutput") or (context.api_key and config_utils.user_flag("encryptUsingApiKey"))
+    )
 
 
 def json_response(value: object, status: int = 200) -> Response:
@@ -179,10 +188,17 @@ class BaseApiHandler(ABC):
     @staticmethod
     def asks_for_tool_choice_only(messages: Any) -> bool:
         """Return whether a front-end only asks which of its tools to use, and the user's settings answer with none."""
-        return config_utils.user_flag("interceptOpenWebUIToolRequests") and isinstance(messages, list) and any(
-            isinstance(message, dict) and message.get("role") == "system"
-            and isinstance(message.get("content"), str) and TOOL_CHOICE_PROMPT in message["content"]
-            for message in messages)
+        return (
+            config_utils.user_flag("interceptOpenWebUIToolRequests")
+            and isinstance(messages, list)
+            and any(
+                isinstance(message, dict)
+                and message.get("role") == "system"
+                and isinstance(message.get("content"), str)
+                and TOOL_CHOICE_PROMPT in message["content"]
+                for message in messages
+            )
+        )
 
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:
         """Set user, workflow and redaction of the request from its ``model`` field, and log the body after that."""
@@ -196,9 +212,15 @@ class BaseApiHandler(ABC):
         logger.info("Request %s runs as %s", context.request_id, _answering_model(context))
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 
-    def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],
-            body: Callable[[FinishedAnswer], Mapping[str, object]], tools: object = None,
-            tool_choice: object = None) -> Response:
+    def run(
+        self,
+        context: RequestContext,
+        messages: list[Message],
+        renderer: Callable[[], StreamRenderer],
+        body: Callable[[FinishedAnswer], Mapping[str, object]],
+        tools: object = None,
+        tool_choice: object = None,
+    ) -> Response:
         """Run the engine and answer in this dialect: streamed by ``renderer``, or complete by ``body``."""
         api_helpers.check_counts(messages)
         offered = tools if isinstance(tools, list) and tools else None
@@ -231,8 +253,9 @@ def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], M
     return response
 
 
-def streamed_answer(context: RequestContext, start: Start, renderer: StreamRenderer,
-                    usage: Callable[[str], Usage]) -> Response:
+def streamed_answer(
+    context: RequestContext, start: Start, renderer: StreamRenderer, usage: Callable[[str], Usage]
+) -> Response:
     """Start the engine and answer with a stream."""
     running_requests().begin(context, probe_for(http.environ))
     try:

@@ -1,4 +1,5 @@
 """The routes by which people and programs find out whether a server runs, in no particular dialect."""
+
 from __future__ import annotations
 
 from flask import Flask, Response, send_from_directory

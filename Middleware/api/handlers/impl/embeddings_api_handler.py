@@ -1,4 +1,5 @@
 """Embeddings: vectors for texts of clients, from the endpoints that the user's file names. No workflow runs."""
+
 from __future__ import annotations
 
 import base64
@@ -28,8 +29,10 @@ logger = logging.getLogger(__name__)
 
 # OpenAI's limit, which its clients know: they send longer lists in several requests.
 MAX_TEXTS = 2048
-NO_TOKENS = ("The 'input' field contains token numbers, which only the tokenizer of one model can read; send texts. "
-             "LangChain sends texts with OpenAIEmbeddings(check_embedding_ctx_length=False).")
+NO_TOKENS = (
+    "The 'input' field contains token numbers, which only the tokenizer of one model can read; send texts. "
+    "LangChain sends texts with OpenAIEmbeddings(check_embedding_ctx_length=False)."
+)
 
 
 class OpenAiEmbedding(TypedDict):
@@ -79,9 +82,13 @@ class EmbeddingsApiHandler(BaseApiHandler):
     """The routes for vectors of OpenAI, KoboldCpp and Ollama, with Ollama's older one for a single text."""
 
     def register_routes(self, app: Flask) -> None:
-        for path, answer in (("/v1/embeddings", self._openai), ("/embeddings", self._openai),
-                             ("/api/extra/embeddings", self._openai),
-                             ("/api/embed", self._ollama), ("/api/embeddings", self._ollama_single)):
+        for path, answer in (
+            ("/v1/embeddings", self._openai),
+            ("/embeddings", self._openai),
+            ("/api/extra/embeddings", self._openai),
+            ("/api/embed", self._ollama),
+            ("/api/embeddings", self._ollama_single),
+        ):
             app.add_url_rule(path, f"embeddings {path}", partial(self.serve, EMBEDDINGS, answer), methods=["POST"])
 
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:
@@ -96,9 +103,14 @@ class EmbeddingsApiHandler(BaseApiHandler):
         encoded = _encoding(body.get("encoding_format"))
         found = _embed(context, body, texts_of(body.get("input"), "input"), dimensions_of(body.get("dimensions")))
         answer: OpenAiEmbeddings = {
-            "object": "list", "data": [{"object": "embedding", "index": index, "embedding": encoded(vector)}
-                                       for index, vector in enumerate(found.vectors)],
-            "model": found.model, "usage": {"prompt_tokens": found.tokens, "total_tokens": found.tokens}}
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": encoded(vector)}
+                for index, vector in enumerate(found.vectors)
+            ],
+            "model": found.model,
+            "usage": {"prompt_tokens": found.tokens, "total_tokens": found.tokens},
+        }
         return json_response(answer)
 
     @staticmethod
@@ -108,9 +120,12 @@ class EmbeddingsApiHandler(BaseApiHandler):
         texts = texts_of(sent, "input") if sent not in (None, "", []) else []
         found = _embed(context, body, texts, dimensions_of(body.get("dimensions")))
         answer: OllamaEmbed = {
-            "model": str(body.get("model") or found.model), "embeddings": found.vectors,
-            "total_duration": int((time.monotonic() - context.started) * 1_000_000_000), "load_duration": 0,
-            "prompt_eval_count": found.tokens}
+            "model": str(body.get("model") or found.model),
+            "embeddings": found.vectors,
+            "total_duration": int((time.monotonic() - context.started) * 1_000_000_000),
+            "load_duration": 0,
+            "prompt_eval_count": found.tokens,
+        }
         return json_response(answer)
 
     @staticmethod
@@ -124,6 +139,7 @@ class EmbeddingsApiHandler(BaseApiHandler):
 
 # -- the request ---------------------------------------------------------------------------------------------------
 
+
 def texts_of(value: object, field: str) -> list[str]:
     """Return the texts that a client wants vectors of: one, or a list. Raises ClientError."""
     texts = [value] if isinstance(value, str) else value
@@ -132,8 +148,9 @@ def texts_of(value: object, field: str) -> list[str]:
     if not isinstance(texts, list) or not texts:
         raise ClientError(f"The '{field}' field must be a text or a list of texts, and not empty.", param=field)
     if len(texts) > MAX_TEXTS:
-        raise ClientError(f"The '{field}' field has {len(texts)} texts; {MAX_TEXTS} are the most in one request.",
-                          param=field)
+        raise ClientError(
+            f"The '{field}' field has {len(texts)} texts; {MAX_TEXTS} are the most in one request.", param=field
+        )
     for index, text in enumerate(texts):
         if not isinstance(text, str) or not text:
             where = f"'{field}[{index}]'" if texts is value else f"'{field}'"
@@ -176,23 +193,35 @@ def endpoint_for(model: object) -> str:
     """
     value = config_utils.user_setting("embeddingEndpointName")
     # The check accepts numbers for the strings in a list.
-    names = [str(name).strip() for name in (value if isinstance(value, (list, tuple)) else (value,))
-             if isinstance(name, (str, int, float)) and str(name).strip()]
+    names = [
+        str(name).strip()
+        for name in (value if isinstance(value, (list, tuple)) else (value,))
+        if isinstance(name, (str, int, float)) and str(name).strip()
+    ]
     if not names:
-        raise ClientError(f"User '{config_utils.get_current_username()}' offers no embeddings: "
-                          "'embeddingEndpointName' in the user file names the endpoint that makes them.", 404)
+        raise ClientError(
+            f"User '{config_utils.get_current_username()}' offers no embeddings: "
+            "'embeddingEndpointName' in the user file names the endpoint that makes them.",
+            404,
+        )
     asked = str(model or "").removesuffix(api_helpers.LATEST)
     return next((name for name in (asked, asked.partition(":")[2]) if name in names), names[0])
 
 
 # -- the call ------------------------------------------------------------------------------------------------------
 
-def _embed(context: RequestContext, body: dict[str, object], texts: list[str],
-           dimensions: int | None) -> EmbeddingResult:
+
+def _embed(
+    context: RequestContext, body: dict[str, object], texts: list[str], dimensions: int | None
+) -> EmbeddingResult:
     """Return the vectors of ``texts``. A client that disconnects ends the call."""
     service = EmbeddingApiService(endpoint_for(body.get("model")))
-    logger.info("Request %s asks endpoint '%s' for embeddings of %d text(s)", context.request_id,
-                service.endpoint_name, len(texts))
+    logger.info(
+        "Request %s asks endpoint '%s' for embeddings of %d text(s)",
+        context.request_id,
+        service.endpoint_name,
+        len(texts),
+    )
     running_requests().watcher.watch(context, probe_for(http.environ))
     try:
         found = service.answer(texts, dimensions)
@@ -202,7 +231,10 @@ def _embed(context: RequestContext, body: dict[str, object], texts: list[str],
         raise ServerStoppingError if is_cut_off(context) else ClientError("The request was cancelled.")
     odd = next((len(vector) for vector in found.vectors if dimensions not in (None, len(vector))), None)
     if odd is not None:
-        raise ClientError(f"The model of endpoint '{service.endpoint_name}' makes vectors of {odd} numbers, not of "
-                          f"{dimensions}; leave 'dimensions' out.", param="dimensions")
+        raise ClientError(
+            f"The model of endpoint '{service.endpoint_name}' makes vectors of {odd} numbers, not of "
+            f"{dimensions}; leave 'dimensions' out.",
+            param="dimensions",
+        )
     tokens = sum(map(rough_estimate_token_length, texts)) if found.tokens is None else found.tokens
     return EmbeddingResult(found.vectors, tokens, service.model_name or service.endpoint_name)

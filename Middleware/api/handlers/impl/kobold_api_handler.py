@@ -1,4 +1,5 @@
 """KoboldCpp's own API, for SillyTavern's KoboldAI Classic and other front-ends of the Kobold family."""
+
 from __future__ import annotations
 
 from functools import partial
@@ -38,19 +39,29 @@ class KoboldApiHandler(BaseApiHandler):
         self.builder = ResponseBuilderService()
 
     def register_routes(self, app: Flask) -> None:
-        for path, value in (("v1/info/version", {"result": UNITED_VERSION}),
-                            ("extra/version", {"result": "KoboldCpp", "version": KOBOLDCPP_VERSION})):
-            app.add_url_rule(f"/api/{path}", f"kobold {path}", partial(self.listing, partial(dict, value)),
-                             methods=["GET"])
+        for path, value in (
+            ("v1/info/version", {"result": UNITED_VERSION}),
+            ("extra/version", {"result": "KoboldCpp", "version": KOBOLDCPP_VERSION}),
+        ):
+            app.add_url_rule(
+                f"/api/{path}", f"kobold {path}", partial(self.listing, partial(dict, value)), methods=["GET"]
+            )
         for path, answer, methods in (
-                ("v1/model", self._model, ["GET"]), ("v1/config/max_context_length", self._window, ["GET"]),
-                ("extra/true_max_context_length", self._window, ["GET"]), ("extra/abort", self._abort, ["POST"]),
-                ("extra/tokencount", self._token_count, ["POST"]),
-                ("extra/generate/check", self._check, ["GET", "POST"])):
+            ("v1/model", self._model, ["GET"]),
+            ("v1/config/max_context_length", self._window, ["GET"]),
+            ("extra/true_max_context_length", self._window, ["GET"]),
+            ("extra/abort", self._abort, ["POST"]),
+            ("extra/tokencount", self._token_count, ["POST"]),
+            ("extra/generate/check", self._check, ["GET", "POST"]),
+        ):
             app.add_url_rule(f"/api/{path}", f"kobold {path}", partial(self.listing, answer), methods=methods)
         for path, stream in (("v1/generate", False), ("extra/generate/stream", True)):
-            app.add_url_rule(f"/api/{path}", f"kobold {path}", partial(
-                self.serve, KOBOLD_GENERATE, partial(self._generate, stream=stream)), methods=["POST"])
+            app.add_url_rule(
+                f"/api/{path}",
+                f"kobold {path}",
+                partial(self.serve, KOBOLD_GENERATE, partial(self._generate, stream=stream)),
+                methods=["POST"],
+            )
 
     # -- without a workflow --------------------------------------------------------------------------------------
     @staticmethod
@@ -78,8 +89,10 @@ class KoboldApiHandler(BaseApiHandler):
     def _check() -> dict[str, object]:
         """Return the text of the client's newest stream so far; "" without a stream."""
         streams = process().one(_streams)
-        newest = next((stream for request in reversed(_running())
-                       if (stream := streams.get(request.request_id)) is not None), None)
+        newest = next(
+            (stream for request in reversed(_running()) if (stream := streams.get(request.request_id)) is not None),
+            None,
+        )
         return {"results": [{"text": newest.so_far if newest is not None else ""}]}
 
     # -- answers -------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 """The dialect of Anthropic's Messages API: messages, and the count of a request's tokens."""
+
 from __future__ import annotations
 
 from flask import Flask, Response
@@ -30,17 +31,31 @@ class MessagesApiHandler(BaseApiHandler):
     def _message(self, context: RequestContext, body: dict[str, object]) -> Response:
         sent = read_request(body)
         context.stream = stream_flag(body, default=False)
-        form = MessageForm(f"msg_{context.request_id.replace('-', '')}", api_helpers.get_model_name(), sent.tools,
-                           sent.thinking, sent.thinking_omitted, request_label(context.request_id))
+        form = MessageForm(
+            f"msg_{context.request_id.replace('-', '')}",
+            api_helpers.get_model_name(),
+            sent.tools,
+            sent.thinking,
+            sent.thinking_omitted,
+            request_label(context.request_id),
+        )
         if type(body.get("max_tokens")) is int and body["max_tokens"] == 0:
             return _empty(form, _prompt_tokens(sent), context.stream)
-        return self.run(context, sent.messages, lambda: MessagesStream(form, lambda: _prompt_tokens(sent)), form.whole,
-                        sent.tools.functions, sent.tool_choice)
+        return self.run(
+            context,
+            sent.messages,
+            lambda: MessagesStream(form, lambda: _prompt_tokens(sent)),
+            form.whole,
+            sent.tools.functions,
+            sent.tool_choice,
+        )
 
     def count_tokens(self) -> Response:
         """Estimate the tokens of a request. No workflow runs."""
-        return self.serve(ANTHROPIC_MESSAGES, lambda context, body: json_response(
-            {"input_tokens": _prompt_tokens(read_request(body))}))
+        return self.serve(
+            ANTHROPIC_MESSAGES,
+            lambda context, body: json_response({"input_tokens": _prompt_tokens(read_request(body))}),
+        )
 
 
 def _prompt_tokens(sent: MessagesRequest) -> int:
@@ -53,5 +68,8 @@ def _empty(form: MessageForm, prompt_tokens: int, stream: bool) -> Response:
     if not stream:
         return json_response(message)
     renderer = MessagesStream(form, lambda: prompt_tokens)
-    return Response([renderer.start(), message_end("max_tokens", message["usage"])], headers=STREAM_HEADERS,
-                    content_type=renderer.content_type)
+    return Response(
+        [renderer.start(), message_end("max_tokens", message["usage"])],
+        headers=STREAM_HEADERS,
+        content_type=renderer.content_type,
+    )

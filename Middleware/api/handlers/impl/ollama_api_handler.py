@@ -1,4 +1,5 @@
 """The Ollama dialect: chat, text generation, model lists, and the routes by which clients recognise Ollama."""
+
 from __future__ import annotations
 
 import re
@@ -34,9 +35,15 @@ class OllamaApiHandler(BaseApiHandler):
 
     def register_routes(self, app: Flask) -> None:
         for path, view, method in (
-                ("chat", self.chat, "POST"), ("generate", self.generate, "POST"), ("chat", self.cancel, "DELETE"),
-                ("generate", self.cancel, "DELETE"), ("tags", self.tags, "GET"), ("version", self.version, "GET"),
-                ("ps", self.running, "GET"), ("show", self.show, "POST")):
+            ("chat", self.chat, "POST"),
+            ("generate", self.generate, "POST"),
+            ("chat", self.cancel, "DELETE"),
+            ("generate", self.cancel, "DELETE"),
+            ("tags", self.tags, "GET"),
+            ("version", self.version, "GET"),
+            ("ps", self.running, "GET"),
+            ("show", self.show, "POST"),
+        ):
             app.add_url_rule(f"/api/{path}", f"ollama {method} {path}", view, methods=[method])
 
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:
@@ -78,8 +85,9 @@ class OllamaApiHandler(BaseApiHandler):
 
     def _chat(self, context: RequestContext, body: dict[str, object]) -> Response:
         if self.asks_for_tool_choice_only(body["messages"]):
-            return json_response(self.builder.build_ollama_tool_call_response(
-                str(body["model"] or api_helpers.get_model_name())))
+            return json_response(
+                self.builder.build_ollama_tool_call_response(str(body["model"] or api_helpers.get_model_name()))
+            )
         messages = chat_messages(body["messages"], empty_texts_left_out=True)
         context.stream = stream_flag(body, default=True)
         model = api_helpers.get_model_name()
@@ -88,11 +96,22 @@ class OllamaApiHandler(BaseApiHandler):
 
         def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_ollama_chat_response(
-                answer.text, model, context.request_id, answer.tool_calls, finish_reason=answer.finish_reason,
-                reasoning=answer.reasoning, counters=counters(context, answer.usage))
+                answer.text,
+                model,
+                context.request_id,
+                answer.tool_calls,
+                finish_reason=answer.finish_reason,
+                reasoning=answer.reasoning,
+                counters=counters(context, answer.usage),
+            )
 
-        return self.run(context, messages, lambda: OllamaChatStream(
-            model, context.request_id, lambda usage: counters(context, usage)), whole, body.get("tools"))
+        return self.run(
+            context,
+            messages,
+            lambda: OllamaChatStream(model, context.request_id, lambda usage: counters(context, usage)),
+            whole,
+            body.get("tools"),
+        )
 
     def generate(self) -> Response:
         return self.serve(OLLAMA_GENERATE, self._generate)
@@ -106,11 +125,20 @@ class OllamaApiHandler(BaseApiHandler):
 
         def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_ollama_generate_response(
-                answer.text, model, context.request_id, finish_reason=answer.finish_reason, usage=answer.usage,
-                counters=counters(context, answer.usage))
+                answer.text,
+                model,
+                context.request_id,
+                finish_reason=answer.finish_reason,
+                usage=answer.usage,
+                counters=counters(context, answer.usage),
+            )
 
-        return self.run(context, messages, lambda: OllamaGenerateStream(
-            model, context.request_id, lambda usage: counters(context, usage)), whole)
+        return self.run(
+            context,
+            messages,
+            lambda: OllamaGenerateStream(model, context.request_id, lambda usage: counters(context, usage)),
+            whole,
+        )
 
     @staticmethod
     def _loaded(body: dict[str, object], answer: dict[str, object]) -> Response:
@@ -136,9 +164,12 @@ def counters(context: RequestContext, usage: Usage) -> Counters:
     now = time.monotonic()
     first = context.first_token_at or context.started
     return Counters(
-        total_duration=_nanoseconds(now - context.started), prompt_eval_count=usage.get("prompt_tokens", 0),
-        prompt_eval_duration=_nanoseconds(first - context.started), eval_count=usage.get("completion_tokens", 0),
-        eval_duration=_nanoseconds(now - first))
+        total_duration=_nanoseconds(now - context.started),
+        prompt_eval_count=usage.get("prompt_tokens", 0),
+        prompt_eval_duration=_nanoseconds(first - context.started),
+        eval_count=usage.get("completion_tokens", 0),
+        eval_duration=_nanoseconds(now - first),
+    )
 
 
 def _is_zero(duration: object) -> bool:

@@ -1,4 +1,5 @@
 """The OpenAI dialect: chat completions, text completions and the model list."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,11 @@ class OpenAIApiHandler(BaseApiHandler):
     def register_routes(self, app: Flask) -> None:
         for prefix in ("/v1", ""):
             for path, view, method in (
-                    ("/chat/completions", self.chat_completions, "POST"), ("/completions", self.completions, "POST"),
-                    ("/models", self.models, "GET"), ("/models/<path:name>", self.model, "GET")):
+                ("/chat/completions", self.chat_completions, "POST"),
+                ("/completions", self.completions, "POST"),
+                ("/models", self.models, "GET"),
+                ("/models/<path:name>", self.model, "GET"),
+            ):
                 app.add_url_rule(prefix + path, f"openai {prefix}{path}", view, methods=[method])
 
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:
@@ -75,11 +79,23 @@ class OpenAIApiHandler(BaseApiHandler):
 
         def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_openai_chat_completion_response(
-                answer.text, answer.tool_calls, model=model, finish_reason=answer.finish_reason, usage=answer.usage,
-                reasoning=answer.reasoning, fingerprint=answer.fingerprint)
+                answer.text,
+                answer.tool_calls,
+                model=model,
+                finish_reason=answer.finish_reason,
+                usage=answer.usage,
+                reasoning=answer.reasoning,
+                fingerprint=answer.fingerprint,
+            )
 
-        return self.run(context, messages, lambda: OpenAIChatStream(model, _wants_usage(body)), whole,
-                        body.get("tools"), body.get("tool_choice"))
+        return self.run(
+            context,
+            messages,
+            lambda: OpenAIChatStream(model, _wants_usage(body)),
+            whole,
+            body.get("tools"),
+            body.get("tool_choice"),
+        )
 
     def completions(self) -> Response:
         return self.serve(OPENAI_COMPLETION, self._completion)
@@ -91,8 +107,12 @@ class OpenAIApiHandler(BaseApiHandler):
 
         def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_openai_completion_response(
-                answer.text, model=model, finish_reason=answer.finish_reason, usage=answer.usage,
-                fingerprint=answer.fingerprint)
+                answer.text,
+                model=model,
+                finish_reason=answer.finish_reason,
+                usage=answer.usage,
+                fingerprint=answer.fingerprint,
+            )
 
         return self.run(context, messages, lambda: OpenAICompletionStream(model, _wants_usage(body)), whole)
 
@@ -104,9 +124,9 @@ def _page(ids: Sequence[str]) -> tuple[Sequence[str], bool]:
         raise ClientError(f"The 'limit' in the query must be a whole number from 1 to {LONGEST_PAGE}.")
     after, before = (_position(ids, name) for name in ("after_id", "before_id"))
     if before is not None:
-        ids, found = ids[:before], ids[max(before - limit, 0):before]
+        ids, found = ids[:before], ids[max(before - limit, 0) : before]
         return found, len(found) < len(ids)
-    ids = ids if after is None else ids[after + 1:]
+    ids = ids if after is None else ids[after + 1 :]
     return ids[:limit], len(ids) > limit
 
 
@@ -126,8 +146,9 @@ def _reads_whole_answers_only() -> bool:
     The OpenAI packages show it in ``Accept``. SillyTavern also omits the key when its streaming is off, and is
     recognised by the HTTP library of its server. All other clients get a stream, as they always have.
     """
-    return (http.headers.get("Accept", "").strip().lower() == "application/json"
-            or http.headers.get("User-Agent", "").startswith("node-fetch"))
+    return http.headers.get("Accept", "").strip().lower() == "application/json" or http.headers.get(
+        "User-Agent", ""
+    ).startswith("node-fetch")
 
 
 def _wants_usage(body: dict[str, object]) -> bool:

@@ -1,4 +1,5 @@
 """OpenAI's Responses API: answers. The routes of what is stored are in ``stored_responses_api_handler``."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -75,8 +76,9 @@ class ResponsesApiHandler(BaseApiHandler):
     @staticmethod
     def _input_tokens(context: RequestContext, body: dict[str, object]) -> Response:
         asked = _TranslatedRequest.of(context, body)
-        return json_response({"object": "response.input_tokens",
-                              "input_tokens": estimated_prompt(asked.messages, asked.functions)})
+        return json_response(
+            {"object": "response.input_tokens", "input_tokens": estimated_prompt(asked.messages, asked.functions)}
+        )
 
     def responses(self) -> Response:
         return self.serve(OPENAI_RESPONSES, self._answer)
@@ -86,13 +88,22 @@ class ResponsesApiHandler(BaseApiHandler):
         context.stream = stream_flag(body, default=False)
         context.schema_field = "text.format" if asks_for_json(asked.fields["text"]["format"]) else ""
         context.has_tools = context.has_tools or bool(asked.functions)
-        running = get_response_store().begin(asked.caller, context.request_id, asked.items,
-                                             asked.fields["previous_response_id"], keep=body.get("store") is not False)
+        running = get_response_store().begin(
+            asked.caller,
+            context.request_id,
+            asked.items,
+            asked.fields["previous_response_id"],
+            keep=body.get("store") is not False,
+        )
         # The client may leave before the last event.
         context.on_end = running.discard
         response = new_response(running.id, context.model, running.kept, asked.fields)
-        answer = ResponsesAnswer(response, asked.tools.called, partial(estimated_usage, context, asked.messages),
-                                 partial(_keep, context, running))
+        answer = ResponsesAnswer(
+            response,
+            asked.tools.called,
+            partial(estimated_usage, context, asked.messages),
+            partial(_keep, context, running),
+        )
         running.so_far = answer.so_far
         try:
             return self.run(context, asked.messages, lambda: answer, answer.whole, asked.functions, asked.choice)

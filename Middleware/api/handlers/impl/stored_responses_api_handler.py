@@ -1,4 +1,5 @@
 """The routes of the Responses API about responses that are under way or stored: read, delete, cancel."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -55,8 +56,12 @@ class StoredResponsesApiHandler(BaseApiHandler):
 
     def register_routes(self, app: Flask) -> None:
         for prefix in ("/v1/responses/<name>", "/responses/<name>"):
-            for path, view, method in (("", self.retrieve, "GET"), ("", self.delete, "DELETE"),
-                                       ("/cancel", self.cancel, "POST"), ("/input_items", self.input_items, "GET")):
+            for path, view, method in (
+                ("", self.retrieve, "GET"),
+                ("", self.delete, "DELETE"),
+                ("/cancel", self.cancel, "POST"),
+                ("/input_items", self.input_items, "GET"),
+            ):
                 app.add_url_rule(prefix + path, f"{method} {prefix}{path}", view, methods=[method])
 
     def retrieve(self, name: str) -> Response:
@@ -81,14 +86,14 @@ class StoredResponsesApiHandler(BaseApiHandler):
 def _caller() -> Caller:
     """Return who asks. Such a request names no user: it is for all that the client's key is for."""
     users, permitted = configured_users() or [config_utils.get_current_username()], api_helpers.permitted_users()
-    return Caller.of((user for user in users if permitted is None or user in permitted),
-                     api_helpers.extract_api_key())
+    return Caller.of((user for user in users if permitted is None or user in permitted), api_helpers.extract_api_key())
 
 
 def _retrieve(store: ResponseStore, caller: Caller, name: str) -> ResponseObject:
     if http.args.get("stream", "").lower() == "true":
-        raise ClientError("A stored response cannot be streamed; leave out 'stream'.", param="stream",
-                          code="unsupported_parameter")
+        raise ClientError(
+            "A stored response cannot be streamed; leave out 'stream'.", param="stream", code="unsupported_parameter"
+        )
     return _known(store.response(caller, name), name)
 
 
@@ -105,8 +110,10 @@ def _known(found: T | None, name: str) -> T:
 
 
 def _unknown(name: str) -> ClientError:
-    return ClientError(f"There is no response{in_quotes(name)}: it was not stored, or has been deleted or forgotten.",
-                       HTTPStatus.NOT_FOUND)
+    return ClientError(
+        f"There is no response{in_quotes(name)}: it was not stored, or has been deleted or forgotten.",
+        HTTPStatus.NOT_FOUND,
+    )
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------
@@ -130,8 +137,10 @@ def _cancel(store: ResponseStore, caller: Caller, name: str) -> ResponseObject:
 def _is_arriving(caller: Caller, request_id: str) -> bool:
     """Return whether a request of the caller waits at the gate, or is read, so that its response has not begun."""
     # Before its body is read, the user of a request is unknown; its key is not.
-    return any(request.request_id == request_id and (request.user is None or request.user in caller.users)
-               for request in running_requests().of_client(OPENAI_RESPONSES, caller.api_key))
+    return any(
+        request.request_id == request_id and (request.user is None or request.user in caller.users)
+        for request in running_requests().of_client(OPENAI_RESPONSES, caller.api_key)
+    )
 
 
 # -- the items of the input --------------------------------------------------------------------------------------------
@@ -147,12 +156,20 @@ def _input_items(store: ResponseStore, caller: Caller, name: str) -> ItemList:
     if after is not None:
         ids = [item.get("id") for item in items]
         if after not in ids:
-            raise ClientError("'after' must be the id of an item of this response, and it is not.",
-                              HTTPStatus.NOT_FOUND, param="after")
-        del items[:ids.index(after) + 1]
+            raise ClientError(
+                "'after' must be the id of an item of this response, and it is not.",
+                HTTPStatus.NOT_FOUND,
+                param="after",
+            )
+        del items[: ids.index(after) + 1]
     page = [_shown(item) for item in items[:limit]]
-    return {"object": "list", "data": page, "first_id": page[0].get("id") if page else None,
-            "last_id": page[-1].get("id") if page else None, "has_more": len(items) > limit}
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0].get("id") if page else None,
+        "last_id": page[-1].get("id") if page else None,
+        "has_more": len(items) > limit,
+    }
 
 
 def _shown(item: Item) -> Item:

@@ -1,4 +1,5 @@
 """The form of a conversation that strict chat templates accept: users and assistants in turn, the user first."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -34,8 +35,9 @@ def alternate_roles(messages: Sequence[BackendMessage]) -> list[BackendMessage]:
     return joined
 
 
-def alternating_turns(system: str, messages: Sequence[Message], template: templates.Template | None) \
-        -> tuple[str, list[Message]]:
+def alternating_turns(
+    system: str, messages: Sequence[Message], template: templates.Template | None
+) -> tuple[str, list[Message]]:
     """Return a system prompt and messages for a completion back-end with a prompt template, with the roles in turn."""
     turns = cast(list[Message], alternate_roles(cast(Sequence[BackendMessage], messages)))
     if turns and turns[0].get("role") == "user":
@@ -46,8 +48,9 @@ def alternating_turns(system: str, messages: Sequence[Message], template: templa
 
 def _without_empty_answers(messages: Sequence[BackendMessage]) -> Iterable[BackendMessage]:
     for index, message in enumerate(messages):
-        empty = _is_blank(message.get("content")) and message.get("role") == "assistant" \
-            and not message.get("tool_calls")
+        empty = (
+            _is_blank(message.get("content")) and message.get("role") == "assistant" and not message.get("tool_calls")
+        )
         if not empty:
             yield message
         elif index == len(messages) - 1:

@@ -1,4 +1,5 @@
 """Payloads of back-ends that take a list of messages."""
+
 from __future__ import annotations
 
 import json
@@ -41,8 +42,11 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
             # Copies of thousands of messages take longer than all that is done to them here.
             messages = [{**message} for message in given] if self.changes_messages else list(given)
         else:
-            messages = [{"role": role, "content": text} for role, text in
-                        (("system", prompt.system_prompt), ("user", prompt.prompt)) if text]
+            messages = [
+                {"role": role, "content": text}
+                for role, text in (("system", prompt.system_prompt), ("user", prompt.prompt))
+                if text
+            ]
         if prompt.verbatim:
             return messages
         for index, message in enumerate(messages):
@@ -93,8 +97,12 @@ def inject_texts(messages: list[BackendMessage], endpoint: Mapping[str, object])
             messages.append({"role": "assistant", "content": text})
         else:
             messages[-1] = _with_text_after(messages[-1], text)
-    if messages and messages[-1].get("role") == "assistant" and not messages[-1].get("content") \
-            and not messages[-1].get("tool_calls"):
+    if (
+        messages
+        and messages[-1].get("role") == "assistant"
+        and not messages[-1].get("content")
+        and not messages[-1].get("tool_calls")
+    ):
         messages.pop()
 
 
@@ -103,8 +111,9 @@ def text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, Sequence):
-        return "".join(block["text"] for block in content
-                       if isinstance(block, Mapping) and isinstance(block.get("text"), str))
+        return "".join(
+            block["text"] for block in content if isinstance(block, Mapping) and isinstance(block.get("text"), str)
+        )
     return ""
 
 

@@ -1,4 +1,5 @@
 """Payloads of back-ends that take one text."""
+
 from __future__ import annotations
 
 from Middleware.llmapis.api_types import injected_text
@@ -31,8 +32,9 @@ class BaseCompletionsHandler(BaseLlmApiHandler):
         if prompt.verbatim:
             return (prompt.system_prompt or "") + (prompt.prompt or "")
         endpoint = self.settings.endpoint
-        system = injected_text(endpoint, "addTextToStartOfSystem", "textToAddToStartOfSystem") \
-            + (prompt.system_prompt or "")
+        system = injected_text(endpoint, "addTextToStartOfSystem", "textToAddToStartOfSystem") + (
+            prompt.system_prompt or ""
+        )
         start = injected_text(endpoint, "addTextToStartOfPrompt", "textToAddToStartOfPrompt") + (prompt.prompt or "")
         completion = injected_text(endpoint, "addTextToStartOfCompletion", "textToAddToStartOfCompletion")
         return restore_braces((system + start).strip()) + completion

@@ -3,6 +3,7 @@
 A handler determines the URL, headers and payload of a call and parses the answer; the transport sends and receives. One
 handler serves one call of one endpoint.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -250,10 +251,15 @@ class BaseLlmApiHandler(ABC):
                 logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
         watch = prompt.watch
         return BackendRequest(
-            endpoint_name=settings.endpoint_name, url=backend_url(settings.base_url, self.path(stream)),
-            payload=payload, headers=self.headers(), connect_timeout=settings.connect_timeout,
-            single_attempt=settings.single_attempt, local_only=settings.local_only,
-            watch=None if watch is None else watch.attempts(settings, self.OPERATION, self.outcome))
+            endpoint_name=settings.endpoint_name,
+            url=backend_url(settings.base_url, self.path(stream)),
+            payload=payload,
+            headers=self.headers(),
+            connect_timeout=settings.connect_timeout,
+            single_attempt=settings.single_attempt,
+            local_only=settings.local_only,
+            watch=None if watch is None else watch.attempts(settings, self.OPERATION, self.outcome),
+        )
 
     def handle_non_streaming(self, prompt: Prompt) -> Answer:
         """Return the complete answer: a string, or a dict with tool calls; ``""`` for a cancelled call."""
@@ -287,7 +293,7 @@ class BaseLlmApiHandler(ABC):
                     continue
                 chunks = self.read_events(framer.feed(block))
                 if not self.understood and not chunks:
-                    start += block[:max(WHOLE_LIMIT - len(start), 0)]
+                    start += block[: max(WHOLE_LIMIT - len(start), 0)]
                 # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
                 if not chunks:
                     yield {"token": "", "finish_reason": None}
@@ -310,8 +316,9 @@ class BaseLlmApiHandler(ABC):
             if not self.asks_again(error):
                 raise
         except LineTooLongError as error:
-            raise BackendResponseError(f"{self._endpoint_label()}: the answer is too large ({error}).",
-                                       endpoint=self.settings.endpoint_name) from None
+            raise BackendResponseError(
+                f"{self._endpoint_label()}: the answer is too large ({error}).", endpoint=self.settings.endpoint_name
+            ) from None
         finally:
             self._connection = None
             connection.close()
@@ -362,7 +369,9 @@ class BaseLlmApiHandler(ABC):
         except (ValueError, RecursionError):
             raise BackendResponseError(
                 f"{self._endpoint_label()}: the answer to a streaming call holds no event. Is the URL that of the API, "
-                "and the ApiType the right one?", endpoint=self.settings.endpoint_name) from None
+                "and the ApiType the right one?",
+                endpoint=self.settings.endpoint_name,
+            ) from None
         result = self.read_whole(body)
         content, calls = (result, None) if isinstance(result, str) else (result["content"], result["tool_calls"])
         chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}
@@ -390,13 +399,24 @@ class BaseLlmApiHandler(ABC):
         elif field is not None:
             if prompt.choices:
                 self._leave_room(body)
-            self._put(body, field, {"type": "json_schema", "json_schema": {
-                "name": "wilmer_structured_output", "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
-                "schema": choice_object(prompt.choices) if prompt.choices else prompt.schema}})
+            self._put(
+                body,
+                field,
+                {
+                    "type": "json_schema",
+                    "json_schema": {
+                        "name": "wilmer_structured_output",
+                        "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
+                        "schema": choice_object(prompt.choices) if prompt.choices else prompt.schema,
+                    },
+                },
+            )
         # A prompt that offers choices asks for one of them in words as well.
         elif not prompt.choices:
-            logger.warning("Endpoint '%s': its API type declares no usable structuredOutput; the answer is not "
-                           "constrained.", self.settings.endpoint_name)
+            logger.warning(
+                "Endpoint '%s': its API type declares no usable structuredOutput; the answer is not constrained.",
+                self.settings.endpoint_name,
+            )
 
     def _leave_room(self, body: dict[str, Any]) -> None:
         """Raise the response limit by what stands around a choice, which is not part of the node's answer."""
@@ -413,8 +433,7 @@ class BaseLlmApiHandler(ABC):
             body[parent] = dict(known) if isinstance(known, Mapping) else {}
             body = body[parent]
         if leaf in body:
-            logger.warning("Endpoint '%s': the schema replaces the value of '%s'.", self.settings.endpoint_name,
-                           field)
+            logger.warning("Endpoint '%s': the schema replaces the value of '%s'.", self.settings.endpoint_name, field)
         body[leaf] = constraint
 
     def base64_images(self, sources: Sequence[object], server: str) -> list[str]:
@@ -429,8 +448,9 @@ class BaseLlmApiHandler(ABC):
         secrets = secrets_of(self.headers(), parse_target(self.settings.base_url))
         text = short_body(json.dumps({"error": error}, default=str).encode(), secrets)
         message, hint = f"{self._endpoint_label()}: an error instead of an answer: {text}", too_long_hint(text)
-        raise BackendResponseError(f"{sentence(message)} {hint}" if hint else message,
-                                   endpoint=self.settings.endpoint_name, body=text)
+        raise BackendResponseError(
+            f"{sentence(message)} {hint}" if hint else message, endpoint=self.settings.endpoint_name, body=text
+        )
 
     def _endpoint_label(self) -> str:
         return f"Endpoint '{self.settings.endpoint_name}' ({parse_target(self.settings.base_url).display})"
@@ -498,8 +518,12 @@ def choices_schema(choices: Sequence[str]) -> dict[str, object]:
 
 def choice_object(choices: Sequence[str]) -> dict[str, object]:
     """Return the JSON schema of an object with one of the texts, as OpenAI's own servers accept only objects."""
-    return {"type": "object", "properties": {CHOICE_FIELD: choices_schema(choices)}, "required": [CHOICE_FIELD],
-            "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": {CHOICE_FIELD: choices_schema(choices)},
+        "required": [CHOICE_FIELD],
+        "additionalProperties": False,
+    }
 
 
 def usage_of(prompt: int | None, completion: int | None, cached: int | None = None) -> Usage | None:

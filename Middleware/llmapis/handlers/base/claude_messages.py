@@ -1,4 +1,5 @@
 """Convert OpenAI-style messages, images and tools to Claude's Messages API. Arguments are never changed."""
+
 from __future__ import annotations
 
 import base64
@@ -65,8 +66,11 @@ def trim_prefill(messages: list[BackendMessage]) -> None:
 def _content(message: BackendMessage, position: int) -> str | list[Block]:
     content, calls = message.get("content"), message.get("tool_calls")
     if message.get("role") == "assistant" and isinstance(calls, list):
-        uses = [_tool_use(call, f"toolcall_{position}_{number}") for number, call in enumerate(calls)
-                if isinstance(call, Mapping)]
+        uses = [
+            _tool_use(call, f"toolcall_{position}_{number}")
+            for number, call in enumerate(calls)
+            if isinstance(call, Mapping)
+        ]
         if uses:
             return [*_blocks(content), *uses]
     return content if isinstance(content, (str, list)) else ""
@@ -82,13 +86,20 @@ def _blocks(content: object) -> list[Block]:
 def _tool_use(call: Mapping[str, Any], default_id: str) -> Block:
     function = call.get("function")
     function = function if isinstance(function, Mapping) else {}
-    return {"type": "tool_use", "id": call.get("id") or default_id, "name": function.get("name") or "",
-            "input": dict(arguments_object(function.get("arguments")))}
+    return {
+        "type": "tool_use",
+        "id": call.get("id") or default_id,
+        "name": function.get("name") or "",
+        "input": dict(arguments_object(function.get("arguments"))),
+    }
 
 
 def _tool_result(message: BackendMessage) -> Block:
-    return {"type": "tool_result", "tool_use_id": message.get("tool_call_id") or UNKNOWN_CALL,
-            "content": text_of(message.get("content"))}
+    return {
+        "type": "tool_result",
+        "tool_use_id": message.get("tool_call_id") or UNKNOWN_CALL,
+        "content": text_of(message.get("content")),
+    }
 
 
 # -- images -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 """Classify the entries of a message's ``images`` list: data URIs, raw base64 or web addresses."""
+
 from __future__ import annotations
 
 import base64
@@ -8,8 +9,14 @@ import re
 # Shorter strings are more likely words that happen to be valid base64.
 MIN_RAW_LENGTH = 100
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"BM", "bmp"),
-               (b"II*\x00", "tiff"), (b"MM\x00*", "tiff"))
+_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"GIF8", "gif"),
+    (b"BM", "bmp"),
+    (b"II*\x00", "tiff"),
+    (b"MM\x00*", "tiff"),
+)
 
 
 def image_format(data: bytes) -> str | None:

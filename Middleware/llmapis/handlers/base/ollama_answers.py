@@ -1,4 +1,5 @@
 """What the two dialects of Ollama have in common: samplers, the outer object of answers, and their ends."""
+
 from __future__ import annotations
 
 from abc import abstractmethod

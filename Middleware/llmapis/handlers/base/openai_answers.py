@@ -1,4 +1,5 @@
 """What the two dialects of OpenAI have in common: the outer object of answers, token counts, reasoning."""
+
 from __future__ import annotations
 
 import logging
@@ -39,17 +40,19 @@ class OpenAiAnswers(BaseLlmApiHandler):
         if request.url not in process().one(_refusals):
             self._asked = request.url
             return request
-        return replace(request, payload={
-            key: value for key, value in request.payload.items() if key != STREAM_OPTIONS})
+        return replace(request, payload={key: value for key, value in request.payload.items() if key != STREAM_OPTIONS})
 
     def asks_again(self, error: BackendStatusError) -> bool:
         # Servers that are strict about fields name the one that they do not know.
         if not self._asked or error.status not in (400, 422) or STREAM_OPTIONS not in error.body:
             return False
         if process().one(_refusals).first(self._asked):
-            logger.info("Endpoint '%s' refuses '%s': its streams have no token counts. With an API type whose "
-                        "requestUsageInStreams is false, it is not asked for them.", self.settings.endpoint_name,
-                        STREAM_OPTIONS)
+            logger.info(
+                "Endpoint '%s' refuses '%s': its streams have no token counts. With an API type whose "
+                "requestUsageInStreams is false, it is not asked for them.",
+                self.settings.endpoint_name,
+                STREAM_OPTIONS,
+            )
         return True
 
     @abstractmethod
@@ -129,8 +132,13 @@ def _usage(sent: object, timings: object) -> Usage | None:
         if cached is None or cached_tokens(usage) is not None:
             return usage
         details = sent.get("prompt_tokens_details")
-        return {**usage, "prompt_tokens_details": {
-            **(cast(PromptTokens, details) if isinstance(details, Mapping) else {}), "cached_tokens": cached}}
+        return {
+            **usage,
+            "prompt_tokens_details": {
+                **(cast(PromptTokens, details) if isinstance(details, Mapping) else {}),
+                "cached_tokens": cached,
+            },
+        }
     read, written = token_count(counts.get("prompt_n")), token_count(counts.get("predicted_n"))
     if written is None:
         return None

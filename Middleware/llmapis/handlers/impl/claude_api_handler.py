@@ -1,4 +1,5 @@
 """The dialect of Claude's Messages API."""
+
 from __future__ import annotations
 
 import json
@@ -15,10 +16,31 @@ from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
 logger = logging.getLogger(__name__)
 
 API_VERSION = "2023-06-01"
-PARAMETERS = frozenset({"model", "messages", "max_tokens", "system", "temperature", "top_p", "top_k", "stream",
-                        "stop_sequences", "metadata", "thinking", "tools", "tool_choice"})
-FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "pause_turn": "stop", "max_tokens": "length",
-                  "tool_use": "tool_calls", "refusal": "content_filter"}
+PARAMETERS = frozenset(
+    {
+        "model",
+        "messages",
+        "max_tokens",
+        "system",
+        "temperature",
+        "top_p",
+        "top_k",
+        "stream",
+        "stop_sequences",
+        "metadata",
+        "thinking",
+        "tools",
+        "tool_choice",
+    }
+)
+FINISH_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "max_tokens": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
 # The API counts these tokens separately.
 CACHED = "cache_read_input_tokens"
 PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", CACHED)

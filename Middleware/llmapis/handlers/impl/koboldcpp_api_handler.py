@@ -1,4 +1,5 @@
 """KoboldCpp's own dialect."""
+
 from __future__ import annotations
 
 import logging
@@ -96,8 +97,9 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             self.unreadable("an answer without a text")
             return ""
         self.outcome.finish_reason = _finish_reason(result)
-        self.outcome.usage = usage_of(token_count(result.get("prompt_tokens")),
-                                      token_count(result.get("completion_tokens")))
+        self.outcome.usage = usage_of(
+            token_count(result.get("prompt_tokens")), token_count(result.get("completion_tokens"))
+        )
         return text
 
     def _raise_if_error(self, body: Mapping[str, object], failed: bool = False) -> None:
@@ -123,9 +125,15 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             yield
             return
         request = BackendRequest(
-            endpoint_name=self.settings.endpoint_name, url=backend_url(self.settings.base_url, ABORT_PATH), payload={},
-            headers=self.headers(), connect_timeout=ABORT_CONNECT_SECONDS, read_timeout=ABORT_READ_SECONDS,
-            single_attempt=True, local_only=self.settings.local_only)
+            endpoint_name=self.settings.endpoint_name,
+            url=backend_url(self.settings.base_url, ABORT_PATH),
+            payload={},
+            headers=self.headers(),
+            connect_timeout=ABORT_CONNECT_SECONDS,
+            read_timeout=ABORT_READ_SECONDS,
+            single_attempt=True,
+            local_only=self.settings.local_only,
+        )
         running = process().one(CallCounter)
         try:
             with running.counted(request.url):

@@ -1,4 +1,5 @@
 """The chat dialect of Ollama."""
+
 from __future__ import annotations
 
 import json
@@ -108,8 +109,11 @@ def _openai_call(call: object) -> ToolCall | None:
     name, known = function.get("name"), call.get("id")
     if not isinstance(name, str) or not name:
         return None
-    return {"id": known if known and isinstance(known, str) else f"call_{secrets.token_hex(12)}", "type": "function",
-            "function": {"name": name, "arguments": _arguments_text(function.get("arguments"))}}
+    return {
+        "id": known if known and isinstance(known, str) else f"call_{secrets.token_hex(12)}",
+        "type": "function",
+        "function": {"name": name, "arguments": _arguments_text(function.get("arguments"))},
+    }
 
 
 def _arguments_text(arguments: object) -> str:

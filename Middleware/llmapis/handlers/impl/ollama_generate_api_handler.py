@@ -1,4 +1,5 @@
 """The text generation dialect of Ollama."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -16,8 +17,13 @@ class OllamaGenerateHandler(OllamaAnswers, BaseCompletionsHandler):
 
     # -- request -------------------------------------------------------------------------------------------------
     def payload(self, prompt: Prompt) -> dict[str, object]:
-        body: dict[str, object] = {"model": self.model, "prompt": self.text(prompt), "stream": self.streaming,
-                                "raw": True, **self.sampler_fields()}
+        body: dict[str, object] = {
+            "model": self.model,
+            "prompt": self.text(prompt),
+            "stream": self.streaming,
+            "raw": True,
+            **self.sampler_fields(),
+        }
         images = self.base64_images(self.images(prompt), "Ollama")
         if images:
             body["images"] = images

@@ -1,4 +1,5 @@
 """The chat dialect of OpenAI, spoken by llama.cpp, vLLM, LiteLLM and many others."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -60,15 +61,20 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
                 body = decode_json(event[1])
             except (ValueError, RecursionError):
                 # The event is [DONE], or a part to skip.
-                chunks += super().read_events(events[position:position + 1])
+                chunks += super().read_events(events[position : position + 1])
                 continue
             try:
                 choice = body["choices"][0]
                 delta = choice["delta"]
                 token = delta.get("content")
-                if type(token) is str and choice.get("finish_reason") is None \
-                        and (len(delta) == 1 or delta.keys() <= _PLAIN) \
-                        and self.flowing and not self.ended and not body.get("usage"):
+                if (
+                    type(token) is str
+                    and choice.get("finish_reason") is None
+                    and (len(delta) == 1 or delta.keys() <= _PLAIN)
+                    and self.flowing
+                    and not self.ended
+                    and not body.get("usage")
+                ):
                     chunks.append({"token": token, "finish_reason": None})
                     if keep is not None and token:
                         keep(token)
@@ -97,8 +103,11 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return []
-        found = [cast(ToolCall, call) for call in calls
-                 if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping | None)]
+        found = [
+            cast(ToolCall, call)
+            for call in calls
+            if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping | None)
+        ]
         if len(found) < len(calls):
             self.unreadable(f"{len(calls) - len(found)} tool call(s) that are not objects")
         return found

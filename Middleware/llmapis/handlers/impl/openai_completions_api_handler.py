@@ -1,4 +1,5 @@
 """The text completion dialect of OpenAI."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
 """The memories of a conversation that can be searched, in one SQLite file for each conversation or elsewhere."""
+
 from __future__ import annotations
 
 from Middleware.utilities.conversations.vector_memory.searchable import MemoryRow, SearchableMemories

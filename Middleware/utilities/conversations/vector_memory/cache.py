@@ -1,4 +1,5 @@
 """What stays in memory between two searches of a database, and how a change of the file is noticed."""
+
 from __future__ import annotations
 
 import contextlib
@@ -148,9 +149,14 @@ class CachedVectors:
         self._state: RowsState | None = None
         self._vectors: NormalisedVectors | None = None
 
-    def nearest(self, query: Sequence[float], limit: int, state: Callable[[], RowsState],
-                load: Callable[[Collection[int]], list[tuple[int, bytes]]], scope: CancelScope | None = None
-                ) -> list[int]:
+    def nearest(
+        self,
+        query: Sequence[float],
+        limit: int,
+        state: Callable[[], RowsState],
+        load: Callable[[Collection[int]], list[tuple[int, bytes]]],
+        scope: CancelScope | None = None,
+    ) -> list[int]:
         """Return the ids of the vectors most like ``query``.
 
         Args:

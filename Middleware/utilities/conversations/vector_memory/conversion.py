@@ -5,6 +5,7 @@ index of words is dropped and rebuilt, because deleting its rows leaves their wo
 freed by others before are dropped by VACUUM, at a later write if somebody reads just then; and the write-ahead log,
 which holds old pages, is cut to nothing.
 """
+
 from __future__ import annotations
 
 import logging
@@ -29,9 +30,11 @@ _LOG_SECONDS = 1.0
 
 def has_clear_rows(database: sqlite3.Connection) -> bool:
     """Return whether anything in the file is not encrypted; read no more of a row than needed."""
-    checks = ("SELECT 1 FROM memories_fts LIMIT 1",
-              f"SELECT 1 FROM memories WHERE {sql_is_clear('memory_text')} OR {sql_is_clear('metadata_json')} LIMIT 1",
-              "SELECT 1 FROM memory_embeddings WHERE typeof(vector) <> 'text' LIMIT 1")
+    checks = (
+        "SELECT 1 FROM memories_fts LIMIT 1",
+        f"SELECT 1 FROM memories WHERE {sql_is_clear('memory_text')} OR {sql_is_clear('metadata_json')} LIMIT 1",
+        "SELECT 1 FROM memory_embeddings WHERE typeof(vector) <> 'text' LIMIT 1",
+    )
     return any(database.execute(check).fetchone() for check in checks)
 
 
@@ -52,8 +55,9 @@ def convert(database: sqlite3.Connection, source: Codec, target: Codec, scope: C
 
 def remember_indexed_topics(database: sqlite3.Connection, codec: Codec) -> None:
     """Note which rows of the index on disk hold their topics, before that index goes."""
-    rows = database.execute("SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f "
-                            "JOIN memories m ON m.id = f.rowid").fetchall()
+    rows = database.execute(
+        "SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f JOIN memories m ON m.id = f.rowid"
+    ).fetchall()
     numbers = [row[0] for row in rows if holds_topics(row[1], codec.decode_text(row[2]))]
     database.executemany("INSERT OR IGNORE INTO memory_indexed_topics VALUES (?)", [(number,) for number in numbers])
 
@@ -74,8 +78,10 @@ def write_index(database: sqlite3.Connection, codec: Codec) -> None:
     database.execute(schema.INDEX_TABLE)
     if codec.active:
         return
-    rows = database.execute("SELECT m.id, m.memory_text, m.metadata_json, t.memory_id FROM memories m "
-                            "LEFT JOIN memory_indexed_topics t ON t.memory_id = m.id")
+    rows = database.execute(
+        "SELECT m.id, m.memory_text, m.metadata_json, t.memory_id FROM memories m "
+        "LEFT JOIN memory_indexed_topics t ON t.memory_id = m.id"
+    )
     database.executemany(schema.INSERT_INDEX, _index_rows(rows, codec))
 
 
@@ -90,15 +96,25 @@ def _index_rows(rows: Iterable[sqlite3.Row], codec: Codec) -> Iterable[tuple[obj
 
 def _convert_memories(database: sqlite3.Connection, source: Codec, target: Codec) -> None:
     rows = database.execute("SELECT id, memory_text, metadata_json FROM memories").fetchall()
-    database.executemany("UPDATE memories SET memory_text = ?, metadata_json = ? WHERE id = ?", (
-        (target.encode_text(source.decode_text(row["memory_text"])),
-         target.encode_text(source.decode_text(row["metadata_json"])), row["id"]) for row in rows))
+    database.executemany(
+        "UPDATE memories SET memory_text = ?, metadata_json = ? WHERE id = ?",
+        (
+            (
+                target.encode_text(source.decode_text(row["memory_text"])),
+                target.encode_text(source.decode_text(row["metadata_json"])),
+                row["id"],
+            )
+            for row in rows
+        ),
+    )
 
 
 def _convert_vectors(database: sqlite3.Connection, source: Codec, target: Codec) -> None:
     rows = database.execute("SELECT memory_id, model, vector FROM memory_embeddings").fetchall()
-    database.executemany("UPDATE memory_embeddings SET vector = ? WHERE memory_id = ? AND model = ?", (
-        (target.encode_vector(source.decode_vector(row["vector"])), row["memory_id"], row["model"]) for row in rows))
+    database.executemany(
+        "UPDATE memory_embeddings SET vector = ? WHERE memory_id = ? AND model = ?",
+        ((target.encode_vector(source.decode_vector(row["vector"])), row["memory_id"], row["model"]) for row in rows),
+    )
 
 
 def forget_old_pages(database: sqlite3.Connection, scope: CancelScope | None = None) -> None:
@@ -112,8 +128,11 @@ def forget_old_pages(database: sqlite3.Connection, scope: CancelScope | None = N
         if left == _HOLDS_OLD_LOG and _log_is_emptied(database, scope):
             set_pragma(database, "user_version = 0", scope)
     except sqlite3.Error as error:
-        logger.warning("A memory database was encrypted, but pages that were deleted before could not be dropped; it "
-                       "is tried again at its next write: %s", error)
+        logger.warning(
+            "A memory database was encrypted, but pages that were deleted before could not be dropped; it "
+            "is tried again at its next write: %s",
+            error,
+        )
 
 
 def _log_is_emptied(database: sqlite3.Connection, scope: CancelScope | None) -> bool:
@@ -123,8 +142,10 @@ def _log_is_emptied(database: sqlite3.Connection, scope: CancelScope | None) -> 
         if scope is not None and scope.cancelled:
             return False
         if time.monotonic() >= deadline:
-            logger.warning("A memory database was encrypted, but others use its log of old pages; emptying it is "
-                           "tried again at its next write")
+            logger.warning(
+                "A memory database was encrypted, but others use its log of old pages; emptying it is "
+                "tried again at its next write"
+            )
             return False
         # Some kinds of busy are answered at once.
         time.sleep(0.005)

@@ -1,4 +1,5 @@
 """The index of words in memory, for databases that have none beside the rows, as those that are encrypted."""
+
 from __future__ import annotations
 
 import sqlite3
@@ -57,8 +58,14 @@ class EncryptedIndex:
         if self._database is not None:
             self._database.close()
 
-    def search(self, search: KeywordSearch, state: Callable[[], RowsState], rows: ReadRows, codec: Codec,
-               scope: CancelScope | None = None) -> list[int]:
+    def search(
+        self,
+        search: KeywordSearch,
+        state: Callable[[], RowsState],
+        rows: ReadRows,
+        codec: Codec,
+        scope: CancelScope | None = None,
+    ) -> list[int]:
         """Return what ``search_ids`` returns; read rows only if their state differs from last time."""
         with turn(self._lock, scope):
             # Taken before the rows are read, so that what is written meanwhile is noticed next time.

@@ -14,6 +14,7 @@ A ranking that used up ``CPU_SECONDS`` all the same is given up for one within `
 The constants were chosen with ``python benchmarks/memory_search.py``; the figures beside them are what it prints for
 20,000 memories.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -110,8 +111,11 @@ def usable_weights(weights: object) -> list[float] | None:
         return None
     # NaN and numbers beyond a float would make every comparison false or fail.
     with contextlib.suppress(OverflowError):
-        if (isinstance(weights, list | tuple) and len(weights) == 5
-                and all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights)):
+        if (
+            isinstance(weights, list | tuple)
+            and len(weights) == 5
+            and all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights)
+        ):
             return [float(weight) for weight in weights]
     logger.warning("The weights of a memory search are not five numbers; they are ignored")
     return None
@@ -146,8 +150,9 @@ def search_ids(database: sqlite3.Connection, search: KeywordSearch, scope: Cance
         database.set_progress_handler(None, 0)
 
 
-def search_present_ids(database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None = None
-                       ) -> list[int]:
+def search_present_ids(
+    database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None = None
+) -> list[int]:
     """Return ``search_ids`` without rows whose memory was deleted by hand; other rows replace them."""
     found = search_ids(database, search, scope)
     present = _present(database, found)
@@ -155,12 +160,13 @@ def search_present_ids(database: sqlite3.Connection, search: KeywordSearch, scop
         return found
     strays = database.execute("SELECT count(*) FROM memories_fts WHERE rowid NOT IN (SELECT id FROM memories)")
     more = replace(search, limit=search.limit + strays.fetchone()[0])
-    return _present(database, search_ids(database, more, scope))[:search.limit]
+    return _present(database, search_ids(database, more, scope))[: search.limit]
 
 
 def _present(database: sqlite3.Connection, numbers: Sequence[int]) -> list[int]:
-    return [number for number in numbers
-            if database.execute("SELECT 1 FROM memories WHERE id = ?", (number,)).fetchone()]
+    return [
+        number for number in numbers if database.execute("SELECT 1 FROM memories WHERE id = ?", (number,)).fetchone()
+    ]
 
 
 def _unhurried(database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None) -> list[int]:
@@ -181,9 +187,10 @@ def _best(database: sqlite3.Connection, search: KeywordSearch, budget: int) -> l
         newest = _ranked(database, search, phrases.common[:some], NEWEST)
         found += [number for number in newest if number not in known]
     if phrases.common:
-        logger.info("%d phrases of a memory search are too common to rank all memories that hold them",
-                    len(phrases.common))
-    return found[:search.limit]
+        logger.info(
+            "%d phrases of a memory search are too common to rank all memories that hold them", len(phrases.common)
+        )
+    return found[: search.limit]
 
 
 def _is_interrupted(error: sqlite3.OperationalError, scope: CancelScope | None) -> bool:
@@ -195,8 +202,9 @@ def _is_interrupted(error: sqlite3.OperationalError, scope: CancelScope | None) 
     return True
 
 
-def _ranked(database: sqlite3.Connection, search: KeywordSearch, phrases: Sequence[str],
-            newest: int | None = None) -> list[int]:
+def _ranked(
+    database: sqlite3.Connection, search: KeywordSearch, phrases: Sequence[str], newest: int | None = None
+) -> list[int]:
     """Return the best of all rows that match, or of the ``newest`` ones."""
     weights: list[float | str] = list(search.weights or ())
     score = f"bm25(memories_fts{', ?' * len(weights)})"
@@ -209,15 +217,19 @@ def _ranked(database: sqlite3.Connection, search: KeywordSearch, phrases: Sequen
     return [row[0] for row in database.execute(f"{matches} ORDER BY score LIMIT ?", [*values, search.limit])]
 
 
-def _best_by_recency(database: sqlite3.Connection, matches: str, values: Sequence[float | str], limit: int
-                     ) -> list[int]:
+def _best_by_recency(
+    database: sqlite3.Connection, matches: str, values: Sequence[float | str], limit: int
+) -> list[int]:
     """Return the rows with the lowest product of score and ``recency_score``. Reads no more dates than needed."""
     rows = database.cursor()
     # There may be very many, and tuples are the fastest.
     rows.row_factory = None
     # Without the LIMIT, SQLite would drop the order.
-    rows.execute(f"""SELECT m.id, f.score, m.date_added FROM ({matches} ORDER BY score LIMIT -1) f
-                     CROSS JOIN memories m ON m.id = f.rowid""", values)
+    rows.execute(
+        f"""SELECT m.id, f.score, m.date_added FROM ({matches} ORDER BY score LIMIT -1) f
+                     CROSS JOIN memories m ON m.id = f.rowid""",
+        values,
+    )
     # One moment for all rows: rows of the same score and date must stay equal while the clock goes on.
     now = datetime.now(UTC)
     # A heap of negated products and ids, so that the worst of the best is its first entry.
@@ -233,8 +245,9 @@ def _best_by_recency(database: sqlite3.Connection, matches: str, values: Sequenc
 
 # --- which phrases are rare enough to be ranked exactly ---
 
-_COUNT = ("SELECT count(*), max(rowid) FROM "
-          "(SELECT rowid FROM memories_fts WHERE memories_fts MATCH ? AND rowid > ? LIMIT ?)")
+_COUNT = (
+    "SELECT count(*), max(rowid) FROM (SELECT rowid FROM memories_fts WHERE memories_fts MATCH ? AND rowid > ? LIMIT ?)"
+)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 Texts and vectors are stored in clear, or as the tokens of a key.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -18,20 +19,28 @@ from Middleware.utilities import encryption_utils, sqlite
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.text_utils import without_surrogates
 
-INDEX_TABLE = ("CREATE VIRTUAL TABLE IF NOT EXISTS memories_fts USING fts5(title, summary, entities, key_phrases, "
-               "memory_text_unweighted, tokenize='porter')")
-INSERT_INDEX = ("INSERT INTO memories_fts (rowid, title, summary, entities, key_phrases, memory_text_unweighted) "
-                "VALUES (?, ?, ?, ?, ?, ?)")
-EMBEDDINGS_TABLE = ("CREATE TABLE IF NOT EXISTS memory_embeddings (memory_id INTEGER NOT NULL, model TEXT NOT NULL, "
-                    "dim INTEGER NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (memory_id, model))")
+INDEX_TABLE = (
+    "CREATE VIRTUAL TABLE IF NOT EXISTS memories_fts USING fts5(title, summary, entities, key_phrases, "
+    "memory_text_unweighted, tokenize='porter')"
+)
+INSERT_INDEX = (
+    "INSERT INTO memories_fts (rowid, title, summary, entities, key_phrases, memory_text_unweighted) "
+    "VALUES (?, ?, ?, ?, ?, ?)"
+)
+EMBEDDINGS_TABLE = (
+    "CREATE TABLE IF NOT EXISTS memory_embeddings (memory_id INTEGER NOT NULL, model TEXT NOT NULL, "
+    "dim INTEGER NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (memory_id, model))"
+)
 TOPICS_TABLE = "CREATE TABLE IF NOT EXISTS memory_indexed_topics (memory_id INTEGER PRIMARY KEY)"
 """Which memories have their topics in the index: an index that is not on the disk cannot tell when it is remade."""
-PLACES_TABLE = ("CREATE TABLE IF NOT EXISTS vector_memory_hash_places (log_id INTEGER PRIMARY KEY, "
-                "place TEXT NOT NULL)")
+PLACES_TABLE = "CREATE TABLE IF NOT EXISTS vector_memory_hash_places (log_id INTEGER PRIMARY KEY, place TEXT NOT NULL)"
 """Where the logged messages stood, as JSON: their hashes alone do not tell equal messages apart."""
 
-FORGET = ("DELETE FROM memories_fts WHERE rowid = ?", "DELETE FROM memory_embeddings WHERE memory_id = ?",
-          "DELETE FROM memory_indexed_topics WHERE memory_id = ?")
+FORGET = (
+    "DELETE FROM memories_fts WHERE rowid = ?",
+    "DELETE FROM memory_embeddings WHERE memory_id = ?",
+    "DELETE FROM memory_indexed_topics WHERE memory_id = ?",
+)
 """All that belongs to the memory with an id."""
 
 TABLES = (
@@ -83,9 +92,13 @@ def index_row(memory_text: str, metadata: Mapping[str, object], with_topics: boo
     phrases = index_text(metadata.get("key_phrases"))
     if with_topics:
         phrases = f"{phrases} {index_text(metadata.get('topics'))}"
-    return (index_text(metadata.get("title")), index_text(metadata.get("summary")),
-            index_text(metadata.get("entities")), phrases[:2 * MOST_INDEXED],
-            without_surrogates(memory_text)[:MOST_INDEXED])
+    return (
+        index_text(metadata.get("title")),
+        index_text(metadata.get("summary")),
+        index_text(metadata.get("entities")),
+        phrases[: 2 * MOST_INDEXED],
+        without_surrogates(memory_text)[:MOST_INDEXED],
+    )
 
 
 def index_text(value: object) -> str:
@@ -136,8 +149,9 @@ def connect(path: str, *, create: bool = False, mode: int | None = None) -> sqli
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666 if mode is None else mode))
     elif not os.path.isfile(path):
         raise sqlite3.OperationalError("there is no such database")
-    connection = sqlite3.connect(os.path.abspath(path), timeout=sqlite.SLICE_SECONDS, isolation_level=None,
-                                 check_same_thread=False)
+    connection = sqlite3.connect(
+        os.path.abspath(path), timeout=sqlite.SLICE_SECONDS, isolation_level=None, check_same_thread=False
+    )
     prepare(connection)
     return connection
 
@@ -151,8 +165,12 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 def is_token(value: object) -> bool:
     """Return whether a stored value is encrypted with any key."""
-    return (isinstance(value, str) and value.startswith(_TOKEN_START) and value.isascii()
-            and encryption_utils.is_token(value.encode("ascii")))
+    return (
+        isinstance(value, str)
+        and value.startswith(_TOKEN_START)
+        and value.isascii()
+        and encryption_utils.is_token(value.encode("ascii"))
+    )
 
 
 def sql_is_clear(column: str) -> str:
@@ -162,9 +180,11 @@ def sql_is_clear(column: str) -> str:
     """
     body = f"rtrim({column}, '=')"
     size = f"(length({column}) / 4 * 3 - length({column}) + length({body}))"
-    return (f"({column} IS NOT NULL AND (substr({column}, 1, {len(_TOKEN_START)}) <> '{_TOKEN_START}' "
-            f"OR length({column}) < 100 OR length({column}) % 4 <> 0 OR {size} % 16 <> 9 "
-            f"OR {body} GLOB '*[^A-Za-z0-9_-]*'))")
+    return (
+        f"({column} IS NOT NULL AND (substr({column}, 1, {len(_TOKEN_START)}) <> '{_TOKEN_START}' "
+        f"OR length({column}) < 100 OR length({column}) % 4 <> 0 OR {size} % 16 <> 9 "
+        f"OR {body} GLOB '*[^A-Za-z0-9_-]*'))"
+    )
 
 
 class Codec:

@@ -1,4 +1,5 @@
 """What is done with the searchable memories of a conversation, wherever their rows are stored."""
+
 from __future__ import annotations
 
 import json
@@ -27,8 +28,7 @@ MOST_ROWS = 1 << 31
 
 
 class MemoryRow(TypedDict):
-    """A row of the table ``memories``. Texts are in clear, except where it says "as stored": there they may be tokens.
-    """
+    """A row of the table ``memories``. Texts are in clear, except where it says "as stored": those may be tokens."""
 
     id: int
     discussion_id: str
@@ -79,8 +79,9 @@ class SearchableMemories(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
@@ -100,8 +101,10 @@ class SearchableMemories(ABC):
     # -- the log of processed messages ---------------------------------------------------------------------------
     def logged_messages(self, limit: int = 10) -> list[LoggedMessage]:
         """Return the last messages of the chunks that were processed last, newest first."""
-        return [LoggedMessage(message_hash, place_from_text(place))
-                for message_hash, place in self._log_rows(row_limit(limit))]
+        return [
+            LoggedMessage(message_hash, place_from_text(place))
+            for message_hash, place in self._log_rows(row_limit(limit))
+        ]
 
     def log_hash(self, message_hash: str, place: MessagePlace | None = None) -> None:
         """Log the last message of a processed chunk, with its position if that is known."""
@@ -120,8 +123,13 @@ class SearchableMemories(ABC):
         """Count the failures of this chunk from 1 again."""
 
     # -- writing memories ----------------------------------------------------------------------------------------
-    def store_chunk(self, items: Sequence[tuple[str, str]], message_hash: str | None,
-                    index_topics: bool = False, place: MessagePlace | None = None) -> list[int]:
+    def store_chunk(
+        self,
+        items: Sequence[tuple[str, str]],
+        message_hash: str | None,
+        index_topics: bool = False,
+        place: MessagePlace | None = None,
+    ) -> list[int]:
         """Store the memories of a chunk, log the chunk as processed, and return the rows' ids; all or nothing.
 
         Args:
@@ -133,8 +141,10 @@ class SearchableMemories(ABC):
         Raises ValueError for metadata that is not a JSON object.
         """
         encode = self._codec.encode_text
-        ready = [NewMemory(encode(text), encode(metadata), utc_now(), schema.parse_metadata(metadata), index_topics)
-                 for text, metadata in items]
+        ready = [
+            NewMemory(encode(text), encode(metadata), utc_now(), schema.parse_metadata(metadata), index_topics)
+            for text, metadata in items
+        ]
 
         def store() -> list[int]:
             numbers = self._insert_memories(ready)
@@ -169,8 +179,9 @@ class SearchableMemories(ABC):
         self._rewrite(self._delete_everything)
 
     # -- finding memories ----------------------------------------------------------------------------------------
-    def keyword_search(self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None,
-                       use_recency: bool = False) -> list[MemoryRow]:
+    def keyword_search(
+        self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None, use_recency: bool = False
+    ) -> list[MemoryRow]:
         """Return the memories that fit the terms of ``query`` best; see ``keyword_search``."""
         limit = row_limit(limit)
         search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
@@ -187,8 +198,8 @@ class SearchableMemories(ABC):
         if not self.exists:
             return []
         return vectors_of(self.place, model, self._cipher).nearest(
-            vector, row_limit(limit), self._rows_state, lambda known: self.embeddings(model, False, known),
-            self._scope)
+            vector, row_limit(limit), self._rows_state, lambda known: self.embeddings(model, False, known), self._scope
+        )
 
     def by_ids(self, numbers: Sequence[int]) -> list[MemoryRow]:
         """Return the memories with these ids, in their order; missing ones are left out."""
@@ -208,8 +219,12 @@ class SearchableMemories(ABC):
     # -- vectors -------------------------------------------------------------------------------------------------
     def add_embeddings(self, embeddings: Sequence[tuple[int, bytes]], model: str) -> int:
         """Store or replace a model's vectors of rows, as 32-bit floats; return how many."""
-        vectors = [NewVector(memory_id=number, model=model, dim=len(blob) // FLOAT_BYTES,
-                             vector=self._codec.encode_vector(blob)) for number, blob in embeddings]
+        vectors = [
+            NewVector(
+                memory_id=number, model=model, dim=len(blob) // FLOAT_BYTES, vector=self._codec.encode_vector(blob)
+            )
+            for number, blob in embeddings
+        ]
         self._transact(lambda: self._insert_vectors(vectors))
         return len(vectors)
 
@@ -220,8 +235,9 @@ class SearchableMemories(ABC):
             strays: include those of deleted memories.
             known: leave out the vectors of these rows.
         """
-        return [(number, self._codec.decode_vector(vector))
-                for number, vector in self._vector_rows(model, strays, known)]
+        return [
+            (number, self._codec.decode_vector(vector)) for number, vector in self._vector_rows(model, strays, known)
+        ]
 
     def without_embeddings(self, model: str, limit: int = 20) -> list[MemoryRow]:
         """Return the oldest memories that have no vector of this model."""

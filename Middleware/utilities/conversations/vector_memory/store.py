@@ -1,4 +1,5 @@
 """The memories of a conversation in an SQLite file, read and written on one connection."""
+
 from __future__ import annotations
 
 import os
@@ -41,8 +42,16 @@ class VectorMemories(SearchableMemories):
     (``write=True``), file and tables are made, and rows in clear become tokens if the cipher is active.
     """
 
-    def __init__(self, path: str, discussion_id: str = "", *, write: bool = False, cipher: Cipher = NO_CIPHER,
-                 mode: int | None = None, scope: CancelScope | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        discussion_id: str = "",
+        *,
+        write: bool = False,
+        cipher: Cipher = NO_CIPHER,
+        mode: int | None = None,
+        scope: CancelScope | None = None,
+    ) -> None:
         super().__init__(discussion_id, cipher, scope)
         self.path = path
         self._database: sqlite3.Connection | None = None
@@ -125,23 +134,33 @@ class VectorMemories(SearchableMemories):
     # -- reading -------------------------------------------------------------------------------------------------
     def counts(self) -> dict[str, int]:
         tables = {"memories": "memories", "embeddings": "memory_embeddings", "hashes": "vector_memory_hash_log"}
-        return {name: (self._one(table, f"SELECT count(*) FROM {table}") or (0,))[0]
-                for name, table in tables.items()}
+        return {name: (self._one(table, f"SELECT count(*) FROM {table}") or (0,))[0] for name, table in tables.items()}
 
     def processed_messages(self) -> list[tuple[str, str]]:
-        return [(row[0], row[1]) for row in self._all(
-            "vector_memory_hash_log", "SELECT message_hash, timestamp FROM vector_memory_hash_log ORDER BY id")]
+        return [
+            (row[0], row[1])
+            for row in self._all(
+                "vector_memory_hash_log", "SELECT message_hash, timestamp FROM vector_memory_hash_log ORDER BY id"
+            )
+        ]
 
     def _log_rows(self, limit: int) -> list[tuple[str, str | None]]:
-        place = ("(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
-                 if "vector_memory_hash_places" in self._tables else "NULL")
-        rows = self._all("vector_memory_hash_log", f"SELECT l.message_hash, {place} FROM vector_memory_hash_log l "
-                         "ORDER BY l.timestamp DESC, l.id DESC LIMIT ?", (limit,))
+        place = (
+            "(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
+            if "vector_memory_hash_places" in self._tables
+            else "NULL"
+        )
+        rows = self._all(
+            "vector_memory_hash_log",
+            f"SELECT l.message_hash, {place} FROM vector_memory_hash_log l "
+            "ORDER BY l.timestamp DESC, l.id DESC LIMIT ?",
+            (limit,),
+        )
         return [(row[0], row[1]) for row in rows]
 
     def _rows_by_ids(self, numbers: Sequence[int]) -> Iterator[MemoryRow]:
         for start in range(0, len(numbers), _MOST_VALUES):
-            some = tuple(numbers[start:start + _MOST_VALUES])
+            some = tuple(numbers[start : start + _MOST_VALUES])
             marks = ", ".join("?" * len(some))
             yield from self._memories(f"SELECT * FROM memories WHERE id IN ({marks})", some)
 
@@ -162,13 +181,18 @@ class VectorMemories(SearchableMemories):
         """The FROM clause for memories without a vector of the model that is the first value."""
         if "memory_embeddings" not in self._tables:
             return "FROM memories m WHERE ? IS NOT NULL"
-        return ("FROM memories m WHERE NOT EXISTS "
-                "(SELECT 1 FROM memory_embeddings e WHERE e.memory_id = m.id AND e.model = ?)")
+        return (
+            "FROM memories m WHERE NOT EXISTS "
+            "(SELECT 1 FROM memory_embeddings e WHERE e.memory_id = m.id AND e.model = ?)"
+        )
 
     def _vector_rows(self, model: str, strays: bool, known: Collection[int]) -> list[tuple[int, object]]:
         kept = "" if strays else "AND memory_id IN (SELECT id FROM memories) "
-        rows = self._all("memory_embeddings", "SELECT memory_id, vector FROM memory_embeddings WHERE model = ? "
-                         f"{kept}ORDER BY memory_id", (model,))
+        rows = self._all(
+            "memory_embeddings",
+            f"SELECT memory_id, vector FROM memory_embeddings WHERE model = ? {kept}ORDER BY memory_id",
+            (model,),
+        )
         return [(row[0], row[1]) for row in rows if row[0] not in known]
 
     def _memories(self, statement: str, values: tuple[object, ...]) -> Iterator[MemoryRow]:
@@ -192,13 +216,22 @@ class VectorMemories(SearchableMemories):
         return RowsState(file_state(self.path))
 
     def _stored_rows(self, after: int, limit: int) -> list[StoredRow]:
-        rows = self._all("memories", "SELECT id, memory_text, metadata_json, date_added FROM memories "
-                         "WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
+        rows = self._all(
+            "memories",
+            "SELECT id, memory_text, metadata_json, date_added FROM memories WHERE id > ? ORDER BY id LIMIT ?",
+            (after, limit),
+        )
         if not rows:
             return []
         between = after, rows[-1][0]
-        topics = {row[0] for row in self._all("memory_indexed_topics", "SELECT memory_id FROM memory_indexed_topics "
-                                              "WHERE memory_id > ? AND memory_id <= ?", between)}
+        topics = {
+            row[0]
+            for row in self._all(
+                "memory_indexed_topics",
+                "SELECT memory_id FROM memory_indexed_topics WHERE memory_id > ? AND memory_id <= ?",
+                between,
+            )
+        }
         topics |= self._topics_of_clear_rows(between)
         return [StoredRow(row[0], row[1], row[2], row[3], row[0] in topics) for row in rows]
 
@@ -206,16 +239,22 @@ class VectorMemories(SearchableMemories):
         """Return the rows in clear whose topics are in the index on disk; none once all rows are encrypted."""
         if "memories_fts" not in self._tables:
             return set()
-        rows = self._all("memories_fts", "SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f "
-                         "JOIN memories m ON m.id = f.rowid WHERE f.rowid > ? AND f.rowid <= ?", between)
+        rows = self._all(
+            "memories_fts",
+            "SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f "
+            "JOIN memories m ON m.id = f.rowid WHERE f.rowid > ? AND f.rowid <= ?",
+            between,
+        )
         return {row[0] for row in rows if not is_token(row[2]) and conversion.holds_topics(row[1], row[2])}
 
     # -- writing -------------------------------------------------------------------------------------------------
     def _insert_log(self, message_hash: str, timestamp: str, place: str | None) -> None:
         # A clock may have been set back, or been wrong; what comes later must count as newer all the same.
-        row = self._db.execute("INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) SELECT "
-                               "?, ?, max(?, coalesce((SELECT max(timestamp) FROM vector_memory_hash_log), ''))",
-                               (self.discussion_id, message_hash, timestamp))
+        row = self._db.execute(
+            "INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) SELECT "
+            "?, ?, max(?, coalesce((SELECT max(timestamp) FROM vector_memory_hash_log), ''))",
+            (self.discussion_id, message_hash, timestamp),
+        )
         if place is not None:
             self._db.execute("INSERT OR REPLACE INTO vector_memory_hash_places VALUES (?, ?)", (row.lastrowid, place))
 
@@ -225,7 +264,8 @@ class VectorMemories(SearchableMemories):
     def _insert(self, memory: NewMemory) -> int:
         row = self._db.execute(
             "INSERT INTO memories (discussion_id, memory_text, date_added, metadata_json) VALUES (?, ?, ?, ?)",
-            (self.discussion_id, memory.memory_text, memory.date_added, memory.metadata_json))
+            (self.discussion_id, memory.memory_text, memory.date_added, memory.metadata_json),
+        )
         number = row.lastrowid
         assert number is not None
         # SQLite uses the id of the newest row again once that row was deleted by hand.
@@ -239,12 +279,16 @@ class VectorMemories(SearchableMemories):
         return number
 
     def _insert_vectors(self, vectors: Sequence[NewVector]) -> None:
-        self._db.executemany("INSERT OR REPLACE INTO memory_embeddings (memory_id, model, dim, vector) "
-                             "VALUES (:memory_id, :model, :dim, :vector)", vectors)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO memory_embeddings (memory_id, model, dim, vector) "
+            "VALUES (:memory_id, :model, :dim, :vector)",
+            vectors,
+        )
 
     def _update_memory(self, number: int, text: str | None, metadata: str | None) -> None:
-        self._db.execute("UPDATE memories SET memory_text = ?, metadata_json = ? WHERE id = ?",
-                         (text, metadata, number))
+        self._db.execute(
+            "UPDATE memories SET memory_text = ?, metadata_json = ? WHERE id = ?", (text, metadata, number)
+        )
         self._db.execute("DELETE FROM memory_embeddings WHERE memory_id = ?", (number,))
 
     def _delete_memory(self, number: int) -> None:
@@ -253,6 +297,11 @@ class VectorMemories(SearchableMemories):
             self._db.execute(statement, (number,))
 
     def _delete_everything(self) -> None:
-        for table in ("memories", "memory_embeddings", "memory_indexed_topics", "vector_memory_hash_log",
-                      "vector_memory_hash_places"):
+        for table in (
+            "memories",
+            "memory_embeddings",
+            "memory_indexed_topics",
+            "vector_memory_hash_log",
+            "vector_memory_hash_places",
+        ):
             self._db.execute(f"DELETE FROM {table}")

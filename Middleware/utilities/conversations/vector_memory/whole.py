@@ -1,4 +1,5 @@
 """A whole database of searchable memories, row for row as it is stored, for moving it to another place."""
+
 from __future__ import annotations
 
 import os
@@ -81,24 +82,37 @@ class DatabaseFile(VectorMemories):
         while rows := self._stored_rows(after, BATCH):
             after = rows[-1].id
             for row in rows:
-                yield WholeMemory(row.id, _text(row.memory_text) or "", _text(row.date_added) or "",
-                                  _text(row.metadata_json), row.with_topics)
+                yield WholeMemory(
+                    row.id,
+                    _text(row.memory_text) or "",
+                    _text(row.date_added) or "",
+                    _text(row.metadata_json),
+                    row.with_topics,
+                )
 
     def vectors(self) -> Iterator[WholeVector]:
         after: tuple[int, str] = (START, "")
-        while rows := self._all("memory_embeddings", "SELECT memory_id, model, dim, vector FROM memory_embeddings "
-                                "WHERE (memory_id, model) > (?, ?) ORDER BY memory_id, model LIMIT ?",
-                                (*after, VECTORS)):
+        while rows := self._all(
+            "memory_embeddings",
+            "SELECT memory_id, model, dim, vector FROM memory_embeddings "
+            "WHERE (memory_id, model) > (?, ?) ORDER BY memory_id, model LIMIT ?",
+            (*after, VECTORS),
+        ):
             after = rows[-1][0], rows[-1][1]
             for number, model, size, vector in rows:
                 stored = vector.encode("ascii") if isinstance(vector, str) else vector
                 yield WholeVector(number, storable(model), size, stored)
 
     def log(self) -> Iterator[WholeLogEntry]:
-        place = ("(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
-                 if "vector_memory_hash_places" in self._tables else "NULL")
-        for row in self._all("vector_memory_hash_log", f"SELECT id, message_hash, timestamp, {place} "
-                             "FROM vector_memory_hash_log l ORDER BY id"):
+        place = (
+            "(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
+            if "vector_memory_hash_places" in self._tables
+            else "NULL"
+        )
+        for row in self._all(
+            "vector_memory_hash_log",
+            f"SELECT id, message_hash, timestamp, {place} FROM vector_memory_hash_log l ORDER BY id",
+        ):
             yield WholeLogEntry(row[0], _text(row[1]) or "", _text(row[2]) or "", _text(row[3]))
 
 
@@ -115,14 +129,17 @@ def write_file(path: str, discussion_id: str, rows: WholeMemories, mode: int) ->
                 encrypted = False
                 for memory in rows.memories():
                     encrypted = encrypted or is_token(memory.memory_text)
-                    database.execute("INSERT INTO memories VALUES (?, ?, ?, ?, ?)",
-                                     (memory.id, discussion_id, *memory[1:4]))
+                    database.execute(
+                        "INSERT INTO memories VALUES (?, ?, ?, ?, ?)", (memory.id, discussion_id, *memory[1:4])
+                    )
                     if memory.with_topics:
                         database.execute("INSERT INTO memory_indexed_topics VALUES (?)", (memory.id,))
                 database.executemany("INSERT INTO memory_embeddings VALUES (?, ?, ?, ?)", map(_vector, rows.vectors()))
                 for entry in rows.log():
-                    database.execute("INSERT INTO vector_memory_hash_log VALUES (?, ?, ?, ?)",
-                                     (entry.id, discussion_id, entry.message_hash, entry.timestamp))
+                    database.execute(
+                        "INSERT INTO vector_memory_hash_log VALUES (?, ?, ?, ?)",
+                        (entry.id, discussion_id, entry.message_hash, entry.timestamp),
+                    )
                     if entry.place is not None:
                         database.execute("INSERT INTO vector_memory_hash_places VALUES (?, ?)", (entry.id, entry.place))
                 # The index of an encrypted database exists only in memory.

@@ -1,4 +1,5 @@
 """The base of all node handlers and the declaration of a node type's keys."""
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -56,8 +57,9 @@ class BaseHandler(ABC):
     def __init_subclass__(cls) -> None:
         cls.TABLES = {node_type: KeyTable(keys) for node_type, keys in cls.KEYS.items()}
 
-    def __init__(self, workflow_manager: ChildStarter | None = None,
-                 workflow_variable_service: VariableService | None = None) -> None:
+    def __init__(
+        self, workflow_manager: ChildStarter | None = None, workflow_variable_service: VariableService | None = None
+    ) -> None:
         self.workflow_manager = workflow_manager
         self.workflow_variable_service = workflow_variable_service
 
@@ -78,8 +80,11 @@ class BaseHandler(ABC):
     def check_endpoint(context: ExecutionContext) -> None:
         """Raise ConfigValueError for a node without an endpoint of its own."""
         if context.llm_handler is None or context.llm_handler.llm is None:
-            raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
-                                   json_path="endpointName", expected="the name of a file in Endpoints")
+            raise ConfigValueError(
+                f"node '{context.node_name}' calls an LLM but names no endpoint",
+                json_path="endpointName",
+                expected="the name of a file in Endpoints",
+            )
 
     def table(self, context: ExecutionContext) -> KeyTable:
         """Return the keys of the node's type."""

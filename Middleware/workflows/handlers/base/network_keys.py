@@ -3,6 +3,7 @@
 Every check raises ConfigValueError (a ValueError) that names the node and the key. A text that holds a placeholder is
 filled in before it is checked: with all variables where the key takes them, else with those known early.
 """
+
 from __future__ import annotations
 
 from typing import NoReturn
@@ -22,17 +23,33 @@ MAX_SECONDS = 1_000_000.0
 PROXY_SCHEMES = ("http", "https", "socks4", "socks5", "socks5h")
 DEFAULT_MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 
-ON_ERROR = ConfigKey("onError", "str", "raise",
-                     "What a failure does: raise (end the run) or return (become the output).",
-                     choices=("raise", "return"))
-PROXY = ConfigKey("proxy", "str", None, "URL of a proxy: http, https, socks4, socks5 or socks5h.", "full",
-                  capability="sends requests through")
-MAX_RESPONSE_BYTES = ConfigKey("maxResponseBytes", "int", DEFAULT_MAX_RESPONSE_BYTES,
-                               "Largest answer in bytes; 0 or less: no limit.", "early")
-BLOCK_PRIVATE_ADDRESSES = ConfigKey("blockPrivateAddresses", "bool", False,
-                                    "Refuse hosts that are or resolve to an address that is not globally routable.")
-ENCODE_URL_VALUES = ConfigKey("encodeUrlValues", "bool", True,
-                              "Percent-encode what variables insert into the path and the parameters of a URL.")
+ON_ERROR = ConfigKey(
+    "onError",
+    "str",
+    "raise",
+    "What a failure does: raise (end the run) or return (become the output).",
+    choices=("raise", "return"),
+)
+PROXY = ConfigKey(
+    "proxy",
+    "str",
+    None,
+    "URL of a proxy: http, https, socks4, socks5 or socks5h.",
+    "full",
+    capability="sends requests through",
+)
+MAX_RESPONSE_BYTES = ConfigKey(
+    "maxResponseBytes", "int", DEFAULT_MAX_RESPONSE_BYTES, "Largest answer in bytes; 0 or less: no limit.", "early"
+)
+BLOCK_PRIVATE_ADDRESSES = ConfigKey(
+    "blockPrivateAddresses",
+    "bool",
+    False,
+    "Refuse hosts that are or resolve to an address that is not globally routable.",
+)
+ENCODE_URL_VALUES = ConfigKey(
+    "encodeUrlValues", "bool", True, "Percent-encode what variables insert into the path and the parameters of a URL."
+)
 ALLOWED_HOSTS = ConfigKey("allowedHosts", "list", None, "The only hosts that may be contacted, without port.", "full")
 
 
@@ -100,8 +117,9 @@ def refuse(context: ExecutionContext, key: ConfigKey, expected: str, suggestion:
     # URLs, headers and similar values may hold passwords.
     secret = key.variables == "full"
     shown = "" if secret else f", got {written if len(written) <= 60 else written[:57] + '...'}"
-    raise ConfigValueError(f"{context.node_type} node '{context.node_name}': '{key.name}' must be "
-                           f"{expected}{shown}", suggestion=suggestion)
+    raise ConfigValueError(
+        f"{context.node_type} node '{context.node_name}': '{key.name}' must be {expected}{shown}", suggestion=suggestion
+    )
 
 
 def _number(context: ExecutionContext, key: ConfigKey, whole: bool) -> float | None:

@@ -1,4 +1,5 @@
 """ContextCompactor: summaries of the older parts of a conversation."""
+
 from __future__ import annotations
 
 from Middleware.services.memory.compactor_settings import load_compactor_settings
@@ -28,4 +29,5 @@ class ContextCompactorHandler(BaseHandler):
             return ""
         # Imported here because only users with such settings need it.
         from Middleware.workflows.tools.memory.context_compaction import ContextCompaction
+
         return ContextCompaction(context, settings, state).run()

@@ -1,4 +1,5 @@
 """CurlCommand: runs the system's curl."""
+
 from __future__ import annotations
 
 import json
@@ -30,15 +31,25 @@ logger = logging.getLogger(__name__)
 
 OUTPUT_FORMATS = ("stdout", "stdout+stderr", "full")
 
-ARGS = ConfigKey("args", "list", None, "Arguments of curl, one process argument per item.", "full", required=True,
-                 capability="runs curl with")
+ARGS = ConfigKey(
+    "args",
+    "list",
+    None,
+    "Arguments of curl, one process argument per item.",
+    "full",
+    required=True,
+    capability="runs curl with",
+)
 TIMEOUT = ConfigKey("timeout", "number", 30, "How many seconds curl may take in all.", "early")
-OUTPUT_FORMAT = ConfigKey("outputFormat", "str", "stdout", "How much of the result becomes the output.",
-                          choices=OUTPUT_FORMATS)
-BLOCK_OPTION_INJECTION = ConfigKey("blockOptionInjection", "bool", False,
-                                   "Refuse an item that starts with - or @ only because of a variable.")
-ALLOW_SCHEME_INJECTION = ConfigKey("allowSchemeInjection", "bool", False,
-                                   "Let variables provide URL schemes other than http and https.")
+OUTPUT_FORMAT = ConfigKey(
+    "outputFormat", "str", "stdout", "How much of the result becomes the output.", choices=OUTPUT_FORMATS
+)
+BLOCK_OPTION_INJECTION = ConfigKey(
+    "blockOptionInjection", "bool", False, "Refuse an item that starts with - or @ only because of a variable."
+)
+ALLOW_SCHEME_INJECTION = ConfigKey(
+    "allowSchemeInjection", "bool", False, "Let variables provide URL schemes other than http and https."
+)
 
 
 class CurlCommandHandler(BaseHandler):
@@ -48,10 +59,21 @@ class CurlCommandHandler(BaseHandler):
     acts = "outside"
     reaches_outside = True
 
-    KEYS = {"CurlCommand": (
-        ARGS, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, network.MAX_RESPONSE_BYTES,
-        network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS, network.ENCODE_URL_VALUES, BLOCK_OPTION_INJECTION,
-        ALLOW_SCHEME_INJECTION)}
+    KEYS = {
+        "CurlCommand": (
+            ARGS,
+            TIMEOUT,
+            OUTPUT_FORMAT,
+            network.ON_ERROR,
+            network.PROXY,
+            network.MAX_RESPONSE_BYTES,
+            network.BLOCK_PRIVATE_ADDRESSES,
+            network.ALLOWED_HOSTS,
+            network.ENCODE_URL_VALUES,
+            BLOCK_OPTION_INJECTION,
+            ALLOW_SCHEME_INJECTION,
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         output_format = network.choice(context, OUTPUT_FORMAT)
@@ -70,14 +92,23 @@ class CurlCommandHandler(BaseHandler):
         except CurlError as error:
             if raises:
                 raise
-            logger.warning("CurlCommand node '%s' failed (%s); its output describes the failure", context.node_name,
-                           type(error).__name__)
+            logger.warning(
+                "CurlCommand node '%s' failed (%s); its output describes the failure",
+                context.node_name,
+                type(error).__name__,
+            )
             text = _render_failure(error, output_format)
         return self.static_text(context, text)
 
 
-def _run(command: Sequence[str], timeout: float, max_bytes: int | None, scope: CancelScope,
-         use_environment_proxies: bool, step: Step) -> CurlResult:
+def _run(
+    command: Sequence[str],
+    timeout: float,
+    max_bytes: int | None,
+    scope: CancelScope,
+    use_environment_proxies: bool,
+    step: Step,
+) -> CurlResult:
     """Return what curl wrote, which is noted in ``step``, also if it failed."""
     try:
         result = run_curl(command, timeout, max_bytes, scope, use_environment_proxies=use_environment_proxies)
@@ -95,10 +126,17 @@ def _args(context: ExecutionContext) -> list[str]:
         network.refuse(context, ARGS, "a list of curl's arguments")
     raw = [str(item) for item in items]
     filled = without_last_breaks(_filled(context, items))
-    problem = next((f"args[{index}]: an argument cannot hold a NUL character" for index, item in enumerate(filled)
-                    if "\0" in item), None)
+    problem = next(
+        (
+            f"args[{index}]: an argument cannot hold a NUL character"
+            for index, item in enumerate(filled)
+            if "\0" in item
+        ),
+        None,
+    )
     problem = problem or injection_problem(
-        raw, filled, network.boolean(context, BLOCK_OPTION_INJECTION), network.boolean(context, ALLOW_SCHEME_INJECTION))
+        raw, filled, network.boolean(context, BLOCK_OPTION_INJECTION), network.boolean(context, ALLOW_SCHEME_INJECTION)
+    )
     if problem:
         raise ConfigValueError(f"CurlCommand node '{context.node_name}': {problem}")
     return filled
@@ -120,13 +158,15 @@ def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bo
         return False
     reason = _guard_reason(args, block_private, hosts, context.request.cancel_scope, timeout)
     if reason:
-        raise ConfigValueError(f"CurlCommand node '{context.node_name}' blocked a request to a disallowed address: "
-                               f"{reason}.")
+        raise ConfigValueError(
+            f"CurlCommand node '{context.node_name}' blocked a request to a disallowed address: {reason}."
+        )
     return True
 
 
-def _guard_reason(args: Sequence[str], block_private: bool, hosts: Sequence[str] | None, scope: CancelScope,
-                  timeout: float) -> str | None:
+def _guard_reason(
+    args: Sequence[str], block_private: bool, hosts: Sequence[str] | None, scope: CancelScope, timeout: float
+) -> str | None:
     # On a helper thread: name resolution cannot be interrupted, only abandoned.
     try:
         return run_interruptible(lambda _: address_problem(args, block_private, hosts), scope, timeout)
@@ -146,8 +186,9 @@ def _leading(args: Sequence[str], max_bytes: int | None, guarded: bool, proxy: s
 
 def _render(result: CurlResult, output_format: str) -> str:
     if output_format == "full":
-        return json.dumps({"stdout": result.stdout, "stderr": result.stderr, "returncode": result.returncode},
-                          ensure_ascii=False)
+        return json.dumps(
+            {"stdout": result.stdout, "stderr": result.stderr, "returncode": result.returncode}, ensure_ascii=False
+        )
     return result.stdout + result.stderr if output_format == "stdout+stderr" else result.stdout
 
 
@@ -156,5 +197,7 @@ def _render_failure(error: CurlError, output_format: str) -> str:
         return _render(error.result, output_format)
     if output_format != "full":
         return str(error)
-    return json.dumps({"stdout": error.result.stdout, "stderr": error.result.stderr, "returncode": None,
-                       "error": str(error)}, ensure_ascii=False)
+    return json.dumps(
+        {"stdout": error.result.stdout, "stderr": error.result.stderr, "returncode": None, "error": str(error)},
+        ensure_ascii=False,
+    )

@@ -1,4 +1,5 @@
 """MCPToolCall: calls a tool of an MCP server."""
+
 from __future__ import annotations
 
 import logging
@@ -15,14 +16,27 @@ from Middleware.workflows.tools.mcp_client_tool import DEFAULT_TIMEOUT_SECONDS, 
 
 logger = logging.getLogger(__name__)
 
-SERVER = ConfigKey("server", "str", None, "The server: name of a file in MCPServers.", "full", required=True,
-                   names="mcp-server", capability="uses the MCP server")
-TOOL = ConfigKey("tool", "str", None, "Name of the tool.", "full", required=True,
-                 capability="calls the MCP tool")
-ARGUMENTS = ConfigKey("arguments", "object", {}, "Arguments of the tool; variables work in strings at any depth.",
-                      "full")
-TIMEOUT = ConfigKey("timeout", "number", DEFAULT_TIMEOUT_SECONDS,
-                    "Seconds for connecting, the handshake and the call together.", "early")
+SERVER = ConfigKey(
+    "server",
+    "str",
+    None,
+    "The server: name of a file in MCPServers.",
+    "full",
+    required=True,
+    names="mcp-server",
+    capability="uses the MCP server",
+)
+TOOL = ConfigKey("tool", "str", None, "Name of the tool.", "full", required=True, capability="calls the MCP tool")
+ARGUMENTS = ConfigKey(
+    "arguments", "object", {}, "Arguments of the tool; variables work in strings at any depth.", "full"
+)
+TIMEOUT = ConfigKey(
+    "timeout",
+    "number",
+    DEFAULT_TIMEOUT_SECONDS,
+    "Seconds for connecting, the handshake and the call together.",
+    "early",
+)
 
 
 class MCPToolCallHandler(BaseHandler):
@@ -56,8 +70,9 @@ class MCPToolCallHandler(BaseHandler):
             # A tool may quote the conversation in its error.
             sensitive_log(logger, logging.DEBUG, "%s", error)
             text = str(error)
-        sensitive_log(logger, logging.INFO, "MCP call to '%s.%s' took %.2f s", server, name,
-                      time.perf_counter() - started)
+        sensitive_log(
+            logger, logging.INFO, "MCP call to '%s.%s' took %.2f s", server, name, time.perf_counter() - started
+        )
         return self.static_text(context, text)
 
 

@@ -1,4 +1,5 @@
 """Nodes that write, read and search what is remembered of a conversation."""
+
 from __future__ import annotations
 
 import contextlib
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 def reading_service() -> MemoryService:
     """Return the service that reads what is stored."""
     from Middleware.services.memory_service import MemoryService
+
     return MemoryService()
 
 
@@ -36,8 +38,9 @@ def keys_of(context: ExecutionContext) -> dict[str, Any]:
     return {"encryption_key": context.encryption_key, "api_key_hash": context.api_key_hash}
 
 
-TURNS = ConfigKey("maxTurnsToPull", "int", 0,
-                  "How many messages to use if there is no discussion id.", "early", required=True)
+TURNS = ConfigKey(
+    "maxTurnsToPull", "int", 0, "How many messages to use if there is no discussion id.", "early", required=True
+)
 
 
 class RecentMemorySummarizerHandler(BaseHandler):
@@ -45,18 +48,29 @@ class RecentMemorySummarizerHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS = {"RecentMemorySummarizerTool": (
-        TURNS,
-        ConfigKey("maxSummaryChunksFromFile", "int", 0, "How many memories; 0: three, negative: all.", "early",
-                  required=True),
-        ConfigKey("lookbackStart", "int", 0, "Newest messages to leave out if there is no discussion id.", "early"),
-        ConfigKey("customDelimiter", "str", None, "The text between them, instead of --ChunkBreak--."))}
+    KEYS = {
+        "RecentMemorySummarizerTool": (
+            TURNS,
+            ConfigKey(
+                "maxSummaryChunksFromFile",
+                "int",
+                0,
+                "How many memories; 0: three, negative: all.",
+                "early",
+                required=True,
+            ),
+            ConfigKey("lookbackStart", "int", 0, "Newest messages to leave out if there is no discussion id.", "early"),
+            ConfigKey("customDelimiter", "str", None, "The text between them, instead of --ChunkBreak--."),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
-        turns, chunks, lookback = (self.number(context, name) for name in (
-            "maxTurnsToPull", "maxSummaryChunksFromFile", "lookbackStart"))
-        text = reading_service().get_recent_memories(raw_messages(context), context.discussion_id, turns, chunks,
-                                                     lookback, **keys_of(context))
+        turns, chunks, lookback = (
+            self.number(context, name) for name in ("maxTurnsToPull", "maxSummaryChunksFromFile", "lookbackStart")
+        )
+        text = reading_service().get_recent_memories(
+            raw_messages(context), context.discussion_id, turns, chunks, lookback, **keys_of(context)
+        )
         delimiter = self.value(context, "customDelimiter")
         return text if delimiter is None else text.replace(CHUNK_BREAK, str(delimiter))
 
@@ -70,8 +84,8 @@ class ChatSummaryMemoryGatheringHandler(BaseHandler):
 
     def handle(self, context: ExecutionContext) -> object:
         return reading_service().get_chat_summary_memories(
-            raw_messages(context), context.discussion_id, self.number(context, "maxTurnsToPull"),
-            **keys_of(context))
+            raw_messages(context), context.discussion_id, self.number(context, "maxTurnsToPull"), **keys_of(context)
+        )
 
 
 class CurrentMemoryHandler(BaseHandler):
@@ -79,8 +93,7 @@ class CurrentMemoryHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS = {"GetCurrentMemoryFromFile": (
-        ConfigKey("customDelimiter", "str", CHUNK_BREAK, "The text between them."),)}
+    KEYS = {"GetCurrentMemoryFromFile": (ConfigKey("customDelimiter", "str", CHUNK_BREAK, "The text between them."),)}
 
     def handle(self, context: ExecutionContext) -> object:
         memories = reading_service().get_current_memories(context.discussion_id, **keys_of(context))
@@ -107,8 +120,11 @@ class CurrentStateDocumentHandler(BaseHandler):
 
     def handle(self, context: ExecutionContext) -> object:
         from Middleware.services.memory_service import NO_STATE_DOCUMENT
-        return if_readable(lambda: reading_service().get_current_state_document(
-            context.discussion_id, **keys_of(context)), NO_STATE_DOCUMENT)
+
+        return if_readable(
+            lambda: reading_service().get_current_state_document(context.discussion_id, **keys_of(context)),
+            NO_STATE_DOCUMENT,
+        )
 
 
 NOT_GENERATED = "No discussionId on this request; memories were not generated."
@@ -123,6 +139,7 @@ class _UsersWorkflowHandler(BaseHandler):
     def write_memories(self, context: ExecutionContext, force_file_memory: bool = False) -> None:
         """Write the memories of the context's discussion that are due."""
         from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+
         SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=force_file_memory)
 
     def helper_result(self, context: ExecutionContext, user_key: str) -> str | None:
@@ -166,6 +183,7 @@ class ConversationMemoryHandler(_UsersWorkflowHandler):
     def handle(self, context: ExecutionContext) -> object:
         if not context.discussion_id:
             from Middleware.services.memory_service import NO_MEMORIES
+
             return NO_MEMORIES
         result = self.helper_result(context, CONVERSATION_WORKFLOW)
         if result is not None:
@@ -180,8 +198,7 @@ SUMMARY_WORKFLOW = "chatSummaryToolWorkflow"
 class FullChatSummaryHandler(_UsersWorkflowHandler):
     """Returns the summary, which the user's workflow updates first if more than one memory is missing in it."""
 
-    KEYS = {"FullChatSummary": (
-        ConfigKey("isManualConfig", "bool", False, "Only return the summary as it is."),)}
+    KEYS = {"FullChatSummary": (ConfigKey("isManualConfig", "bool", False, "Only return the summary as it is."),)}
 
     def handle(self, context: ExecutionContext) -> object:
         state = state_of(context)
@@ -206,23 +223,41 @@ class ChatSummarySummarizerHandler(BaseHandler):
     acts = "writes"
     cleans_itself = True
 
-    KEYS = {"chatSummarySummarizer": (
-        *PROMPT_KEYS,
-        ConfigKey("minMemoriesPerSummary", "int", 3, "How many new memories are needed for a call.", "early"),
-        ConfigKey("loopIfMemoriesExceed", "int", 3,
-                  "If there are more new memories, they are folded in this many at a time.", "early"),
-        ConfigKey("appendMemoriesUpToTokens", "int", 0, "New memories are appended to the summary as they are, "
-                  "without a call, until it would have more tokens; then the LLM makes the older lines shorter.",
-                  "early", least=0, most=MOST_TOKENS))}
+    KEYS = {
+        "chatSummarySummarizer": (
+            *PROMPT_KEYS,
+            ConfigKey("minMemoriesPerSummary", "int", 3, "How many new memories are needed for a call.", "early"),
+            ConfigKey(
+                "loopIfMemoriesExceed",
+                "int",
+                3,
+                "If there are more new memories, they are folded in this many at a time.",
+                "early",
+            ),
+            ConfigKey(
+                "appendMemoriesUpToTokens",
+                "int",
+                0,
+                "New memories are appended to the summary as they are, "
+                "without a call, until it would have more tokens; then the LLM makes the older lines shorter.",
+                "early",
+                least=0,
+                most=MOST_TOKENS,
+            ),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         from Middleware.services.memory_service import NO_SUMMARY
         from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer
+
         state = state_of(context)
         if state is None:
             return NO_SUMMARY
-        least, most, room = (self.number(context, name) for name in (
-            "minMemoriesPerSummary", "loopIfMemoriesExceed", "appendMemoriesUpToTokens"))
+        least, most, room = (
+            self.number(context, name)
+            for name in ("minMemoriesPerSummary", "loopIfMemoriesExceed", "appendMemoriesUpToTokens")
+        )
         return ChatSummarizer(context, state, least, most, room).update()
 
 
@@ -231,13 +266,17 @@ class WriteCurrentSummaryHandler(BaseHandler):
 
     acts = "writes"
 
-    KEYS = {"WriteCurrentSummaryToFileAndReturnIt": (
-        ConfigKey("input", "str", None, "The text.", "full", required=True),)}
+    KEYS = {
+        "WriteCurrentSummaryToFileAndReturnIt": (ConfigKey("input", "str", None, "The text.", "full", required=True),)
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         if self.value(context, "input") is None:
-            raise ConfigValueError(f"node '{context.node_name}' names no text to store as the summary",
-                                   json_path="input", expected="a text")
+            raise ConfigValueError(
+                f"node '{context.node_name}' names no text to store as the summary",
+                json_path="input",
+                expected="a text",
+            )
         text, state = self.text(context, "input"), state_of(context)
         if state is not None:
             self._write(text, state, context)
@@ -245,18 +284,24 @@ class WriteCurrentSummaryHandler(BaseHandler):
 
     def _write(self, text: str, state: DiscussionState, context: ExecutionContext) -> None:
         if not text.strip() or is_cut_off_thought(text):
-            logger.warning("Discussion %s: node '%s' gives %s; the summary stays as it is", state.discussion_id,
-                           context.node_name, "unfinished reasoning" if text.strip() else "no text")
+            logger.warning(
+                "Discussion %s: node '%s' gives %s; the summary stays as it is",
+                state.discussion_id,
+                context.node_name,
+                "unfinished reasoning" if text.strip() else "no text",
+            )
             return
         from Middleware.workflows.tools.memory.chat_summary import save_summary, take_lock
+
         store = MemoryStore(state)
         with contextlib.ExitStack() as stack:
             # The text is stored without the lock too: a text that was handed over must not be lost.
             mine = take_lock(stack, context, state)
             memories = store.memories()
             if not memories:
-                logger.warning("Discussion %s has no memories; its summary is stored without reference to one",
-                               state.discussion_id)
+                logger.warning(
+                    "Discussion %s has no memories; its summary is stored without reference to one", state.discussion_id
+                )
             # Without the lock, another request may be writing the file that this number is kept in.
             covered = len(memories) if mine else None
             save_summary(store, text, memories[-1][1] if memories else "", covered)
@@ -264,6 +309,7 @@ class WriteCurrentSummaryHandler(BaseHandler):
 
 def _is_current(store: MemoryStore) -> bool:
     from Middleware.services.memory_service import summary_lag
+
     return summary_lag(store) in (0, 1)
 
 
@@ -281,32 +327,54 @@ class VectorMemorySearchHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS = {"VectorMemorySearch": (
-        ConfigKey("input", "str", "", "Words or phrases to search for, separated by ;.", "full"),
-        ConfigKey("limit", "int", DEFAULT_LIMIT, "How many memories to return at most.", "early"),
-        ConfigKey("bm25Weights", "list", None,
-                  "Five numbers: the weights of title, summary, entities, key phrases and text of a memory."),
-        ConfigKey("useRecencyScoring", "bool", False, "Rank newer memories higher."),
-        ConfigKey("includeDates", "bool", False, "Each memory starts with its date."),
-        ConfigKey("searchMode", "str", "keyword", "Whether to search by words, by meaning, or both.",
-                  choices=("keyword", "semantic", "hybrid"), caseless=True),
-        ConfigKey("semanticQuery", "str", "", "What to search for by meaning, if not the words of input.", "full"),
-        ConfigKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared.", names="endpoint"),
-        ConfigKey("useEntityExpansion", "bool", False,
-                  "Also search for the people and things that the found memories name."))}
+    KEYS = {
+        "VectorMemorySearch": (
+            ConfigKey("input", "str", "", "Words or phrases to search for, separated by ;.", "full"),
+            ConfigKey("limit", "int", DEFAULT_LIMIT, "How many memories to return at most.", "early"),
+            ConfigKey(
+                "bm25Weights",
+                "list",
+                None,
+                "Five numbers: the weights of title, summary, entities, key phrases and text of a memory.",
+            ),
+            ConfigKey("useRecencyScoring", "bool", False, "Rank newer memories higher."),
+            ConfigKey("includeDates", "bool", False, "Each memory starts with its date."),
+            ConfigKey(
+                "searchMode",
+                "str",
+                "keyword",
+                "Whether to search by words, by meaning, or both.",
+                choices=("keyword", "semantic", "hybrid"),
+                caseless=True,
+            ),
+            ConfigKey("semanticQuery", "str", "", "What to search for by meaning, if not the words of input.", "full"),
+            ConfigKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared.", names="endpoint"),
+            ConfigKey(
+                "useEntityExpansion",
+                "bool",
+                False,
+                "Also search for the people and things that the found memories name.",
+            ),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> Any:
         if not context.discussion_id:
             return NO_DISCUSSION
         return reading_service().search_vector_memories(
-            context.discussion_id, self.text(context, "input"),
+            context.discussion_id,
+            self.text(context, "input"),
             max(0, self.number(context, "limit")),
-            bm25_weights=self._weights(context), use_recency=self.value(context, "useRecencyScoring"),
-            include_dates=self.value(context, "includeDates"), search_mode=str(self.value(context, "searchMode")),
+            bm25_weights=self._weights(context),
+            use_recency=self.value(context, "useRecencyScoring"),
+            include_dates=self.value(context, "includeDates"),
+            search_mode=str(self.value(context, "searchMode")),
             semantic_query=self.text(context, "semanticQuery"),
             embedding_endpoint_name=str(self.value(context, "embeddingEndpointName")),
-            use_entity_expansion=self.value(context, "useEntityExpansion"), request_id=context.request_id,
-            **keys_of(context))
+            use_entity_expansion=self.value(context, "useEntityExpansion"),
+            request_id=context.request_id,
+            **keys_of(context),
+        )
 
     def _weights(self, context: ExecutionContext) -> list[Any] | None:
         weights = self.value(context, "bm25Weights")

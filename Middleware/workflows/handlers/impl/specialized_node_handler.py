@@ -1,4 +1,5 @@
 """Nodes that need no LLM and no tool: fixed texts, parts of texts, calculations and locks."""
+
 from __future__ import annotations
 
 import math
@@ -24,8 +25,7 @@ class StaticResponseHandler(BaseHandler):
     acts = "no"
     pure = True
 
-    KEYS = {
-        "StaticResponse": (ConfigKey("content", "str", "", "The text.", "full"),)}
+    KEYS = {"StaticResponse": (ConfigKey("content", "str", "", "The text.", "full"),)}
 
     def handle(self, context: ExecutionContext) -> object:
         return self.static_text(context, self.text(context, "content"))
@@ -40,7 +40,9 @@ class StringConcatenatorHandler(BaseHandler):
     KEYS = {
         "StringConcatenator": (
             ConfigKey("strings", "list", (), "The texts to join.", "full"),
-            ConfigKey("delimiter", "str", "", "The text between them."))}
+            ConfigKey("delimiter", "str", "", "The text between them."),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         return self.static_text(context, self._joined(context))
@@ -50,7 +52,8 @@ class StringConcatenatorHandler(BaseHandler):
         if not isinstance(strings, list):
             return ""
         return str(self.value(context, "delimiter")).join(
-            context.substitute(text) if isinstance(text, str) else str(text) for text in strings)
+            context.substitute(text) if isinstance(text, str) else str(text) for text in strings
+        )
 
 
 class TagTextExtractorHandler(BaseHandler):
@@ -63,8 +66,9 @@ class TagTextExtractorHandler(BaseHandler):
         "TagTextExtractor": (
             ConfigKey("tagToExtractFrom", "str", None, "The text with the tags.", "full", required=True),
             ConfigKey("fieldToExtract", "str", None, "Name of the tag, without brackets.", "full", required=True),
-            ConfigKey("defaultText", "str", "", "The result if the tag is absent, not closed or blank inside.",
-                      "full"))}
+            ConfigKey("defaultText", "str", "", "The result if the tag is absent, not closed or blank inside.", "full"),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         if self.value(context, "tagToExtractFrom") is None or self.value(context, "fieldToExtract") is None:
@@ -81,9 +85,17 @@ class JsonExtractorHandler(BaseHandler):
 
     KEYS = {
         "JsonExtractor": (
-            ConfigKey("jsonToExtractFrom", "str", None, "The JSON object, alone or as one fenced block.", "full",
-                      required=True),
-            ConfigKey("fieldToExtract", "str", None, "Name of one of its fields; not a path.", "full", required=True))}
+            ConfigKey(
+                "jsonToExtractFrom",
+                "str",
+                None,
+                "The JSON object, alone or as one fenced block.",
+                "full",
+                required=True,
+            ),
+            ConfigKey("fieldToExtract", "str", None, "Name of one of its fields; not a path.", "full", required=True),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         return json_field(self.text(context, "jsonToExtractFrom"), self.text(context, "fieldToExtract"))
@@ -99,10 +111,17 @@ class DelimitedChunkerHandler(BaseHandler):
         "DelimitedChunker": (
             ConfigKey("content", "str", None, "The text.", "full", required=True),
             ConfigKey("delimiter", "str", None, "The text between its pieces.", "full", required=True, blank=True),
-            ConfigKey("mode", "str", None, "'head' (first pieces) or 'tail' (last pieces).", required=True,
-                      choices=("head", "tail")),
-            ConfigKey("count", "int", None, "How many pieces to keep, at least 1.", "full", required=True,
-                      least=1))}
+            ConfigKey(
+                "mode",
+                "str",
+                None,
+                "'head' (first pieces) or 'tail' (last pieces).",
+                required=True,
+                choices=("head", "tail"),
+            ),
+            ConfigKey("count", "int", None, "How many pieces to keep, at least 1.", "full", required=True, least=1),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         count = self.count(context, "count")
@@ -135,7 +154,11 @@ FAILED = "-1"
 _NUMBER = r"(-?\d+(?:\.\d+)?)"
 _EXPRESSION = re.compile(rf"{_NUMBER}\s*([-+*/])\s*{_NUMBER}", re.ASCII)
 _OPERATORS: dict[str, Callable[[float, float], float]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
 
 
 def calculate(expression: str) -> str:
@@ -162,7 +185,9 @@ class ArithmeticProcessorHandler(BaseHandler):
 
     KEYS = {
         "ArithmeticProcessor": (
-            ConfigKey("expression", "str", "", "Number, operator (one of + - * /), number.", "full", required=True),)}
+            ConfigKey("expression", "str", "", "Number, operator (one of + - * /), number.", "full", required=True),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         return calculate(self.text(context, "expression"))
@@ -176,18 +201,24 @@ class WorkflowLockHandler(BaseHandler):
     barrier = True
 
     KEYS = {
-        "WorkflowLock": (ConfigKey("workflowLockId", "str", None, "Name of the lock, one per user.", "full",
-                                   required=True),)}
+        "WorkflowLock": (
+            ConfigKey("workflowLockId", "str", None, "Name of the lock, one per user.", "full", required=True),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         lock_id = self.text(context, "workflowLockId")
         if not lock_id.strip():
-            raise ConfigValueError(f"WorkflowLock node '{context.node_name}' needs a workflowLockId",
-                                   json_path="workflowLockId", expected="the name of a lock")
+            raise ConfigValueError(
+                f"WorkflowLock node '{context.node_name}' needs a workflowLockId",
+                json_path="workflowLockId",
+                expected="the name of a lock",
+            )
         if lock_id != self.value(context, "workflowLockId") and user_flag("encryptUsingApiKey"):
             # The values of variables may come from a conversation, and the id is stored.
             lock_id = hash_content(lock_id)
         if not get_locking_service().acquire(lock_id, context.workflow_id, scope=context.request.cancel_scope):
-            raise EarlyTerminationException(f"The workflow lock of node '{context.node_name}' is held by another run",
-                                            LOCKED)
+            raise EarlyTerminationException(
+                f"The workflow lock of node '{context.node_name}' is held by another run", LOCKED
+            )
         return ""

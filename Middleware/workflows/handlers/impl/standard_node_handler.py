@@ -1,4 +1,5 @@
 """The Standard node: one prompt to one LLM."""
+
 from __future__ import annotations
 
 import logging
@@ -27,13 +28,16 @@ class StandardNodeHandler(BaseHandler):
         accept_images = NODE.flag(context.config, "acceptImages")
         limit = NODE.value(context.config, "maxImagesToSend")
         return LLMDispatchService.dispatch(
-            context, llm_takes_images=accept_images,
-            max_images=limit if accept_images and isinstance(limit, int) else 0)
+            context, llm_takes_images=accept_images, max_images=limit if accept_images and isinstance(limit, int) else 0
+        )
 
 
 def _warn_of_tools(context: ExecutionContext) -> None:
     """Warn of a tool call of a node that does not answer the client: it becomes the node's output and is never run."""
     answers = context.is_responder and (context.run is None or context.run.non_responder is None)
     if context.tools and not answers and NODE.flag(context.config, "allowTools"):
-        logger.warning("Node '%s' gives its model the tools of the request (allowTools) but does not answer the "
-                       "client, so no tool call of it is carried out.", context.node_name)
+        logger.warning(
+            "Node '%s' gives its model the tools of the request (allowTools) but does not answer the "
+            "client, so no tool call of it is carried out.",
+            context.node_name,
+        )

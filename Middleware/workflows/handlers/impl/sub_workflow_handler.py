@@ -1,4 +1,5 @@
 """Nodes that run another workflow."""
+
 from __future__ import annotations
 
 import logging
@@ -70,11 +71,21 @@ def scoped_inputs(context: ExecutionContext) -> tuple[str, ...]:
 
 
 OVERRIDE_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("firstNodeSystemPromptOverride", "str", None,
-              "System prompt for the first node of the sub-workflow that has prompts.", "full"),
+    ConfigKey(
+        "firstNodeSystemPromptOverride",
+        "str",
+        None,
+        "System prompt for the first node of the sub-workflow that has prompts.",
+        "full",
+    ),
     ConfigKey("systemPromptOverride", "str", None, "Other name of firstNodeSystemPromptOverride.", "full"),
-    ConfigKey("firstNodePromptOverride", "str", None,
-              "Prompt for the first node of the sub-workflow that has prompts.", "full"),
+    ConfigKey(
+        "firstNodePromptOverride",
+        "str",
+        None,
+        "Prompt for the first node of the sub-workflow that has prompts.",
+        "full",
+    ),
     ConfigKey("promptOverride", "str", None, "Other name of firstNodePromptOverride.", "full"),
 )
 
@@ -93,7 +104,8 @@ class CustomWorkflowHandler(BaseHandler):
         name = self.value(context, "workflowName")
         if not name:
             raise ConfigNotFoundError(
-                f"node '{context.node_name}' names no workflow: 'workflowName' is missing or empty")
+                f"node '{context.node_name}' names no workflow: 'workflowName' is missing or empty"
+            )
         return _run_child(context, str(name), context.config)
 
 
@@ -108,10 +120,14 @@ class ConditionalCustomWorkflowHandler(CustomWorkflowHandler):
         "ConditionalCustomWorkflow": (
             ConfigKey("conditionalKey", "str", "", "The value that chooses.", "full"),
             CONDITIONAL_WORKFLOWS,
-            ConfigKey("UseDefaultContentInsteadOfWorkflow", "any", None, "Text instead of the Default workflow.",
-                      "full"),
+            ConfigKey(
+                "UseDefaultContentInsteadOfWorkflow", "any", None, "Text instead of the Default workflow.", "full"
+            ),
             ConfigKey("routeOverrides", "object", {}, "Value -> prompt overrides.", "full"),
-            FOLDER_OVERRIDE, SCOPED_VARIABLES)}
+            FOLDER_OVERRIDE,
+            SCOPED_VARIABLES,
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         looked_at = self.text(context, "conditionalKey").strip()
@@ -140,15 +156,18 @@ class ConditionalCustomWorkflowHandler(CustomWorkflowHandler):
         keys = [f"'{key}'" for key, name in table.items() if name] if isinstance(table, Mapping) else []
         return ConfigNotFoundError(
             f"node '{context.node_name}' has no workflow for the value '{value}': the keys of 'conditionalWorkflows' "
-            f"are {', '.join(keys) or 'missing'}, and there is no 'Default', which would be for every other value")
+            f"are {', '.join(keys) or 'missing'}, and there is no 'Default', which would be for every other value"
+        )
 
 
 def _run_child(context: ExecutionContext, name: str, overrides: object) -> object:
     items = context.start_child(
-        name, folder_override=NODE.value(context.config, "workflowUserFolderOverride") or None,
+        name,
+        folder_override=NODE.value(context.config, "workflowUserFolderOverride") or None,
         scoped_inputs=scoped_inputs(context),
         system_prompt_override=_override(context, overrides, "firstNodeSystemPromptOverride", "systemPromptOverride"),
-        prompt_override=_override(context, overrides, "firstNodePromptOverride", "promptOverride"))
+        prompt_override=_override(context, overrides, "firstNodePromptOverride", "promptOverride"),
+    )
     child = ChildRun(items)
     return child if context.is_responder else child.finish()
 
@@ -194,17 +213,36 @@ class ConversationChunkProcessorHandler(CustomWorkflowHandler):
     KEYS = {
         "ConversationChunkProcessor": (
             ConfigKey("id", "str", None, "Name of the progress, of letters, digits, '_', '.' and '-'.", required=True),
-            ConfigKey("workflowName", "str", None, "The workflow to run for each block.", required=True,
-                      names="workflow"),
+            ConfigKey(
+                "workflowName", "str", None, "The workflow to run for each block.", required=True, names="workflow"
+            ),
             ConfigKey("chunkSize", "int", 10, "Messages in a block.", "full", least=1),
-            ConfigKey("lookbackMessages", "int", 4, "How many of the newest messages are left for later.", "full",
-                      least=0),
-            ConfigKey("cursorDirectory", "str", None, "Folder of the files with the progress.", "full",
-                      required=True, names="directory", capability="writes files in"),
-            ConfigKey("returnFile", "str", None, "File whose content becomes the output.", "full", names="file",
-                      capability="reads the file"),
+            ConfigKey(
+                "lookbackMessages", "int", 4, "How many of the newest messages are left for later.", "full", least=0
+            ),
+            ConfigKey(
+                "cursorDirectory",
+                "str",
+                None,
+                "Folder of the files with the progress.",
+                "full",
+                required=True,
+                names="directory",
+                capability="writes files in",
+            ),
+            ConfigKey(
+                "returnFile",
+                "str",
+                None,
+                "File whose content becomes the output.",
+                "full",
+                names="file",
+                capability="reads the file",
+            ),
             FOLDER_OVERRIDE,
-            replace(SCOPED_VARIABLES, meaning="The sub-workflow's agent2Input, agent3Input, ..."))}
+            replace(SCOPED_VARIABLES, meaning="The sub-workflow's agent2Input, agent3Input, ..."),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         name = str(self.value(context, "id") or "").strip()
@@ -235,8 +273,14 @@ class ConversationChunkProcessorHandler(CustomWorkflowHandler):
         path = os.path.join(resolve_file_path(directory), f"chunk_cursor_{name}_{context.discussion_id}.txt")
         path = contained_path(path, "cursorDirectory", self.value(context, "cursorDirectory"))
         folder = self.value(context, "workflowUserFolderOverride") or None
-        return _Settings(workflow, folder, self._number(context, "chunkSize", 1),
-                         self._number(context, "lookbackMessages", 0), path, scoped_inputs(context))
+        return _Settings(
+            workflow,
+            folder,
+            self._number(context, "chunkSize", 1),
+            self._number(context, "lookbackMessages", 0),
+            path,
+            scoped_inputs(context),
+        )
 
     def _number(self, context: ExecutionContext, key: str, least: int) -> int:
         number = self.count(context, key)
@@ -264,10 +308,14 @@ class ConversationChunkProcessorHandler(CustomWorkflowHandler):
         text = restore_braces(messages_to_text_block(block))
         messages = [message.copy() for message in block]
         run = replace(context.run, messages=messages, partial=True) if context.run is not None else None
-        alone = replace(context, run=run, messages=messages, stream=False, is_responder=False, tools=None,
-                        tool_choice=None)
-        ChildRun(alone.start_child(settings.workflow, folder_override=settings.folder,
-                                   scoped_inputs=(text, *settings.inputs))).finish()
+        alone = replace(
+            context, run=run, messages=messages, stream=False, is_responder=False, tools=None, tool_choice=None
+        )
+        ChildRun(
+            alone.start_child(
+                settings.workflow, folder_override=settings.folder, scoped_inputs=(text, *settings.inputs)
+            )
+        ).finish()
 
 
 def _new_blocks(messages: list[Message], known: list[str], settings: _Settings) -> list[list[Message]]:
@@ -278,14 +326,15 @@ def _new_blocks(messages: list[Message], known: list[str], settings: _Settings) 
     pairs = [("", stored) for stored in known]
     start = end - find_last_matching_hash_message(messages, pairs, turns_to_skip_looking_back=settings.lookback)
     size = settings.chunk_size
-    return [messages[at:at + size] for at in range(start, end - size + 1, size)]
+    return [messages[at : at + size] for at in range(start, end - size + 1, size)]
 
 
 def _refuse(context: ExecutionContext, key: str, expected: str) -> NoReturn:
     value = context.config.get(key)
     problem = f"needs '{key}'" if value in (None, "") else f"cannot use {value!r} as '{key}'"
-    raise ConfigValueError(f"ConversationChunkProcessor node '{context.node_name}' {problem}", json_path=key,
-                           expected=expected)
+    raise ConfigValueError(
+        f"ConversationChunkProcessor node '{context.node_name}' {problem}", json_path=key, expected=expected
+    )
 
 
 class ChunkCursor:

@@ -1,4 +1,5 @@
 """Nodes that use a tool: scripts, prompts for blocks of text, article services, and search."""
+
 from __future__ import annotations
 
 import logging
@@ -36,10 +37,20 @@ class PythonModuleHandler(BaseHandler):
 
     KEYS = {
         "PythonModule": (
-            ConfigKey("module_path", "str", None, "The script: a .py file that defines Invoke.", "full", required=True,
-                      names="script", capability="runs the script"),
+            ConfigKey(
+                "module_path",
+                "str",
+                None,
+                "The script: a .py file that defines Invoke.",
+                "full",
+                required=True,
+                names="script",
+                capability="runs the script",
+            ),
             ConfigKey("args", "list", (), "Positional arguments of Invoke, each as a string.", "full"),
-            ConfigKey("kwargs", "object", {}, "Named arguments of Invoke, each value as a string.", "full"))}
+            ConfigKey("kwargs", "object", {}, "Named arguments of Invoke, each value as a string.", "full"),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         args = self._container(context, "args", (list, tuple))
@@ -59,28 +70,49 @@ class PythonModuleHandler(BaseHandler):
         written = self.value(context, "module_path")
         path = context.substitute(written) if isinstance(written, str) else ""
         if not path.strip():
-            raise ConfigValueError(f"PythonModule node '{context.node_name}' needs a module_path",
-                                   json_path="module_path", expected="the path of a .py file")
+            raise ConfigValueError(
+                f"PythonModule node '{context.node_name}' needs a module_path",
+                json_path="module_path",
+                expected="the path of a .py file",
+            )
         return str(written), path
 
     def _container(self, context: ExecutionContext, key: str, kind: type | tuple[type, ...]) -> Any:
         value = self.value(context, key)
         if not isinstance(value, kind):
             raise ConfigValueError(
-                f"PythonModule node '{context.node_name}': {key} cannot be {type_name(value)}", json_path=key,
-                expected="a list" if key == "args" else "an object")
+                f"PythonModule node '{context.node_name}': {key} cannot be {type_name(value)}",
+                json_path=key,
+                expected="a list" if key == "args" else "an object",
+            )
         return value
 
 
 NO_TARGET = "No rag target specified in Slow But Quality RAG node"
 NO_TYPE = "No rag type specified in Slow But Quality RAG node"
-SHARED_KEYS = frozenset({
-    "systemPrompt", "prompt", "lateSystemPrompt", "lateInstruction", "exampleTurns", "blockGenerationPrompt",
-    "nMessagesToIncludeInVariable",
-    "estimatedTokensToIncludeInVariable", "minMessagesInVariable", "maxEstimatedTokensInVariable",
-    "messageBlockSize", "addUserAssistantTags", "includeToolCallsInConversation", "removeCustomTextFromResponseStart",
-    "responseStartTextToRemove", "clampPromptToContextWindow", "addDiscussionIdTimestampsForLLM",
-    "useRelativeTimestamps", "useGroupChatTimestampLogic"})
+SHARED_KEYS = frozenset(
+    {
+        "systemPrompt",
+        "prompt",
+        "lateSystemPrompt",
+        "lateInstruction",
+        "exampleTurns",
+        "blockGenerationPrompt",
+        "nMessagesToIncludeInVariable",
+        "estimatedTokensToIncludeInVariable",
+        "minMessagesInVariable",
+        "maxEstimatedTokensInVariable",
+        "messageBlockSize",
+        "addUserAssistantTags",
+        "includeToolCallsInConversation",
+        "removeCustomTextFromResponseStart",
+        "responseStartTextToRemove",
+        "clampPromptToContextWindow",
+        "addDiscussionIdTimestampsForLLM",
+        "useRelativeTimestamps",
+        "useGroupChatTimestampLogic",
+    }
+)
 
 
 class SlowButQualityRAGHandler(BaseHandler):
@@ -91,26 +123,36 @@ class SlowButQualityRAGHandler(BaseHandler):
     acts = "outside"
     cleans_itself = True
 
-    KEYS = {"SlowButQualityRAG": (
-        ConfigKey("ragTarget", "str", None, "The text; --ChunkBreak-- separates its blocks.", "full",
-                  required=True),
-        ConfigKey("ragType", "str", None, "Must be present; its value has no effect.", required=True),
-        *(key for key in PROMPT_KEYS if key.name in SHARED_KEYS),
-        *MANY_LLM_KEYS,
-        ConfigKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early", inert=True))}
+    KEYS = {
+        "SlowButQualityRAG": (
+            ConfigKey(
+                "ragTarget", "str", None, "The text; --ChunkBreak-- separates its blocks.", "full", required=True
+            ),
+            ConfigKey("ragType", "str", None, "Must be present; its value has no effect.", required=True),
+            *(key for key in PROMPT_KEYS if key.name in SHARED_KEYS),
+            *MANY_LLM_KEYS,
+            ConfigKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early", inert=True),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         for name, problem in (("ragTarget", NO_TARGET), ("ragType", NO_TYPE)):
             if self.value(context, name) is None:
                 return problem
         if not context.discussion_id:
-            logger.info("Node '%s' makes no call and returns an empty text: the conversation has no discussion id",
-                        context.node_name)
+            logger.info(
+                "Node '%s' makes no call and returns an empty text: the conversation has no discussion id",
+                context.node_name,
+            )
             return ""
         from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+
         return SlowButQualityRAGTool().perform_rag_on_conversation_chunk(
-            str(self.value(context, "systemPrompt")), str(self.value(context, "prompt")),
-            self.text(context, "ragTarget"), context)
+            str(self.value(context, "systemPrompt")),
+            str(self.value(context, "prompt")),
+            self.text(context, "ragTarget"),
+            context,
+        )
 
 
 NO_KEYWORDS = "No keywords specified in Keyword Search node"
@@ -134,8 +176,12 @@ class MemoryKeywordSearchHandler(BaseHandler):
         if target == "RecentMemories" and state is not None:
             return search_memories([text for text, _ in MemoryStore(state).read_memories()], messages, keywords)
         if target not in SEARCH_TARGETS:
-            logger.warning("Node '%s': searchTarget is %s, which is unknown; nothing is searched. Known: %s",
-                           context.node_name, quoted(target), ", ".join(SEARCH_TARGETS))
+            logger.warning(
+                "Node '%s': searchTarget is %s, which is unknown; nothing is searched. Known: %s",
+                context.node_name,
+                quoted(target),
+                ", ".join(SEARCH_TARGETS),
+            )
         return ""
 
 
@@ -153,19 +199,22 @@ class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
 
 
 PROMPT_TO_SEARCH = ConfigKey("promptToSearch", "str", None, "What to search for.", "full", required=True)
-PERCENTILE = ConfigKey("percentile", "number", 0.5, "How relevant an article must be, from 0 to 1.", "early",
-                       least=0, most=1)
+PERCENTILE = ConfigKey(
+    "percentile", "number", 0.5, "How relevant an article must be, from 0 to 1.", "early", least=0, most=1
+)
 
 # Queries the service with a prompt; the last argument reads the node's keys.
 Question = Callable[["OfflineWikiApiClient", str, Callable[[str], Any]], str]
 
 QUESTIONS: Mapping[str, Question] = {
     "OfflineWikiApiPartialArticle": lambda client, prompt, key: client.get_wiki_summary_by_prompt(
-        prompt, key("percentile"), key("num_results")),
+        prompt, key("percentile"), key("num_results")
+    ),
     "OfflineWikiApiFullArticle": lambda client, prompt, key: client.get_full_wiki_article_by_prompt(prompt),
     "OfflineWikiApiBestFullArticle": lambda client, prompt, key: client.get_top_full_wiki_article_by_prompt(prompt),
     "OfflineWikiApiTopNFullArticles": lambda client, prompt, key: client.get_top_n_full_wiki_articles_by_prompt(
-        prompt, key("percentile"), key("num_results"), key("top_n_articles")),
+        prompt, key("percentile"), key("num_results"), key("top_n_articles")
+    ),
 }
 
 
@@ -179,18 +228,25 @@ class OfflineWikipediaHandler(BaseHandler):
 
     KEYS = {
         "OfflineWikiApiPartialArticle": (
-            PROMPT_TO_SEARCH, PERCENTILE, ConfigKey("num_results", "int", 1, "How many summaries.", "early")),
+            PROMPT_TO_SEARCH,
+            PERCENTILE,
+            ConfigKey("num_results", "int", 1, "How many summaries.", "early"),
+        ),
         "OfflineWikiApiFullArticle": (PROMPT_TO_SEARCH,),
         "OfflineWikiApiBestFullArticle": (PROMPT_TO_SEARCH,),
         "OfflineWikiApiTopNFullArticles": (
-            PROMPT_TO_SEARCH, PERCENTILE,
+            PROMPT_TO_SEARCH,
+            PERCENTILE,
             ConfigKey("num_results", "int", 10, "How many articles to find; the best of these are chosen.", "early"),
-            ConfigKey("top_n_articles", "int", 3,
-                      "How many articles to return; negative: the least relevant first.", "early")),
+            ConfigKey(
+                "top_n_articles", "int", 3, "How many articles to return; negative: the least relevant first.", "early"
+            ),
+        ),
     }
 
     def handle(self, context: ExecutionContext) -> object:
         from Middleware.workflows.tools.offline_wikipedia_api_tool import OfflineWikiApiClient
+
         client = OfflineWikiApiClient(context.request.cancel_scope)
         return QUESTIONS[context.node_type](client, prompt_to_search(self, context), partial(self.value, context))
 
@@ -198,8 +254,11 @@ class OfflineWikipediaHandler(BaseHandler):
 def prompt_to_search(handler: BaseHandler, context: ExecutionContext) -> str:
     """Return the node's ``promptToSearch`` with variables filled in. Raises ConfigValueError if the node has none."""
     if handler.value(context, "promptToSearch") in (None, ""):
-        raise ConfigValueError(f"{context.node_type} node '{context.node_name}' needs a promptToSearch",
-                               json_path="promptToSearch", expected="the text to look for")
+        raise ConfigValueError(
+            f"{context.node_type} node '{context.node_name}' needs a promptToSearch",
+            json_path="promptToSearch",
+            expected="the text to look for",
+        )
     return handler.text(context, "promptToSearch")
 
 
@@ -207,10 +266,12 @@ MODES = {"OfflineResearcherApiQuickSearch": "quick", "OfflineResearcherApiDeepRe
 
 
 def _keys(seconds: int) -> tuple[ConfigKey, ...]:
-    return (PROMPT_TO_SEARCH,
-            ConfigKey("maxIterations", "int", None, "How many rounds of searching the service may do."),
-            ConfigKey("timeoutSeconds", "number", seconds, "The longest silence of the service, in seconds."),
-            ConfigKey("includeSources", "bool", False, "Put a list of sources under the answer."))
+    return (
+        PROMPT_TO_SEARCH,
+        ConfigKey("maxIterations", "int", None, "How many rounds of searching the service may do."),
+        ConfigKey("timeoutSeconds", "number", seconds, "The longest silence of the service, in seconds."),
+        ConfigKey("includeSources", "bool", False, "Put a list of sources under the answer."),
+    )
 
 
 class OfflineResearcherHandler(BaseHandler):
@@ -221,16 +282,19 @@ class OfflineResearcherHandler(BaseHandler):
     pure = True
     reaches_outside = True
 
-    KEYS = {
-        "OfflineResearcherApiQuickSearch": _keys(240),
-        "OfflineResearcherApiDeepResearch": _keys(600)}
+    KEYS = {"OfflineResearcherApiQuickSearch": _keys(240), "OfflineResearcherApiDeepResearch": _keys(600)}
 
     def handle(self, context: ExecutionContext) -> object:
         from Middleware.workflows.tools.offline_researcher_api_tool import OfflineResearcherApiClient
+
         query = prompt_to_search(self, context)
         return OfflineResearcherApiClient(context.request.cancel_scope).search(
-            query, MODES[context.node_type], timeout=self._timeout(context),
-            max_iterations=self._max_iterations(context), include_sources=self.value(context, "includeSources"))
+            query,
+            MODES[context.node_type],
+            timeout=self._timeout(context),
+            max_iterations=self._max_iterations(context),
+            include_sources=self.value(context, "includeSources"),
+        )
 
     def _timeout(self, context: ExecutionContext) -> float:
         number = number_from(self.value(context, "timeoutSeconds"), whole=False)
@@ -249,5 +313,6 @@ class OfflineResearcherHandler(BaseHandler):
 
 
 def _warn(context: ExecutionContext, key: str, expected: str, instead: str) -> None:
-    logger.warning("Node '%s': '%s' is not %s: %r; %s", context.node_name, key, expected, context.config.get(key),
-                   instead)
+    logger.warning(
+        "Node '%s': '%s' is not %s: %r; %s", context.node_name, key, expected, context.config.get(key), instead
+    )

@@ -1,4 +1,5 @@
 """WebFetch: requests a document from a web server."""
+
 from __future__ import annotations
 
 import logging
@@ -35,9 +36,13 @@ METHOD = ConfigKey("method", "str", "GET", "HTTP method.")
 HEADERS = ConfigKey("headers", "object", None, "Headers of the request; variables work in the values.", "full")
 BODY = ConfigKey("body", "str", None, "Body of the request, sent as it is.", "full")
 TIMEOUT = ConfigKey("timeout", "number", 30, "How many seconds connecting and each wait for data may take.", "early")
-OUTPUT_FORMAT = ConfigKey("outputFormat", "str", "text",
-                          "How much of the answer becomes the output, and in which form.",
-                          choices=OUTPUT_FORMATS)
+OUTPUT_FORMAT = ConfigKey(
+    "outputFormat",
+    "str",
+    "text",
+    "How much of the answer becomes the output, and in which form.",
+    choices=OUTPUT_FORMATS,
+)
 VERIFY = ConfigKey("verify", "bool", True, "Check the server's certificate.")
 CA_BUNDLE = ConfigKey("caBundle", "str", None, "PEM file of the certificates to trust.", "full", names="file")
 ALLOW_REDIRECTS = ConfigKey("allowRedirects", "bool", True, "Follow redirects.")
@@ -51,10 +56,25 @@ class WebFetchHandler(BaseHandler):
     pure = True
     reaches_outside = True
 
-    KEYS = {"WebFetch": (
-        URL, network.ENCODE_URL_VALUES, METHOD, HEADERS, BODY, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY,
-        VERIFY, CA_BUNDLE, ALLOW_REDIRECTS, network.MAX_RESPONSE_BYTES, network.BLOCK_PRIVATE_ADDRESSES,
-        network.ALLOWED_HOSTS)}
+    KEYS = {
+        "WebFetch": (
+            URL,
+            network.ENCODE_URL_VALUES,
+            METHOD,
+            HEADERS,
+            BODY,
+            TIMEOUT,
+            OUTPUT_FORMAT,
+            network.ON_ERROR,
+            network.PROXY,
+            VERIFY,
+            CA_BUNDLE,
+            ALLOW_REDIRECTS,
+            network.MAX_RESPONSE_BYTES,
+            network.BLOCK_PRIVATE_ADDRESSES,
+            network.ALLOWED_HOSTS,
+        )
+    }
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:
@@ -63,6 +83,7 @@ class WebFetchHandler(BaseHandler):
     def handle(self, context: ExecutionContext) -> object:
         from Middleware.workflows.tools.web.fetch import WebFetchError, fetch
         from Middleware.workflows.tools.web.output import render_failure, render_response
+
         output_format = network.choice(context, OUTPUT_FORMAT)
         raises = network.choice(context, network.ON_ERROR) == "raise"
         request = _request(context)
@@ -70,18 +91,25 @@ class WebFetchHandler(BaseHandler):
         body = None if request.body is None else mask_data(request.body.decode("utf-8", "replace"))
         try:
             # Without the headers, which may hold keys.
-            with tool("WebFetch", "web", {"method": request.method, "url": mask_url(request.url), "body": body},
-                      **{"server.address": host if host and host in str(URL.of(context.config)).lower() else None}
-                      ) as step:
+            with tool(
+                "WebFetch",
+                "web",
+                {"method": request.method, "url": mask_url(request.url), "body": body},
+                **{"server.address": host if host and host in str(URL.of(context.config)).lower() else None},
+            ) as step:
                 response = fetch(request, context.request.cancel_scope)
                 step.attributes["http.status"] = response.status
                 text = step.texts["result"] = _rendered(
-                    context, lambda stopped: render_response(response, output_format, stopped))
+                    context, lambda stopped: render_response(response, output_format, stopped)
+                )
         except WebFetchError as error:
             if raises:
                 raise
-            logger.warning("WebFetch node '%s' failed (%s); its output describes the failure", context.node_name,
-                           type(error).__name__)
+            logger.warning(
+                "WebFetch node '%s' failed (%s); its output describes the failure",
+                context.node_name,
+                type(error).__name__,
+            )
             sensitive_log(logger, logging.DEBUG, "WebFetch failed: %s", error)
             failure = error
             text = _rendered(context, lambda stopped: render_failure(failure, output_format, stopped))
@@ -94,25 +122,33 @@ def _rendered(context: ExecutionContext, render: Callable[[Stopped], str]) -> st
         return run_interruptible(render, context.request.cancel_scope, MAX_RENDER_SECONDS)
     except DeadlineError:
         from Middleware.workflows.tools.web.fetch import WebFetchTimeoutError
+
         raise WebFetchTimeoutError("WebFetch could not read the response in time.") from None
 
 
 def _request(context: ExecutionContext) -> WebRequest:
     from Middleware.workflows.tools.web.fetch import WebRequest
+
     # Text of a model may hold lone surrogates, which UTF-8 cannot encode: hence "replace" below.
     body = _text(context, BODY)
     return WebRequest(
-        url=_url(context), method=_method(context),
-        headers=_headers(context), body=body.encode("utf-8", "replace") if body else None,
-        timeout=network.seconds(context, TIMEOUT), proxy=network.proxy_url(context), tls=_tls(context),
+        url=_url(context),
+        method=_method(context),
+        headers=_headers(context),
+        body=body.encode("utf-8", "replace") if body else None,
+        timeout=network.seconds(context, TIMEOUT),
+        proxy=network.proxy_url(context),
+        tls=_tls(context),
         allow_redirects=network.boolean(context, ALLOW_REDIRECTS),
         max_bytes=network.byte_cap(context, network.MAX_RESPONSE_BYTES),
         block_private=network.boolean(context, network.BLOCK_PRIVATE_ADDRESSES),
-        allowed_hosts=network.allowed_hosts(context))
+        allowed_hosts=network.allowed_hosts(context),
+    )
 
 
 def _url(context: ExecutionContext) -> str:
     from Middleware.workflows.tools.web.url_values import with_encoded_values
+
     encode = network.boolean(context, network.ENCODE_URL_VALUES)
     value = URL.of(context.config)
     if encode and isinstance(value, str):
@@ -159,8 +195,9 @@ def _sendable(value: str) -> str:
 
 def _tls(context: ExecutionContext) -> ssl.SSLContext | None:
     if not network.boolean(context, VERIFY):
-        logger.warning("WebFetch node '%s' does not check the server's certificate ('verify' is false)",
-                       context.node_name)
+        logger.warning(
+            "WebFetch node '%s' does not check the server's certificate ('verify' is false)", context.node_name
+        )
         return custom_context(False, None)
     bundle = _text(context, CA_BUNDLE).strip()
     if not bundle:
@@ -170,5 +207,6 @@ def _tls(context: ExecutionContext) -> ssl.SSLContext | None:
     try:
         return custom_context(True, bundle)
     except OSError:
-        raise ConfigValueError(f"WebFetch node '{context.node_name}': 'caBundle' must be a PEM file of "
-                               "certificates") from None
+        raise ConfigValueError(
+            f"WebFetch node '{context.node_name}': 'caBundle' must be a PEM file of certificates"
+        ) from None

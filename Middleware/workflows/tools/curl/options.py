@@ -3,6 +3,7 @@
 This is an allow-list: whether an option takes a value decides which of the other arguments are URLs, so an option that
 is not known here could hide a URL from the address guard. ``docs/options.d`` of curl's source describes each.
 """
+
 from __future__ import annotations
 
 import re
@@ -18,50 +19,122 @@ from Middleware.utilities.text_utils import nearest
 
 URL = "url"
 
-_FLAGS = frozenset("""
+_FLAGS = frozenset(
+    """
 anyauth append basic compressed create-dirs digest disable fail fail-early fail-with-body ftp-create-dirs ftp-pasv get
 globoff head http1.0 http1.1 http2 include insecure ipv4 ipv6 junk-session-cookies list-only location location-trusted
 negotiate netrc next no-buffer no-keepalive no-progress-meter ntlm parallel path-as-is post301 post302 post303
 progress-bar proxy-anyauth proxy-basic proxy-digest raw remote-header-name remote-name remote-name-all remote-time
 retry-all-errors retry-connrefused show-error silent ssl ssl-reqd tlsv1.2 tlsv1.3 tr-encoding verbose
-""".split())
+""".split()
+)
 
-_WITH_VALUE = frozenset("""
+_WITH_VALUE = frozenset(
+    """
 aws-sigv4 cacert capath cert cert-type connect-timeout connect-to continue-at cookie cookie-jar data data-ascii
 data-binary data-raw data-urlencode dump-header form form-string header interface json keepalive-time key key-type
 limit-rate mail-from mail-rcpt max-filesize max-redirs max-time netrc-file noproxy oauth2-bearer output output-dir pass
 proto proto-redir proxy proxy-cacert proxy-header proxy-user quote range referer request request-target resolve retry
 retry-delay retry-max-time speed-limit speed-time time-cond unix-socket upload-file url url-query user user-agent
 write-out
-""".split())
+""".split()
+)
 
 _LETTERS = {
-    "#": "progress-bar", "0": "http1.0", "4": "ipv4", "6": "ipv6", ":": "next", "A": "user-agent", "C": "continue-at",
-    "D": "dump-header", "E": "cert", "F": "form", "G": "get", "H": "header", "I": "head", "J": "remote-header-name",
-    "L": "location", "N": "no-buffer", "O": "remote-name", "Q": "quote", "R": "remote-time", "S": "show-error",
-    "T": "upload-file", "U": "proxy-user", "X": "request", "Y": "speed-limit", "Z": "parallel", "a": "append",
-    "b": "cookie", "c": "cookie-jar", "d": "data", "e": "referer", "f": "fail", "g": "globoff", "i": "include",
-    "j": "junk-session-cookies", "k": "insecure", "l": "list-only", "m": "max-time", "n": "netrc", "o": "output",
-    "q": "disable", "r": "range", "s": "silent", "u": "user", "v": "verbose", "w": "write-out", "x": "proxy",
-    "y": "speed-time", "z": "time-cond"}
+    "#": "progress-bar",
+    "0": "http1.0",
+    "4": "ipv4",
+    "6": "ipv6",
+    ":": "next",
+    "A": "user-agent",
+    "C": "continue-at",
+    "D": "dump-header",
+    "E": "cert",
+    "F": "form",
+    "G": "get",
+    "H": "header",
+    "I": "head",
+    "J": "remote-header-name",
+    "L": "location",
+    "N": "no-buffer",
+    "O": "remote-name",
+    "Q": "quote",
+    "R": "remote-time",
+    "S": "show-error",
+    "T": "upload-file",
+    "U": "proxy-user",
+    "X": "request",
+    "Y": "speed-limit",
+    "Z": "parallel",
+    "a": "append",
+    "b": "cookie",
+    "c": "cookie-jar",
+    "d": "data",
+    "e": "referer",
+    "f": "fail",
+    "g": "globoff",
+    "i": "include",
+    "j": "junk-session-cookies",
+    "k": "insecure",
+    "l": "list-only",
+    "m": "max-time",
+    "n": "netrc",
+    "o": "output",
+    "q": "disable",
+    "r": "range",
+    "s": "silent",
+    "u": "user",
+    "v": "verbose",
+    "w": "write-out",
+    "x": "proxy",
+    "y": "speed-time",
+    "z": "time-cond",
+}
 
 # Options that make curl open files or speak other protocols. A variable must not bring one.
-_TOUCH_FILES_OR_PROTOCOLS = frozenset("""
+_TOUCH_FILES_OR_PROTOCOLS = frozenset(
+    """
 cacert capath cert cookie-jar dump-header key netrc-file output output-dir proto proto-redir proxy-cacert
 remote-header-name remote-name remote-name-all unix-socket upload-file write-out
-""".split())
+""".split()
+)
 
 # Options whose value is either data or, marked as such, the name of a file with the data.
-_DATA_OR_FILE = frozenset(("cookie", "data", "data-ascii", "data-binary", "data-urlencode", "form", "header", "json",
-                           "proxy-header", "url-query"))
+_DATA_OR_FILE = frozenset(
+    (
+        "cookie",
+        "data",
+        "data-ascii",
+        "data-binary",
+        "data-urlencode",
+        "form",
+        "header",
+        "json",
+        "proxy-header",
+        "url-query",
+    )
+)
 
 # Options whose value curl writes into the head of a request as it is, line breaks included.
-_IN_THE_HEAD = frozenset(("aws-sigv4", "cookie", "header", "oauth2-bearer", "proxy-header", "range", "referer",
-                          "request", "request-target", "user-agent"))
+_IN_THE_HEAD = frozenset(
+    (
+        "aws-sigv4",
+        "cookie",
+        "header",
+        "oauth2-bearer",
+        "proxy-header",
+        "range",
+        "referer",
+        "request",
+        "request-target",
+        "user-agent",
+    )
+)
 
 # Options whose value is or may hold a password or a key.
-_SECRET = frozenset(("aws-sigv4", "cert", "cookie", "header", "oauth2-bearer", "pass", "proxy", "proxy-header",
-                     "proxy-user", "user"))
+_SECRET = frozenset(
+    ("aws-sigv4", "cert", "cookie", "header", "oauth2-bearer", "pass", "proxy", "proxy-header", "proxy-user", "user")
+)
 
 # The name of a user is encoded in the head of a request, unless one of these options is given.
 _USERS = frozenset(("proxy-user", "user"))
@@ -163,6 +236,7 @@ def with_encoded_urls(marked: Sequence[str]) -> list[str]:
     """Return arguments whose values stand between marks without these, and values in URLs encoded."""
     # Imported here: the checks at the start read the options of curl, and an idle server does without the rest.
     from Middleware.workflows.tools.web.url_values import with_encoded_values
+
     filled = [without_marks(item) for item in marked]
     for argument in list(read_arguments(filled)):
         if argument.name != URL or argument.value_index is None:
@@ -193,8 +267,11 @@ def may_name_file(option: str, before: str, after: str) -> bool:
     False if the parts alone name one, as their author then meant that.
     """
     brought = "x=@x" if option == "form" and "=" not in before else "@x"
-    return option in _DATA_OR_FILE and not _names_file(option, before + after) and _names_file(
-        option, f"{before}{brought}{after}")
+    return (
+        option in _DATA_OR_FILE
+        and not _names_file(option, before + after)
+        and _names_file(option, f"{before}{brought}{after}")
+    )
 
 
 def _names_file(option: str, value: str) -> bool:
@@ -211,8 +288,10 @@ def _names_file(option: str, value: str) -> bool:
 
 # A URL whose scheme is http, or that is a host without a scheme. With braces, brackets or backslashes before the scheme
 # is settled, curl would build others of it: ``{file,http}:`` and ``fil[e-e]:`` are ``file:``.
-_HTTP_OR_HOST = re.compile(r"[hH][tT]{2}[pP][sS]?:|[a-zA-Z]:|"
-                           r"(?:\[[0-9a-fA-F:.]+]|[^:/?#{}\[\]\\]*)(?::\d{1,5})?(?:[/?#]|$)")
+_HTTP_OR_HOST = re.compile(
+    r"[hH][tT]{2}[pP][sS]?:|[a-zA-Z]:|"
+    r"(?:\[[0-9a-fA-F:.]+]|[^:/?#{}\[\]\\]*)(?::\d{1,5})?(?:[/?#]|$)"
+)
 _GLOBS = str.maketrans("", "", "{}[]\\")
 
 # Hosts without a scheme for which curl chooses another protocol than HTTP.
@@ -221,9 +300,10 @@ _GUESSED = re.compile(r"(?:[^/?#]*@)?(?:ftp|dict|ldap|imap|smtp|pop3)\.", re.IGN
 _SCHEME = re.compile(r"(?!https?:)([a-zA-Z][a-zA-Z0-9+.-]+):/", re.IGNORECASE)
 
 # Characters that curl skips, and those that a curl on Windows may get as ASCII ones, from an old code page.
-_NO_SPACE = dict.fromkeys((*range(0x21), 0x7f))
-_LOOK_ALIKES = str.maketrans({"\u2236": ":", "\ua789": ":", "\u2215": "/", "\u2044": "/", "\u29f8": "/",
-                              "\u2216": "\\", "\u29f5": "\\"})
+_NO_SPACE = dict.fromkeys((*range(0x21), 0x7F))
+_LOOK_ALIKES = str.maketrans(
+    {"\u2236": ":", "\ua789": ":", "\u2215": "/", "\u2044": "/", "\u29f8": "/", "\u2216": "\\", "\u29f5": "\\"}
+)
 
 
 def brings_scheme_to_url(template: str, url: str) -> bool:
@@ -234,8 +314,10 @@ def brings_scheme_to_url(template: str, url: str) -> bool:
         return False
     own = literal.translate(_GLOBS) + url.removeprefix(literal)
     forms = (own.translate(_NO_SPACE), unicodedata.normalize("NFKC", own.translate(_LOOK_ALIKES)).translate(_NO_SPACE))
-    return any(not _HTTP_OR_HOST.match(form) or (_GUESSED.match(unquote(form)) and not _GUESSED.match(literal))
-               for form in forms)
+    return any(
+        not _HTTP_OR_HOST.match(form) or (_GUESSED.match(unquote(form)) and not _GUESSED.match(literal))
+        for form in forms
+    )
 
 
 def brings_scheme_to_data(template: str, item: str) -> bool:
@@ -244,8 +326,9 @@ def brings_scheme_to_data(template: str, item: str) -> bool:
     return found is not None and not template.startswith(f"{found[1]}:")
 
 
-def injection_problem(raw: Sequence[str], filled: Sequence[str], block_options: bool,
-                      allow_schemes: bool) -> str | None:
+def injection_problem(
+    raw: Sequence[str], filled: Sequence[str], block_options: bool, allow_schemes: bool
+) -> str | None:
     """Return why the arguments are refused, None if they are not. Quotes no values.
 
     Refused are options that are not allowed, and what the filled-in items do that their templates ``raw`` do not.
@@ -256,8 +339,10 @@ def injection_problem(raw: Sequence[str], filled: Sequence[str], block_options: 
         if block_options and item[:1] in ("-", "@") and template[:1] != item[:1]:
             return f"args[{index}]: a filled-in value must not start with '{item[0]}' (blockOptionInjection)"
         if not allow_schemes and _brings_scheme(template, item, urls.get(index)):
-            return (f"args[{index}]: a filled-in value must not bring a URL scheme other than http or https "
-                    "(allowSchemeInjection)")
+            return (
+                f"args[{index}]: a filled-in value must not bring a URL scheme other than http or https "
+                "(allowSchemeInjection)"
+            )
     options = {argument.name for argument in arguments}
     return next(filter(None, (_harm(raw, argument, options) for argument in arguments)), None)
 
@@ -280,7 +365,7 @@ def without_secrets(args: Sequence[str]) -> list[str]:
         if argument.value is None or argument.value_index is None:
             continue
         item = shown[argument.value_index]
-        shown[argument.value_index] = item[:len(item) - len(argument.value)] + _without_secret(argument)
+        shown[argument.value_index] = item[: len(item) - len(argument.value)] + _without_secret(argument)
     return shown
 
 
@@ -318,7 +403,8 @@ def _harm(raw: Sequence[str], argument: Argument, options: Collection[str]) -> s
     if not argument.allowed:
         # The name of an option that a variable brings may be part of a conversation.
         return f"args[{argument.index}]: " + (
-            refusal(argument.name) if ours else "a filled-in value must not bring an option that is not allowed")
+            refusal(argument.name) if ours else "a filled-in value must not bring an option that is not allowed"
+        )
     if not ours and argument.name in _TOUCH_FILES_OR_PROTOCOLS:
         return f"args[{argument.index}]: a filled-in value must not bring the option '{argument.name}'"
     if argument.value is None or argument.value_index is None:

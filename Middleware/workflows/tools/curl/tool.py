@@ -1,4 +1,5 @@
 """Runs the system's curl: without a shell, bounded in time and output, and killed with its children on a stop."""
+
 from __future__ import annotations
 
 import contextlib
@@ -49,8 +50,9 @@ class CurlMissingError(WilmerError, FileNotFoundError):
     """There is no curl."""
 
 
-def run_curl(args: Sequence[str], timeout: float, max_bytes: int | None, scope: CancelScope,
-             use_environment_proxies: bool = True) -> CurlResult:
+def run_curl(
+    args: Sequence[str], timeout: float, max_bytes: int | None, scope: CancelScope, use_environment_proxies: bool = True
+) -> CurlResult:
     """Run ``curl ARGS...`` to its end.
 
     Args:
@@ -80,18 +82,29 @@ def run_curl(args: Sequence[str], timeout: float, max_bytes: int | None, scope: 
 
 
 def _start(args: Sequence[str], use_environment_proxies: bool) -> subprocess.Popen[bytes]:
-    environment = {name: value for name, value in os.environ.items()
-                   if use_environment_proxies or not name.lower().endswith("_proxy")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if use_environment_proxies or not name.lower().endswith("_proxy")
+    }
     # A group or session of its own, so that its children can be killed with it.
     options: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
         options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     try:
-        return subprocess.Popen(["curl", *args], bufsize=0, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, env=environment, **options)
+        return subprocess.Popen(
+            ["curl", *args],
+            bufsize=0,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            **options,
+        )
     except FileNotFoundError:
-        raise CurlMissingError("CurlCommand needs the program 'curl', which was not found. Install it, or add its "
-                               "folder to PATH") from None
+        raise CurlMissingError(
+            "CurlCommand needs the program 'curl', which was not found. Install it, or add its folder to PATH"
+        ) from None
     except OSError as error:
         raise CurlError(f"CurlCommand could not start curl: {error.strerror}") from error
 
@@ -126,7 +139,7 @@ class _Run:
             while not self.full and (block := pipe.read(BLOCK_BYTES)):
                 data += block
                 if self._cap is not None and len(data) > self._cap:
-                    del data[self._cap:]
+                    del data[self._cap :]
                     self.full = data is self._stdout
 
     def end(self) -> CurlResult:

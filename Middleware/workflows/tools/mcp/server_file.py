@@ -1,4 +1,5 @@
 """The files below ``MCPServers``, checked, with their secrets masked."""
+
 from __future__ import annotations
 
 import os
@@ -57,13 +58,14 @@ class McpServer:
 def load_server(name: str) -> McpServer:
     """Return the server of that name. Raises MCPToolCallError for a bad name, and a missing or unusable file."""
     if not is_flat_name(name):
-        raise MCPToolCallError(f"'{name}' cannot be the name of an MCP server: it must be the name of a file in "
-                               "MCPServers, without folder and without '/', '\\' or ':'")
+        raise MCPToolCallError(
+            f"'{name}' cannot be the name of an MCP server: it must be the name of a file in "
+            "MCPServers, without folder and without '/', '\\' or ':'"
+        )
     try:
         return _server(name, config_utils.load_mcp_server(name))
     except ConfigNotFoundError:
-        raise MCPToolCallError(
-            f"MCP server config '{name}' was not found under Public/Configs/MCPServers/.") from None
+        raise MCPToolCallError(f"MCP server config '{name}' was not found under Public/Configs/MCPServers/.") from None
     except ConfigurationError as error:
         raise MCPToolCallError(f"MCP server config '{name}' cannot be read: {error}") from None
     except _UnusableError as problem:
@@ -88,8 +90,14 @@ def _server(name: str, data: Mapping[str, object]) -> McpServer:
     args = MCP_SERVER.value(data, "args") or []
     if not isinstance(args, list) or not all(map(_is_plain, args)):
         raise _UnusableError("needs a list of strings as 'args'")
-    return McpServer(name, transport, os.path.expanduser(_needed(data, "command", transport)),
-                     tuple(map(str, args)), _pairs(data, "env"), folder or None)
+    return McpServer(
+        name,
+        transport,
+        os.path.expanduser(_needed(data, "command", transport)),
+        tuple(map(str, args)),
+        _pairs(data, "env"),
+        folder or None,
+    )
 
 
 def _text(data: Mapping[str, object], key: str) -> str:
@@ -128,4 +136,5 @@ def _pairs(data: Mapping[str, object], key: str) -> Texts:
 def _is_plain(value: object) -> bool:
     """Return whether this is a string, or a number written without quotes."""
     return (isinstance(value, str) and "\0" not in value) or (
-        isinstance(value, (int, float)) and not isinstance(value, bool))
+        isinstance(value, (int, float)) and not isinstance(value, bool)
+    )

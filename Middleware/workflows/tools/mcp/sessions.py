@@ -1,4 +1,5 @@
 """Sessions with MCP servers: kept between calls, all on one event loop on a thread of its own."""
+
 from __future__ import annotations
 
 import asyncio
@@ -77,8 +78,7 @@ class McpSessions:
         load_sdk()
         loop, call = self._running_loop(), _Call(server, is_encryption_active())
         # An empty context: what the loop keeps must not keep the request of the first call alive.
-        future = contextvars.Context().run(
-            asyncio.run_coroutine_threadsafe, self._use(call, action, timeout), loop)
+        future = contextvars.Context().run(asyncio.run_coroutine_threadsafe, self._use(call, action, timeout), loop)
 
         def cancel() -> None:
             # Before the next call can be sent to a server that is busy.
@@ -161,8 +161,7 @@ class McpSessions:
             if not limit.expired():
                 raise SessionError(describe(error)) from None
             call.give_up()
-            raise SessionTimeout(
-                "waiting for the tool" if session.connected else "connecting to the server") from None
+            raise SessionTimeout("waiting for the tool" if session.connected else "connecting to the server") from None
         finally:
             session.release()
 
@@ -340,8 +339,12 @@ class _Session:
             return
         # No call has been made yet, so no conversation is in it.
         output = self.errors.last
-        logger.warning("No session with MCP server '%s': %s%s", self.server.name, self._why(),
-                       f"\nIts last output:\n{output}" if output else "")
+        logger.warning(
+            "No session with MCP server '%s': %s%s",
+            self.server.name,
+            self._why(),
+            f"\nIts last output:\n{output}" if output else "",
+        )
 
 
 def describe(error: BaseException, command: str = "") -> str:

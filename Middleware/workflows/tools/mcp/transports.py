@@ -1,4 +1,5 @@
 """Opens a client of the official ``mcp`` package on one server. Everything here runs on the sessions' event loop."""
+
 from __future__ import annotations
 
 import asyncio
@@ -39,8 +40,9 @@ def load_sdk() -> None:
         import mcp.client.sse  # noqa: F401
     except ImportError as error:
         logger.error("The package mcp cannot be imported: %s", error)
-        raise MCPToolCallError("MCP needs the Python package 'mcp', which is not installed "
-                               "(pip install -r requirements.txt)") from None
+        raise MCPToolCallError(
+            "MCP needs the Python package 'mcp', which is not installed (pip install -r requirements.txt)"
+        ) from None
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -58,8 +60,9 @@ def new_client(server: McpServer, errors: ErrorOutput, on_end: Callable[[], obje
 
 
 @asynccontextmanager
-async def _streams(server: McpServer, errors: ErrorOutput, on_end: Callable[[], object],
-                   on_response: ResponseHook) -> AsyncIterator[Any]:
+async def _streams(
+    server: McpServer, errors: ErrorOutput, on_end: Callable[[], object], on_response: ResponseHook
+) -> AsyncIterator[Any]:
     """Yield the transport's pair of streams, to read from and to write to."""
     import httpx2
     from mcp.client.sse import sse_client
@@ -68,14 +71,19 @@ async def _streams(server: McpServer, errors: ErrorOutput, on_end: Callable[[], 
 
     def http_client(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:
         # Without a read timeout: the call's own deadline limits how long a tool may be silent.
-        return httpx2.AsyncClient(headers=headers, auth=auth, timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
-                                  event_hooks={"response": [on_response]})
+        return httpx2.AsyncClient(
+            headers=headers,
+            auth=auth,
+            timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
+            event_hooks={"response": [on_response]},
+        )
 
     async with AsyncExitStack() as stack:
         if server.transport == "stdio":
             # The package passes on only a short list of harmless variables; the file's own are added to them.
-            parameters = StdioServerParameters(command=server.command, args=list(server.args), env=dict(server.env),
-                                               cwd=server.cwd)
+            parameters = StdioServerParameters(
+                command=server.command, args=list(server.args), env=dict(server.env), cwd=server.cwd
+            )
             opened: Any = stdio_client(parameters, errlog=stack.enter_context(errors.collecting()))
         elif server.transport == "sse":
             opened = sse_client(server.url, dict(server.headers), httpx_client_factory=http_client)

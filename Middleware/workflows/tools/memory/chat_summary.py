@@ -1,4 +1,5 @@
 """Keeps the rolling summary of a conversation up to date with its memories."""
+
 from __future__ import annotations
 
 import contextlib
@@ -46,8 +47,9 @@ class ChatSummarizer:
             a longer one, the LLM writes the older two thirds anew.
     """
 
-    def __init__(self, context: ExecutionContext, state: DiscussionState, least: int = 3, most: int = 3,
-                 room: int = 0) -> None:
+    def __init__(
+        self, context: ExecutionContext, state: DiscussionState, least: int = 3, most: int = 3, room: int = 0
+    ) -> None:
         if context.clock is None:
             # All calls of the node state the same time.
             context.clock = datetime.now()
@@ -72,11 +74,15 @@ class ChatSummarizer:
                 memories, self._covered = memories_and_covered(self._store)
             began, self._folded = time.monotonic(), 0
             try:
-                return self._update(memories[self._covered:])
+                return self._update(memories[self._covered :])
             finally:
                 if self._folded:
-                    logger.info("Discussion %s: summary brought up to date with %s in %.1f s",
-                                self._state.discussion_id, memory_count(self._folded), time.monotonic() - began)
+                    logger.info(
+                        "Discussion %s: summary brought up to date with %s in %.1f s",
+                        self._state.discussion_id,
+                        memory_count(self._folded),
+                        time.monotonic() - began,
+                    )
 
     def _is_due(self, new: Sequence[Pair]) -> bool:
         """Return whether memories that are not in the summary are enough for a call."""
@@ -88,9 +94,9 @@ class ChatSummarizer:
         if not self._has_markers():
             return self._fold(new, {}) or self._current()
         while len(new) > self._most:
-            if not self._fold_memories(new[:self._most]):
+            if not self._fold_memories(new[: self._most]):
                 return self._current()
-            new = new[self._most:]
+            new = new[self._most :]
         if len(new) < self._least:
             return self._current()
         return self._fold_memories(new) or self._current()
@@ -104,8 +110,11 @@ class ChatSummarizer:
             end = newest_within(lines, self._room // 3, rough_estimate_token_length)
             if end > 1:
                 middle = end // 2
-                return self._fold(batch, {CURRENT_SUMMARY: "\n".join(lines[:middle]),
-                                          LATEST_MEMORIES: "\n".join(lines[middle:end])}, lines[end:])
+                return self._fold(
+                    batch,
+                    {CURRENT_SUMMARY: "\n".join(lines[:middle]), LATEST_MEMORIES: "\n".join(lines[middle:end])},
+                    lines[end:],
+                )
         memories = SUMMARY_SEPARATOR.join(text for text, _ in batch)
         return self._fold(batch, {CURRENT_SUMMARY: self._current(), LATEST_MEMORIES: memories})
 
@@ -138,17 +147,27 @@ class ChatSummarizer:
         context = self._context
         raise_if_cancelled(context.request.cancel_scope)
         if context.llm_handler is None or context.llm_handler.llm is None:
-            raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
-                                   json_path="endpointName", expected="the name of a file in Endpoints")
+            raise ConfigValueError(
+                f"node '{context.node_name}' calls an LLM but names no endpoint",
+                json_path="endpointName",
+                expected="the name of a file in Endpoints",
+            )
         handler = without_streaming(context.llm_handler, context.request.cancel_scope)
         node = dict(context.config)
         variables = context.workflow_variable_service
         assert variables is not None
         images, most = NODE.flag(node, "acceptImages"), NODE.value(node, "maxImagesToSend")
-        result = LLMDispatchService.dispatch(dataclasses.replace(
-            context, config=node, llm_handler=handler, stream=False,
-            workflow_variable_service=_WithMarkers(variables, markers)),
-            llm_takes_images=images, max_images=most if images and isinstance(most, int) else 0)
+        result = LLMDispatchService.dispatch(
+            dataclasses.replace(
+                context,
+                config=node,
+                llm_handler=handler,
+                stream=False,
+                workflow_variable_service=_WithMarkers(variables, markers),
+            ),
+            llm_takes_images=images,
+            max_images=most if images and isinstance(most, int) else 0,
+        )
         raise_if_cancelled(context.request.cancel_scope)
         if not isinstance(result, str):
             return ""
@@ -170,10 +189,12 @@ class _WithMarkers:
     def __init__(self, variables: VariableService, markers: Mapping[str, str]) -> None:
         self._variables, self._markers = variables, markers
 
-    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True,
-                        marked: bool = False) -> str:
-        return fill_markers(self._variables.apply_variables(text, context, restore=restore, marked=marked),
-                            self._markers)
+    def apply_variables(
+        self, text: str, context: ExecutionContext, *, restore: bool = True, marked: bool = False
+    ) -> str:
+        return fill_markers(
+            self._variables.apply_variables(text, context, restore=restore, marked=marked), self._markers
+        )
 
     def fill_early(self, text: str, context: ExecutionContext) -> str:
         return self._variables.fill_early(text, context)
@@ -202,8 +223,7 @@ def take_lock(stack: contextlib.ExitStack, context: ExecutionContext, state: Dis
     try:
         return stack.enter_context(memory_lock(context, state, _settings()))
     except OSError as error:
-        logger.warning("Discussion %s: its summary cannot be updated: %s", state.discussion_id,
-                       error.strerror or error)
+        logger.warning("Discussion %s: its summary cannot be updated: %s", state.discussion_id, error.strerror or error)
         return False
 
 

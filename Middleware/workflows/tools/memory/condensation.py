@@ -1,4 +1,5 @@
 """Joins older memories of a conversation into one."""
+
 from __future__ import annotations
 
 import logging
@@ -33,12 +34,14 @@ SYSTEM_PROMPT = (
     "You keep the long-term notes of a conversation short. You are given several consecutive notes and write one note "
     "that stands in for all of them. Keep every name, place, number, decision, promise, open question and change of "
     "mood or relationship that may matter later, in the order in which things happened. Leave out repetition and "
-    "wording. Add nothing that is not in the notes.")
+    "wording. Add nothing that is not in the notes."
+)
 PROMPT = (
     "These notes come directly before and are only here so that you understand the others:\n"
     f"<earlier_notes>\n{PRECEDING}\n</earlier_notes>\n\n"
     f"Join these notes into one:\n<notes>\n{BATCH}\n</notes>\n\n"
-    "Answer with the text of the one note and nothing else.")
+    "Answer with the text of the one note and nothing else."
+)
 
 
 class Condensation:
@@ -58,8 +61,11 @@ class Condensation:
             return False
         count = self._settings.condense_count
         if count < 1:
-            logger.error("Discussion %s: memories are not condensed, since the settings have no "
-                         "'memoriesBeforeCondensation' of 1 or more", self._discussion)
+            logger.error(
+                "Discussion %s: memories are not condensed, since the settings have no "
+                "'memoriesBeforeCondensation' of 1 or more",
+                self._discussion,
+            )
             return False
         with self._store.together():
             if not readable(self._store):
@@ -68,8 +74,8 @@ class Condensation:
             start = self._first_new(pairs)
         if not pairs or len(pairs) - start < count + max(0, self._settings.condense_buffer):
             return False
-        batch = pairs[start:start + count]
-        text = self._joined(batch, pairs[max(0, start - RECENT_MEMORIES):start])
+        batch = pairs[start : start + count]
+        text = self._joined(batch, pairs[max(0, start - RECENT_MEMORIES) : start])
         with self._store.together():
             return bool(text.strip()) and self._replace(batch, start, text)
 
@@ -79,8 +85,9 @@ class Condensation:
             if stored_hash == done:
                 return index + 1
         if done and pairs:
-            logger.warning("Discussion %s: the memory up to which was condensed is gone; all count as new",
-                           self._discussion)
+            logger.warning(
+                "Discussion %s: the memory up to which was condensed is gone; all count as new", self._discussion
+            )
         return 0
 
     def _joined(self, batch: Sequence[Pair], preceding: Sequence[Pair]) -> str:
@@ -99,8 +106,13 @@ class Condensation:
 
     def _ask(self, batch: Sequence[str], preceding: Sequence[str]) -> str:
         settings = self._settings
-        call = MemoryCall(self._context, settings.raw, settings.condense_endpoint, settings.condense_preset,
-                          settings.condense_max_response_tokens)
+        call = MemoryCall(
+            self._context,
+            settings.raw,
+            settings.condense_endpoint,
+            settings.condense_preset,
+            settings.condense_max_response_tokens,
+        )
         text = MEMORY_SEPARATOR.join(batch)
         markers = {BATCH: text, TEXT_CHUNK: text, PRECEDING: joined_memories(preceding), _BATCH_AS_WRITTEN: BATCH}
         system_prompt = (settings.condense_system_prompt or SYSTEM_PROMPT).replace(BATCH, _BATCH_AS_WRITTEN)
@@ -117,8 +129,9 @@ class Condensation:
         pairs = self._store.stored_memories()
         end = start + len(batch)
         if pairs[start:end] != batch:
-            logger.warning("Discussion %s: the memories to be joined were changed in the meantime; they are kept",
-                           self._discussion)
+            logger.warning(
+                "Discussion %s: the memories to be joined were changed in the meantime; they are kept", self._discussion
+            )
             return False
         stored_hash = pairs[end - 1][1]
         after = [*pairs[:start], (text, stored_hash), *pairs[end:]]
@@ -153,4 +166,3 @@ def _moved(place: int | None, start: int, end: int) -> int | None:
     if place is None or place <= start:
         return place
     return start if place < end else place - (end - start - 1)
-

@@ -4,6 +4,7 @@ The conversation is cut in three: Recent, the newest messages, stays unchanged; 
 that is rewritten whenever the section moves; Oldest, all before that, has one into which the messages that leave
 Old are folded.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -35,6 +36,7 @@ FEWEST_MESSAGES = 2
 
 # -- sections ----------------------------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True)
 class Sections:
     """Indexes of messages: Oldest is ``[0:old]``, Old ``[old:recent]``, Recent ``[recent:end]``."""
@@ -65,9 +67,11 @@ def is_run_needed(messages: Sequence[Message], sections: Sections, state: Compac
         return False
     if state.old is None or state.boundary is None:
         return True
-    return (state.boundary.index not in (None, sections.old)
-            or state.boundary.stored_hash != _hash(messages[sections.old])
-            or state.old[1] != _hash(messages[sections.recent - 1]))
+    return (
+        state.boundary.index not in (None, sections.old)
+        or state.boundary.stored_hash != _hash(messages[sections.old])
+        or state.old[1] != _hash(messages[sections.recent - 1])
+    )
 
 
 def folded_up_to(messages: Sequence[Message], boundary: Boundary | None) -> int:
@@ -100,15 +104,22 @@ def covered_up_to(messages: Sequence[Message], state: CompactorState, folded: Fo
 
 def _is_unmoved(messages: Sequence[Message], boundary: Boundary | None) -> bool:
     index = None if boundary is None else boundary.index
-    return (boundary is not None and index is not None and index < len(messages)
-            and _hash(messages[index]) == boundary.stored_hash)
+    return (
+        boundary is not None
+        and index is not None
+        and index < len(messages)
+        and _hash(messages[index]) == boundary.stored_hash
+    )
 
 
 def _ends_of(messages: Sequence[Message], folded: FoldedMessages) -> list[int]:
     """Return how many messages reach up to the last folded one, for each position where the last two occur."""
     hashes = [_hash(message) for message in messages]
-    return [index + 2 for index in range(len(hashes) - 1)
-            if hashes[index:index + 2] == [folded.previous_hash, folded.stored_hash]]
+    return [
+        index + 2
+        for index in range(len(hashes) - 1)
+        if hashes[index : index + 2] == [folded.previous_hash, folded.stored_hash]
+    ]
 
 
 def folded_mark(messages: Sequence[Message], count: int, oldest: Pair | None) -> FoldedMessages | None:
@@ -124,6 +135,7 @@ def _hash(message: Message) -> str:
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
+
 
 def message_lines(messages: Sequence[Message]) -> str:
     """Return the messages as a model reads them, each with its role."""
@@ -148,6 +160,7 @@ def _shown(state: CompactorState) -> str:
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
+
 
 class ContextCompaction:
     """One pass over a conversation: updates its summaries if necessary, and returns them.
@@ -190,8 +203,11 @@ class ContextCompaction:
         except TimeoutError:
             logger.debug("Another request compacts discussion %s", self._state.discussion_id)
         except OSError as error:
-            logger.error("Discussion %s cannot be compacted: %s", self._state.discussion_id,
-                         error.strerror or type(error).__name__)
+            logger.error(
+                "Discussion %s cannot be compacted: %s",
+                self._state.discussion_id,
+                error.strerror or type(error).__name__,
+            )
         return False
 
     def _renewed(self, state: CompactorState) -> CompactorState:
@@ -202,15 +218,17 @@ class ContextCompaction:
         start, last = self._messages[self._sections.old], self._messages[self._sections.recent - 1]
         renewed = CompactorState((old, _hash(last)), Boundary(_hash(start), self._sections.old), state.oldest)
         covered = covered_up_to(self._messages, state, self._store.folded(), self._sections.old)
-        shifted = self._messages[covered:self._sections.old]
+        shifted = self._messages[covered : self._sections.old]
         if not shifted:
             return self._saved(renewed, covered)
         oldest = self._tried(lambda: self._oldest_summary(state.oldest[0] if state.oldest else "", shifted))
         # The present text serves this request; the next one tries again.
         if not oldest:
             if oldest is not None:
-                logger.error("Discussion %s: the model gave no summary of the oldest messages; nothing is saved",
-                             self._state.discussion_id)
+                logger.error(
+                    "Discussion %s: the model gave no summary of the oldest messages; nothing is saved",
+                    self._state.discussion_id,
+                )
             return renewed
         renewed = dataclasses.replace(renewed, oldest=(oldest, _hash(self._messages[0])))
         return self._saved(renewed, self._sections.old, new_oldest=True)
@@ -220,32 +238,47 @@ class ContextCompaction:
         try:
             return ask()
         except (BackendError, ConfigurationError) as error:
-            logger.error("%s: discussion %s was not compacted: %s", self._settings.file, self._state.discussion_id,
-                         log_text(error))
+            logger.error(
+                "%s: discussion %s was not compacted: %s",
+                self._settings.file,
+                self._state.discussion_id,
+                log_text(error),
+            )
             return None
 
     def _saved(self, state: CompactorState, covered: int, new_oldest: bool = False) -> CompactorState:
         """Return ``state`` with the number of messages that its Oldest covers."""
         assert state.old is not None and state.boundary is not None
         try:
-            self._store.save(state.old, state.boundary, state.oldest if new_oldest else None,
-                             folded_mark(self._messages, covered, state.oldest))
+            self._store.save(
+                state.old,
+                state.boundary,
+                state.oldest if new_oldest else None,
+                folded_mark(self._messages, covered, state.oldest),
+            )
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
             if not logged_as_conflict(error):
-                logger.error("The summaries of discussion %s were not saved: %s", self._state.discussion_id,
-                             error.strerror or type(error).__name__)
+                logger.error(
+                    "The summaries of discussion %s were not saved: %s",
+                    self._state.discussion_id,
+                    error.strerror or type(error).__name__,
+                )
         else:
-            logger.info("Discussion %s: compacted up to message %d, of which %d are among the oldest",
-                        self._state.discussion_id, self._sections.recent, self._sections.old)
+            logger.info(
+                "Discussion %s: compacted up to message %d, of which %d are among the oldest",
+                self._state.discussion_id,
+                self._sections.recent,
+                self._sections.old,
+            )
         return state
 
     # -- LLM calls -------------------------------------------------------------------------------------------------
     def _old_summary(self) -> str:
         sections, settings = self._sections, self._settings
-        lines = message_lines(self._messages[sections.old:sections.recent])
-        recent = message_lines(self._messages[sections.recent:sections.end])
+        lines = message_lines(self._messages[sections.old : sections.recent])
+        recent = message_lines(self._messages[sections.recent : sections.end])
         return self._ask(settings.old_system_prompt, settings.old_prompt, {MESSAGES: lines, RECENT: recent}) or lines
 
     def _oldest_summary(self, existing: str, shifted: Sequence[Message]) -> str:

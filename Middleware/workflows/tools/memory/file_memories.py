@@ -1,4 +1,5 @@
 """Writes the memory file of a conversation: an LLM turns older messages, chunk by chunk, into texts."""
+
 from __future__ import annotations
 
 import logging
@@ -73,8 +74,14 @@ class MemoryWriter:
         self._context, self._settings, self._discussion = context, settings, state.discussion_id
         self._state, self._place = state, state.place
         self._store, self._anchors = MemoryStore(state), MemoryAnchors(state)
-        self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens,
-                                {EXAMPLES: settings.examples})
+        self._call = MemoryCall(
+            context,
+            settings.raw,
+            settings.endpoint,
+            settings.preset,
+            settings.max_response_tokens,
+            {EXAMPLES: settings.examples},
+        )
         self._written = 0
 
     def write(self, chunks: Sequence[Chunk], as_condensed: bool = False) -> bool:
@@ -89,8 +96,12 @@ class MemoryWriter:
             return self._write(chunks, as_condensed)
         finally:
             if self._written:
-                logger.info("Discussion %s: %s written in %.1f s", self._discussion, memory_count(self._written),
-                            time.monotonic() - began)
+                logger.info(
+                    "Discussion %s: %s written in %.1f s",
+                    self._discussion,
+                    memory_count(self._written),
+                    time.monotonic() - began,
+                )
 
     def _write(self, chunks: Sequence[Chunk], as_condensed: bool) -> bool:
         with self._state.together(MEMORIES_FILE, SUMMARY_FILE):
@@ -101,8 +112,12 @@ class MemoryWriter:
             if memory == "" and self._is_left_out(chunk, last):
                 continue
             if not memory or not self._is_stored(memory, chunk, last):
-                logger.error("Discussion %s: %d of %d memories written, the rest is tried again next time",
-                             self._discussion, self._written, len(chunks))
+                logger.error(
+                    "Discussion %s: %d of %d memories written, the rest is tried again next time",
+                    self._discussion,
+                    self._written,
+                    len(chunks),
+                )
                 return False
             last = chunk.hash
             if as_condensed:
@@ -176,8 +191,11 @@ class MemoryWriter:
             inputs = (text, known.recent, known.full, known.summary)
             return run_helper_workflow(self._context, settings.file_workflow, inputs)
         if not (settings.system_prompt.strip() or settings.prompt.strip()):
-            raise ConfigValueError("the memory settings hold no prompt", json_path="prompt",
-                                   expected="'prompt', 'systemPrompt' or 'fileMemoryWorkflowName'")
+            raise ConfigValueError(
+                "the memory settings hold no prompt",
+                json_path="prompt",
+                expected="'prompt', 'systemPrompt' or 'fileMemoryWorkflowName'",
+            )
         return self._call.ask(settings.system_prompt, settings.prompt, {**known.markers, TEXT_CHUNK: text})
 
 
@@ -223,7 +241,7 @@ class FileMemoryPass:
     def _due(self, start: int, existed: bool) -> bool:
         # In a conversation that is new here, only enough text counts: a short history waits for its next messages.
         count = self._settings.chunk_messages if existed else None
-        return are_enough(self._messages[start:self._end], self._settings.file_chunk_size, count)
+        return are_enough(self._messages[start : self._end], self._settings.file_chunk_size, count)
 
     def _write(self, existed: bool) -> None:
         # Another request may have written them while this one waited for the lock.
@@ -232,8 +250,9 @@ class FileMemoryPass:
             start = self._start(pairs)
         if not self._due(start, existed):
             return
-        chunks = chunks_of(self._messages, self._known, start, self._end, self._settings.file_chunk_size,
-                           self._settings.roles)
+        chunks = chunks_of(
+            self._messages, self._known, start, self._end, self._settings.file_chunk_size, self._settings.roles
+        )
         writer = MemoryWriter(self._context, self._settings, self._state)
         # The memories of a long history that is new here count as condensed, or they would be condensed at once.
         if writer.write(chunks, as_condensed=self._settings.condense and not existed):

@@ -3,6 +3,7 @@
 Small models copy the tags of their prompt, and repeat notes that they were shown. Later prompts contain what is stored,
 so it would be repeated in each memory after it.
 """
+
 from __future__ import annotations
 
 import re
@@ -21,7 +22,8 @@ _TAG = re.compile(r"</?([A-Za-z][\w-]*)>")
 _SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[^a-z\s])|[。！？]+[”’」』）]*")
 # A full stop behind these does not end a sentence, nor does one behind a single capital or within the word ("e.g.").
 _ABBREVIATION = re.compile(
-    r"(?:\b(?:Dr|Mr|Mrs|Ms|St|Prof|Capt|Gen|Col|Sgt|Lt|Rev|No|Nr|vs|ca|approx|[A-Z])|\.\w+)\.\s+\Z")
+    r"(?:\b(?:Dr|Mr|Mrs|Ms|St|Prof|Capt|Gen|Col|Sgt|Lt|Rev|No|Nr|vs|ca|approx|[A-Z])|\.\w+)\.\s+\Z"
+)
 _CLOSED = re.compile(r"[.!?…。！？][\"'”’)\]」』）]*\s*\Z")
 # Without a full stop: in fewer words little is said.
 _WORDS_OF_A_SENTENCE = 4
@@ -41,8 +43,12 @@ def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = ()
     """
     own = {name for prompt in prompts for name in _TAG.findall(prompt)}
     text = _TAG.sub(lambda found: "" if found[1] in own else found.group(), answer)
-    said = {plain_words(sentence) for memory in (*_PLACEHOLDERS, *before[-_MEMORIES_BEFORE:], *shown)
-            for line in memory.splitlines() for sentence in _sentences(line)}
+    said = {
+        plain_words(sentence)
+        for memory in (*_PLACEHOLDERS, *before[-_MEMORIES_BEFORE:], *shown)
+        for line in memory.splitlines()
+        for sentence in _sentences(line)
+    }
     kept, dropped = [], False
     for line in text.splitlines():
         new = _new_sentences(line, said)
@@ -54,7 +60,7 @@ def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = ()
         return answer
     # An empty line or a rule has nothing to separate at the beginning and the end.
     told = [number for number, line in enumerate(kept) if plain_words(line)]
-    return "\n".join(kept[told[0]:told[-1] + 1]).strip() if told else ""
+    return "\n".join(kept[told[0] : told[-1] + 1]).strip() if told else ""
 
 
 def _new_sentences(line: str, said: set[str]) -> str:
@@ -76,7 +82,7 @@ def _sentences(line: str) -> Iterator[str]:
     start = 0
     for end in _SENTENCE_END.finditer(line):
         if not _ABBREVIATION.search(line, start, end.end()):
-            yield line[start:end.end()]
+            yield line[start : end.end()]
             start = end.end()
     if line[start:]:
         yield line[start:]

@@ -1,4 +1,5 @@
 """What the memory passes share: chunks of new messages, the stored memories in prompts, the LLM calls, and the lock."""
+
 from __future__ import annotations
 
 import contextlib
@@ -56,6 +57,7 @@ LONGEST_WAIT_BEFORE_ANSWER = 30.0
 
 
 # -- new messages ------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -138,8 +140,9 @@ def first_new(messages: KnownMessages, stored: Sequence[str], end: int, places: 
     return 0
 
 
-def chunks_of(messages: Sequence[Message], known: KnownMessages, start: int, end: int, size: int,
-              roles: bool = False) -> list[Chunk]:
+def chunks_of(
+    messages: Sequence[Message], known: KnownMessages, start: int, end: int, size: int, roles: bool = False
+) -> list[Chunk]:
     """Return the messages from ``start`` up to ``end`` in chunks of at most ``size`` estimated tokens.
 
     ``roles``: their texts begin with ``User: `` or ``Assistant: ``.
@@ -165,10 +168,12 @@ def are_enough(messages: Sequence[Message], tokens: int, count: int | None) -> b
     if not messages:
         return False
     return (count is not None and len(messages) >= count) or tokens <= rough_estimate_token_length(
-        restore_braces(messages_to_text_block(messages)))
+        restore_braces(messages_to_text_block(messages))
+    )
 
 
 # -- stored memories and LLM calls -------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class DiscussionMemory:
@@ -191,8 +196,11 @@ class DiscussionMemory:
 
     @property
     def markers(self) -> dict[str, str]:
-        return {MEMORY_FILE: self.recent.strip(), FULL_MEMORY_FILE: self.full.strip(),
-                CHAT_SUMMARY: self.summary.strip()}
+        return {
+            MEMORY_FILE: self.recent.strip(),
+            FULL_MEMORY_FILE: self.full.strip(),
+            CHAT_SUMMARY: self.summary.strip(),
+        }
 
 
 def stored_memory(store: MemoryStore) -> DiscussionMemory:
@@ -220,8 +228,15 @@ class MemoryCall:
         parts: keys of a node that add late texts and example turns.
     """
 
-    def __init__(self, context: ExecutionContext, settings: Mapping[str, object], endpoint: str, preset: str,
-                 max_tokens: int, parts: Mapping[str, object] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        context: ExecutionContext,
+        settings: Mapping[str, object],
+        endpoint: str,
+        preset: str,
+        max_tokens: int,
+        parts: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         messages = without_later_systems(raw_messages(context))
         # A settings file has several prompts, and the parts of one would be added to all of them.
         self._settings = {**{key: value for key, value in settings.items() if key not in PART_KEYS}, **parts}
@@ -233,8 +248,8 @@ class MemoryCall:
         if not self._endpoint:
             raise ConfigValueError("the settings name no endpoint that could answer", json_path="endpointName")
         return LlmHandlerService().load_model_from_config(
-            self._endpoint, self._preset or None, max_tokens=self._max_tokens,
-            scope=self._context.request.cancel_scope)
+            self._endpoint, self._preset or None, max_tokens=self._max_tokens, scope=self._context.request.cancel_scope
+        )
 
     def ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
         """Return the cleaned answer to two templates: their variables are filled in first, then the markers.
@@ -248,9 +263,13 @@ class MemoryCall:
     def ask_as_written(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
         """Return what ``ask`` returns, for texts without variables; the markers are those of ``prompt`` alone."""
         request_id = self._context.request_id
-        return self._kept(lambda handler: answer_text(
-            call_with_texts(handler, system_prompt, fill_markers(prompt, markers), request_id), handler,
-            self._settings))
+        return self._kept(
+            lambda handler: answer_text(
+                call_with_texts(handler, system_prompt, fill_markers(prompt, markers), request_id),
+                handler,
+                self._settings,
+            )
+        )
 
     def _kept(self, send: Callable[[LlmHandler], str]) -> str:
         raise_if_cancelled(self._context.request.cancel_scope)
@@ -299,16 +318,19 @@ def memory_lock(context: ExecutionContext, state: DiscussionState, settings: Mem
     if (reported := _held.get().get(key)) is not None:
         if not reported:
             reported.append(True)
-            logger.warning("Discussion %s: a workflow that takes part in making memories asks for more of them; "
-                           "that is left out", state.discussion_id)
+            logger.warning(
+                "Discussion %s: a workflow that takes part in making memories asks for more of them; that is left out",
+                state.discussion_id,
+            )
         yield False
         return
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(state.lock(MEMORIES, context.request.cancel_scope, _lock_seconds(settings, context)))
         except TimeoutError:
-            logger.warning("Discussion %s: another request is working on the memories; this one skips them",
-                           state.discussion_id)
+            logger.warning(
+                "Discussion %s: another request is working on the memories; this one skips them", state.discussion_id
+            )
             yield False
             return
         token = _held.set({**_held.get(), key: []})
@@ -328,11 +350,12 @@ def _lock_seconds(settings: MemorySettings | None, context: ExecutionContext) ->
 
 
 def readable(store: MemoryStore) -> bool:
-    """Return whether new memories could be stored; if not, the reason is logged once per request. Raises DataKeyError.
-    """
+    """Return whether new memories could be stored; why not is logged once per request. Raises DataKeyError."""
+
     def look() -> bool:
         store.require_readable()
         return True
+
     return if_readable(look, False)
 
 

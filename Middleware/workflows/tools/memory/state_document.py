@@ -1,4 +1,5 @@
 """The document about the current state of a conversation, rewritten when new facts are known."""
+
 from __future__ import annotations
 
 import logging
@@ -24,8 +25,9 @@ SHORT_DOCUMENT = 500
 _FENCED = re.compile(r"```(?:markdown|md)?[ \t]*\n((?:(?!```).)*)\n```", re.DOTALL | re.IGNORECASE)
 
 
-def update_state_document(context: ExecutionContext, settings: MemorySettings, state: DiscussionState,
-                          facts: Sequence[str]) -> None:
+def update_state_document(
+    context: ExecutionContext, settings: MemorySettings, state: DiscussionState, facts: Sequence[str]
+) -> None:
     """Let the user's workflow rewrite the document with new facts, if the settings want one.
 
     Every failure is logged and leaves the document unchanged. Raises only EarlyTerminationException, for a cancelled
@@ -61,8 +63,14 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
     if problem := problem_with(answer):
         logger.error("%s is not updated: workflow '%s': %s", name, settings.state_workflow, problem)
     elif loses_too_much(current, answer, settings.state_retention):
-        logger.error("%s is not updated: the new text has %d characters, less than %g of the present %d "
-                     "(stateDocumentMinRetentionRatio)", name, len(answer), settings.state_retention, len(current))
+        logger.error(
+            "%s is not updated: the new text has %d characters, less than %g of the present %d "
+            "(stateDocumentMinRetentionRatio)",
+            name,
+            len(answer),
+            settings.state_retention,
+            len(current),
+        )
     elif store.state_document() != current:
         logger.warning("%s is not updated: it was changed in the meantime", name)
     elif answer != current:

@@ -4,6 +4,7 @@ A memory is a JSON object with at least ``title``, ``summary``, ``entities`` and
 reasoning, prose and code fences, cut it off, and repeat what injected text tells them to write: every step here takes
 time in proportion to the length of the answer.
 """
+
 from __future__ import annotations
 
 import json
@@ -64,9 +65,9 @@ def parse_memories(answer: str) -> list[Item] | None:
 
 # -- reasoning ---------------------------------------------------------------------------------------------------------
 
+
 def without_thinking(text: str) -> str:
-    """Return the text without blocks of reasoning, even if the first tag is missing or the last block is never closed.
-    """
+    """Return the text without blocks of reasoning, even if the first tag is missing or the last block is not closed."""
     starts = [found.start() for found in _START.finditer(text)]
     first, last = (starts[0], starts[-1]) if starts else (len(text), -1)
     kept: list[str] = []
@@ -77,7 +78,7 @@ def without_thinking(text: str) -> str:
             if closing and name == block:
                 position, block = tag.end(), ""
         elif not closing:
-            kept.append(text[position:tag.start()])
+            kept.append(text[position : tag.start()])
             position, block = tag.start(), name
         # The block began before the answer did; otherwise the tag is a word of the answer.
         elif tag.end() <= last:
@@ -90,6 +91,7 @@ def without_thinking(text: str) -> str:
 
 
 # -- finding JSON ------------------------------------------------------------------------------------------------------
+
 
 def _number(digits: str) -> float | int | None:
     if len(digits) > _MOST_DIGITS:
@@ -206,8 +208,12 @@ def _items_in(value: object) -> list[Item] | None:
         return None
     items = [entry for entry in value if isinstance(entry, dict) and _is_memory(entry)]
     if 0 < len(items) < len(value):
-        logger.warning("Of %d memories in one answer %d are kept; the others lack one of %s", len(value), len(items),
-                       ", ".join(REQUIRED))
+        logger.warning(
+            "Of %d memories in one answer %d are kept; the others lack one of %s",
+            len(value),
+            len(items),
+            ", ".join(REQUIRED),
+        )
     return items if items or not value else None
 
 
@@ -217,6 +223,7 @@ def _is_memory(entry: Item) -> bool:
 
 
 # -- storable items ----------------------------------------------------------------------------------------------------
+
 
 def _checked(item: Item) -> Item | None:
     """Return the item without anything that cannot be stored; None, with a warning, if it is too large or too deep."""
@@ -252,8 +259,12 @@ def _storable(value: object) -> Any:
 def _too_deep(item: Item) -> bool:
     level: Sequence[Any] = [item]
     for _ in range(MOST_LEVELS):
-        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)
-                 if isinstance(inner, (dict, list))]
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
         if not level:
             return False
     return True

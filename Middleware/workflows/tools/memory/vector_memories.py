@@ -1,4 +1,5 @@
 """Searchable memories, made by an LLM or a workflow from the new messages of a conversation."""
+
 from __future__ import annotations
 
 import contextlib
@@ -127,10 +128,13 @@ class VectorMemoryPass:
         logged = memories.logged_messages(KNOWN_HASHES)
         new = new_messages(self._known, logged, self._settings.lookback)
         if warn and logged and new.start == 0:
-            logger.warning("Discussion %s: none of the messages with memories is known any more, so all are new",
-                           self._state.discussion_id)
-        enough = are_enough(self._messages[new.start:new.stop], self._settings.vector_chunk_size,
-                            self._settings.vector_chunk_messages)
+            logger.warning(
+                "Discussion %s: none of the messages with memories is known any more, so all are new",
+                self._state.discussion_id,
+            )
+        enough = are_enough(
+            self._messages[new.start : new.stop], self._settings.vector_chunk_size, self._settings.vector_chunk_messages
+        )
         return new if enough else range(0)
 
     @cached_property
@@ -178,6 +182,7 @@ def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context:
 
 # -- database ----------------------------------------------------------------------------------------------------------
 
+
 def _opened(context: ExecutionContext, state: DiscussionState) -> SearchableMemories:
     return state.memories(write=True, scope=context.request.cancel_scope)
 
@@ -194,6 +199,7 @@ def _database_problems_logged(state: DiscussionState) -> Iterator[None]:
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
 
+
 class ChunkWriter:
     """Makes and stores memories. The caller holds the lock on the conversation's memories.
 
@@ -201,11 +207,13 @@ class ChunkWriter:
         stored: memories stored so far.
     """
 
-    def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState,
-                 memories: SearchableMemories) -> None:
+    def __init__(
+        self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState, memories: SearchableMemories
+    ) -> None:
         self._context, self._settings, self._state, self._memories = context, settings, state, memories
-        self._call = MemoryCall(context, settings.raw, settings.vector_endpoint, settings.vector_preset,
-                                settings.vector_max_response_tokens)
+        self._call = MemoryCall(
+            context, settings.raw, settings.vector_endpoint, settings.vector_preset, settings.vector_max_response_tokens
+        )
         self.stored = self._done = self._empty = 0
         self._embedding_works = True
         self._after: str | None = None
@@ -229,14 +237,24 @@ class ChunkWriter:
                 self._store(items, chunk)
         finally:
             if chunks:
-                logger.info("Discussion %s: %d of %d chunks searched for memories, %d stored, in %.1f s",
-                            self._state.discussion_id, self._done, len(chunks), self.stored,
-                            time.monotonic() - started)
+                logger.info(
+                    "Discussion %s: %d of %d chunks searched for memories, %d stored, in %.1f s",
+                    self._state.discussion_id,
+                    self._done,
+                    len(chunks),
+                    self.stored,
+                    time.monotonic() - started,
+                )
             # Small models answer so to anything, and nothing else would tell that there are no memories.
             if self._empty:
-                logger.warning("Discussion %s: the model found nothing worth remembering in %d of %s; it is not asked "
-                               "again about %s", self._state.discussion_id, self._empty, counted(self._done, "chunk"),
-                               "it" if self._empty == 1 else "them")
+                logger.warning(
+                    "Discussion %s: the model found nothing worth remembering in %d of %s; it is not asked "
+                    "again about %s",
+                    self._state.discussion_id,
+                    self._empty,
+                    counted(self._done, "chunk"),
+                    "it" if self._empty == 1 else "them",
+                )
 
     def _items_of(self, chunk: Chunk) -> list[Item] | None:
         """Return the memories in a chunk; None, with a warning, if the LLM or workflow failed."""
@@ -258,8 +276,11 @@ class ChunkWriter:
     def _ask(self, text: str) -> str:
         if self._settings.vector_workflow:
             return run_helper_workflow(self._context, self._settings.vector_workflow, (text,))
-        return self._call.ask(self._settings.vector_system_prompt or SYSTEM_PROMPT,
-                              self._settings.vector_prompt or PROMPT, {TEXT_CHUNK: text})
+        return self._call.ask(
+            self._settings.vector_system_prompt or SYSTEM_PROMPT,
+            self._settings.vector_prompt or PROMPT,
+            {TEXT_CHUNK: text},
+        )
 
     def _store(self, items: Sequence[Item], chunk: Chunk) -> None:
         # The memories and the hash come first, together: the steps after that may fail.
@@ -282,25 +303,36 @@ class ChunkWriter:
             return
         self._embedding_works = False
         try:
-            done = embed_new_rows(self._memories, rows, settings.embedding_endpoint, settings.backfill,
-                                  self._context.request.cancel_scope)
+            done = embed_new_rows(
+                self._memories, rows, settings.embedding_endpoint, settings.backfill, self._context.request.cancel_scope
+            )
             self._embedding_works = done >= len(rows)
         # A memory without a vector is still found by its words.
         except Exception as error:
             raise_if_request_ended(error, self._context)
-            logger.error("Discussion %s: new memories got no vectors: %s", self._state.discussion_id,
-                         public_text(error))
+            logger.error(
+                "Discussion %s: new memories got no vectors: %s", self._state.discussion_id, public_text(error)
+            )
 
     def _note_failure(self, chunk: Chunk, cause: str, counts: bool) -> None:
         count = self._memories.count_failure(self._failing(chunk)) if counts else 0
         if count < MOST_FAILURES:
-            logger.warning("Discussion %s: no memories were made of %s; it is tried again: %s",
-                           self._state.discussion_id, _short(chunk.hash), cause)
+            logger.warning(
+                "Discussion %s: no memories were made of %s; it is tried again: %s",
+                self._state.discussion_id,
+                _short(chunk.hash),
+                cause,
+            )
             return
         self._memories.log_hash(chunk.hash, chunk.place)
         self._memories.end_failures(self._failing(chunk))
-        logger.error("Discussion %s: %s failed %d times and is left without memories: %s",
-                     self._state.discussion_id, _short(chunk.hash), count, cause)
+        logger.error(
+            "Discussion %s: %s failed %d times and is left without memories: %s",
+            self._state.discussion_id,
+            _short(chunk.hash),
+            count,
+            cause,
+        )
 
     def _failing(self, chunk: Chunk) -> str:
         return chunk.hash if self._after is None else f"after {self._after}"
@@ -316,5 +348,7 @@ def _blames_text(error: Exception) -> bool:
         error = error.__cause__
     if isinstance(error, BackendStatusError):
         return error.status not in PASSING_STATUSES
-    return not isinstance(error, (BackendConnectionError, GateTimeoutError, ConfigurationError, StoredDataError,
-                                  EarlyTerminationException))
+    return not isinstance(
+        error,
+        (BackendConnectionError, GateTimeoutError, ConfigurationError, StoredDataError, EarlyTerminationException),
+    )

@@ -1,4 +1,5 @@
 """A call of a user's script: its thread, so that a request need not wait for its end, and the processes it starts."""
+
 from __future__ import annotations
 
 import contextlib
@@ -72,8 +73,9 @@ class ScriptProcesses:
         for one, at in started.items():
             _end(one, at)
         for event in sorted(untraceable):
-            logger.warning("A stopped script has used %s; processes started that way cannot be found and may go on",
-                           event)
+            logger.warning(
+                "A stopped script has used %s; processes started that way cannot be found and may go on", event
+            )
 
 
 def _end(started: Process, at: float) -> None:
@@ -159,8 +161,9 @@ class ScriptThread(Iterator[Any]):
     def __init__(self, steps: Generator[Any, None, Any], path: str, scope: CancelScope) -> None:
         self._scope = scope
         self._worker = _Worker(steps, path, scope)
-        self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._worker.run,), name="script",
-                                        daemon=True)
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._worker.run,), name="script", daemon=True
+        )
         self._open = True
 
     def __next__(self) -> object:
@@ -259,8 +262,11 @@ class _Worker:
             self._over.set()
             left_at = self._left_at
         if left_at is not None:
-            logger.info("The script %s of request %s, left alone at a stop, has ended after %.1f s", *self._names(),
-                        time.monotonic() - left_at)
+            logger.info(
+                "The script %s of request %s, left alone at a stop, has ended after %.1f s",
+                *self._names(),
+                time.monotonic() - left_at,
+            )
 
     def stop(self) -> None:
         """End the processes, and leave the script alone unless it ends in a moment."""
@@ -271,8 +277,10 @@ class _Worker:
         with self._lock:
             if not self._over.is_set():
                 self._left_at = time.monotonic()
-                logger.warning("The script %s of request %s does not end at a stop: it keeps running, and its "
-                               "result is discarded", *self._names())
+                logger.warning(
+                    "The script %s of request %s does not end at a stop: it keeps running, and its result is discarded",
+                    *self._names(),
+                )
 
     def _names(self) -> tuple[str, str]:
         request = current_request()

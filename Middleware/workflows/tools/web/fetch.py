@@ -1,4 +1,5 @@
 """Fetches a document from the web: guarded, limited in size and time, and ended at once by a stop."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -35,8 +36,9 @@ DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Ag
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _BECOME_GET = frozenset({301, 302, 303})
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
-_CONTENT_HEADERS = frozenset({"content-type", "content-length", "content-encoding", "content-language",
-                              "content-location", "transfer-encoding"})
+_CONTENT_HEADERS = frozenset(
+    {"content-type", "content-length", "content-encoding", "content-language", "content-location", "transfer-encoding"}
+)
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,7 @@ def split_url(url: str) -> Url:
 
 
 def origin_text(parts: Url) -> str:
-    """Return scheme, host and port, for messages: path and query may quote conversations, the rest may hold a password.
-    """
+    """Return scheme, host and port, for messages: the path may quote conversations, the rest may hold a password."""
     port = "" if parts.port is None else f":{parts.port}"
     return f"{parts.scheme}://{parts.host}{port}"
 
@@ -177,8 +178,9 @@ def _follow(request: WebRequest, scope: CancelScope, deadline: float) -> WebResp
         try:
             following = redirected(request, response)
         except ValueError:
-            raise WebFetchUrlError("WebFetch was redirected to something that is not an http or https URL.",
-                                   response) from None
+            raise WebFetchUrlError(
+                "WebFetch was redirected to something that is not an http or https URL.", response
+            ) from None
         if following is None:
             return response
         request = following
@@ -205,21 +207,26 @@ class _Hop:
             raise _blocked(decision.reason)
         sensitive_log(logger, logging.DEBUG, "WebFetch: %s %s", self.request.method, mask_url(self.target.url))
         try:
-            return self._response(HttpClient().call(self._to_http(decision), self.request.body, self._scope,
-                                                    seconds=self._seconds_left()))
+            return self._response(
+                HttpClient().call(self._to_http(decision), self.request.body, self._scope, seconds=self._seconds_left())
+            )
         except HttpError as error:
             raise self._failure(error.problem) from error
         except ConfigValueError as error:
-            raise WebFetchUrlError(f"WebFetch cannot send this request to {self.origin}: a header or the URL holds "
-                                   "text that HTTP cannot carry.") from error
+            raise WebFetchUrlError(
+                f"WebFetch cannot send this request to {self.origin}: a header or the URL holds "
+                "text that HTTP cannot carry."
+            ) from error
 
     def _check_target(self) -> UrlDecision:
         if not self.request.guarded:
             return UrlDecision()
         # Name resolution cannot be interrupted, only abandoned.
         return run_interruptible(
-            lambda _: check_url(self.target.url, self.request.block_private, self.request.allowed_hosts), self._scope,
-            self._seconds_left())
+            lambda _: check_url(self.target.url, self.request.block_private, self.request.allowed_hosts),
+            self._scope,
+            self._seconds_left(),
+        )
 
     def _seconds_left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
@@ -228,11 +235,20 @@ class _Hop:
         """Return the request without its body, bound to the addresses that the guard has checked."""
         request = self.request
         # With a guard the environment's proxies are ignored: they would resolve the name again.
-        route = Route(proxy=request.proxy, environment=not request.guarded, addresses=decision.addresses,
-                      tls=request.tls)
+        route = Route(
+            proxy=request.proxy, environment=not request.guarded, addresses=decision.addresses, tls=request.tls
+        )
         limit = NO_LIMIT if request.max_bytes is None else request.max_bytes
-        return HttpRequest(parse_private_target(self.target.url), request.method, self._headers(), request.timeout,
-                           request.timeout, max_bytes=limit, keep_encoded=True, route=route)
+        return HttpRequest(
+            parse_private_target(self.target.url),
+            request.method,
+            self._headers(),
+            request.timeout,
+            request.timeout,
+            max_bytes=limit,
+            keep_encoded=True,
+            route=route,
+        )
 
     def _headers(self) -> dict[str, str]:
         # The body is sent unchanged, with its length.

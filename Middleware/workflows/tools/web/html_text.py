@@ -4,6 +4,7 @@ Python's ``html.parser`` is not used: what it holds back, hides or reads again a
 This module finds tags and comments as the HTML standard describes it (in its section on tokenization), in linear time.
 It builds no tree: the text needs none, and that of a hostile page costs far more than the page.
 """
+
 from __future__ import annotations
 
 import re
@@ -15,18 +16,24 @@ HIDDEN_ELEMENTS = frozenset({"script", "style", "head", "noscript", "iframe"})
 LOOK_CHARACTERS = 64 * 1024
 
 # Any other "<" is text.
-_MARKUP = re.compile(r"<(?:(?P<comment>!--)|(?P<declaration>[!?]|/(?![a-zA-Z]|\Z))|"
-                     r"(?P<end>/?)(?P<tag>[a-zA-Z][^ \t\n\r\f/>]*))")
+_MARKUP = re.compile(
+    r"<(?:(?P<comment>!--)|(?P<declaration>[!?]|/(?![a-zA-Z]|\Z))|"
+    r"(?P<end>/?)(?P<tag>[a-zA-Z][^ \t\n\r\f/>]*))"
+)
 _COMMENT_END = re.compile(r"(?<=<!--)-?>|--!?>")
 # A quoted value that is never closed reaches to the end of the page.
-_ATTRIBUTE = re.compile(r"""[ \t\n\r\f/]*[^ \t\n\r\f/>][^ \t\n\r\f/>=]*
+_ATTRIBUTE = re.compile(
+    r"""[ \t\n\r\f/]*[^ \t\n\r\f/>][^ \t\n\r\f/>=]*
                             (?:[ \t\n\r\f]*=[ \t\n\r\f]*(?:"[^"]*"?|'[^']*'?|[^"'> \t\n\r\f][^> \t\n\r\f]*)?)?""",
-                        re.VERBOSE)
+    re.VERBOSE,
+)
 _TAG_END = re.compile(r"[ \t\n\r\f/]*>")
 _HEAD_END = re.compile(r"</head(?=[ \t\n\r\f/>])|<body(?=[ \t\n\r\f/>])", re.IGNORECASE | re.ASCII)
 # What is in these elements is no markup, up to the end tag of the element.
-_ENDS_WITHOUT_MARKUP = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])", re.IGNORECASE | re.ASCII)
-                        for name in ("script", "style", "iframe", "xmp", "textarea", "title")}
+_ENDS_WITHOUT_MARKUP = {
+    name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])", re.IGNORECASE | re.ASCII)
+    for name in ("script", "style", "iframe", "xmp", "textarea", "title")
+}
 _WITH_ENTITIES = frozenset({"textarea", "title"})
 _CDATA_END = re.compile(r"]]>")
 

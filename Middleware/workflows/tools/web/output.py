@@ -1,4 +1,5 @@
 """The output of a WebFetch node: the text of a response or of a failure."""
+
 from __future__ import annotations
 
 import codecs
@@ -36,9 +37,14 @@ def render_failure(error: WebFetchError, output_format: str, stopped: Stopped) -
     """Return the output of a node whose request failed, where failures are not raised."""
     response = error.response
     if output_format == "full":
-        return _as_json({"error": str(error), "status_code": response.status if response else None,
-                         "headers": dict(response.headers) if response else None,
-                         "body": body_text(response) if response else None})
+        return _as_json(
+            {
+                "error": str(error),
+                "status_code": response.status if response else None,
+                "headers": dict(response.headers) if response else None,
+                "body": body_text(response) if response else None,
+            }
+        )
     # A part of a document must not pass for the whole one.
     if response is None or isinstance(error, ResponseTooLargeError):
         return str(error)

@@ -1,4 +1,5 @@
 """Values that variables insert into a URL: encoded where they are one part of it, unchanged where they are more."""
+
 from __future__ import annotations
 
 import re
@@ -33,8 +34,9 @@ def with_encoded_values(marked: str) -> str:
 
 def encoded(value: str) -> str:
     """Return a value percent-encoded, as far as it is not; a slash stays as it is."""
-    return _TO_ENCODE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8")),
-                          without_surrogates(value))
+    return _TO_ENCODE.sub(
+        lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8")), without_surrogates(value)
+    )
 
 
 def _end(marked: str, start: int) -> int:
@@ -50,7 +52,7 @@ def _end(marked: str, start: int) -> int:
 def _is_one_part(before: str, after: str) -> bool:
     """Return whether a value between the two is one part of a URL: of its path, or of one parameter."""
     origin = _ORIGIN.match(before)
-    rest = before[origin.end() if origin else 0:]
+    rest = before[origin.end() if origin else 0 :]
     if not rest or "#" in rest:
         return False
     _, question_mark, query = rest.partition("?")

@@ -1,4 +1,5 @@
 """A configuration in a temporary folder, and its editor."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

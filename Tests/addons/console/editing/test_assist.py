@@ -1,4 +1,5 @@
 """Completion and explanation in configuration files, also in texts that are not JSON yet."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -75,18 +76,29 @@ def test_a_key_that_is_there_is_not_proposed(configs: Path) -> None:
     assert "endpoint" not in {one.label for one in assist(ENDPOINT, text, len(text) - 2).completions}
 
 
-@pytest.mark.parametrize(("before", "written"), [
-    ('{"endp', "endpoint"), ("{", '"endpoint": ""'), ('{"apiTypeConfigFileName": ', '"Chat"'),
-    ('{"apiTypeConfigFileName": "', "Chat")])
+@pytest.mark.parametrize(
+    ("before", "written"),
+    [
+        ('{"endp', "endpoint"),
+        ("{", '"endpoint": ""'),
+        ('{"apiTypeConfigFileName": ', '"Chat"'),
+        ('{"apiTypeConfigFileName": "', "Chat"),
+    ],
+)
 def test_quotation_marks_are_added_where_there_are_none(configs: Path, before: str, written: str) -> None:
     found = assist(ENDPOINT, before + "\n}", len(before))
     assert written in {one.apply or one.label for one in found.completions}
 
 
-@pytest.mark.parametrize(("text", "part"), [
-    ('{"endpo|int": "x"}', "The address of the LLM server"), ('{"endpoint": "|x"}', "The address of the LLM server"),
-    ('{"parallelCalls": |3}', "How many calls the server runs side by side"),
-    ('{"presetSamplers": {"top|_p": 1}}', "Considers only the most likely words")])
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('{"endpo|int": "x"}', "The address of the LLM server"),
+        ('{"endpoint": "|x"}', "The address of the LLM server"),
+        ('{"parallelCalls": |3}', "How many calls the server runs side by side"),
+        ('{"presetSamplers": {"top|_p": 1}}', "Considers only the most likely words"),
+    ],
+)
 def test_what_stands_here_is_explained(configs: Path, text: str, part: str) -> None:
     hover = assist(ENDPOINT, text.replace("|", ""), text.index("|")).hover
     assert hover is not None and part in hover.text and hover.start <= text.index("|") <= hover.end
@@ -96,11 +108,12 @@ def test_a_variable_is_explained(configs: Path) -> None:
     text = NODES % ("Standard", '"prompt": "Say {agent1Output} twice"')
     hover = assist(GENERAL, text, text.index("t1Out")).hover
     assert hover is not None and hover.text == "{agent1Output}: output of node 1, One"
-    assert text[hover.start:hover.end] == "agent1Output"
+    assert text[hover.start : hover.end] == "agent1Output"
 
 
-@pytest.mark.parametrize("text", ["", "[", "]", '"', "{{{{",
-                                  '{"nodes": [[[', '{"nodes": [{"type": 3, "', "\n\n", "\ud83d"])
+@pytest.mark.parametrize(
+    "text", ["", "[", "]", '"', "{{{{", '{"nodes": [[[', '{"nodes": [{"type": 3, "', "\n\n", "\ud83d"]
+)
 def test_any_text_at_any_place_has_an_answer(configs: Path, text: str) -> None:
     for offset in {0, len(text) // 2, len(text)}:
         for path in sorted(configs.rglob("*.json")):

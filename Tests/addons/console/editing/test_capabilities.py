@@ -1,4 +1,5 @@
 """What a new text of a configuration file lets the server do that the old one did not."""
+
 from __future__ import annotations
 
 import json
@@ -11,8 +12,12 @@ from Middleware.addons.console.editing.capabilities import Contents, capabilitie
 from Middleware.addons.records.kept_secrets import masked
 from Middleware.workflows.handlers.registry import node_types
 
-DISPLAYS = {"workflow": "Workflows/a/X.json", "endpoint": "Endpoints/X.json", "mcp-server": "MCPServers/x.json",
-            "user": "Users/x.json"}
+DISPLAYS = {
+    "workflow": "Workflows/a/X.json",
+    "endpoint": "Endpoints/X.json",
+    "mcp-server": "MCPServers/x.json",
+    "user": "Users/x.json",
+}
 
 
 def contents(kind: str, data: Any) -> Contents:
@@ -20,8 +25,12 @@ def contents(kind: str, data: Any) -> Contents:
 
 
 def new_capabilities(kind: str, before: Any, after: Any) -> list[str]:
-    return [capability.sentence for capability in gained(capabilities_of(KINDS[kind], contents(kind, before)),
-                                                         capabilities_of(KINDS[kind], contents(kind, after)))]
+    return [
+        capability.sentence
+        for capability in gained(
+            capabilities_of(KINDS[kind], contents(kind, before)), capabilities_of(KINDS[kind], contents(kind, after))
+        )
+    ]
 
 
 def flow(*nodes: dict[str, Any], **variables: Any) -> dict[str, Any]:
@@ -36,35 +45,91 @@ GAINED = [
     ("workflow", flow(PROMPT), flow(PROMPT, SCRIPT), ["node 2 'Run' runs the script /home/me/a.py"]),
     ("workflow", flow(SCRIPT), flow({**SCRIPT, "module_path": "b.py"}), ["node 1 'Run' runs the script b.py"]),
     ("workflow", [PROMPT], [SCRIPT], ["node 1 'Run' runs the script /home/me/a.py"]),
-    ("workflow", flow(CURL, base="http://a"), flow(CURL, base="http://b"),
-     ["node 1 runs curl with -H Authorization: Bearer <kept secret 1> {base}/x, where {base} is http://b"]),
+    (
+        "workflow",
+        flow(CURL, base="http://a"),
+        flow(CURL, base="http://b"),
+        ["node 1 runs curl with -H Authorization: Bearer <kept secret 1> {base}/x, where {base} is http://b"],
+    ),
     # A variable that names another one.
-    ("workflow", flow(CURL, base="{host}", host="a"), flow(CURL, base="{host}", host="b"),
-     ["node 1 runs curl with -H Authorization: Bearer <kept secret 1> {base}/x, where {base} is {host}, where {host} "
-      "is b"]),
-    ("workflow", flow(), flow({"type": "MCPToolCall", "server": "files", "tool": "write"}),
-     ["node 1 uses the MCP server files", "node 1 calls the MCP tool write"]),
-    ("workflow", flow(), flow({"type": "GetCustomFile", "filepath": "/etc/passwd"},
-                              {"type": "SaveCustomFile", "filepath": "~/.profile"}),
-     ["node 1 reads the file /etc/passwd", "node 2 writes the file ~/.profile"]),
-    ("workflow", flow(), flow({"type": "WebFetch", "url": "http://me:pw@192.168.1.1/", "proxy": "http://p:1"}),
-     ["node 1 sends requests to http://<kept secret 1>@192.168.1.1/", "node 1 sends requests through http://p:1"]),
-    ("endpoint", {"endpoint": "http://127.0.0.1:1"}, {"endpoint": "http://elsewhere:1"},
-     ["sends requests to http://elsewhere:1"]),
-    ("endpoint", {"apiKey": "a"}, {"apiKey": "file:/etc/shadow"},
-     ["sends the key that it takes from file:/etc/shadow"]),
-    ("mcp-server", {"command": "npx", "args": ["a"]}, {"command": "npx", "args": ["b", "--token", "sk-Canary"]},
-     ["starts its program with the arguments b --token <kept secret 1>"]),
-    ("mcp-server", {"command": "npx"}, {"command": "sh", "env": {"LD_PRELOAD": "x.so"}, "url": "http://a", "cwd": "/"},
-     ["starts the program sh", "starts its program with the environment variables LD_PRELOAD",
-      "starts its program in /", "sends requests to http://a"]),
-    ("user", {"allowedFileDirectories": ["/a"]}, {"allowedFileDirectories": ["/a", "/b"]},
-     ["lets nodes read and write files in /b"]),
+    (
+        "workflow",
+        flow(CURL, base="{host}", host="a"),
+        flow(CURL, base="{host}", host="b"),
+        [
+            "node 1 runs curl with -H Authorization: Bearer <kept secret 1> {base}/x, where {base} is {host}, "
+            "where {host} "
+            "is b"
+        ],
+    ),
+    (
+        "workflow",
+        flow(),
+        flow({"type": "MCPToolCall", "server": "files", "tool": "write"}),
+        ["node 1 uses the MCP server files", "node 1 calls the MCP tool write"],
+    ),
+    (
+        "workflow",
+        flow(),
+        flow(
+            {"type": "GetCustomFile", "filepath": "/etc/passwd"}, {"type": "SaveCustomFile", "filepath": "~/.profile"}
+        ),
+        ["node 1 reads the file /etc/passwd", "node 2 writes the file ~/.profile"],
+    ),
+    (
+        "workflow",
+        flow(),
+        flow({"type": "WebFetch", "url": "http://me:pw@192.168.1.1/", "proxy": "http://p:1"}),
+        ["node 1 sends requests to http://<kept secret 1>@192.168.1.1/", "node 1 sends requests through http://p:1"],
+    ),
+    (
+        "endpoint",
+        {"endpoint": "http://127.0.0.1:1"},
+        {"endpoint": "http://elsewhere:1"},
+        ["sends requests to http://elsewhere:1"],
+    ),
+    (
+        "endpoint",
+        {"apiKey": "a"},
+        {"apiKey": "file:/etc/shadow"},
+        ["sends the key that it takes from file:/etc/shadow"],
+    ),
+    (
+        "mcp-server",
+        {"command": "npx", "args": ["a"]},
+        {"command": "npx", "args": ["b", "--token", "sk-Canary"]},
+        ["starts its program with the arguments b --token <kept secret 1>"],
+    ),
+    (
+        "mcp-server",
+        {"command": "npx"},
+        {"command": "sh", "env": {"LD_PRELOAD": "x.so"}, "url": "http://a", "cwd": "/"},
+        [
+            "starts the program sh",
+            "starts its program with the environment variables LD_PRELOAD",
+            "starts its program in /",
+            "sends requests to http://a",
+        ],
+    ),
+    (
+        "user",
+        {"allowedFileDirectories": ["/a"]},
+        {"allowedFileDirectories": ["/a", "/b"]},
+        ["lets nodes read and write files in /b"],
+    ),
     ("user", {"allowedFileDirectories": []}, {}, ["lets nodes read and write files in every directory"]),
-    ("user", {"userWideWorkflowVariables": {"base": "a"}}, {"userWideWorkflowVariables": {"base": "b"}},
-     ["changes what workflows run or reach, through the variables {base}: b"]),
-    ("user", {}, {"offlineWikiApiHost": "example.org", "discussionDirectory": "/tmp"},
-     ["stores conversations in /tmp", "sends requests to the host example.org"]),
+    (
+        "user",
+        {"userWideWorkflowVariables": {"base": "a"}},
+        {"userWideWorkflowVariables": {"base": "b"}},
+        ["changes what workflows run or reach, through the variables {base}: b"],
+    ),
+    (
+        "user",
+        {},
+        {"offlineWikiApiHost": "example.org", "discussionDirectory": "/tmp"},
+        ["stores conversations in /tmp", "sends requests to the host example.org"],
+    ),
 ]
 
 NOTHING = [
@@ -91,7 +156,10 @@ def test_other_changes_gain_nothing(kind: str, before: Any, after: Any) -> None:
 
 
 def test_each_type_that_reaches_outside_says_what_it_runs_or_reaches() -> None:
-    silent = {name for name, handler in node_types().items()
-              if handler.reaches_outside and not any(key.capability for key in handler.KEYS[name])}
+    silent = {
+        name
+        for name, handler in node_types().items()
+        if handler.reaches_outside and not any(key.capability for key in handler.KEYS[name])
+    }
     # Their servers are those of the user's file, whose keys say so.
     assert silent <= {name for name in silent if name.startswith("Offline")}

@@ -1,4 +1,5 @@
 """Reading and saving configuration files for the console: what is refused, kept, and never leaves the server."""
+
 from __future__ import annotations
 
 import json
@@ -100,8 +101,9 @@ def test_more_power_needs_a_confirmation_of_exactly_that(lab: Lab) -> None:
     node = '"nodes": [{"type": "PythonModule", "module_path": "/x.py"},'
     error = lab.refused(GENERAL, '"nodes": [', node)
     assert error.status == 428
-    assert error.beside["powers"] == [{"text": "node 1 runs the script /x.py", "json_path": "nodes[0].module_path",
-                                       "line": 2}]
+    assert error.beside["powers"] == [
+        {"text": "node 1 runs the script /x.py", "json_path": "nodes[0].module_path", "line": 2}
+    ]
     other = lab.refused(GENERAL, '"nodes": [', node.replace("/x.py", "/y.py"), str(error.beside["confirm"]))
     assert other.status == 428
     lab.edit(GENERAL, '"nodes": [', node, str(error.beside["confirm"]))
@@ -111,8 +113,12 @@ def test_more_power_needs_a_confirmation_of_exactly_that(lab: Lab) -> None:
 
 
 def test_secrets_stay_on_the_server_and_survive(lab: Lab) -> None:
-    lab.write(ENDPOINT, lab.read(ENDPOINT).replace("{\n", '{\n  "apiKey": "' + SECRET + '",\n', 1).replace(
-        "http://", f"http://me:{SECRET}@"))
+    lab.write(
+        ENDPOINT,
+        lab.read(ENDPOINT)
+        .replace("{\n", '{\n  "apiKey": "' + SECRET + '",\n', 1)
+        .replace("http://", f"http://me:{SECRET}@"),
+    )
     saved = lab.edit(ENDPOINT, "8192", "4096")
     assert SECRET not in json.dumps(saved) and saved["secrets"] == 2
     assert lab.read(ENDPOINT).count(SECRET) == 2 and "4096" in lab.read(ENDPOINT)
@@ -147,14 +153,33 @@ def test_line_ends_stay(lab: Lab) -> None:
     assert (lab.root / GENERAL).read_bytes() == crlf.replace(b'"Think"', b'"Ponder"')
 
 
-@pytest.mark.parametrize("path", [
-    "../secret.json", "/etc/passwd", "Users/../../x.json", "Scripts/a.py", "Users/.hidden.json",
-    "Console/settings.json", "readme.md", "", "Users",
-    "Users/alice.txt", "C:\\x.json", "Users/a\x00b.json", ".json", "Prompts/x.json"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.json",
+        "/etc/passwd",
+        "Users/../../x.json",
+        "Scripts/a.py",
+        "Users/.hidden.json",
+        "Console/settings.json",
+        "readme.md",
+        "",
+        "Users",
+        "Users/alice.txt",
+        "C:\\x.json",
+        "Users/a\x00b.json",
+        ".json",
+        "Prompts/x.json",
+    ],
+)
 def test_only_configuration_files_can_be_read_or_saved(lab: Lab, path: str) -> None:
-    for call in (lambda: lab.editor.file(path), lambda: lab.editor.save(path, "{}", "", "", "me"),
-                 lambda: lab.editor.check(path, "{}"), lambda: lab.editor.history(path),
-                 lambda: lab.editor.assist(path, "{}", 1)):
+    for call in (
+        lambda: lab.editor.file(path),
+        lambda: lab.editor.save(path, "{}", "", "", "me"),
+        lambda: lab.editor.check(path, "{}"),
+        lambda: lab.editor.history(path),
+        lambda: lab.editor.assist(path, "{}", 1),
+    ):
         with pytest.raises(ConsoleError) as raised:
             call()
         assert raised.value.status in (400, 404)
@@ -174,8 +199,7 @@ def test_files_are_listed_with_their_kinds(lab: Lab) -> None:
 
 
 def test_findings_quote_no_secret(lab: Lab) -> None:
-    lab.write(MCP, '{"transport": "stdio", "command": "python3", "env": {"A": "X"}, "url": ["X"]}'.replace(
-        "X", SECRET))
+    lab.write(MCP, '{"transport": "stdio", "command": "python3", "env": {"A": "X"}, "url": ["X"]}'.replace("X", SECRET))
     lab.write(ENDPOINT, '{"endpoint": "me:X@host", "apiTypeConfigFileName": "Chat", "apiKey": "X'.replace("X", SECRET))
     for file in (MCP, ENDPOINT):
         shown = lab.editor.file(file)

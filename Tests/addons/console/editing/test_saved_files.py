@@ -1,4 +1,5 @@
 """Each save keeps what was there, and is a line in the list of changes and in the log."""
+
 from __future__ import annotations
 
 import logging
@@ -16,8 +17,9 @@ from Middleware.common import instance_global_variables as instance
 PATH = "Workflows/me/Coding.test.json"
 
 
-def test_a_save_keeps_a_backup_and_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                             caplog: pytest.LogCaptureFixture) -> None:
+def test_a_save_keeps_a_backup_and_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(tmp_path / "Configs"))
     folder = ConsoleFolder(str(tmp_path / "Console"))

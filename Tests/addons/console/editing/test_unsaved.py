@@ -1,4 +1,5 @@
 """Mistakes in a text that is not saved yet are found at their lines, with the other files as they are on the disk."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -106,9 +107,12 @@ def test_each_planted_mistake_is_found_at_its_line(configs: Path) -> None:
 
 
 def test_the_files_of_a_good_configuration_have_no_finding(configs: Path) -> None:
-    found = [f"{finding.file}{finding.position}: {finding.text}" for path in sorted(configs.rglob("*.json"))
-             for text in [path.read_text(encoding="utf-8")]
-             for finding in check_unsaved(path.relative_to(configs).as_posix(), text, text)]
+    found = [
+        f"{finding.file}{finding.position}: {finding.text}"
+        for path in sorted(configs.rglob("*.json"))
+        for text in [path.read_text(encoding="utf-8")]
+        for finding in check_unsaved(path.relative_to(configs).as_posix(), text, text)
+    ]
     assert found == []
 
 

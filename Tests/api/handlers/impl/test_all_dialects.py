@@ -1,4 +1,5 @@
 """What holds for chat and text, OpenAI and Ollama, streamed and whole."""
+
 from __future__ import annotations
 
 import logging
@@ -61,8 +62,9 @@ def events(*items: Any, **options: Any) -> Any:
     return lambda request: sse_reply([*items, "[DONE]"], **options)
 
 
-def test_a_call_that_gets_no_slot_says_when_to_come_back(lab: ApiLab, front: Front, stream: bool,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_gets_no_slot_says_when_to_come_back(
+    lab: ApiLab, front: Front, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with one_slot_for_calls(monkeypatch):
         monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.01)
         running = taken()
@@ -74,6 +76,7 @@ def test_a_call_that_gets_no_slot_says_when_to_come_back(lab: ApiLab, front: Fro
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
+
 def test_answer(lab: ApiLab, front: Front, stream: bool) -> None:
     answer = ask(lab, front, "Grüße {a} 😀", stream=stream)
     assert answer.status == 200
@@ -83,16 +86,19 @@ def test_answer(lab: ApiLab, front: Front, stream: bool) -> None:
     assert len(answer.headers["X-Request-Id"]) == 36
     if stream:
         assert front.finishes(answer.data) == ["stop"]
-        assert answer.headers["Content-Type"] == ("application/x-ndjson" if front.ollama
-                                                  else "text/event-stream; charset=utf-8")
+        assert answer.headers["Content-Type"] == (
+            "application/x-ndjson" if front.ollama else "text/event-stream; charset=utf-8"
+        )
         assert answer.headers["Cache-Control"] == "no-cache" and answer.headers["X-Accel-Buffering"] == "no"
     else:
         assert front.finish(answer.json) == "stop"
         assert answer.headers["Content-Type"] == "application/json"
 
 
-@table(("value", "streams"), [
-    (None, False), (False, False), ("false", False), ("False", False), ("yes", False), (True, True), ("TRUE", True)])
+@table(
+    ("value", "streams"),
+    [(None, False), (False, False), ("false", False), ("False", False), ("yes", False), (True, True), ("TRUE", True)],
+)
 def test_stream_values(lab: ApiLab, front: Front, value: Any, streams: bool) -> None:
     lab.default([static("x")])
     assert ask(lab, front, stream=value).headers["Content-Type"].startswith("application/json") is not streams
@@ -107,7 +113,8 @@ def test_stream_defaults(lab: ApiLab, front: Front) -> None:
 @pytest.mark.parametrize("headers", [{"Accept": "application/json"}, {"User-Agent": "node-fetch"}])
 @pytest.mark.parametrize(("stream", "whole"), [({}, True), ({"stream": True}, False)])
 def test_text_completions_of_clients_that_only_read_whole_answers(
-        lab: ApiLab, headers: dict[str, str], stream: dict[str, bool], whole: bool) -> None:
+    lab: ApiLab, headers: dict[str, str], stream: dict[str, bool], whole: bool
+) -> None:
     lab.default([static("x")])
     answer = lab.post({"model": "m", "prompt": "hi", **stream}, "/v1/completions", headers=headers)
     assert (answer.headers["Content-Type"] == "application/json") is whole
@@ -128,21 +135,30 @@ def test_finish_reason(lab: ApiLab, front: Front, stream: bool, reason: str | No
 
 
 def test_literal_done_does_not_end_a_stream(lab: ApiLab, front: Front) -> None:
-    lab.backend.responder = events(chat_chunk({"content": "[DONE]"}), chat_chunk({"content": '"done":true'}),
-                                   chat_chunk({"content": "\n\ndata: x"}), chat_chunk({}, "stop"))
+    lab.backend.responder = events(
+        chat_chunk({"content": "[DONE]"}),
+        chat_chunk({"content": '"done":true'}),
+        chat_chunk({"content": "\n\ndata: x"}),
+        chat_chunk({}, "stop"),
+    )
     assert front.streamed(ask(lab, front, stream=True).data) == '[DONE]"done":true\n\ndata: x'
 
 
 def test_back_end_that_starts_with_null_and_ends_without_text(lab: ApiLab, front: Front) -> None:
-    lab.backend.responder = events(chat_chunk({"role": "assistant", "content": None}), chat_chunk({"content": "a"}),
-                                   chat_chunk({}, "stop"))
+    lab.backend.responder = events(
+        chat_chunk({"role": "assistant", "content": None}), chat_chunk({"content": "a"}), chat_chunk({}, "stop")
+    )
     assert front.streamed(ask(lab, front, stream=True).data) == "a"
 
 
-@table("nodes", [
-    [static("TRUE")], [{"type": "Conditional", "condition": "1 == 1"}],
-    [static("x"), {"type": "CustomWorkflow", "workflowName": "Child"}],
-])
+@table(
+    "nodes",
+    [
+        [static("TRUE")],
+        [{"type": "Conditional", "condition": "1 == 1"}],
+        [static("x"), {"type": "CustomWorkflow", "workflowName": "Child"}],
+    ],
+)
 def test_any_node_can_answer(lab: ApiLab, front: Front, stream: bool, nodes: list[dict[str, Any]]) -> None:
     lab.workflow("Child", [llm("c"), static("TRUE")])
     lab.default(nodes)
@@ -170,9 +186,16 @@ def test_later_nodes_run_after_the_answer(lab: ApiLab, front: Front, stream: boo
     assert lab.prompts == ["later", "even later True"]
 
 
-@table(("model", "name"), [
-    ("bob:fast:latest", "tester:fast"), ("fast", "tester:fast"), ("tester:latest", "tester"), ("gpt-4", "tester"),
-    ("bob:../fast", "tester")])
+@table(
+    ("model", "name"),
+    [
+        ("bob:fast:latest", "tester:fast"),
+        ("fast", "tester:fast"),
+        ("tester:latest", "tester"),
+        ("gpt-4", "tester"),
+        ("bob:../fast", "tester"),
+    ],
+)
 def test_model_names(lab: ApiLab, front: Front, stream: bool, model: str, name: str) -> None:
     lab.default([static("default")])
     lab.shared("fast", "shared")
@@ -195,11 +218,23 @@ def test_unknown_user(lab: ApiLab, front: Front) -> None:
     assert (answer.json["model"], front.text(answer.json)) == ("bob", "bob's")
 
 
-@pytest.mark.parametrize("fields", [
-    {"temperature": 1.9, "max_tokens": 3, "stop": ["x"], "n": 2, "response_format": {"type": "json_object"}},
-    {"options": {"num_ctx": 9}, "format": "json", "keep_alive": -1, "raw": True, "template": "t", "context": [1],
-     "suffix": "s", "images": []},
-    {"tools": [], "options": {}, "format": "", "images": [], "logprobs": None, "seed": None}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 1.9, "max_tokens": 3, "stop": ["x"], "n": 2, "response_format": {"type": "json_object"}},
+        {
+            "options": {"num_ctx": 9},
+            "format": "json",
+            "keep_alive": -1,
+            "raw": True,
+            "template": "t",
+            "context": [1],
+            "suffix": "s",
+            "images": [],
+        },
+        {"tools": [], "options": {}, "format": "", "images": [], "logprobs": None, "seed": None},
+    ],
+)
 def test_other_fields_are_ignored(lab: ApiLab, front: Front, fields: dict[str, Any]) -> None:
     answer = ask(lab, front, stream=False, **fields)
     assert front.text(answer.json) == "<hi>"
@@ -214,15 +249,22 @@ def test_discussion_tag_is_removed(lab: ApiLab, front: Front) -> None:
 
 
 def test_lone_surrogates_become_replacement_characters(lab: ApiLab, front: Front, stream: bool) -> None:
-    lab.backend.responder = lambda request: Reply(
-        pieces=[b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\n',
-                b'data: {"choices":[{"delta":{"content":"\\ude00b\\ud83d"},"finish_reason":"stop"}]}\n\n'],
-        headers={"Content-Type": "text/event-stream"}) if request.json["stream"] else Reply(
-        body=b'{"choices":[{"message":{"content":"a\\ud83d\\ude00b\\ud83d"}}]}')
+    lab.backend.responder = lambda request: (
+        Reply(
+            pieces=[
+                b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\n',
+                b'data: {"choices":[{"delta":{"content":"\\ude00b\\ud83d"},"finish_reason":"stop"}]}\n\n',
+            ],
+            headers={"Content-Type": "text/event-stream"},
+        )
+        if request.json["stream"]
+        else Reply(body=b'{"choices":[{"message":{"content":"a\\ud83d\\ude00b\\ud83d"}}]}')
+    )
     assert front.answer(ask(lab, front, stream=stream).data, stream) == "a😀b\ufffd"
 
 
 # -- cost --------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("told", [None, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}])
 def test_token_counts(lab: ApiLab, front: Front, stream: bool, told: dict[str, int] | None) -> None:
@@ -234,7 +276,9 @@ def test_token_counts(lab: ApiLab, front: Front, stream: bool, told: dict[str, i
         assert last["usage"] == expected
     if front.ollama:
         assert (last["prompt_eval_count"], last["eval_count"]) == (
-            expected["prompt_tokens"], expected["completion_tokens"])
+            expected["prompt_tokens"],
+            expected["completion_tokens"],
+        )
         assert 50_000_000 <= last["total_duration"] < 5_000_000_000
         assert last["prompt_eval_duration"] + last["eval_duration"] + last["load_duration"] <= last["total_duration"]
 
@@ -248,11 +292,19 @@ def test_usage_chunk(lab: ApiLab, front: Front) -> None:
 
 
 def test_fingerprint_of_the_back_end(lab: ApiLab, front: Front, stream: bool) -> None:
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"role": "assistant", "content": ""}, system_fingerprint="b77"),
-        chat_chunk({"content": "a"}, system_fingerprint="b77"), chat_chunk({"content": "b"}, system_fingerprint="b77"),
-        chat_chunk({}, "stop"), "[DONE]"]) if request.json["stream"] else json_reply({
-            "system_fingerprint": "b77", "choices": [{"message": {"content": "ab"}}]})
+    lab.backend.responder = lambda request: (
+        sse_reply(
+            [
+                chat_chunk({"role": "assistant", "content": ""}, system_fingerprint="b77"),
+                chat_chunk({"content": "a"}, system_fingerprint="b77"),
+                chat_chunk({"content": "b"}, system_fingerprint="b77"),
+                chat_chunk({}, "stop"),
+                "[DONE]",
+            ]
+        )
+        if request.json["stream"]
+        else json_reply({"system_fingerprint": "b77", "choices": [{"message": {"content": "ab"}}]})
+    )
     answer = ask(lab, front, stream=stream, stream_options={"include_usage": True})
     assert front.answer(answer.data, stream) == "ab"
     found = {item.get("system_fingerprint") for item in (front.items(answer.data) if stream else [answer.json])}
@@ -265,19 +317,33 @@ def test_fingerprint_of_the_back_end(lab: ApiLab, front: Front, stream: bool) ->
 
 # -- tool calls --------------------------------------------------------------------------------------------------------
 
+
 def test_tool_calls(lab: ApiLab, front: Front, stream: bool) -> None:
     lab.default([llm("", allowTools=True)])
-    fragments = [{"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":'}},
-                 {"index": 0, "function": {"arguments": "1}"}}]
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"content": "so"}), *[chat_chunk({"tool_calls": [fragment]}) for fragment in fragments],
-        chat_chunk({}, "tool_calls"), "[DONE]"]) if request.json["stream"] else json_reply({"choices": [{
-            "message": {"content": "so", "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]})
+    fragments = [
+        {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":'}},
+        {"index": 0, "function": {"arguments": "1}"}},
+    ]
+    lab.backend.responder = lambda request: (
+        sse_reply(
+            [
+                chat_chunk({"content": "so"}),
+                *[chat_chunk({"tool_calls": [fragment]}) for fragment in fragments],
+                chat_chunk({}, "tool_calls"),
+                "[DONE]",
+            ]
+        )
+        if request.json["stream"]
+        else json_reply(
+            {"choices": [{"message": {"content": "so", "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]}
+        )
+    )
     answer = ask(lab, front, stream=stream, tools=TOOLS)
     native = [{"function": {"name": "f", "arguments": {"a": 1}}}]
     assert front.answer(answer.data, stream) == "so"
     assert front.calls(answer.data, stream) == (
-        [] if not front.chat else native if front.ollama else fragments if stream else [CALL])
+        [] if not front.chat else native if front.ollama else fragments if stream else [CALL]
+    )
     reasons = front.finishes(answer.data) if stream else [front.finish(answer.json)]
     assert reasons == ["tool_calls" if front is OPENAI_CHAT else "stop"]
     assert ("tools" in lab.backend.requests[0].json) is front.chat
@@ -285,37 +351,64 @@ def test_tool_calls(lab: ApiLab, front: Front, stream: bool) -> None:
         assert [bool(item["message"].get("tool_calls")) for item in front.items(answer.data)][-1] is True
 
 
-@pytest.mark.parametrize("said, arguments, written", [
-    ("so", '{"a":"\u00fc"}', 'so\n\n{"name": "f", "arguments": {"a": "\u00fc"}}'),
-    (None, "", '{"name": "f", "arguments": {}}'), ("", '{"a"', '{"name": "f", "arguments": "{\\"a\\""}'),
-    ("<think>no</think>", "{}", '{"name": "f", "arguments": {}}')])
+@pytest.mark.parametrize(
+    "said, arguments, written",
+    [
+        ("so", '{"a":"\u00fc"}', 'so\n\n{"name": "f", "arguments": {"a": "\u00fc"}}'),
+        (None, "", '{"name": "f", "arguments": {}}'),
+        ("", '{"a"', '{"name": "f", "arguments": "{\\"a\\""}'),
+        ("<think>no</think>", "{}", '{"name": "f", "arguments": {}}'),
+    ],
+)
 def test_a_tool_call_becomes_text_for_a_client_that_has_sent_no_tools(
-        lab: ApiLab, front: Front, stream: bool, said: str | None, arguments: str, written: str,
-        caplog: pytest.LogCaptureFixture) -> None:
+    lab: ApiLab,
+    front: Front,
+    stream: bool,
+    said: str | None,
+    arguments: str,
+    written: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     lab.endpoint("Main", THINK, lab.backend.url)
     lab.default([llm("", title="Answer")])
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     first = {"index": 0, **call, "function": {"name": "f", "arguments": arguments[:2]}}
     rest = {"index": 0, "function": {"arguments": arguments[2:]}}
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"content": said}), chat_chunk({"tool_calls": [first]}), chat_chunk({"tool_calls": [rest]}),
-        chat_chunk({}, "tool_calls"), "[DONE]"]) if request.json["stream"] else json_reply({"choices": [{
-            "message": {"content": said, "tool_calls": [call]}, "finish_reason": "tool_calls"}]})
+    lab.backend.responder = lambda request: (
+        sse_reply(
+            [
+                chat_chunk({"content": said}),
+                chat_chunk({"tool_calls": [first]}),
+                chat_chunk({"tool_calls": [rest]}),
+                chat_chunk({}, "tool_calls"),
+                "[DONE]",
+            ]
+        )
+        if request.json["stream"]
+        else json_reply(
+            {"choices": [{"message": {"content": said, "tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+        )
+    )
     answer = ask(lab, front, stream=stream)
     assert front.answer(answer.data, stream) == written
     assert b"tool_calls" not in answer.data
     assert (front.finishes(answer.data) if stream else [front.finish(answer.json)]) == ["stop"]
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told == ["Node 'Answer': its model called a tool, but the client has sent none; the client gets the call as "
-                    "text."]
+    assert told == [
+        "Node 'Answer': its model called a tool, but the client has sent none; the client gets the call as text."
+    ]
 
 
 def test_tool_calls_alone(lab: ApiLab, front: Front, stream: bool) -> None:
     lab.default([llm("", allowTools=True)])
     fragment = {"index": 0, **CALL}
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"tool_calls": [fragment]}, "tool_calls"), "[DONE]"]) if request.json["stream"] else json_reply({
-            "choices": [{"message": {"content": None, "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]})
+    lab.backend.responder = lambda request: (
+        sse_reply([chat_chunk({"tool_calls": [fragment]}, "tool_calls"), "[DONE]"])
+        if request.json["stream"]
+        else json_reply(
+            {"choices": [{"message": {"content": None, "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]}
+        )
+    )
     answer = ask(lab, front, stream=stream, tools=TOOLS)
     assert front.answer(answer.data, stream) == ""
     assert len(front.calls(answer.data, stream)) == (1 if front.chat else 0)
@@ -331,9 +424,11 @@ def test_tool_calls_alone(lab: ApiLab, front: Front, stream: bool) -> None:
 
 def test_empty_list_of_calls_is_ordinary_text(lab: ApiLab, front: Front, stream: bool) -> None:
     lab.default([llm("", allowTools=True)])
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"content": "hi", "tool_calls": []}), chat_chunk({}, "stop"), "[DONE]"]) \
-        if request.json["stream"] else json_reply({"choices": [{"message": {"content": "hi", "tool_calls": []}}]})
+    lab.backend.responder = lambda request: (
+        sse_reply([chat_chunk({"content": "hi", "tool_calls": []}), chat_chunk({}, "stop"), "[DONE]"])
+        if request.json["stream"]
+        else json_reply({"choices": [{"message": {"content": "hi", "tool_calls": []}}]})
+    )
     answer = ask(lab, front, stream=stream, tools=TOOLS)
     assert front.answer(answer.data, stream) == "hi"
     assert front.calls(answer.data, stream) == []
@@ -343,20 +438,25 @@ def test_held_text_goes_before_the_call(lab: ApiLab) -> None:
     """A possible opening tag is still undecided when the call comes."""
     lab.endpoint("Main", THINK, lab.backend.url)
     lab.default([llm("", allowTools=True)])
-    lab.backend.responder = events(chat_chunk({"content": "look <th"}), chat_chunk({"tool_calls": [
-        {"index": 0, **CALL}]}), chat_chunk({}, "tool_calls"))
+    lab.backend.responder = events(
+        chat_chunk({"content": "look <th"}),
+        chat_chunk({"tool_calls": [{"index": 0, **CALL}]}),
+        chat_chunk({}, "tool_calls"),
+    )
     items = OPENAI_CHAT.items(ask(lab, OPENAI_CHAT, stream=True, tools=TOOLS).data)
     deltas = [item["choices"][0]["delta"] for item in items]
     call = next(index for index, delta in enumerate(deltas) if "tool_calls" in delta)
-    assert "".join(delta.get("content", "") for delta in deltas[:call + 1]) == "look <th"
-    assert "".join(delta.get("content", "") for delta in deltas[call + 1:]) == ""
+    assert "".join(delta.get("content", "") for delta in deltas[: call + 1]) == "look <th"
+    assert "".join(delta.get("content", "") for delta in deltas[call + 1 :]) == ""
 
 
 LIVENESS = {"livenessToolCall": {"toolName": " ping ", "arguments": {"a": 1}}}
 
 
-@pytest.mark.parametrize(("text", "node", "injected"), [
-    ("done", {"injectLivenessToolCall": True}, True), ("done", {}, False), (" ", {}, True)])
+@pytest.mark.parametrize(
+    ("text", "node", "injected"),
+    [("done", {"injectLivenessToolCall": True}, True), ("done", {}, False), (" ", {}, True)],
+)
 def test_liveness_call(lab: ApiLab, front: Front, text: str, node: dict[str, Any], injected: bool) -> None:
     lab.user(**LIVENESS)
     lab.default([llm("", **node)])
@@ -370,21 +470,27 @@ def test_liveness_call(lab: ApiLab, front: Front, text: str, node: dict[str, Any
         assert calls == [{"function": {"name": "ping", "arguments": {"a": 1}}}]
         assert front.finishes(answer.data) == ["stop"]
     else:
-        call, = calls
+        (call,) = calls
         assert call["id"].startswith("wilmer_liveness_") and len(call["id"]) == len("wilmer_liveness_") + 8
         assert call["function"] == {"name": "ping", "arguments": '{"a": 1}'}
         assert front.finishes(answer.data) == ["tool_calls"]
 
 
-TOOL_CHOICE = {"role": "system", "content": "Hey. Your task is to choose and return the correct tool(s) from the list "
-                                            "of available tools based on the query. Query: x"}
+TOOL_CHOICE = {
+    "role": "system",
+    "content": "Hey. Your task is to choose and return the correct tool(s) from the list "
+    "of available tools based on the query. Query: x",
+}
 
 
 @pytest.mark.parametrize("front", CHATS, ids=str)
 def test_question_for_tools_is_answered_at_once(lab: ApiLab, front: Front, stream: bool) -> None:
     lab.user(interceptOpenWebUIToolRequests=True)
-    messages = [{"role": "user", "content": [{"type": "text", "text": "x"}]}, {"role": "system", "content": ["y"]},
-                TOOL_CHOICE]
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "system", "content": ["y"]},
+        TOOL_CHOICE,
+    ]
     answer = lab.post({"model": "any:latest", "messages": messages, "stream": stream}, front.path)
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
     assert lab.backend.requests == []
@@ -392,8 +498,17 @@ def test_question_for_tools_is_answered_at_once(lab: ApiLab, front: Front, strea
     if front.ollama:
         assert (body["model"], body["message"]) == ("any:latest", {"role": "assistant", "content": ""})
         assert (body["done"], body["done_reason"]) == (True, "stop")
-        assert [body[key] for key in ("total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration",
-                                      "eval_count", "eval_duration")] == [0] * 6
+        assert [
+            body[key]
+            for key in (
+                "total_duration",
+                "load_duration",
+                "prompt_eval_count",
+                "prompt_eval_duration",
+                "eval_count",
+                "eval_duration",
+            )
+        ] == [0] * 6
     else:
         assert body["id"] == f"chatcmpl-opnwui-tool-{body['created']}"
         assert body["choices"][0]["message"] == {"role": "assistant", "content": None, "tool_calls": []}
@@ -405,11 +520,19 @@ def test_question_for_tools_is_answered_at_once(lab: ApiLab, front: Front, strea
 
 # -- reasoning ---------------------------------------------------------------------------------------------------------
 
+
 def separate(request: RecordedRequest) -> Reply:
     """A back-end that delivers the thoughts apart from the text."""
     if request.json["stream"]:
-        return sse_reply([chat_chunk({"reasoning_content": "po"}), chat_chunk({"reasoning_content": "nder"}),
-                          chat_chunk({"content": "Yes"}), chat_chunk({}, "stop"), "[DONE]"])
+        return sse_reply(
+            [
+                chat_chunk({"reasoning_content": "po"}),
+                chat_chunk({"reasoning_content": "nder"}),
+                chat_chunk({"content": "Yes"}),
+                chat_chunk({}, "stop"),
+                "[DONE]",
+            ]
+        )
     return json_reply({"choices": [{"message": {"content": "Yes", "reasoning_content": "ponder"}}]})
 
 
@@ -444,8 +567,9 @@ def test_reasoning(lab: ApiLab, front: Front, stream: bool, nested: bool, case: 
     lab.endpoint("Main", endpoint, lab.backend.url)
     if nested:
         lab.workflow("Child", [llm("not shown"), llm("", returnToUser=True), llm("not shown either")])
-        lab.default([llm("hidden"), {"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True},
-                     llm("after")])
+        lab.default(
+            [llm("hidden"), {"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True}, llm("after")]
+        )
     answer = ask(lab, front, stream=stream)
     assert front.answer(answer.data, stream) == text
     assert front.reasoning(answer.data, stream) == (thought if front.chat else "")
@@ -467,15 +591,32 @@ def test_reasoning_comes_before_the_text(lab: ApiLab) -> None:
     lab.user(sendReasoningToClient=True)
     lab.backend.responder = separate
     deltas = [item["choices"][0]["delta"] for item in OPENAI_CHAT.items(ask(lab, OPENAI_CHAT, stream=True).data)]
-    assert deltas == [{"role": "assistant", "reasoning_content": "po"}, {"reasoning_content": "nder"},
-                      {"content": "Yes"}, {}]
+    assert deltas == [
+        {"role": "assistant", "reasoning_content": "po"},
+        {"reasoning_content": "nder"},
+        {"content": "Yes"},
+        {},
+    ]
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
-@table("data", [
-    "{oops", "null", "", '"x', b"\xff\xfe{", "[" * 100_000, '{"n": NaN}', '{"n": [-Infinity]}', '{"n": 1e999}',
-    '{"n": ' + "9" * 5000 + "}"])
+
+@table(
+    "data",
+    [
+        "{oops",
+        "null",
+        "",
+        '"x',
+        b"\xff\xfe{",
+        "[" * 100_000,
+        '{"n": NaN}',
+        '{"n": [-Infinity]}',
+        '{"n": 1e999}',
+        '{"n": ' + "9" * 5000 + "}",
+    ],
+)
 def test_bodies_that_are_not_json(lab: ApiLab, front: Front, data: Any) -> None:
     answer = lab.post(data, front.path, content_type="text/plain")
     assert (answer.status, front.error(answer.json, 400)) == (400, "Invalid JSON data")
@@ -496,16 +637,36 @@ CONTENT = "Each message must have 'content' or 'tool_calls'."
 LIST = "The 'messages' field must be a list of objects."
 
 
-@table(("front", "body", "text"), [
-    (OPENAI_CHAT, {}, MESSAGES), (OPENAI_CHAT, {"model": "m"}, MESSAGES),
-    (OLLAMA_CHAT, {}, BOTH), (OLLAMA_CHAT, {"model": "m"}, BOTH), (OLLAMA_CHAT, {"messages": []}, BOTH),
-    (OLLAMA_TEXT, {}, MODEL), (OLLAMA_TEXT, {"prompt": "x"}, MODEL), (OLLAMA_TEXT, {"model": "", "prompt": "x"}, MODEL),
-    (OLLAMA_TEXT, {"model": None, "prompt": "x"}, MODEL),
-    *[(chat, {"model": "m", "messages": messages}, text) for chat in CHATS for messages, text in (
-        ([{"content": "x"}], ROLE), ([{"role": "user"}], CONTENT), (None, LIST), ("x", LIST), (["x"], LIST),
-        ({"role": "user"}, LIST), ([{"role": "user", "content": {"a": 1}}],
-                 "The 'content' of a message must be a text or a list of parts."))],
-])
+@table(
+    ("front", "body", "text"),
+    [
+        (OPENAI_CHAT, {}, MESSAGES),
+        (OPENAI_CHAT, {"model": "m"}, MESSAGES),
+        (OLLAMA_CHAT, {}, BOTH),
+        (OLLAMA_CHAT, {"model": "m"}, BOTH),
+        (OLLAMA_CHAT, {"messages": []}, BOTH),
+        (OLLAMA_TEXT, {}, MODEL),
+        (OLLAMA_TEXT, {"prompt": "x"}, MODEL),
+        (OLLAMA_TEXT, {"model": "", "prompt": "x"}, MODEL),
+        (OLLAMA_TEXT, {"model": None, "prompt": "x"}, MODEL),
+        *[
+            (chat, {"model": "m", "messages": messages}, text)
+            for chat in CHATS
+            for messages, text in (
+                ([{"content": "x"}], ROLE),
+                ([{"role": "user"}], CONTENT),
+                (None, LIST),
+                ("x", LIST),
+                (["x"], LIST),
+                ({"role": "user"}, LIST),
+                (
+                    [{"role": "user", "content": {"a": 1}}],
+                    "The 'content' of a message must be a text or a list of parts.",
+                ),
+            )
+        ],
+    ],
+)
 @table("users", [["tester"], ["tester", "bob"]], ids=["single", "multi"])
 def test_bad_requests(lab: ApiLab, front: Front, body: Any, text: str, users: list[str]) -> None:
     lab.users(*users)
@@ -516,9 +677,19 @@ def test_bad_requests(lab: ApiLab, front: Front, body: Any, text: str, users: li
     assert answer.headers["Content-Type"] == "application/json"
 
 
-@pytest.mark.parametrize(("front", "prompt"), [
-    (OPENAI_TEXT, ["a", "b"]), (OPENAI_TEXT, []), (OPENAI_TEXT, [[1, 2]]), (OPENAI_TEXT, [5]), (OPENAI_TEXT, 5),
-    (OPENAI_TEXT, {"a": 1}), (OLLAMA_TEXT, ["a"]), (OLLAMA_TEXT, 5)])
+@pytest.mark.parametrize(
+    ("front", "prompt"),
+    [
+        (OPENAI_TEXT, ["a", "b"]),
+        (OPENAI_TEXT, []),
+        (OPENAI_TEXT, [[1, 2]]),
+        (OPENAI_TEXT, [5]),
+        (OPENAI_TEXT, 5),
+        (OPENAI_TEXT, {"a": 1}),
+        (OLLAMA_TEXT, ["a"]),
+        (OLLAMA_TEXT, 5),
+    ],
+)
 def test_prompts_that_are_no_text(lab: ApiLab, front: Front, prompt: Any) -> None:
     answer = lab.post(front.body(prompt=prompt), front.path)
     assert answer.status == 400
@@ -533,15 +704,27 @@ def test_model_must_be_a_text(lab: ApiLab, front: Front, model: Any) -> None:
 
 def public(lab: ApiLab, message: str) -> bool:
     """Whether a message is fit for clients: one line, neither paths nor traces of the program."""
-    return "\n" not in message and str(lab.root) not in message and "Traceback" not in message \
-        and ".py" not in message and "sk-secret" not in message
+    return (
+        "\n" not in message
+        and str(lab.root) not in message
+        and "Traceback" not in message
+        and ".py" not in message
+        and "sk-secret" not in message
+    )
 
 
-@table(("reply", "words"), [
-    (status_reply(401, "bad key"), "bad key"), (Reply(body=b"<html>", headers={"Content-Type": "text/html"}), "Main"),
-    (Reply(drop="before_status"), "Main"), (status_reply(400, "no\nsuch\nmodel"), "no such model")])
-def test_back_end_fails_before_the_first_byte(lab: ApiLab, front: Front, stream: bool, reply: Reply,
-                                              words: str) -> None:
+@table(
+    ("reply", "words"),
+    [
+        (status_reply(401, "bad key"), "bad key"),
+        (Reply(body=b"<html>", headers={"Content-Type": "text/html"}), "Main"),
+        (Reply(drop="before_status"), "Main"),
+        (status_reply(400, "no\nsuch\nmodel"), "no such model"),
+    ],
+)
+def test_back_end_fails_before_the_first_byte(
+    lab: ApiLab, front: Front, stream: bool, reply: Reply, words: str
+) -> None:
     lab.endpoint("Main", {"apiKey": "sk-secret"}, lab.backend.url)
     lab.backend.responder = lambda request: reply
     answer = ask(lab, front, stream=stream)
@@ -552,10 +735,19 @@ def test_back_end_fails_before_the_first_byte(lab: ApiLab, front: Front, stream:
 
 
 def test_a_failure_that_would_come_again_must_not_be_repeated(lab: ApiLab, front: Front, stream: bool) -> None:
-    for status, lasting in ((400, True), (401, True), (404, True), (422, True), (408, False), (429, False),
-                            (500, False), (503, False)):
+    for status, lasting in (
+        (400, True),
+        (401, True),
+        (404, True),
+        (422, True),
+        (408, False),
+        (429, False),
+        (500, False),
+        (503, False),
+    ):
         lab.backend.responder = lambda request, status=status: status_reply(  # type: ignore[misc]
-            status, headers={"Retry-After": "0"})
+            status, headers={"Retry-After": "0"}
+        )
         answer = ask(lab, front, stream=stream)
         assert (answer.status, answer.headers.get("x-should-retry")) == (502, "false" if lasting else None), status
 
@@ -567,10 +759,15 @@ def test_nobody_listens(lab: ApiLab, front: Front, stream: bool) -> None:
     assert "Main" in front.error(answer.json, 502)
 
 
-@table("write", [
-    ("Workflows/tester/_DefaultWorkflow", {"nodes": "x"}),
-    ("Workflows/tester/_DefaultWorkflow", [llm("x", preset="P")]),
-    ("Users/tester", {"routingConfig": "gone"}), ("Endpoints/lab/Main", {"endpoint": 5})])
+@table(
+    "write",
+    [
+        ("Workflows/tester/_DefaultWorkflow", {"nodes": "x"}),
+        ("Workflows/tester/_DefaultWorkflow", [llm("x", preset="P")]),
+        ("Users/tester", {"routingConfig": "gone"}),
+        ("Endpoints/lab/Main", {"endpoint": 5}),
+    ],
+)
 def test_broken_configuration(lab: ApiLab, front: Front, stream: bool, write: tuple[str, Any]) -> None:
     lab.write(*write)
     answer = ask(lab, front, stream=stream)
@@ -579,8 +776,9 @@ def test_broken_configuration(lab: ApiLab, front: Front, stream: bool, write: tu
     assert public(lab, message) and answer.headers["X-Request-Id"] in message
 
 
-def test_a_bug_tells_the_client_nothing(lab: ApiLab, front: Front, stream: bool,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_tells_the_client_nothing(
+    lab: ApiLab, front: Front, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def bug(*_: Any, **__: Any) -> Any:
         raise RuntimeError(f"internal words at {lab.root}")
 
@@ -592,9 +790,14 @@ def test_a_bug_tells_the_client_nothing(lab: ApiLab, front: Front, stream: bool,
     assert answer.headers["X-Request-Id"] in message
 
 
-@pytest.mark.parametrize("reply", [
-    sse_reply([chat_chunk({"content": "so far"}), {"error": {"message": "out of\nmemory"}}], delay=0.05),
-    sse_reply([chat_chunk({"content": "so far"})], drop="after_pieces", delay=0.05)], ids=["error", "drop"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        sse_reply([chat_chunk({"content": "so far"}), {"error": {"message": "out of\nmemory"}}], delay=0.05),
+        sse_reply([chat_chunk({"content": "so far"})], drop="after_pieces", delay=0.05),
+    ],
+    ids=["error", "drop"],
+)
 def test_failure_in_mid_stream(lab: ApiLab, front: Front, reply: Reply) -> None:
     lab.backend.responder = lambda request: reply
     answer = ask(lab, front, stream=True)
@@ -614,7 +817,7 @@ def test_failure_after_a_heartbeat(lab: ApiLab, front: Front, monkeypatch: pytes
     beats, error = front.items(answer.data)[:-1], front.items(answer.data)[-1]
     assert "late" in front.error(error, 502)
     if front.ollama:
-        beat, = beats
+        (beat,) = beats
         assert (beat["model"], beat["done"], front.text(beat)) == ("tester", False, "")
         assert beat["request_id"] == answer.headers["X-Request-Id"] and beat["created_at"].endswith("Z")
     else:
@@ -622,8 +825,9 @@ def test_failure_after_a_heartbeat(lab: ApiLab, front: Front, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("stream", [False], ids=["whole"])
-def test_the_log_has_the_bug_and_not_the_words(lab: ApiLab, front: Front, stream: bool,
-                                               caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_the_bug_and_not_the_words(
+    lab: ApiLab, front: Front, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO):
         ask(lab, front, "walrus words", stream=stream, headers={"Authorization": "Bearer secretkey"})
         lab.backend.responder = lambda request: status_reply(400, "bad")
@@ -634,6 +838,7 @@ def test_the_log_has_the_bug_and_not_the_words(lab: ApiLab, front: Front, stream
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -657,8 +862,9 @@ def test_lock_before_the_answer_makes_it_empty(lab: ApiLab, front: Front, stream
     assert lab.backend.requests == []
 
 
-def test_lock_after_the_answer_leaves_it(lab: ApiLab, front: Front, stream: bool, held: dict[str, Any],
-                                         caplog: pytest.LogCaptureFixture) -> None:
+def test_lock_after_the_answer_leaves_it(
+    lab: ApiLab, front: Front, stream: bool, held: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     lab.default([llm("", returnToUser=True), held, llm("never")])
     answer = ask(lab, front, stream=stream)
     assert (answer.status, front.answer(answer.data, stream)) == (200, "<hi>")
@@ -669,12 +875,16 @@ def test_lock_after_the_answer_leaves_it(lab: ApiLab, front: Front, stream: bool
 
 # -- odd requests ------------------------------------------------------------------------------------------------------
 
+
 @table("front", CHATS, ids=str)
 @table("calls", [["x"], {"a": 1}, "x", [None], 5])
 def test_tool_calls_that_are_none(lab: ApiLab, front: Front, calls: Any, stream: bool) -> None:
     lab.default([static("{chat_user_prompt_last_two}", includeToolCallsInConversation=True)])
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": calls},
-                {"role": "user", "content": "c"}]
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "tool_calls": calls},
+        {"role": "user", "content": "c"},
+    ]
     answer = lab.post({**front.body("x"), "messages": messages, "stream": stream}, front.path)
     assert answer.status == 200
     assert (front.streamed(answer.data) if stream else front.text(answer.json)) == "b\nc"

@@ -1,4 +1,5 @@
 """Clients that go away, on real sockets: the back-end call ends and no further node starts."""
+
 from __future__ import annotations
 
 import http.client
@@ -89,18 +90,23 @@ def ended_in_time(request: RecordedRequest) -> bool:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("nodes", [
-    [llm("wait", returnToUser=True), llm("never")],
-    [llm("wait"), llm("never")],
-    [static("x"), {"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True}, llm("never")],
-    [{"type": "CustomWorkflow", "workflowName": "Child"}, llm("never")],
-], ids=["responder", "first node", "nested responder", "nested first node"])
-def test_client_leaves_during_prompt_processing(lab: ApiLab, server: Server, nodes: list[dict[str, Any]],
-                                                stream: bool) -> None:
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [llm("wait", returnToUser=True), llm("never")],
+        [llm("wait"), llm("never")],
+        [static("x"), {"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True}, llm("never")],
+        [{"type": "CustomWorkflow", "workflowName": "Child"}, llm("never")],
+    ],
+    ids=["responder", "first node", "nested responder", "nested first node"],
+)
+def test_client_leaves_during_prompt_processing(
+    lab: ApiLab, server: Server, nodes: list[dict[str, Any]], stream: bool
+) -> None:
     lab.workflow("Child", [llm("wait"), llm("child never")])
     lab.default(nodes)
     connection = server.post(stream=stream)
-    request, = lab.backend.wait_requests(1)
+    (request,) = lab.backend.wait_requests(1)
     connection.close()
     assert ended_in_time(request)
     assert settled()
@@ -110,8 +116,14 @@ def test_client_leaves_during_prompt_processing(lab: ApiLab, server: Server, nod
 @pytest.mark.parametrize("nested", [False, True])
 def test_client_leaves_in_mid_stream(lab: ApiLab, server: Server, nested: bool) -> None:
     lab.workflow("Child", [llm("talk", returnToUser=True), llm("child never")])
-    lab.default([{"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True} if nested else
-                 llm("talk", returnToUser=True), llm("never")])
+    lab.default(
+        [
+            {"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True}
+            if nested
+            else llm("talk", returnToUser=True),
+            llm("never"),
+        ]
+    )
     connection = server.post(stream=True)
     response = connection.getresponse()
     assert response.readline().startswith(b"data: ")
@@ -128,7 +140,7 @@ def test_client_leaves_while_a_category_is_chosen(lab: ApiLab, server: Server) -
     lab.workflow("Categorize", [llm("wait")])
     lab.workflow("Never", [llm("never")])
     connection = server.post(stream=True)
-    request, = lab.backend.wait_requests(1)
+    (request,) = lab.backend.wait_requests(1)
     connection.close()
     assert ended_in_time(request)
     assert settled()
@@ -138,7 +150,7 @@ def test_client_leaves_while_a_category_is_chosen(lab: ApiLab, server: Server) -
 def test_half_closing_counts_as_leaving(lab: ApiLab, server: Server) -> None:
     lab.default([llm("wait")])
     connection = server.post()
-    request, = lab.backend.wait_requests(1)
+    (request,) = lab.backend.wait_requests(1)
     connection.sock.shutdown(socket.SHUT_WR)
     assert ended_in_time(request)
     connection.close()
@@ -183,8 +195,9 @@ def test_one_client_leaving_spares_the_others(lab: ApiLab, server: Server) -> No
     lab.default([llm("")])
     first = server.post(messages=[user("wait")])
     second = server.post(messages=[user("slow")])
-    lab.backend.responder = lambda request: Reply(never=True) if "wait" in last_text(request) else \
-        reply_to(request, "fine", header_delay=0.4)
+    lab.backend.responder = lambda request: (
+        Reply(never=True) if "wait" in last_text(request) else reply_to(request, "fine", header_delay=0.4)
+    )
     lab.backend.wait_requests(2)
     first.close()
     assert b"fine" in second.getresponse().read()

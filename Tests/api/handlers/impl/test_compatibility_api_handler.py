@@ -1,4 +1,5 @@
 """The root page and the health check."""
+
 from __future__ import annotations
 
 import base64
@@ -61,8 +62,14 @@ def test_a_browser_gets_models_and_addresses(lab: ApiLab) -> None:
     answer = Answer(lab.client.get("/", headers={**BROWSER, "Host": "10.0.0.7:5050"}))
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     page = Page(answer.data.decode("utf-8"))
-    assert {"tester:fast", "tester:R&D <b>", "http://10.0.0.7:5050/v1", "http://10.0.0.7:5050",
-            "Open WebUI", "SillyTavern"} <= set(page.texts)
+    assert {
+        "tester:fast",
+        "tester:R&D <b>",
+        "http://10.0.0.7:5050/v1",
+        "http://10.0.0.7:5050",
+        "Open WebUI",
+        "SillyTavern",
+    } <= set(page.texts)
     assert not page.tags & {"b", "script", "img", "iframe", "form"}
     for link in page.links:
         assert link == "data:," or Answer(lab.client.get(link)).data == (DOCUMENTATION / link[6:]).read_bytes()
@@ -102,8 +109,19 @@ def test_who_can_connect(lab: ApiLab, monkeypatch: pytest.MonkeyPatch, address: 
     assert (b"--listen" in Answer(lab.client.get("/", headers=BROWSER)).data) is said
 
 
-@table("path", ["/docs/", "/docs/images/request.svg", "/docs/../server.py", "/docs/%2e%2e/README.md", "/docs/User",
-                "/docs//etc/passwd.md", "/docs/nothing.md", "/docs/..%5c..%5cREADME.md"])
+@table(
+    "path",
+    [
+        "/docs/",
+        "/docs/images/request.svg",
+        "/docs/../server.py",
+        "/docs/%2e%2e/README.md",
+        "/docs/User",
+        "/docs//etc/passwd.md",
+        "/docs/nothing.md",
+        "/docs/..%5c..%5cREADME.md",
+    ],
+)
 def test_only_pages_of_the_documentation_are_served(client: FlaskClient, path: str) -> None:
     assert client.get(path).status_code == 404
 

@@ -1,4 +1,5 @@
 """Embeddings for clients, in OpenAI's dialect and both of Ollama's."""
+
 from __future__ import annotations
 
 import base64
@@ -48,8 +49,15 @@ class EmbeddingsLab(ApiLab):
         self.write("ApiTypes/OpenAi-Vectors", {"type": "openAIEmbeddings"})
         self.write("ApiTypes/Ollama-Vectors", {"type": "ollamaEmbeddings"})
         for name, kind in zip(NAMES, ("OpenAi", "OpenAi", "Ollama"), strict=True):
-            self.endpoint(name, {"apiTypeConfigFileName": f"{kind}-Vectors", "modelNameToSendToAPI": f"model-{name}",
-                                 "apiKey": f"key-{name}"}, self.backend.url)
+            self.endpoint(
+                name,
+                {
+                    "apiTypeConfigFileName": f"{kind}-Vectors",
+                    "modelNameToSendToAPI": f"model-{name}",
+                    "apiKey": f"key-{name}",
+                },
+                self.backend.url,
+            )
         self.user(embeddingEndpointName=NAMES)
 
     def embed(self, value: Any, path: str = OPENAI, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
@@ -66,6 +74,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddingsL
 
 # -- vectors (edge cases 57 and 59) ------------------------------------------------------------------------------------
 
+
 def test_vectors_as_numbers_and_as_base64(lab: EmbeddingsLab) -> None:
     texts = [f"text {'{x}' * number}" for number in range(40)]
     plain, packed = lab.embed(texts).json, lab.embed(texts, encoding_format="base64").json
@@ -80,9 +89,20 @@ def test_vectors_as_numbers_and_as_base64(lab: EmbeddingsLab) -> None:
     assert lab.backend.requests[0].json == {"input": texts, "model": "model-Emb"}
 
 
-@table(("model", "name"), [
-    ("text-embedding-3-small", "Emb"), ("", "Emb"), (None, "Emb"), ("tester", "Emb"), ("Emb2", "Emb2"),
-    ("Emb2:latest", "Emb2"), ("tester:Emb2", "Emb2"), ("tester:Nearby:latest", "Nearby"), ("Main", "Emb")])
+@table(
+    ("model", "name"),
+    [
+        ("text-embedding-3-small", "Emb"),
+        ("", "Emb"),
+        (None, "Emb"),
+        ("tester", "Emb"),
+        ("Emb2", "Emb2"),
+        ("Emb2:latest", "Emb2"),
+        ("tester:Emb2", "Emb2"),
+        ("tester:Nearby:latest", "Nearby"),
+        ("Main", "Emb"),
+    ],
+)
 def test_the_model_chooses_an_endpoint(lab: EmbeddingsLab, model: str | None, name: str) -> None:
     answer = lab.embed("Grüße", model=model, user="u", headers={"Authorization": "Bearer of-the-client"})
     assert (answer.status, answer.json["model"]) == (200, f"model-{name}")
@@ -91,13 +111,27 @@ def test_the_model_chooses_an_endpoint(lab: EmbeddingsLab, model: str | None, na
     assert sent.headers["authorization"] == f"Bearer key-{name}"
 
 
-@table(("path", "value", "expected"), [
-    (OPENAI, "a", ["a"]), ("/embeddings", ["ab", "c"], ["ab", "c"]), (KOBOLD, ["ab"], ["ab"]),
-    (f"{OPENAI}/", "a", ["a"]), (OLLAMA, "abc", ["abc"]), (OLLAMA, ["abc", "d"], ["abc", "d"]), (SINGLE, "ab", ["ab"]),
-    (OLLAMA, [], []), (OLLAMA, "", []), (OLLAMA, None, []), (SINGLE, "", []), (SINGLE, None, [])])
+@table(
+    ("path", "value", "expected"),
+    [
+        (OPENAI, "a", ["a"]),
+        ("/embeddings", ["ab", "c"], ["ab", "c"]),
+        (KOBOLD, ["ab"], ["ab"]),
+        (f"{OPENAI}/", "a", ["a"]),
+        (OLLAMA, "abc", ["abc"]),
+        (OLLAMA, ["abc", "d"], ["abc", "d"]),
+        (SINGLE, "ab", ["ab"]),
+        (OLLAMA, [], []),
+        (OLLAMA, "", []),
+        (OLLAMA, None, []),
+        (SINGLE, "", []),
+        (SINGLE, None, []),
+    ],
+)
 @pytest.mark.parametrize("name", ["Emb", "Nearby"])
-def test_every_dialect_with_every_kind_of_server(lab: EmbeddingsLab, name: str, path: str, value: Text | None,
-                                                 expected: list[str]) -> None:
+def test_every_dialect_with_every_kind_of_server(
+    lab: EmbeddingsLab, name: str, path: str, value: Text | None, expected: list[str]
+) -> None:
     answer = lab.embed(value, path, model=name, truncate=True, options={}, keep_alive="5m").json
     if path == SINGLE:
         assert answer == {"embedding": vectors(expected)[0] if expected else []}
@@ -123,29 +157,47 @@ def test_one_name_is_enough(lab: EmbeddingsLab) -> None:
 
 # -- requests that are refused (edge case 58) --------------------------------------------------------------------------
 
-@table(("fields", "param", "code", "words"), [
-    ({"input": [1, 2]}, "input", "unsupported_input", "check_embedding_ctx_length=False"),
-    ({"input": [[1, 2], [3]]}, "input", "unsupported_input", "check_embedding_ctx_length=False"),
-    ({"input": ""}, "input", None, "'input'"), ({"input": []}, "input", None, "'input'"),
-    ({"input": ["a", ""]}, "input", None, "'input[1]'"), ({"input": [""]}, "input", None, "'input[0]'"),
-    ({"input": None}, "input", None, "'input'"), ({}, "input", None, "'input'"), ({"input": 5}, "input", None, "text"),
-    ({"input": {"text": "a"}}, "input", None, "'input'"), ({"input": ["a", 5]}, "input", None, "'input[1]'"),
-    ({"input": ["a"] * 2049}, "input", None, "2049"), ({"input": [1.5]}, "input", None, "'input[0]'"),
-    ({"input": "a", "encoding_format": "x"}, "encoding_format", None, "base64"),
-    ({"input": "a", "dimensions": 0}, "dimensions", None, "above 0"),
-    ({"input": "a", "dimensions": "256"}, "dimensions", None, "whole number")])
-def test_requests_that_are_refused(lab: EmbeddingsLab, fields: dict[str, Any], param: str, code: str | None,
-                                   words: str) -> None:
+
+@table(
+    ("fields", "param", "code", "words"),
+    [
+        ({"input": [1, 2]}, "input", "unsupported_input", "check_embedding_ctx_length=False"),
+        ({"input": [[1, 2], [3]]}, "input", "unsupported_input", "check_embedding_ctx_length=False"),
+        ({"input": ""}, "input", None, "'input'"),
+        ({"input": []}, "input", None, "'input'"),
+        ({"input": ["a", ""]}, "input", None, "'input[1]'"),
+        ({"input": [""]}, "input", None, "'input[0]'"),
+        ({"input": None}, "input", None, "'input'"),
+        ({}, "input", None, "'input'"),
+        ({"input": 5}, "input", None, "text"),
+        ({"input": {"text": "a"}}, "input", None, "'input'"),
+        ({"input": ["a", 5]}, "input", None, "'input[1]'"),
+        ({"input": ["a"] * 2049}, "input", None, "2049"),
+        ({"input": [1.5]}, "input", None, "'input[0]'"),
+        ({"input": "a", "encoding_format": "x"}, "encoding_format", None, "base64"),
+        ({"input": "a", "dimensions": 0}, "dimensions", None, "above 0"),
+        ({"input": "a", "dimensions": "256"}, "dimensions", None, "whole number"),
+    ],
+)
+def test_requests_that_are_refused(
+    lab: EmbeddingsLab, fields: dict[str, Any], param: str, code: str | None, words: str
+) -> None:
     answer = lab.post({"model": "m", **fields}, OPENAI)
     error = answer.json["error"]
-    assert (answer.status, error["type"], error["param"], error["code"]) == (
-        400, "invalid_request_error", param, code)
+    assert (answer.status, error["type"], error["param"], error["code"]) == (400, "invalid_request_error", param, code)
     assert words in error["message"] and not lab.backend.requests
 
 
-@table(("path", "fields"), [
-    (OLLAMA, {"input": [1, 2]}), (OLLAMA, {"input": ["a", ""]}), (OLLAMA, {"input": 5}), (SINGLE, {"prompt": ["a"]}),
-    (SINGLE, {"prompt": 5})])
+@table(
+    ("path", "fields"),
+    [
+        (OLLAMA, {"input": [1, 2]}),
+        (OLLAMA, {"input": ["a", ""]}),
+        (OLLAMA, {"input": 5}),
+        (SINGLE, {"prompt": ["a"]}),
+        (SINGLE, {"prompt": 5}),
+    ],
+)
 def test_requests_that_ollama_refuses_too(lab: EmbeddingsLab, path: str, fields: dict[str, Any]) -> None:
     answer = lab.post({"model": "m", **fields}, path)
     assert answer.status == 400 and isinstance(answer.json["error"], str) and not lab.backend.requests
@@ -167,6 +219,7 @@ def test_the_length_of_vectors(lab: EmbeddingsLab) -> None:
 
 # -- users, and servers that fail (edge case 60) -----------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("path", [OPENAI, OLLAMA, SINGLE])
 def test_a_user_without_embeddings(lab: EmbeddingsLab, path: str) -> None:
     for value in (None, [], " ", {}):
@@ -175,9 +228,15 @@ def test_a_user_without_embeddings(lab: EmbeddingsLab, path: str) -> None:
         assert answer.status == 404 and b"embeddingEndpointName" in answer.data and b"tester" in answer.data
 
 
-@table(("reply", "words"), [
-    (status_reply(500, "no memory"), "no memory"), (status_reply(400, "too long"), "too long"),
-    (json_reply(openai_embeddings([[1.0]])), "1 vector(s) for 2 text(s)"), (Reply(drop="before_status"), "'Emb'")])
+@table(
+    ("reply", "words"),
+    [
+        (status_reply(500, "no memory"), "no memory"),
+        (status_reply(400, "too long"), "too long"),
+        (json_reply(openai_embeddings([[1.0]])), "1 vector(s) for 2 text(s)"),
+        (Reply(drop="before_status"), "'Emb'"),
+    ],
+)
 def test_a_server_that_fails_is_asked_once(lab: EmbeddingsLab, reply: Reply, words: str) -> None:
     lab.backend.responder = lambda request: reply
     answer = lab.embed(["a", "b"])
@@ -213,6 +272,7 @@ def test_the_user_of_a_key(lab: EmbeddingsLab) -> None:
 
 # -- beside everything else (edge case 61) -----------------------------------------------------------------------------
 
+
 def test_no_slot_is_needed(lab: EmbeddingsLab, monkeypatch: pytest.MonkeyPatch) -> None:
     app = lab.client.application
     none_free = ConcurrencyLimitMiddleware(app.wsgi_app, FairSemaphore(0), acquire_timeout=0.01)
@@ -242,7 +302,7 @@ def test_a_request_that_is_stopped(lab: EmbeddingsLab, reason: str, status: int,
     server = Server(build_wsgi_application(create_app()))
     connection = server.send(OPENAI, {"input": "a"})
     lab.backend.wait_requests()
-    request, = running_requests().of_client(EMBEDDINGS, None)
+    (request,) = running_requests().of_client(EMBEDDINGS, None)
     running_requests().cancel(request.request_id, reason)
     response = connection.getresponse()
     assert response.status == status and words in json.loads(response.read())["error"]["message"]

@@ -1,4 +1,5 @@
 """Conversations that the server keeps: each request names the response that it goes on from, or single items."""
+
 from __future__ import annotations
 
 import json
@@ -32,8 +33,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
     assert settled()
 
 
-def ask(lab: ApiLab, text: Any, previous: str | None = None, headers: dict[str, str] | None = None,
-        **fields: Any) -> Answer:
+def ask(
+    lab: ApiLab, text: Any, previous: str | None = None, headers: dict[str, str] | None = None, **fields: Any
+) -> Answer:
     body = {"input": text, **({} if previous is None else {"previous_response_id": previous}), **fields}
     return lab.post(body, RESPONSES, headers=headers)
 
@@ -64,8 +66,14 @@ def test_three_turns(lab: ApiLab) -> None:
     first = ask(lab, "a", instructions="Be terse.", tools=TOOLS).json
     second = streamed(ask(lab, "b", first["id"], stream=True))
     third = ask(lab, "c", second["id"], instructions="Be long.").json
-    assert said(lab) == [("system", "Be long."), ("user", "a"), ("assistant", "<a>"), ("user", "b"),
-                         ("assistant", "<b>"), ("user", "c")]
+    assert said(lab) == [
+        ("system", "Be long."),
+        ("user", "a"),
+        ("assistant", "<a>"),
+        ("user", "b"),
+        ("assistant", "<b>"),
+        ("user", "c"),
+    ]
     assert "tools" not in lab.backend.requests[-1].json
     assert [one["previous_response_id"] for one in (first, second, third)] == [None, first["id"], second["id"]]
     assert lab.get(f"{RESPONSES}/{second['id']}").json == second
@@ -75,8 +83,11 @@ def test_three_turns(lab: ApiLab) -> None:
 
 def test_both_a_previous_response_and_a_history(lab: ApiLab) -> None:
     first = ask(lab, "a").json
-    ask(lab, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<a>"},
-              {"role": "user", "content": "b"}], first["id"])
+    ask(
+        lab,
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<a>"}, {"role": "user", "content": "b"}],
+        first["id"],
+    )
     assert [text for _, text in said(lab)] == ["a", "<a>", "a", "<a>", "b"]
 
 
@@ -107,8 +118,11 @@ def test_references(lab: ApiLab) -> None:
     first = ask(lab, "a").json
     answered = first["output"][0]["id"]
     asked = lab.get(f"{RESPONSES}/{first['id']}/input_items").json["data"][0]["id"]
-    items = [{"type": "item_reference", "id": asked}, {"type": "item_reference", "id": answered},
-             {"role": "user", "content": "b"}]
+    items = [
+        {"type": "item_reference", "id": asked},
+        {"type": "item_reference", "id": answered},
+        {"role": "user", "content": "b"},
+    ]
     second = ask(lab, items).json
     assert [text for _, text in said(lab)] == ["a", "<a>", "b"]
     ask(lab, items, first["id"])
@@ -119,8 +133,9 @@ def test_references(lab: ApiLab) -> None:
     assert [text for _, text in said(lab)] == ["<b>", "a", "<a>"]
     calls = len(lab.backend.requests)
     for headers in (None, KEY):
-        answer = ask(lab, [{"type": "item_reference", "id": "msg_unknown" if headers is None else answered}],
-                     headers=headers)
+        answer = ask(
+            lab, [{"type": "item_reference", "id": "msg_unknown" if headers is None else answered}], headers=headers
+        )
         assert refused(answer) == (404, "input", None)
     assert len(lab.backend.requests) == calls
 

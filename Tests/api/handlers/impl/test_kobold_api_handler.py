@@ -1,4 +1,5 @@
 """KoboldCpp's API: what SillyTavern's KoboldAI Classic asks, and what it reads in the answers."""
+
 from __future__ import annotations
 
 import json
@@ -26,8 +27,17 @@ from Tests.workflows.engine_lab import reply_to, static, until
 WHOLE, STREAM = "/api/v1/generate", "/api/extra/generate/stream"
 ABORT, CHECK = "/api/extra/abort", "/api/extra/generate/check"
 # What SillyTavern sends beside the prompt.
-SAMPLERS = {"use_story": False, "use_memory": False, "max_context_length": 4096, "max_length": 300, "rep_pen": 1.1,
-            "temperature": 0.7, "top_p": 1, "sampler_order": [6, 0, 1, 3, 4, 2, 5], "stop_sequence": ["\n:"]}
+SAMPLERS = {
+    "use_story": False,
+    "use_memory": False,
+    "max_context_length": 4096,
+    "max_length": 300,
+    "rep_pen": 1.1,
+    "temperature": 0.7,
+    "top_p": 1,
+    "sampler_order": [6, 0, 1, 3, 4, 2, 5],
+    "stop_sequence": ["\n:"],
+}
 
 # A stream that stops in the middle without an end.
 ENDLESS = sse_reply([chat_chunk({"content": text}) for text in ("one ", "two ")], hang=True)
@@ -67,10 +77,17 @@ def detail(answer: Answer, status: int, type_: str) -> str:
 
 # -- what a front-end asks first ---------------------------------------------------------------------------------------
 
-@table(("path", "expected"), [
-    ("/api/v1/info/version", {"result": "1.2.5"}), ("/api/extra/version", {"result": "KoboldCpp", "version": "1.100"}),
-    ("/api/v1/config/max_context_length", {"value": 9000}), ("/api/v1/model", {"result": "tester:Poem"}),
-    ("/api/extra/true_max_context_length/", {"value": 9000})])
+
+@table(
+    ("path", "expected"),
+    [
+        ("/api/v1/info/version", {"result": "1.2.5"}),
+        ("/api/extra/version", {"result": "KoboldCpp", "version": "1.100"}),
+        ("/api/v1/config/max_context_length", {"value": 9000}),
+        ("/api/v1/model", {"result": "tester:Poem"}),
+        ("/api/extra/true_max_context_length/", {"value": 9000}),
+    ],
+)
 def test_facts(lab: ApiLab, path: str, expected: Any) -> None:
     lab.user(allowSharedWorkflows=True, contextLengthForClients=9000)
     lab.shared("Poem", "A poem")
@@ -84,6 +101,7 @@ def test_init_knows_a_wilmer_all_the_same(lab: ApiLab, server: Server) -> None:
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
+
 
 def test_a_whole_answer(lab: ApiLab) -> None:
     answer = ask(lab, WHOLE, "Grüße {a}")
@@ -116,6 +134,7 @@ def test_marks_make_a_conversation(lab: ApiLab, path: str) -> None:
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("path", [WHOLE, STREAM])
 def test_errors(lab: ApiLab, path: str) -> None:
     assert "'prompt'" in detail(ask(lab, path, 5), 400, "invalid_request_error")
@@ -139,6 +158,7 @@ def test_an_error_in_the_middle_of_a_stream(lab: ApiLab) -> None:
 
 # -- users -------------------------------------------------------------------------------------------------------------
 
+
 def test_several_users_need_a_key_of_one(lab: ApiLab) -> None:
     lab.users("tester", "bob")
     lab.user_file("bob")
@@ -150,6 +170,7 @@ def test_several_users_need_a_key_of_one(lab: ApiLab) -> None:
 
 
 # -- beside an answer --------------------------------------------------------------------------------------------------
+
 
 def test_tokens(lab: ApiLab) -> None:
     assert lab.post({"prompt": ""}, "/api/extra/tokencount").json == {"value": 0, "ids": []}
@@ -174,7 +195,7 @@ def said(server: Server, path: str, key: str = "") -> Any:
 def test_abort_ends_the_runs_of_its_key(lab: ApiLab, server: Server, path: str) -> None:
     lab.backend.responder = lambda request: Reply(never=True) if path == WHOLE else ENDLESS
     mine = send(server, path, "mine", "a")
-    own, = lab.backend.wait_requests(1)
+    (own,) = lab.backend.wait_requests(1)
     other = send(server, path, "other", "b")
     foreign = lab.backend.wait_requests(2)[1]
     assert said(server, ABORT, "mine") == {"success": "true"}

@@ -1,4 +1,5 @@
 """Anthropic's Messages API, from HTTP to HTTP."""
+
 from __future__ import annotations
 
 import json
@@ -26,10 +27,17 @@ from Tests.workflows.engine_lab import llm, reply_to, static, user
 PATH = "/v1/messages"
 COUNT = f"{PATH}/count_tokens"
 CALL = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
-READ = {"name": "read", "description": "Reads a file.",
-        "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}}}
-USAGE = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107,
-         "prompt_tokens_details": {"cached_tokens": 60}}
+READ = {
+    "name": "read",
+    "description": "Reads a file.",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}},
+}
+USAGE = {
+    "prompt_tokens": 100,
+    "completion_tokens": 7,
+    "total_tokens": 107,
+    "prompt_tokens_details": {"cached_tokens": 60},
+}
 
 
 @pytest.fixture
@@ -43,8 +51,11 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
 
 def ask(lab: ApiLab, *messages: Any, path: str = PATH, headers: Any = None, **fields: Any) -> Answer:
     """A message as Anthropic's packages send it."""
-    return lab.post({"model": "claude", "max_tokens": 1024, "messages": list(messages) or [user("hi")], **fields}, path,
-                    headers=headers)
+    return lab.post(
+        {"model": "claude", "max_tokens": 1024, "messages": list(messages) or [user("hi")], **fields},
+        path,
+        headers=headers,
+    )
 
 
 def events(answer: Answer) -> list[Any]:
@@ -67,8 +78,9 @@ def content(parsed: list[Any]) -> list[Any]:
             blocks.append({**event["content_block"]})
         elif event["type"] == "content_block_delta":
             kind, key = event["delta"]["type"], next(key for key in event["delta"] if key != "type")
-            blocks[-1]["json" if kind == "input_json_delta" else key] = \
+            blocks[-1]["json" if kind == "input_json_delta" else key] = (
                 blocks[-1].get("json" if kind == "input_json_delta" else key, "") + event["delta"][key]
+            )
         elif event["type"] == "content_block_stop" and blocks[-1]["type"] == "tool_use":
             blocks[-1]["input"] = json.loads(blocks[-1].pop("json", "") or "{}")
     return blocks
@@ -86,6 +98,7 @@ def both(lab: ApiLab, *messages: Any, **fields: Any) -> Any:
 
 def says(text: str | None = "", *calls: Any, finish: str = "stop", reasoning: str = "") -> Any:
     """A responder of the back-end, whole or streamed as it is asked."""
+
     def reply(request: RecordedRequest) -> Reply:
         thought = {"reasoning_content": reasoning} if reasoning else {}
         if not request.json.get("stream"):
@@ -93,8 +106,15 @@ def says(text: str | None = "", *calls: Any, finish: str = "stop", reasoning: st
             return json_reply({"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": USAGE})
         numbered = [{"index": number, **call} for number, call in enumerate(calls)]
         deltas = [thought, {"content": text}, *({"tool_calls": [call]} for call in numbered)]
-        return sse_reply([*(chat_chunk(delta) for delta in deltas if delta), chat_chunk({}, finish),
-                          {"choices": [], "usage": USAGE}, "[DONE]"])
+        return sse_reply(
+            [
+                *(chat_chunk(delta) for delta in deltas if delta),
+                chat_chunk({}, finish),
+                {"choices": [], "usage": USAGE},
+                "[DONE]",
+            ]
+        )
+
     return reply
 
 
@@ -115,7 +135,11 @@ def test_whole_answer(lab: ApiLab) -> None:
     Message.model_validate(message, strict=True)
     assert message["content"] == [{"type": "text", "text": "<Grüße 😀>"}]
     assert (message["model"], message["role"], message["stop_reason"], message["stop_sequence"]) == (
-        "tester", "assistant", "end_turn", None)
+        "tester",
+        "assistant",
+        "end_turn",
+        None,
+    )
     assert message["id"] == f"msg_{answer.headers['X-Request-Id'].replace('-', '')}"
     assert [entry["content"] for entry in lab.backend.requests[0].json["messages"]] == ["Be terse.", "Grüße 😀"]
 
@@ -124,7 +148,8 @@ def test_paths(lab: ApiLab) -> None:
     for path in ("/messages", "/v1/messages/", "/v1/messages?beta=true", "/v1/v1/messages"):
         assert ask(lab, path=path).json["content"][0]["text"] == "<hi>", path
         assert MessageTokensCount.model_validate(
-            ask(lab, path=path.replace("messages", "messages/count_tokens")).json).input_tokens, path
+            ask(lab, path=path.replace("messages", "messages/count_tokens")).json
+        ).input_tokens, path
 
 
 def test_a_checksum_in_the_system_prompt_does_not_reach_the_llm(lab: ApiLab) -> None:
@@ -133,8 +158,13 @@ def test_a_checksum_in_the_system_prompt_does_not_reach_the_llm(lab: ApiLab) -> 
 
 
 def test_the_end_of_an_answer(lab: ApiLab) -> None:
-    rows = [(says("Hi", finish="length"), "max_tokens"), (says("Hi", finish="content_filter"), "refusal"),
-            (says("Hi", CALL), "tool_use"), (says("Hi", finish="tool_calls"), "end_turn"), (says(""), "end_turn")]
+    rows = [
+        (says("Hi", finish="length"), "max_tokens"),
+        (says("Hi", finish="content_filter"), "refusal"),
+        (says("Hi", CALL), "tool_use"),
+        (says("Hi", finish="tool_calls"), "end_turn"),
+        (says(""), "end_turn"),
+    ]
 
     def check(row: Any) -> None:
         lab.backend.responder = row[0]
@@ -142,6 +172,7 @@ def test_the_end_of_an_answer(lab: ApiLab) -> None:
         assert message["stop_reason"] == row[1]
         assert message["usage"]["input_tokens"] == 40 and message["usage"]["cache_read_input_tokens"] == 60
         assert message["usage"]["output_tokens"] == 7
+
     check_all(rows, check, lambda row: row[1])
     assert both(lab)["content"] == []
 
@@ -178,15 +209,25 @@ def test_tools_there_and_back(lab: ApiLab) -> None:
     assert re.fullmatch(r"toolu_[0-9a-f]{24}", second["id"])
     sent = lab.backend.requests[0].json
     assert sent["tools"][0]["function"]["parameters"] == READ["input_schema"] and sent["tool_choice"] == "required"
-    results = [{"type": "tool_result", "tool_use_id": first["id"], "content": "A"},
-               {"type": "tool_result", "tool_use_id": second["id"], "content": "no", "is_error": True},
-               {"type": "text", "text": "Go on."}]
-    ask(lab, user("hi"), {"role": "assistant", "content": message["content"]}, {"role": "user", "content": results},
-        tools=[READ])
+    results = [
+        {"type": "tool_result", "tool_use_id": first["id"], "content": "A"},
+        {"type": "tool_result", "tool_use_id": second["id"], "content": "no", "is_error": True},
+        {"type": "text", "text": "Go on."},
+    ]
+    ask(
+        lab,
+        user("hi"),
+        {"role": "assistant", "content": message["content"]},
+        {"role": "user", "content": results},
+        tools=[READ],
+    )
     _, turn, *rest = lab.backend.requests[-1].json["messages"]
     assert turn["content"] == "I look." and [call["id"] for call in turn["tool_calls"]] == [first["id"], second["id"]]
     assert [(entry["role"], entry["content"], entry.get("tool_call_id")) for entry in rest] == [
-        ("tool", "A", first["id"]), ("tool", "Error: no", second["id"]), ("user", "Go on.", None)]
+        ("tool", "A", first["id"]),
+        ("tool", "Error: no", second["id"]),
+        ("user", "Go on.", None),
+    ]
 
 
 def both_but_ids(lab: ApiLab, **fields: Any) -> Any:
@@ -199,7 +240,7 @@ def both_but_ids(lab: ApiLab, **fields: Any) -> Any:
 
 def test_names_of_tools_in_another_case(lab: ApiLab) -> None:
     lab.backend.responder = says("", {**CALL, "function": {"name": "READ", "arguments": "{oops"}})
-    block, = ask(lab, tools=[READ]).json["content"]
+    (block,) = ask(lab, tools=[READ]).json["content"]
     assert (block["name"], block["input"]) == ("read", {})
 
 
@@ -212,7 +253,7 @@ def test_liveness_call(lab: ApiLab) -> None:
     lab.user(livenessToolCall={"toolName": "read", "arguments": {"path": "[Wilmer]"}})
     lab.backend.responder = says("")
     parsed = events(ask(lab, stream=True, tools=[READ]))
-    block, = content(parsed)
+    (block,) = content(parsed)
     assert block["id"].startswith("wilmer_liveness_") and parsed[-2]["delta"]["stop_reason"] == "tool_use"
     result = {"type": "tool_result", "tool_use_id": block["id"], "content": "ok"}
     ask(lab, user("hi"), {"role": "assistant", "content": [block]}, {"role": "user", "content": [result]}, user("on"))
@@ -227,13 +268,20 @@ def test_discussion_tag_in_the_system_prompt(lab: ApiLab) -> None:
 # -- failures ----------------------------------------------------------------------------------------------------------
 def test_refusals(lab: ApiLab) -> None:
     rows: list[Any] = [
-        b"{oops", {}, {"messages": 5}, {"messages": [{"role": "tool", "content": "x"}]},
-        {"messages": [{"role": "user", "content": 5}]}, {"messages": [], "model": 5},
-        {"messages": [], "tool_choice": {"type": "tool", "name": "none"}}, {"messages": [], "container": "c"}]
+        b"{oops",
+        {},
+        {"messages": 5},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [{"role": "user", "content": 5}]},
+        {"messages": [], "model": 5},
+        {"messages": [], "tool_choice": {"type": "tool", "name": "none"}},
+        {"messages": [], "container": "c"},
+    ]
 
     def check(body: Any) -> None:
         for path in (PATH, "/messages", COUNT):
             assert error(lab.post(body, path), 400)["type"] == "invalid_request_error"
+
     check_all(rows, check)
     found = error(lab.post({"messages": [], "thread": {"id": "t"}}, PATH), 400)
     assert found["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
@@ -250,6 +298,7 @@ def test_failures_of_the_back_end(lab: ApiLab) -> None:
             answer = ask(lab, stream=stream)
             assert error(answer, 502)["type"] == "api_error" and "Main" in answer.json["error"]["message"]
             assert answer.headers.get("x-should-retry") == row[1]
+
     check_all(rows, check)
 
 
@@ -259,7 +308,11 @@ def test_a_failure_in_mid_stream_ends_the_stream(lab: ApiLab) -> None:
     assert last["error"]["type"] == "api_error" and "Main" in last["error"]["message"]
     assert last["request_id"].startswith("req_")
     assert [event["type"] for event in before] == [
-        "message_start", "ping", "content_block_start", "content_block_delta"]
+        "message_start",
+        "ping",
+        "content_block_start",
+        "content_block_delta",
+    ]
 
 
 # -- counting ----------------------------------------------------------------------------------------------------------
@@ -269,9 +322,12 @@ def test_count_grows_with_text_and_tools(lab: ApiLab) -> None:
         return MessageTokensCount.model_validate(answer.json, strict=True).input_tokens
 
     assert count() == 1
-    counts = [count(user("hello")), count(user("hello there, how are you")),
-              count(user("hello there, how are you"), system="Be terse."),
-              count(user("hello there, how are you"), system="Be terse.", tools=[READ])]
+    counts = [
+        count(user("hello")),
+        count(user("hello there, how are you")),
+        count(user("hello there, how are you"), system="Be terse."),
+        count(user("hello there, how are you"), system="Be terse.", tools=[READ]),
+    ]
     assert counts == sorted(set(counts))
     deferred = {"tools": [READ, {**READ, "name": "late", "defer_loading": True}]}
     assert count(user("hello"), **deferred) == count(user("hello"), tools=[READ])

@@ -1,4 +1,5 @@
 """The Ollama dialect, from HTTP to HTTP."""
+
 from __future__ import annotations
 
 import hashlib
@@ -47,6 +48,7 @@ def sent(lab: ApiLab) -> list[tuple[str, str]]:
 
 # -- the shape of answers ----------------------------------------------------------------------------------------------
 
+
 def without_varying(body: dict[str, Any]) -> dict[str, Any]:
     """A body without what differs from request to request; checks those values."""
     assert TIME.fullmatch(body.pop("created_at"))
@@ -61,7 +63,11 @@ def test_whole_chat(lab: ApiLab) -> None:
     answer = chat(lab, user("x"))
     assert answer.json["request_id"] == answer.headers["X-Request-Id"]
     assert without_varying(answer.json) == {
-        "model": "tester", "message": {"role": "assistant", "content": "Hi"}, "done_reason": "stop", "done": True}
+        "model": "tester",
+        "message": {"role": "assistant", "content": "Hi"},
+        "done_reason": "stop",
+        "done": True,
+    }
 
 
 def test_whole_generate(lab: ApiLab) -> None:
@@ -72,8 +78,13 @@ def test_whole_generate(lab: ApiLab) -> None:
     assert body.pop("id") == f"gen-{body.pop('created')}"
     assert body.pop("usage").keys() == {"prompt_tokens", "completion_tokens", "total_tokens"}
     assert body == {
-        "object": "text_completion", "model": "tester", "response": "Hi", "done_reason": "stop", "done": True,
-        "choices": [{"text": "Hi", "index": 0, "logprobs": None, "finish_reason": "stop"}]}
+        "object": "text_completion",
+        "model": "tester",
+        "response": "Hi",
+        "done_reason": "stop",
+        "done": True,
+        "choices": [{"text": "Hi", "index": 0, "logprobs": None, "finish_reason": "stop"}],
+    }
 
 
 @pytest.mark.parametrize("front", BOTH, ids=str)
@@ -94,7 +105,8 @@ def test_stream(lab: ApiLab, front: Front) -> None:
 @pytest.mark.parametrize("front", BOTH, ids=str)
 def test_length(lab: ApiLab, front: Front) -> None:
     lab.backend.responder = lambda request: json_reply(
-        {"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]})
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}
+    )
     answer = lab.post(front.body(stream=False), front.path).json
     assert answer["done_reason"] == "length"
     if not front.chat:
@@ -103,27 +115,39 @@ def test_length(lab: ApiLab, front: Front) -> None:
 
 # -- chat --------------------------------------------------------------------------------------------------------------
 
+
 def test_roles_prefixes_and_generator(lab: ApiLab) -> None:
     lab.user(chatCompleteAddUserAssistant=True, chatCompletionAddMissingAssistantGenerator=True)
     chat(lab, {"role": "developer", "content": "s"}, user("a"), {"role": "assistant", "content": "b"}, user("c"))
-    assert sent(lab) == [("system", "s"), ("user", "User: a"), ("assistant", "Assistant: b"), ("user", "User: c"),
-                         ("assistant", "Assistant:")]
+    assert sent(lab) == [
+        ("system", "s"),
+        ("user", "User: a"),
+        ("assistant", "Assistant: b"),
+        ("user", "User: c"),
+        ("assistant", "Assistant:"),
+    ]
 
 
 def test_parts_and_images(lab: ApiLab) -> None:
     lab.default([llm("")])
-    chat(lab, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}],
-               "images": []})
+    chat(
+        lab,
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}], "images": []},
+    )
     assert sent(lab) == [("user", "a\nb")]
 
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_tool_turns_of_ollama_clients(lab: ApiLab, linked: bool) -> None:
     call = {"function": {"name": "f", "arguments": {"a": 1}}}
-    chat(lab, user("q"), {"role": "assistant", "content": "", "tool_calls": [{"id": "c7", **call} if linked else call]},
-         {"role": "tool", "tool_name": "f", "content": "42", **({"tool_call_id": "c7"} if linked else {})})
+    chat(
+        lab,
+        user("q"),
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c7", **call} if linked else call]},
+        {"role": "tool", "tool_name": "f", "content": "42", **({"tool_call_id": "c7"} if linked else {})},
+    )
     _, asked, result = lab.backend.requests[0].json["messages"]
-    made, = asked["tool_calls"]
+    (made,) = asked["tool_calls"]
     assert made["type"] == "function" and json.loads(made["function"]["arguments"]) == {"a": 1}
     assert made["id"] == result["tool_call_id"] and bool(made["id"])
     assert (made["id"] == "c7") is linked
@@ -140,30 +164,42 @@ def test_tool_choice_is_not_an_ollama_word(lab: ApiLab) -> None:
 
 def test_invalid_arguments_become_an_empty_object(lab: ApiLab) -> None:
     lab.default([llm("", allowTools=True)])
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{bad"}}]}),
-        chat_chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"done":'}}]}),
-        chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "true}"}}]}),
-        chat_chunk({}, "tool_calls"), "[DONE]"])
+    lab.backend.responder = lambda request: sse_reply(
+        [
+            chat_chunk({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{bad"}}]}),
+            chat_chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"done":'}}]}),
+            chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "true}"}}]}),
+            chat_chunk({}, "tool_calls"),
+            "[DONE]",
+        ]
+    )
     answer = chat(lab, user("x"), stream=True, tools=[{"type": "function", "function": {"name": "f"}}])
-    assert OLLAMA_CHAT.calls(answer.data, True) == [{"function": {"name": "f", "arguments": {"done": True}}},
-                                                    {"function": {"name": "g", "arguments": {}}}]
+    assert OLLAMA_CHAT.calls(answer.data, True) == [
+        {"function": {"name": "f", "arguments": {"done": True}}},
+        {"function": {"name": "g", "arguments": {}}},
+    ]
     assert [bool(item["message"].get("tool_calls")) for item in OLLAMA_CHAT.items(answer.data)].count(True) == 1
 
 
 # -- text generation ---------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("fields", "expected"), [
-    ({"prompt": "plain"}, [("user", "plain")]),
-    ({"prompt": "plain", "system": "Be. "}, [("user", "Be. plain")]),
-    ({"system": "only"}, [("user", "only")]),
-    ({"prompt": None, "system": "only"}, [("user", "only")]),
-    ({"prompt": "[Beg_Sys]A[Beg_User] c [Beg_Assistant]Mira:"}, [("system", "A"), ("user", "c"),
-                                                                 ("assistant", "Mira:")]),
-    ({"prompt": "[Beg_User]c[Beg_Assistant]"}, [("user", "c")]),
-    ({"system": "Be brief.", "prompt": "[Beg_User]c"}, [("system", "Be brief."), ("user", "c")]),
-    ({"system": "[Beg_Sys]S", "prompt": "[Beg_User]c"}, [("system", "S"), ("user", "c")]),
-])
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"prompt": "plain"}, [("user", "plain")]),
+        ({"prompt": "plain", "system": "Be. "}, [("user", "Be. plain")]),
+        ({"system": "only"}, [("user", "only")]),
+        ({"prompt": None, "system": "only"}, [("user", "only")]),
+        (
+            {"prompt": "[Beg_Sys]A[Beg_User] c [Beg_Assistant]Mira:"},
+            [("system", "A"), ("user", "c"), ("assistant", "Mira:")],
+        ),
+        ({"prompt": "[Beg_User]c[Beg_Assistant]"}, [("user", "c")]),
+        ({"system": "Be brief.", "prompt": "[Beg_User]c"}, [("system", "Be brief."), ("user", "c")]),
+        ({"system": "[Beg_Sys]S", "prompt": "[Beg_User]c"}, [("system", "S"), ("user", "c")]),
+    ],
+)
 def test_prompts(lab: ApiLab, fields: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     assert generate(lab, **fields).status == 200
     assert sent(lab) == expected
@@ -175,9 +211,16 @@ def test_image_without_words(lab: ApiLab) -> None:
     assert len(lab.backend.requests) == 1
 
 
-@pytest.mark.parametrize(("path", "fields"), [
-    ("/api/generate", {}), ("/api/generate", {"prompt": ""}), ("/api/generate", {"keep_alive": -1, "stream": True}),
-    ("/api/chat", {"messages": []}), ("/api/chat", {"messages": [], "stream": True})])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/api/generate", {}),
+        ("/api/generate", {"prompt": ""}),
+        ("/api/generate", {"keep_alive": -1, "stream": True}),
+        ("/api/chat", {"messages": []}),
+        ("/api/chat", {"messages": [], "stream": True}),
+    ],
+)
 def test_load_call_runs_no_workflow(lab: ApiLab, path: str, fields: dict[str, Any]) -> None:
     answer = lab.post({"model": "m", **fields}, path)
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
@@ -187,9 +230,24 @@ def test_load_call_runs_no_workflow(lab: ApiLab, path: str, fields: dict[str, An
     assert lab.backend.requests == []
 
 
-@pytest.mark.parametrize(("keep_alive", "reason"), [
-    (0, "unload"), (0.0, "unload"), ("0", "unload"), ("0s", "unload"), ("0m", "unload"), (-1, "load"), ("5m", "load"),
-    ("10s", "load"), (None, "load"), (False, "load"), ("", "load"), ("soon", "load"), ({}, "load")])
+@pytest.mark.parametrize(
+    ("keep_alive", "reason"),
+    [
+        (0, "unload"),
+        (0.0, "unload"),
+        ("0", "unload"),
+        ("0s", "unload"),
+        ("0m", "unload"),
+        (-1, "load"),
+        ("5m", "load"),
+        ("10s", "load"),
+        (None, "load"),
+        (False, "load"),
+        ("", "load"),
+        ("soon", "load"),
+        ({}, "load"),
+    ],
+)
 def test_unload_call_says_so(lab: ApiLab, keep_alive: Any, reason: str) -> None:
     for path, fields in (("/api/generate", {}), ("/api/chat", {"messages": []})):
         body = lab.post({"model": "m", "keep_alive": keep_alive, **fields}, path).json
@@ -198,6 +256,7 @@ def test_unload_call_says_so(lab: ApiLab, keep_alive: Any, reason: str) -> None:
 
 
 # -- models ------------------------------------------------------------------------------------------------------------
+
 
 def listed(lab: ApiLab) -> ApiLab:
     lab.user(allowSharedWorkflows=True)
@@ -210,10 +269,19 @@ def test_tags(lab: ApiLab) -> None:
     models = listed(lab).get("/api/tags").json["models"]
     assert [model["name"] for model in models] == ["tester:a", "tester:b"]
     assert models[0] == {
-        "name": "tester:a", "model": "tester:a:latest", "modified_at": "2024-11-23T00:00:00Z", "size": 1,
+        "name": "tester:a",
+        "model": "tester:a:latest",
+        "modified_at": "2024-11-23T00:00:00Z",
+        "size": 1,
         "digest": hashlib.sha256(b"tester:a").hexdigest(),
-        "details": {"format": "gguf", "family": "wilmer", "families": None, "parameter_size": "N/A",
-                    "quantization_level": "Q8"}}
+        "details": {
+            "format": "gguf",
+            "family": "wilmer",
+            "families": None,
+            "parameter_size": "N/A",
+            "quantization_level": "Q8",
+        },
+    }
 
 
 @pytest.mark.parametrize("key", ["name", "model"])
@@ -242,8 +310,9 @@ def test_show(lab: ApiLab, body: dict[str, str]) -> None:
     assert shown["details"]["family"] == "wilmer" and shown["model_info"]
 
 
-@pytest.mark.parametrize(("body", "status"), [
-    ({"model": "nope"}, 404), ({}, 400), ({"model": 5}, 400), ("{oops", 400), ([], 400)])
+@pytest.mark.parametrize(
+    ("body", "status"), [({"model": "nope"}, 404), ({}, 400), ({"model": 5}, 400), ("{oops", 400), ([], 400)]
+)
 def test_show_unknown(lab: ApiLab, body: Any, status: int) -> None:
     answer = lab.post(body, "/api/show")
     assert answer.status == status
@@ -257,9 +326,15 @@ def test_lists_take_head_and_slashes(lab: ApiLab, path: str) -> None:
         assert (response.status_code, response.data) == (200, b"")
 
 
-@pytest.mark.parametrize(("path", "methods"), [
-    ("/api/chat", {"POST", "DELETE"}), ("/api/generate", {"POST", "DELETE"}), ("/api/tags", {"GET", "HEAD"}),
-    ("/api/show", {"POST"})])
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/api/chat", {"POST", "DELETE"}),
+        ("/api/generate", {"POST", "DELETE"}),
+        ("/api/tags", {"GET", "HEAD"}),
+        ("/api/show", {"POST"}),
+    ],
+)
 def test_methods(lab: ApiLab, path: str, methods: set[str]) -> None:
     with lab.client.options(path) as response:
         assert response.status_code == 200
@@ -271,6 +346,7 @@ def test_methods(lab: ApiLab, path: str, methods: set[str]) -> None:
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
+
 
 def cancel(lab: ApiLab, body: Any, path: str = "/api/chat") -> Answer:
     data = body if isinstance(body, str) else json.dumps(body)
@@ -285,12 +361,19 @@ def test_cancelling_an_unknown_request(lab: ApiLab, path: str) -> None:
 
 
 @table("path", PATHS)
-@table(("body", "text"), [
-    ({}, "The 'request_id' field is required."), ({"request_id": ""}, "The 'request_id' field is required."),
-    ({"request_id": 5}, "The 'request_id' field is required."),
-    ({"request_id": ["x"]}, "The 'request_id' field is required."),
-    ({"request_id": None}, "The 'request_id' field is required."),
-    ("", "Invalid JSON data"), ("{", "Invalid JSON data"), ("[]", "The request body must be a JSON object.")])
+@table(
+    ("body", "text"),
+    [
+        ({}, "The 'request_id' field is required."),
+        ({"request_id": ""}, "The 'request_id' field is required."),
+        ({"request_id": 5}, "The 'request_id' field is required."),
+        ({"request_id": ["x"]}, "The 'request_id' field is required."),
+        ({"request_id": None}, "The 'request_id' field is required."),
+        ("", "Invalid JSON data"),
+        ("{", "Invalid JSON data"),
+        ("[]", "The request body must be a JSON object."),
+    ],
+)
 def test_bad_cancellations(lab: ApiLab, path: str, body: Any, text: str) -> None:
     answer = cancel(lab, body, path)
     assert (answer.status, answer.json) == (400, {"error": text})

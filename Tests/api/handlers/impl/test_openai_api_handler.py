@@ -1,4 +1,5 @@
 """OpenAI chat completions and the model list, from HTTP to HTTP."""
+
 from __future__ import annotations
 
 import logging
@@ -29,6 +30,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
 
 # -- whole answers -----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("path", [CHAT, "/chat/completions", "/v1/chat/completions/"])
 def test_whole_answer(lab: ApiLab, path: str) -> None:
     answer = lab.chat(user("Grüße 😀"), path=path)
@@ -47,9 +49,20 @@ def test_content_type_does_not_matter(lab: ApiLab) -> None:
     assert lab.post(body, content_type="application/x-www-form-urlencoded").status == 200
 
 
-@pytest.mark.parametrize(("stream", "streams"), [
-    (None, False), (False, False), ("false", False), ("False", False), ("yes", False), (0, False), (True, True),
-    ("True", True), (1, True)])
+@pytest.mark.parametrize(
+    ("stream", "streams"),
+    [
+        (None, False),
+        (False, False),
+        ("false", False),
+        ("False", False),
+        ("yes", False),
+        (0, False),
+        (True, True),
+        ("True", True),
+        (1, True),
+    ],
+)
 def test_stream_values(lab: ApiLab, stream: Any, streams: bool) -> None:
     answer = lab.chat(stream=stream)
     assert answer.headers["Content-Type"].startswith("text/event-stream") is streams
@@ -78,7 +91,10 @@ def test_usage(lab: ApiLab) -> None:
     assert lab.chat().json["usage"] == usage
     lab.backend.responder = lambda request: reply_to(request, "hello world")
     assert lab.chat(user("hello world")).json["usage"] == {
-        "prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+        "prompt_tokens": 3,
+        "completion_tokens": 3,
+        "total_tokens": 6,
+    }
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -118,8 +134,9 @@ def test_a_plain_message_costs_no_call_of_a_function(lab: ApiLab) -> None:
 
 def test_tools_go_through(lab: ApiLab) -> None:
     lab.default([llm("", allowTools=True)])
-    lab.backend.responder = lambda request: json_reply({"choices": [{
-        "message": {"content": None, "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]})
+    lab.backend.responder = lambda request: json_reply(
+        {"choices": [{"message": {"content": None, "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]}
+    )
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     answer = lab.chat(tools=tools, tool_choice="auto")
     assert answer.json["choices"][0]["message"] == {"role": "assistant", "content": None, "tool_calls": [CALL]}
@@ -129,8 +146,11 @@ def test_tools_go_through(lab: ApiLab) -> None:
 
 
 def test_tool_result_turns_are_kept(lab: ApiLab) -> None:
-    lab.chat(user("q"), {"role": "assistant", "content": None, "tool_calls": [CALL]},
-             {"role": "tool", "tool_call_id": "c1", "content": "42"})
+    lab.chat(
+        user("q"),
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "42"},
+    )
     sent = lab.backend.requests[0].json["messages"]
     assert sent[1]["tool_calls"] == [CALL]
     assert sent[2]["tool_call_id"] == "c1" and sent[2]["content"] == "42"
@@ -143,6 +163,7 @@ def test_other_fields_are_ignored(lab: ApiLab) -> None:
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
+
 
 def test_stream(lab: ApiLab) -> None:
     answer = lab.chat(user("one two"), stream=True)
@@ -175,8 +196,9 @@ def test_no_usage_unless_asked(lab: ApiLab, options: Any) -> None:
 
 
 def test_a_token_that_says_done_does_not_end_the_stream(lab: ApiLab) -> None:
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"content": "[DONE]"}), chat_chunk({"content": " on"}), chat_chunk({}, "stop"), "[DONE]"])
+    lab.backend.responder = lambda request: sse_reply(
+        [chat_chunk({"content": "[DONE]"}), chat_chunk({"content": " on"}), chat_chunk({}, "stop"), "[DONE]"]
+    )
     answer = lab.chat(stream=True)
     assert answer.streamed_text == "[DONE] on"
     assert answer.events[-1] == "[DONE]"
@@ -184,19 +206,23 @@ def test_a_token_that_says_done_does_not_end_the_stream(lab: ApiLab) -> None:
 
 def test_tool_fragment_with_finish_reason(lab: ApiLab) -> None:
     fragment = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"content": "so "}), chat_chunk({"tool_calls": [fragment]}, "tool_calls"), "[DONE]"])
+    lab.backend.responder = lambda request: sse_reply(
+        [chat_chunk({"content": "so "}), chat_chunk({"tool_calls": [fragment]}, "tool_calls"), "[DONE]"]
+    )
     *_, last, done = lab.chat(stream=True, tools=[{"type": "function", "function": {"name": "f"}}]).events
     assert done == "[DONE]"
     assert last["choices"][0]["delta"]["tool_calls"] == [fragment]
     assert last["choices"][0]["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize("nodes", [
-    [{"type": "Conditional", "condition": "1 == 1"}],
-    [static("TRUE")],
-    [static("no"), {"type": "StringConcatenator", "strings": ["TR", "UE"]}],
-])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [{"type": "Conditional", "condition": "1 == 1"}],
+        [static("TRUE")],
+        [static("no"), {"type": "StringConcatenator", "strings": ["TR", "UE"]}],
+    ],
+)
 def test_any_node_streams(lab: ApiLab, nodes: list[dict[str, Any]]) -> None:
     lab.default(nodes)
     answer = lab.chat(stream=True)
@@ -244,9 +270,12 @@ def test_whole_completion(lab: ApiLab) -> None:
     body = answer.json
     assert body.pop("id") == f"cmpl-{body.pop('created')}"
     assert body == {
-        "object": "text_completion", "model": "tester", "system_fingerprint": "wmr_123456789",
+        "object": "text_completion",
+        "model": "tester",
+        "system_fingerprint": "wmr_123456789",
         "choices": [{"text": "<a>", "index": 0, "logprobs": None, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }
 
 
 def test_streamed_completion(lab: ApiLab) -> None:
@@ -255,14 +284,22 @@ def test_streamed_completion(lab: ApiLab) -> None:
     assert len({(event.pop("id"), event.pop("created")) for event in events}) == 1
     assert [event.pop("choices")[0] for event in events] == [
         {"text": text, "index": 0, "logprobs": None, "finish_reason": reason}
-        for text, reason in (("<ab", None), ("cd>", None), ("", "stop"))]
+        for text, reason in (("<ab", None), ("cd>", None), ("", "stop"))
+    ]
     assert events == [{"object": "text_completion", "model": "tester", "system_fingerprint": "fp_44709d6fcb"}] * 3
 
 
-@pytest.mark.parametrize(("prompt", "messages"), [
-    ("plain text", [("user", "plain text")]), (["one"], [("user", "one")]),
-    ("[Beg_Sys]S[Beg_User] Ann: hi [Beg_Assistant]Mira:", [("system", "S"), ("user", "Ann: hi"),
-                                                           ("assistant", "Mira:")])])
+@pytest.mark.parametrize(
+    ("prompt", "messages"),
+    [
+        ("plain text", [("user", "plain text")]),
+        (["one"], [("user", "one")]),
+        (
+            "[Beg_Sys]S[Beg_User] Ann: hi [Beg_Assistant]Mira:",
+            [("system", "S"), ("user", "Ann: hi"), ("assistant", "Mira:")],
+        ),
+    ],
+)
 def test_prompts(lab: ApiLab, prompt: Any, messages: list[tuple[str, str]]) -> None:
     lab.user(chatCompleteAddUserAssistant=True, chatCompletionAddMissingAssistantGenerator=True)
     lab.default([llm("", systemPrompt="{chat_system_prompt}")])
@@ -279,19 +316,28 @@ def test_empty_prompt(lab: ApiLab, body: dict[str, Any]) -> None:
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("body", "text"), [
-    ("{not json", "Invalid JSON data"), ("null", "Invalid JSON data"), ("", "Invalid JSON data"),
-    ("[1]", "The request body must be a JSON object."), ({}, "The 'messages' field is required."),
-    ({"messages": "x"}, "The 'messages' field must be a list of objects."),
-    ({"messages": ["x"]}, "The 'messages' field must be a list of objects."),
-    ({"messages": None}, "The 'messages' field must be a list of objects."),
-    ({"messages": [{"content": "x"}]}, "Each message must have a 'role' field."),
-    ({"messages": [{"role": "user"}]}, "Each message must have 'content' or 'tool_calls'."),
-    ({"messages": [user("x")], "model": 5}, "The 'model' field must be a text."),
-    ({"messages": [user("x")], "model": ["a"]}, "The 'model' field must be a text."),
-    ({"messages": [{"role": "user", "content": {"a": 1}}]},
-     "The 'content' of a message must be a text or a list of parts."),
-])
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("{not json", "Invalid JSON data"),
+        ("null", "Invalid JSON data"),
+        ("", "Invalid JSON data"),
+        ("[1]", "The request body must be a JSON object."),
+        ({}, "The 'messages' field is required."),
+        ({"messages": "x"}, "The 'messages' field must be a list of objects."),
+        ({"messages": ["x"]}, "The 'messages' field must be a list of objects."),
+        ({"messages": None}, "The 'messages' field must be a list of objects."),
+        ({"messages": [{"content": "x"}]}, "Each message must have a 'role' field."),
+        ({"messages": [{"role": "user"}]}, "Each message must have 'content' or 'tool_calls'."),
+        ({"messages": [user("x")], "model": 5}, "The 'model' field must be a text."),
+        ({"messages": [user("x")], "model": ["a"]}, "The 'model' field must be a text."),
+        (
+            {"messages": [{"role": "user", "content": {"a": 1}}]},
+            "The 'content' of a message must be a text or a list of parts.",
+        ),
+    ],
+)
 def test_bad_requests(lab: ApiLab, body: Any, text: str) -> None:
     answer = lab.post(body)
     assert (answer.status, openai_message(answer.json, 400)) == (400, text)
@@ -312,16 +358,23 @@ def test_backend_refuses(lab: ApiLab, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("write", "words"), [
-    (("Workflows/tester/_DefaultWorkflow", [{"type": "Standard", "endpointName": "Mein", "prompt": "x"}]),
-     ["Endpoints/lab/Mein.json", "'Main'"]),
-    (("Workflows/tester/_DefaultWorkflow", [llm("x", preset="Gone")]), ["Gone", "Presets/OpenAiCompatibleApis"]),
-    (("Workflows/tester/_DefaultWorkflow", {"nodes": "x"}), ["Workflows/tester/_DefaultWorkflow.json", "nodes"]),
-    (("Endpoints/lab/Main", {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "Opneai"}),
-     ["Opneai", "'OpenAI'"]),
-    (("Users/tester", {"routingConfig": "gone"}), ["Routing/gone.json"]),
-    (("Users/tester", {"customWorkflowOverride": True}), ["customWorkflow", "Users/tester.json"]),
-])
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (
+            ("Workflows/tester/_DefaultWorkflow", [{"type": "Standard", "endpointName": "Mein", "prompt": "x"}]),
+            ["Endpoints/lab/Mein.json", "'Main'"],
+        ),
+        (("Workflows/tester/_DefaultWorkflow", [llm("x", preset="Gone")]), ["Gone", "Presets/OpenAiCompatibleApis"]),
+        (("Workflows/tester/_DefaultWorkflow", {"nodes": "x"}), ["Workflows/tester/_DefaultWorkflow.json", "nodes"]),
+        (
+            ("Endpoints/lab/Main", {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "Opneai"}),
+            ["Opneai", "'OpenAI'"],
+        ),
+        (("Users/tester", {"routingConfig": "gone"}), ["Routing/gone.json"]),
+        (("Users/tester", {"customWorkflowOverride": True}), ["customWorkflow", "Users/tester.json"]),
+    ],
+)
 def test_broken_configuration(lab: ApiLab, stream: bool, write: tuple[str, Any], words: list[str]) -> None:
     lab.write(*write)
     answer = lab.chat(stream=stream)
@@ -340,7 +393,8 @@ def test_missing_user_file(lab: ApiLab) -> None:
 
 def test_error_in_mid_stream(lab: ApiLab) -> None:
     lab.backend.responder = lambda request: sse_reply(
-        [chat_chunk({"content": "so far"}), {"error": {"message": "out of memory"}}], delay=0.05)
+        [chat_chunk({"content": "so far"}), {"error": {"message": "out of memory"}}], delay=0.05
+    )
     answer = lab.chat(stream=True)
     assert answer.status == 200
     assert answer.streamed_text == "so far"
@@ -376,13 +430,24 @@ def test_heartbeats_while_the_backend_is_silent(lab: ApiLab) -> None:
 
 # -- users, models, shared workflows -----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("model", "text", "name"), [
-    ("greet", "shared", "tester:greet"), ("x:greet", "shared", "tester:greet"),
-    ("bob:greet:latest", "shared", "tester:greet"), ("greet:latest", "shared", "tester:greet"),
-    ("tester:_hidden", "hidden", "tester:_hidden"), ("single", "file", "tester:single"),
-    ("gpt-4", "default", "tester"), ("", "default", "tester"), (None, "default", "tester"),
-    ("x:../../y", "default", "tester"), ("bob:../greet", "default", "tester"), ("Greet", "default", "tester"),
-])
+
+@pytest.mark.parametrize(
+    ("model", "text", "name"),
+    [
+        ("greet", "shared", "tester:greet"),
+        ("x:greet", "shared", "tester:greet"),
+        ("bob:greet:latest", "shared", "tester:greet"),
+        ("greet:latest", "shared", "tester:greet"),
+        ("tester:_hidden", "hidden", "tester:_hidden"),
+        ("single", "file", "tester:single"),
+        ("gpt-4", "default", "tester"),
+        ("", "default", "tester"),
+        (None, "default", "tester"),
+        ("x:../../y", "default", "tester"),
+        ("bob:../greet", "default", "tester"),
+        ("Greet", "default", "tester"),
+    ],
+)
 def test_model_of_a_single_user(lab: ApiLab, model: Any, text: str, name: str) -> None:
     lab.default([static("default")])
     lab.shared("greet", "shared")
@@ -405,11 +470,18 @@ def two_users(lab: ApiLab) -> ApiLab:
     return lab
 
 
-@pytest.mark.parametrize(("model", "text", "name"), [
-    ("alice:greet", "greeting", "alice:greet"), ("alice:greet:latest", "greeting", "alice:greet"),
-    ("bob:nope", "bob's default", "bob"), ("bob:", "bob's default", "bob"), ("bob:greet", "bob's default", "bob"),
-    ("bob", "bob's default", "bob"), ("alice:latest", "alice's default", "alice"),
-])
+@pytest.mark.parametrize(
+    ("model", "text", "name"),
+    [
+        ("alice:greet", "greeting", "alice:greet"),
+        ("alice:greet:latest", "greeting", "alice:greet"),
+        ("bob:nope", "bob's default", "bob"),
+        ("bob:", "bob's default", "bob"),
+        ("bob:greet", "bob's default", "bob"),
+        ("bob", "bob's default", "bob"),
+        ("alice:latest", "alice's default", "alice"),
+    ],
+)
 def test_model_of_two_users(two_users: ApiLab, model: str, text: str, name: str) -> None:
     answer = two_users.chat(model=model)
     assert (answer.text, answer.json["model"]) == (text, name)
@@ -448,9 +520,17 @@ def test_models(lab: ApiLab, path: str) -> None:
     assert [entry["id"] for entry in lab.get(path).json["data"]] == ["tester"]
 
 
-@pytest.mark.parametrize(("path", "found"), [
-    ("/v1/models/tester:a", "tester:a"), ("/models/tester:a", "tester:a"), ("/v1/models/tester:a/", "tester:a"),
-    ("/v1/models/tester:a:latest", "tester:a"), ("/v1/models/tester", ""), ("/v1/models/meta/llama", "")])
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/v1/models/tester:a", "tester:a"),
+        ("/models/tester:a", "tester:a"),
+        ("/v1/models/tester:a/", "tester:a"),
+        ("/v1/models/tester:a:latest", "tester:a"),
+        ("/v1/models/tester", ""),
+        ("/v1/models/meta/llama", ""),
+    ],
+)
 def test_one_model(lab: ApiLab, path: str, found: str) -> None:
     lab.user(allowSharedWorkflows=True)
     lab.shared("a", "t")
@@ -480,15 +560,28 @@ def test_models_in_the_shape_of_anthropic(lab: ApiLab) -> None:
     for name in "abcd":
         lab.shared(name, "text")
     [first, *_] = lab.get("/models", ANTHROPIC).json["data"]
-    assert first == {"type": "model", "id": "tester:a", "display_name": "tester:a", "lifecycle": "active",
-                     "created_at": "2024-11-23T00:00:00Z", "max_input_tokens": 5000, "max_tokens": 5000}
+    assert first == {
+        "type": "model",
+        "id": "tester:a",
+        "display_name": "tester:a",
+        "lifecycle": "active",
+        "created_at": "2024-11-23T00:00:00Z",
+        "max_input_tokens": 5000,
+        "max_tokens": 5000,
+    }
     assert lab.get("/v1/models/tester:a:latest", ANTHROPIC).json == first
     everything = [f"tester:{name}" for name in "abcd"]
     for query, names, more in (
-            ("", everything, False), ("?limit=3", everything[:3], True), ("?limit=1", everything[:1], True),
-            ("?limit=1&after_id=tester:a", everything[1:2], True), ("?after_id=tester:c", everything[3:], False),
-            ("?after_id=tester:d", [], False), ("?before_id=tester:c", everything[:2], False),
-            ("?limit=1&before_id=tester:c", everything[1:2], True), ("?before_id=tester:a", [], False)):
+        ("", everything, False),
+        ("?limit=3", everything[:3], True),
+        ("?limit=1", everything[:1], True),
+        ("?limit=1&after_id=tester:a", everything[1:2], True),
+        ("?after_id=tester:c", everything[3:], False),
+        ("?after_id=tester:d", [], False),
+        ("?before_id=tester:c", everything[:2], False),
+        ("?limit=1&before_id=tester:c", everything[1:2], True),
+        ("?before_id=tester:a", [], False),
+    ):
         assert anthropic_page(lab, query) == (names, more), query
     for query in ("?limit=0", "?limit=1001", "?limit=x", "?after_id=tester", "?before_id=nope"):
         answer = lab.get(f"/v1/models{query}", ANTHROPIC)
@@ -527,11 +620,15 @@ def test_discussion_tag_is_removed(lab: ApiLab) -> None:
 
 # -- privacy -----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("settings", "headers"), [
-    ({"redactLogOutput": True}, {}), ({"encryptUsingApiKey": True}, {"Authorization": "Bearer secretkey"})])
+
+@pytest.mark.parametrize(
+    ("settings", "headers"),
+    [({"redactLogOutput": True}, {}), ({"encryptUsingApiKey": True}, {"Authorization": "Bearer secretkey"})],
+)
 @pytest.mark.parametrize("stream", [False, True])
-def test_redacted_requests_leave_no_words_in_the_log(lab: ApiLab, caplog: pytest.LogCaptureFixture, stream: bool,
-                                                     settings: dict[str, Any], headers: dict[str, str]) -> None:
+def test_redacted_requests_leave_no_words_in_the_log(
+    lab: ApiLab, caplog: pytest.LogCaptureFixture, stream: bool, settings: dict[str, Any], headers: dict[str, str]
+) -> None:
     lab.user(**settings)
     lab.default([llm("{chat_user_prompt_last_one} {nope"), llm("", returnToUser=True)])
     with caplog.at_level(logging.DEBUG):
@@ -560,15 +657,25 @@ def test_conversations_are_not_logged_at_info(lab: ApiLab, caplog: pytest.LogCap
     assert "route _DefaultWorkflow, endpoint Main" in caplog.text
 
 
-@pytest.mark.parametrize(("model", "remark"), [
-    ("greet", ""), ("tester:greet", ""), ("tester:latest", ""), (None, ""), ("gpt-4", ", as there is no model 'gpt-4'"),
-    ("tester:grete", ", as there is no model 'tester:grete'; the nearest is 'tester:greet'"),
-    ("gret", ", as there is no model 'gret'; the nearest is 'tester:greet'"),
-    ("testre:greeet", ", as there is no model 'testre:greeet'; the nearest is 'tester:greet'"),
-    ("tester:zzzzz", ", as there is no model 'tester:zzzzz'"), ("x" * 90, f", as there is no model '{'x' * 60}'"),
-    ("a\nb", r", as there is no model 'a\\nb'")])
+@pytest.mark.parametrize(
+    ("model", "remark"),
+    [
+        ("greet", ""),
+        ("tester:greet", ""),
+        ("tester:latest", ""),
+        (None, ""),
+        ("gpt-4", ", as there is no model 'gpt-4'"),
+        ("tester:grete", ", as there is no model 'tester:grete'; the nearest is 'tester:greet'"),
+        ("gret", ", as there is no model 'gret'; the nearest is 'tester:greet'"),
+        ("testre:greeet", ", as there is no model 'testre:greeet'; the nearest is 'tester:greet'"),
+        ("tester:zzzzz", ", as there is no model 'tester:zzzzz'"),
+        ("x" * 90, f", as there is no model '{'x' * 60}'"),
+        ("a\nb", r", as there is no model 'a\\nb'"),
+    ],
+)
 def test_the_log_says_who_answers_for_a_model_that_does_not_exist(
-        lab: ApiLab, caplog: pytest.LogCaptureFixture, model: str | None, remark: str) -> None:
+    lab: ApiLab, caplog: pytest.LogCaptureFixture, model: str | None, remark: str
+) -> None:
     lab.shared("greet", "Hello.")
     lab.user_file("tester", allowSharedWorkflows=True)
     with caplog.at_level(logging.INFO):

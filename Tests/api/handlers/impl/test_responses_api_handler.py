@@ -1,4 +1,5 @@
 """OpenAI's Responses API, from HTTP to HTTP: what the LLM gets, and what the client gets."""
+
 from __future__ import annotations
 
 import re
@@ -37,8 +38,17 @@ IMAGE = "data:image/png;base64,QUJD"
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
     with StubBackend() as backend:
         lab = ApiLab(tmp_path, monkeypatch, backend)
-        lab.default([llm("", allowTools=True, acceptImages=True, lastMessagesToSendInsteadOfPrompt=50,
-                         systemPrompt="{chat_system_prompt}")])
+        lab.default(
+            [
+                llm(
+                    "",
+                    allowTools=True,
+                    acceptImages=True,
+                    lastMessagesToSendInsteadOfPrompt=50,
+                    systemPrompt="{chat_system_prompt}",
+                )
+            ]
+        )
         yield lab
     assert settled()
 
@@ -59,12 +69,15 @@ def sent(lab: ApiLab) -> Any:
 
 
 def calls(*made: tuple[str, str, str]) -> list[dict[str, Any]]:
-    return [{"index": number, "id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-            for number, (call_id, name, arguments) in enumerate(made)]
+    return [
+        {"index": number, "id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for number, (call_id, name, arguments) in enumerate(made)
+    ]
 
 
 def calling(*made: tuple[str, str, str], text: str = "", finish: str = "tool_calls") -> Any:
     """A back-end that says a text and makes calls."""
+
     def reply(request: RecordedRequest) -> Reply:
         if not request.json.get("stream"):
             message = {"role": "assistant", "content": text or None, "tool_calls": calls(*made) or None}
@@ -72,6 +85,7 @@ def calling(*made: tuple[str, str, str], text: str = "", finish: str = "tool_cal
         chunks = [chat_chunk({"content": text})] if text else []
         chunks += [chat_chunk({"tool_calls": calls(*made)})] if made else []
         return sse_reply([*chunks, chat_chunk({}, finish), "[DONE]"])
+
     return reply
 
 
@@ -86,7 +100,7 @@ def test_a_whole_answer(lab: ApiLab, path: str) -> None:
     answer = ask(lab, "Grüße", path)
     assert answer.status == 200 and answer.headers["Content-Type"] == "application/json"
     response = answer.json
-    item, = response["output"]
+    (item,) = response["output"]
     assert re.fullmatch(r"resp_[0-9a-f]{32}", response["id"]) and re.fullmatch(r"msg_[0-9a-f]+", item["id"])
     assert response["id"][5:] == answer.headers["X-Request-Id"].replace("-", "")
     assert (response["status"], response["model"], response["store"]) == ("completed", "tester", True)
@@ -96,31 +110,59 @@ def test_a_whole_answer(lab: ApiLab, path: str) -> None:
 
 
 def test_what_comes_back_and_what_the_llm_gets(lab: ApiLab) -> None:
-    fields = {"instructions": "Be terse.", "metadata": {"a": "b"}, "max_output_tokens": 9, "store": False, "user": "u",
-              "prompt_cache_key": "k", "temperature": 1.9, "top_p": 0.1, "truncation": "auto", "include": ["x"]}
+    fields = {
+        "instructions": "Be terse.",
+        "metadata": {"a": "b"},
+        "max_output_tokens": 9,
+        "store": False,
+        "user": "u",
+        "prompt_cache_key": "k",
+        "temperature": 1.9,
+        "top_p": 0.1,
+        "truncation": "auto",
+        "include": ["x"],
+    }
     response = ask(lab, **fields).json
     assert sent(lab)["messages"] == [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Hi"}]
     ignored = {"truncation", "include"}
     assert {name: response[name] for name in fields.keys() - ignored} == {
-        name: value for name, value in fields.items() if name not in ignored}
+        name: value for name, value in fields.items() if name not in ignored
+    }
     assert sent(lab).keys() == {"model", "messages", "max_tokens", "stream"} and sent(lab)["max_tokens"] == 400
 
 
 def test_images_and_options_of_the_user(lab: ApiLab) -> None:
-    ask(lab, [{"role": "user", "content": [{"type": "input_image", "image_url": IMAGE}, {"type": "input_text",
-                                                                                        "text": "What?"}]}])
+    ask(
+        lab,
+        [
+            {
+                "role": "user",
+                "content": [{"type": "input_image", "image_url": IMAGE}, {"type": "input_text", "text": "What?"}],
+            }
+        ],
+    )
     assert [part["type"] for part in sent(lab)["messages"][0]["content"]] == ["text", "image_url"]
     lab.user(chatCompleteAddUserAssistant=True)
     ask(lab)
     assert sent(lab)["messages"] == [{"role": "user", "content": "User: Hi"}]
 
 
-@table(("body", "param", "code"), [
-    ({}, "input", "missing_required_parameter"), ({"input": 5}, "input", None), ({"input": ["x"]}, "input[0]", None),
-    ({"input": "x", "background": True}, "background", "unsupported_parameter"),
-    ({"input": "x", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice", None),
-    ({"input": "x", "previous_response_id": f"resp_{'0' * 32}"}, "previous_response_id", "previous_response_not_found"),
-    (b"{oops", None, None)])
+@table(
+    ("body", "param", "code"),
+    [
+        ({}, "input", "missing_required_parameter"),
+        ({"input": 5}, "input", None),
+        ({"input": ["x"]}, "input[0]", None),
+        ({"input": "x", "background": True}, "background", "unsupported_parameter"),
+        ({"input": "x", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice", None),
+        (
+            {"input": "x", "previous_response_id": f"resp_{'0' * 32}"},
+            "previous_response_id",
+            "previous_response_not_found",
+        ),
+        (b"{oops", None, None),
+    ],
+)
 def test_errors_of_clients(lab: ApiLab, body: Any, param: str | None, code: str | None) -> None:
     for more in ({}, {"stream": True}):
         for path in (PATH, f"{PATH}/input_tokens"):
@@ -131,9 +173,15 @@ def test_errors_of_clients(lab: ApiLab, body: Any, param: str | None, code: str 
     assert lab.backend.requests == []
 
 
-@table(("finish", "status", "reason"), [
-    ("stop", "completed", None), ("length", "incomplete", "max_output_tokens"),
-    ("content_filter", "incomplete", "content_filter"), ("tool_calls", "completed", None)])
+@table(
+    ("finish", "status", "reason"),
+    [
+        ("stop", "completed", None),
+        ("length", "incomplete", "max_output_tokens"),
+        ("content_filter", "incomplete", "content_filter"),
+        ("tool_calls", "completed", None),
+    ],
+)
 def test_the_end_of_an_answer(lab: ApiLab, finish: str, status: str, reason: str | None) -> None:
     lab.backend.responder = lambda request: reply_to(request, "x", finish_reason=finish)
     for response in both(lab):
@@ -147,10 +195,17 @@ def test_reasoning_is_the_users_choice(lab: ApiLab, sends: bool) -> None:
 
     def reply(request: RecordedRequest) -> Reply:
         if request.json.get("stream"):
-            return sse_reply([chat_chunk({"reasoning_content": "Hm."}), chat_chunk({"content": "Yes"}),
-                              chat_chunk({}, "stop"), "[DONE]"])
-        return json_reply({"choices": [{"message": {"content": "Yes", "reasoning_content": "Hm."},
-                                        "finish_reason": "stop"}]})
+            return sse_reply(
+                [
+                    chat_chunk({"reasoning_content": "Hm."}),
+                    chat_chunk({"content": "Yes"}),
+                    chat_chunk({}, "stop"),
+                    "[DONE]",
+                ]
+            )
+        return json_reply(
+            {"choices": [{"message": {"content": "Yes", "reasoning_content": "Hm."}, "finish_reason": "stop"}]}
+        )
 
     lab.backend.responder = reply
     for response in both(lab):
@@ -164,17 +219,25 @@ def test_an_empty_answer(lab: ApiLab) -> None:
         assert (response["status"], response["output"]) == ("completed", [])
 
 
-@table(("path", "field", "body"), [
-    (PATH, "text.format", {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}),
-    (CHAT, "response_format", {"messages": [{"role": "user", "content": "Hi"}], "response_format": {
-        "type": "json_object"}})])
-def test_a_schema_of_the_client_is_not_passed_on(lab: ApiLab, caplog: pytest.LogCaptureFixture, path: str, field: str,
-                                                 body: dict[str, Any]) -> None:
+@table(
+    ("path", "field", "body"),
+    [
+        (PATH, "text.format", {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}),
+        (
+            CHAT,
+            "response_format",
+            {"messages": [{"role": "user", "content": "Hi"}], "response_format": {"type": "json_object"}},
+        ),
+    ],
+)
+def test_a_schema_of_the_client_is_not_passed_on(
+    lab: ApiLab, caplog: pytest.LogCaptureFixture, path: str, field: str, body: dict[str, Any]
+) -> None:
     caplog.set_level("INFO")
     lab.default([llm("first"), llm("", title="Speaker", returnToUser=True), llm("after")])
     assert lab.post(body, path).status == 200 and settled()
     assert sent(lab).keys() == {"model", "messages", "max_tokens", "stream"}
-    told, = [record.message for record in caplog.records if "structuredOutputFile" in record.message]
+    (told,) = [record.message for record in caplog.records if "structuredOutputFile" in record.message]
     assert "'Speaker'" in told and f"'{field}'" in told
     caplog.clear()
     lab.post({**body, "text": {}, "response_format": {"type": "text"}}, path)
@@ -188,9 +251,14 @@ def test_a_round_trip_of_two_calls(lab: ApiLab) -> None:
     for response in both(lab, [question], tools=[FIND]):
         assert [item["type"] for item in response["output"]] == ["message", "function_call", "function_call"]
         assert [item.get("call_id") for item in response["output"]] == [None, "a", "b"]
-        outputs = [{"type": "function_call_output", "call_id": "b", "output": "two"},
-                   {"type": "function_call_output", "call_id": "a", "output": [
-                       {"type": "input_text", "text": "one"}, {"type": "input_image", "image_url": IMAGE}]}]
+        outputs = [
+            {"type": "function_call_output", "call_id": "b", "output": "two"},
+            {
+                "type": "function_call_output",
+                "call_id": "a",
+                "output": [{"type": "input_text", "text": "one"}, {"type": "input_image", "image_url": IMAGE}],
+            },
+        ]
         ask(lab, [question, *response["output"], *outputs], tools=[FIND])
         _, turn, two, one, image = sent(lab)["messages"]
         assert turn["content"] == "I look."
@@ -204,35 +272,42 @@ def test_a_round_trip_of_two_calls(lab: ApiLab) -> None:
 def test_calls_count_whatever_the_finish_reason_says(lab: ApiLab, finish: str) -> None:
     lab.backend.responder = calling(("", "find", ""), finish=finish)
     for response in both(lab, tools=[FIND]):
-        item, = response["output"]
+        (item,) = response["output"]
         assert (response["status"], item["arguments"], item["status"]) == ("completed", "{}", "completed")
         assert item["call_id"].startswith("call_")
 
 
-@table(("tool", "called", "arguments", "item"), [
-    (PATCH, "patch", '{"input": "*** Begin"}', {"type": "custom_tool_call", "name": "patch", "input": "*** Begin"}),
-    (CRM, "crm__find", "{}", {"type": "function_call", "name": "find", "namespace": "crm", "arguments": "{}"}),
-    (FIND, "FIND", "{}", {"type": "function_call", "name": "find", "arguments": "{}"}),
-    (FIND, "gone", "{}", {"type": "function_call", "name": "gone", "arguments": "{}"})])
+@table(
+    ("tool", "called", "arguments", "item"),
+    [
+        (PATCH, "patch", '{"input": "*** Begin"}', {"type": "custom_tool_call", "name": "patch", "input": "*** Begin"}),
+        (CRM, "crm__find", "{}", {"type": "function_call", "name": "find", "namespace": "crm", "arguments": "{}"}),
+        (FIND, "FIND", "{}", {"type": "function_call", "name": "find", "arguments": "{}"}),
+        (FIND, "gone", "{}", {"type": "function_call", "name": "gone", "arguments": "{}"}),
+    ],
+)
 def test_the_way_back_of_each_tool(lab: ApiLab, tool: Any, called: str, arguments: str, item: dict[str, Any]) -> None:
     lab.backend.responder = calling(("c1", called, arguments))
     for response in both(lab, tools=[tool]):
-        told, = response["output"]
+        (told,) = response["output"]
         assert told.items() >= item.items()
         ask(lab, [told, {"type": f"{told['type']}_output", "call_id": "c1", "output": "ok"}], tools=[tool])
-        call, = sent(lab)["messages"][0]["tool_calls"]
+        (call,) = sent(lab)["messages"][0]["tool_calls"]
         assert (call["function"]["name"], call["function"]["arguments"]) == (
-            called if called != "FIND" else "find", arguments)
+            called if called != "FIND" else "find",
+            arguments,
+        )
 
 
 def test_what_is_offered(lab: ApiLab) -> None:
     tools = [{"type": "web_search"}, FIND, PATCH]
     for choice, names, passed in (
-            (None, ["find", "patch"], None), ("none", [], None), ("required", ["find", "patch"], "required"),
-            ({"type": "custom", "name": "patch"}, ["find", "patch"],
-             {"type": "function", "function": {"name": "patch"}}),
-            ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "find"}]},
-             ["find"], "auto")):
+        (None, ["find", "patch"], None),
+        ("none", [], None),
+        ("required", ["find", "patch"], "required"),
+        ({"type": "custom", "name": "patch"}, ["find", "patch"], {"type": "function", "function": {"name": "patch"}}),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "find"}]}, ["find"], "auto"),
+    ):
         response = ask(lab, tools=tools, tool_choice=choice).json
         assert [tool["function"]["name"] for tool in sent(lab).get("tools", [])] == names
         assert sent(lab).get("tool_choice") == passed
@@ -242,8 +317,14 @@ def test_what_is_offered(lab: ApiLab) -> None:
 def test_tools_that_the_client_has_searched_for(lab: ApiLab) -> None:
     lab.backend.responder = calling(("c2", "crm__find", "{}"))
     search = {"type": "tool_search", "execution": "client"}
-    response = ask(lab, [{"type": "tool_search_call", "call_id": "c1", "execution": "client", "arguments": {"q": "x"}},
-                         {"type": "tool_search_output", "call_id": "c1", "tools": [CRM]}], tools=[search]).json
+    response = ask(
+        lab,
+        [
+            {"type": "tool_search_call", "call_id": "c1", "execution": "client", "arguments": {"q": "x"}},
+            {"type": "tool_search_output", "call_id": "c1", "tools": [CRM]},
+        ],
+        tools=[search],
+    ).json
     assert [tool["function"]["name"] for tool in sent(lab)["tools"]] == ["tool_search", "crm__find"]
     assert response["output"][0]["namespace"] == "crm"
 
@@ -258,8 +339,11 @@ def test_the_liveness_call(lab: ApiLab) -> None:
     assert (told[1]["name"], told[1]["arguments"]) == ("ping", '{"a": 1}')
     done = {"type": "function_call_output", "call_id": told[1]["call_id"], "output": "ok"}
     ask(lab, [question, *told, done, {"role": "user", "content": "And?"}], tools=[FIND])
-    assert sent(lab)["messages"] == [question, {"role": "assistant", "content": "<Hi>"},
-                                     {"role": "user", "content": "And?"}]
+    assert sent(lab)["messages"] == [
+        question,
+        {"role": "assistant", "content": "<Hi>"},
+        {"role": "user", "content": "And?"},
+    ]
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -274,9 +358,18 @@ def test_calls_whose_fragments_alternate(lab: ApiLab) -> None:
         return chat_chunk({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]})
 
     started = chat_chunk({"tool_calls": calls(("a", "find", ""), ("b", "find", ""))})
-    lab.backend.responder = lambda request: sse_reply([
-        chat_chunk({"content": "So"}), started, piece(0, '{"a"'), piece(1, '{"b"'), piece(0, ":1}"), piece(1, ":2}"),
-        chat_chunk({}, "tool_calls"), "[DONE]"])
+    lab.backend.responder = lambda request: sse_reply(
+        [
+            chat_chunk({"content": "So"}),
+            started,
+            piece(0, '{"a"'),
+            piece(1, '{"b"'),
+            piece(0, ":1}"),
+            piece(1, ":2}"),
+            chat_chunk({}, "tool_calls"),
+            "[DONE]",
+        ]
+    )
     result = stream(lab, tools=[FIND])
     assert result.texts_in_order == ["So", '{"a":1}', '{"b":2}']
     assert [item.get("call_id") for item in result.response["output"]] == [None, "a", "b"]
@@ -286,7 +379,9 @@ def test_silence(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responses_answer, "EVENT_SECONDS", 1.0)
     lab.backend.responder = lambda request: sse_reply(
         [chat_chunk({"content": "Once"}), chat_chunk({"content": " upon"}), chat_chunk({}, "stop"), "[DONE]"],
-        header_delay=3.5, delays=[0, 2.5])
+        header_delay=3.5,
+        delays=[0, 2.5],
+    )
     result = stream(lab)
     assert result.texts_in_order == ["Once upon"]
     first = result.types.index("output_item.added")
@@ -320,13 +415,20 @@ def test_nothing_of_a_request_that_ended_stays_under_way(lab: ApiLab, monkeypatc
 TOO_LONG = "This model's maximum context length is 8192 tokens, your prompt is too long"
 
 
-@table(("reply", "code", "status", "lasting"), [
-    (status_reply(500), "server_error", 502, False), (status_reply(400), "invalid_prompt", 502, True),
-    (status_reply(404), "invalid_prompt", 502, True),
-    (status_reply(400, TOO_LONG), "context_length_exceeded", 502, True),
-    (status_reply(429), "rate_limit_exceeded", 502, False), (status_reply(402), "insufficient_quota", 502, False)])
-def test_failures(lab: ApiLab, monkeypatch: pytest.MonkeyPatch, reply: Reply, code: str, status: int,
-                  lasting: bool) -> None:
+@table(
+    ("reply", "code", "status", "lasting"),
+    [
+        (status_reply(500), "server_error", 502, False),
+        (status_reply(400), "invalid_prompt", 502, True),
+        (status_reply(404), "invalid_prompt", 502, True),
+        (status_reply(400, TOO_LONG), "context_length_exceeded", 502, True),
+        (status_reply(429), "rate_limit_exceeded", 502, False),
+        (status_reply(402), "insufficient_quota", 502, False),
+    ],
+)
+def test_failures(
+    lab: ApiLab, monkeypatch: pytest.MonkeyPatch, reply: Reply, code: str, status: int, lasting: bool
+) -> None:
     monkeypatch.setattr(transport, "RETRY_WAITS", ())
     lab.backend.responder = lambda request: reply
     result = stream(lab)
@@ -340,7 +442,8 @@ def test_failures(lab: ApiLab, monkeypatch: pytest.MonkeyPatch, reply: Reply, co
 
 def test_an_llm_that_dies(lab: ApiLab) -> None:
     lab.backend.responder = lambda request: sse_reply(
-        [chat_chunk({"content": token}) for token in "abcde"], drop=AFTER_PIECES)
+        [chat_chunk({"content": token}) for token in "abcde"], drop=AFTER_PIECES
+    )
     result = stream(lab)
     assert result.texts_in_order == ["abcde"] and result.types[-2:] == ["output_item.done", "failed"]
     assert result.response["output"][0]["status"] == "incomplete"
@@ -356,9 +459,15 @@ def test_a_mistake_in_the_configuration_is_lasting(lab: ApiLab) -> None:
 
 # -- counting ----------------------------------------------------------------------------------------------------------
 def test_input_tokens(lab: ApiLab) -> None:
-    counts = [ask(lab, given, f"{PATH}/input_tokens", **fields).json for given, fields in (
-        ("Hi", {}), ("Hi, how are you today?", {}), ("Hi, how are you today?", {"instructions": "Be terse."}),
-        ("Hi, how are you today?", {"instructions": "Be terse.", "tools": [FIND]}))]
+    counts = [
+        ask(lab, given, f"{PATH}/input_tokens", **fields).json
+        for given, fields in (
+            ("Hi", {}),
+            ("Hi, how are you today?", {}),
+            ("Hi, how are you today?", {"instructions": "Be terse."}),
+            ("Hi, how are you today?", {"instructions": "Be terse.", "tools": [FIND]}),
+        )
+    ]
     assert {count["object"] for count in counts} == {"response.input_tokens"}
     numbers = [count["input_tokens"] for count in counts]
     assert numbers[0] > 0 and numbers == sorted(set(numbers))

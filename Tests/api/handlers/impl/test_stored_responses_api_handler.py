@@ -1,4 +1,5 @@
 """Reading, deleting and cancelling responses, by clients that know their ids."""
+
 from __future__ import annotations
 
 import threading
@@ -88,10 +89,11 @@ def test_input_items(lab: ApiLab) -> None:
     assert page("?limit=100")[3] is False and page("?limit=25")[3] is False
     assert page("?after=i0") == ([], None, None, False)
     shown = ask(lab, "GET", f"{path}?limit=3").json["data"]
-    assert shown == [{"type": "message", "role": "assistant", "id": "i24",
-                      "content": [{"type": "output_text", "text": "t"}]}, items[23],
-                     {"type": "message", "role": "user", "id": "i22",
-                      "content": [{"type": "input_text", "text": "t22"}]}]
+    assert shown == [
+        {"type": "message", "role": "assistant", "id": "i24", "content": [{"type": "output_text", "text": "t"}]},
+        items[23],
+        {"type": "message", "role": "user", "id": "i22", "content": [{"type": "input_text", "text": "t22"}]},
+    ]
     for wrong in ("order=up", "limit=0", "limit=101", "limit=x", "limit=²"):
         assert error_of(ask(lab, "GET", f"{path}?{wrong}")) == (400, wrong.partition("=")[0], None)
     assert error_of(ask(lab, "GET", f"{path}?after=i99")) == (404, "after", None)
@@ -152,6 +154,7 @@ def test_cancel_what_cannot_be_interrupted(lab: ApiLab, monkeypatch: pytest.Monk
 
 def test_cancel_at_the_gate(lab: ApiLab) -> None:
     """The user of a request that waits is not known yet, and its response has not begun. Its key is known."""
+
     def arrived(**fields: Any) -> tuple[RequestContext, str]:
         request = RequestContext(**{"api_type": OPENAI_RESPONSES, **fields})
         assert running_requests().arrive(request)
@@ -162,8 +165,11 @@ def test_cancel_at_the_gate(lab: ApiLab) -> None:
     assert not request.cancel_scope.cancelled
     caller = Caller(("tester",), "sk-mine")
     # The handler of the request, to which the gate lets it through.
-    request.cancel_scope.add_callback(lambda: threading.Timer(0.05, lambda: finish(
-        get_response_store().begin(caller, request.request_id, []), "cancelled")).start())
+    request.cancel_scope.add_callback(
+        lambda: threading.Timer(
+            0.05, lambda: finish(get_response_store().begin(caller, request.request_id, []), "cancelled")
+        ).start()
+    )
     assert ask(lab, "POST", path, KEY).json["status"] == "cancelled"
     # Requests on other routes are not cancelled here, nor those of other users.
     for fields in ({"api_type": "openaichatcompletion"}, {"user": "bea"}):

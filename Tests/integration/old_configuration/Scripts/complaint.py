@@ -1,4 +1,5 @@
 """A tool script that reports a problem of its own."""
+
 from Middleware.workflows.tools.dynamic_module_loader import DynamicModuleError
 
 

@@ -1,4 +1,5 @@
 """Payloads of chat back-ends: order of keys, text injection, sentinels, schema."""
+
 from __future__ import annotations
 
 import copy
@@ -17,7 +18,8 @@ from Tests.tables import table
 def payload(prompt: Prompt, endpoint: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     settings = {"model": "m", "api_type": {}, **settings}
     return OpenAiApiHandler(BackendSettings("E", "http://h", endpoint=endpoint or {}, **settings), Transport()).payload(
-        prompt)
+        prompt
+    )
 
 
 def messages(*conversation: dict[str, Any], **endpoint: Any) -> list[dict[str, Any]]:
@@ -37,8 +39,11 @@ def system(content: Any) -> dict[str, Any]:
 
 
 def completion(text: str, ensure: bool = False) -> dict[str, Any]:
-    return {"addTextToStartOfCompletion": True, "textToAddToStartOfCompletion": text,
-            "ensureTextAddedToAssistantWhenChatCompletion": ensure}
+    return {
+        "addTextToStartOfCompletion": True,
+        "textToAddToStartOfCompletion": text,
+        "ensureTextAddedToAssistantWhenChatCompletion": ensure,
+    }
 
 
 def test_order_of_the_payload() -> None:
@@ -52,8 +57,12 @@ def test_samplers_may_override_earlier_keys() -> None:
 
 
 def test_bare_strings_become_messages_and_are_injected_once() -> None:
-    endpoint = {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "S ",
-                "addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P "}
+    endpoint = {
+        "addTextToStartOfSystem": True,
+        "textToAddToStartOfSystem": "S ",
+        "addTextToStartOfPrompt": True,
+        "textToAddToStartOfPrompt": "P ",
+    }
     body = payload(Prompt(None, "sys", "hi"), endpoint)
     assert body["messages"] == [system("S sys"), user("P hi")]
     assert payload(Prompt(None, "", "hi"))["messages"] == [user("hi")]
@@ -66,7 +75,9 @@ def test_mid_conversation_system_messages_are_sent_as_system() -> None:
 def test_sentinels_become_braces_everywhere() -> None:
     text = "__WILMER_L_CURLY__a__WILMER_R_CURLY__"
     assert messages(system(text), user([{"type": "text", "text": text}])) == [
-        system("{a}"), user([{"type": "text", "text": "{a}"}])]
+        system("{a}"),
+        user([{"type": "text", "text": "{a}"}]),
+    ]
 
 
 def test_the_callers_messages_stay_unchanged() -> None:
@@ -111,26 +122,50 @@ def test_injection_needs_its_flag(flag: Any) -> None:
 
 def test_null_and_block_contents_are_tolerated() -> None:
     conversation = [system(None), user([{"type": "text", "text": "a"}])]
-    inject_texts(conversation, {"addTextToStartOfSystem": "true", "textToAddToStartOfSystem": "S",
-                                "addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P", **completion("X")})
+    inject_texts(
+        conversation,
+        {
+            "addTextToStartOfSystem": "true",
+            "textToAddToStartOfSystem": "S",
+            "addTextToStartOfPrompt": True,
+            "textToAddToStartOfPrompt": "P",
+            **completion("X"),
+        },
+    )
     text = [{"type": "text", "text": part} for part in ("P", "a", "X")]
     assert conversation == [system("S"), user(text)]
 
 
-@pytest.mark.parametrize("endpoint", [
-    {}, {"alternateRoles": True}, {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "S"},
-    {"addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P"}, completion("X")])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        {},
+        {"alternateRoles": True},
+        {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "S"},
+        {"addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P"},
+        completion("X"),
+    ],
+)
 def test_changed_messages_are_copies_and_others_are_not(endpoint: dict[str, Any]) -> None:
     plain = [user("a"), assistant("b")]
-    conversation = [system("s"), {"role": "systemMes", "content": "m"}, *plain, assistant("", tool_calls=[]),
-                    user([{"type": "text", "text": "__WILMER_L_CURLY__"}]),
-                    {**user("__WILMER_R_CURLY__"), "images": ["data:image/png;base64,QUJD"]}, assistant("c")]
+    conversation = [
+        system("s"),
+        {"role": "systemMes", "content": "m"},
+        *plain,
+        assistant("", tool_calls=[]),
+        user([{"type": "text", "text": "__WILMER_L_CURLY__"}]),
+        {**user("__WILMER_R_CURLY__"), "images": ["data:image/png;base64,QUJD"]},
+        assistant("c"),
+    ]
     before = copy.deepcopy(conversation)
     sent = payload(Prompt(conversation), endpoint)["messages"]
     assert conversation == before
     if not endpoint:
         assert [message for message in sent if any(message is given for given in conversation)] == [
-            system("s"), *plain, assistant("c")]
+            system("s"),
+            *plain,
+            assistant("c"),
+        ]
 
 
 def test_schema_styles(caplog: pytest.LogCaptureFixture) -> None:
@@ -142,16 +177,27 @@ def test_schema_styles(caplog: pytest.LogCaptureFixture) -> None:
 
     assert sent(field="a.b", style="raw") == {"a": {"b": schema}}
     assert sent(field="response_format", style="openaiJsonSchema", strict=False) == {
-        "a": 1, "response_format": {"type": "json_schema", "json_schema": {
-            "name": "wilmer_structured_output", "strict": False, "schema": schema}}}
+        "a": 1,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "wilmer_structured_output", "strict": False, "schema": schema},
+        },
+    }
     assert "not constrained" not in caplog.text
     assert sent(field="", style="raw") == {"a": 1} and "not constrained" in caplog.text
 
 
-@pytest.mark.parametrize(("base", "expected"), [
-    ("http://h:1", "http://h:1/v1/chat/completions"), ("http://h:1/", "http://h:1/v1/chat/completions"),
-    ("http://h:1//", "http://h:1/v1/chat/completions"), ("http://h:1/v1", "http://h:1/v1/chat/completions"),
-    ("http://h:1/v1/ ", "http://h:1/v1/chat/completions"), ("http://h/x", "http://h/x/v1/chat/completions")])
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("http://h:1", "http://h:1/v1/chat/completions"),
+        ("http://h:1/", "http://h:1/v1/chat/completions"),
+        ("http://h:1//", "http://h:1/v1/chat/completions"),
+        ("http://h:1/v1", "http://h:1/v1/chat/completions"),
+        ("http://h:1/v1/ ", "http://h:1/v1/chat/completions"),
+        ("http://h/x", "http://h/x/v1/chat/completions"),
+    ],
+)
 def test_url(base: str, expected: str) -> None:
     assert backend_url(base, "/v1/chat/completions") == expected
     assert backend_url("http://h/api", "/api/chat") == "http://h/api/chat"
@@ -182,43 +228,59 @@ PICTURE = "data:image/png;base64,iVBORw0KGgo="
 SHOWN = {"type": "image_url", "image_url": {"url": PICTURE}}
 
 
-@table("given, sent", [
-    ([system("S"), user("a"), assistant("b"), user("c")], [system("S"), user("a"), assistant("b"), user("c")]),
-    ([], []),
-    # Adjacent messages of one role.
-    ([user("a"), user("b"), user("c")], [user("a\n\nb\n\nc")]),
-    ([system("S"), system("T"), user("a")], [system("S\n\nT"), user("a")]),
-    ([user("a"), assistant("b"), assistant("c"), user("d")], [user("a"), assistant("b\n\nc"), user("d")]),
-    ([user("a"), user(""), assistant("b")], [user("a"), assistant("b")]),
-    # Empty answers are dropped before that.
-    ([user("a"), assistant(""), user("b")], [user("a\n\nb")]),
-    ([user("a"), assistant(" \n"), user("b")], [user("a\n\nb")]),
-    ([user("a"), assistant(None), user("b"), assistant("")], [user("a\n\nb")]),
-    ([user("a"), assistant("b"), assistant("")], [user("a"), assistant("b")]),
-    # A later system message is part of the next user message, else of a user message in its place.
-    ([user("a"), system("S"), user("b")], [user("a\n\nS\n\nb")]),
-    ([user("a"), system("S"), assistant("b"), user("c")], [user("a"), assistant("b"), user("S\n\nc")]),
-    ([user("a"), assistant("b"), system("S"), system("T"), user("c")],
-     [user("a"), assistant("b"), user("S\n\nT\n\nc")]),
-    ([user("a"), assistant("b"), system("S")], [user("a"), assistant("b"), user("S")]),
-    ([user("a"), system("S")], [user("a\n\nS")]),
-    ([user("a"), system("S"), assistant("b")], [user("a\n\nS"), assistant("b")]),
-    # The user begins.
-    ([assistant("hello"), user("a")], [user("a")]),
-    ([system("S"), assistant("hello"), assistant("!"), system("T"), user("a")], [system("S\n\nT"), user("a")]),
-    ([assistant("", tool_calls=[call("x")]), result("x"), user("a")], [user("a")]),
-    ([system("S"), assistant("hello")], [system("S"), assistant("hello")]),
-    # Tool calls and their results keep their order, images and blocks their place.
-    ([user("a"), assistant("", tool_calls=[call("x"), call("y")]), result("x"), result("y"), user("b")],
-     [user("a"), assistant("", tool_calls=[call("x"), call("y")]), result("x"), result("y"), user("b")]),
-    ([user("a"), assistant("I look."), assistant(None, tool_calls=[call("x")]), assistant("", tool_calls=[call("y")])],
-     [user("a"), assistant("I look.", tool_calls=[call("x"), call("y")])]),
-    ([image("a", PICTURE), image("b", PICTURE)], [user([{"type": "text", "text": "a\n\nb"}, SHOWN, SHOWN])]),
-    ([user([{"type": "text", "text": "a"}]), user("b")],
-     [user([{"type": "text", "text": "a"}, {"type": "text", "text": "\n\n"}, {"type": "text", "text": "b"}])]),
-    ([{**user("a"), "name": "Kim"}, {**user("b"), "name": "Kim"}], [{**user("a\n\nb"), "name": "Kim"}]),
-    ([{**user("a"), "name": "Kim"}, {**user("b"), "name": "Odo"}], [user("a\n\nb")]),
-])
+@table(
+    "given, sent",
+    [
+        ([system("S"), user("a"), assistant("b"), user("c")], [system("S"), user("a"), assistant("b"), user("c")]),
+        ([], []),
+        # Adjacent messages of one role.
+        ([user("a"), user("b"), user("c")], [user("a\n\nb\n\nc")]),
+        ([system("S"), system("T"), user("a")], [system("S\n\nT"), user("a")]),
+        ([user("a"), assistant("b"), assistant("c"), user("d")], [user("a"), assistant("b\n\nc"), user("d")]),
+        ([user("a"), user(""), assistant("b")], [user("a"), assistant("b")]),
+        # Empty answers are dropped before that.
+        ([user("a"), assistant(""), user("b")], [user("a\n\nb")]),
+        ([user("a"), assistant(" \n"), user("b")], [user("a\n\nb")]),
+        ([user("a"), assistant(None), user("b"), assistant("")], [user("a\n\nb")]),
+        ([user("a"), assistant("b"), assistant("")], [user("a"), assistant("b")]),
+        # A later system message is part of the next user message, else of a user message in its place.
+        ([user("a"), system("S"), user("b")], [user("a\n\nS\n\nb")]),
+        ([user("a"), system("S"), assistant("b"), user("c")], [user("a"), assistant("b"), user("S\n\nc")]),
+        (
+            [user("a"), assistant("b"), system("S"), system("T"), user("c")],
+            [user("a"), assistant("b"), user("S\n\nT\n\nc")],
+        ),
+        ([user("a"), assistant("b"), system("S")], [user("a"), assistant("b"), user("S")]),
+        ([user("a"), system("S")], [user("a\n\nS")]),
+        ([user("a"), system("S"), assistant("b")], [user("a\n\nS"), assistant("b")]),
+        # The user begins.
+        ([assistant("hello"), user("a")], [user("a")]),
+        ([system("S"), assistant("hello"), assistant("!"), system("T"), user("a")], [system("S\n\nT"), user("a")]),
+        ([assistant("", tool_calls=[call("x")]), result("x"), user("a")], [user("a")]),
+        ([system("S"), assistant("hello")], [system("S"), assistant("hello")]),
+        # Tool calls and their results keep their order, images and blocks their place.
+        (
+            [user("a"), assistant("", tool_calls=[call("x"), call("y")]), result("x"), result("y"), user("b")],
+            [user("a"), assistant("", tool_calls=[call("x"), call("y")]), result("x"), result("y"), user("b")],
+        ),
+        (
+            [
+                user("a"),
+                assistant("I look."),
+                assistant(None, tool_calls=[call("x")]),
+                assistant("", tool_calls=[call("y")]),
+            ],
+            [user("a"), assistant("I look.", tool_calls=[call("x"), call("y")])],
+        ),
+        ([image("a", PICTURE), image("b", PICTURE)], [user([{"type": "text", "text": "a\n\nb"}, SHOWN, SHOWN])]),
+        (
+            [user([{"type": "text", "text": "a"}]), user("b")],
+            [user([{"type": "text", "text": "a"}, {"type": "text", "text": "\n\n"}, {"type": "text", "text": "b"}])],
+        ),
+        ([{**user("a"), "name": "Kim"}, {**user("b"), "name": "Kim"}], [{**user("a\n\nb"), "name": "Kim"}]),
+        ([{**user("a"), "name": "Kim"}, {**user("b"), "name": "Odo"}], [user("a\n\nb")]),
+    ],
+)
 def test_roles_alternate_for_an_endpoint_that_asks_for_it(given: list[Any], sent: list[Any]) -> None:
     before = copy.deepcopy(given)
     assert messages(*given, alternateRoles=True) == sent
@@ -233,4 +295,6 @@ def test_the_texts_of_the_endpoint_stand_around_the_joined_messages() -> None:
         begun = completion("So", ensure)
         assert messages(user("a"), assistant(" "), **begun, alternateRoles=True) == [user("a"), assistant("So")]
     assert messages(user("a"), assistant(""), user("b"), **completion("So", True), alternateRoles=True) == [
-        user("a\n\nb"), assistant("So")]
+        user("a\n\nb"),
+        assistant("So"),
+    ]

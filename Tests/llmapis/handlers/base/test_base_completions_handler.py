@@ -1,4 +1,5 @@
 """Payloads of text completion back-ends: one text, injection, sentinels, schema, images."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -43,6 +44,7 @@ def user(*images: Any) -> dict[str, Any]:
 
 # -- the text -----------------------------------------------------------------------------------------------------
 
+
 def test_payload_is_prompt_then_samplers() -> None:
     body = payload(Prompt(None, "S ", "hi"), samplers={"temperature": 0, "stream": True})
     assert body == {"prompt": "S hi", "temperature": 0, "stream": True}
@@ -58,14 +60,17 @@ def test_tools_are_left_out() -> None:
     assert payload(prompt) == {"prompt": "hi"}
 
 
-@pytest.mark.parametrize(("system", "prompt", "expected"), [
-    (" You are a bot. ", "Hello! ", "You are a bot. Hello!"),
-    ("S", "P", "SP"),
-    (None, "P\n", "P"),
-    ("S", None, "S"),
-    (None, None, ""),
-    ("\n", "  inner  gaps stay\n\n", "inner  gaps stay"),
-])
+@pytest.mark.parametrize(
+    ("system", "prompt", "expected"),
+    [
+        (" You are a bot. ", "Hello! ", "You are a bot. Hello!"),
+        ("S", "P", "SP"),
+        (None, "P\n", "P"),
+        ("S", None, "S"),
+        (None, None, ""),
+        ("\n", "  inner  gaps stay\n\n", "inner  gaps stay"),
+    ],
+)
 def test_system_and_prompt_are_joined_and_trimmed(system: str | None, prompt: str | None, expected: str) -> None:
     assert text(system, prompt) == expected
 
@@ -76,13 +81,16 @@ def test_sentinels_become_braces() -> None:
 
 # -- the endpoint's texts -----------------------------------------------------------------------------------------
 
+
 def test_completion_text_follows_the_trimmed_text_untrimmed() -> None:
     assert text(" You are a bot. ", "Hello! ", **injection("Completion", "\nAI: ")) == "You are a bot. Hello!\nAI: "
     assert text("", "", **injection("Completion", "\n{x}__WILMER_L_CURLY__")) == "\n{x}__WILMER_L_CURLY__"
 
 
-@pytest.mark.parametrize(("place", "expected"), [("System", "X<sys>S</sys><user>P"), ("Prompt", "<sys>S</sys>X<user>P"),
-                                                 ("Completion", "<sys>S</sys><user>PX")])
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [("System", "X<sys>S</sys><user>P"), ("Prompt", "<sys>S</sys>X<user>P"), ("Completion", "<sys>S</sys><user>PX")],
+)
 def test_texts_stand_outside_the_templates(place: str, expected: str) -> None:
     assert text("<sys>S</sys>", "<user>P", **injection(place, "X")) == expected
 
@@ -104,6 +112,7 @@ def test_injection_needs_flag_and_text(place: str, flag: Any, words: Any) -> Non
 
 # -- schema -------------------------------------------------------------------------------------------------------
 
+
 def test_schema_goes_where_the_api_type_says(caplog: pytest.LogCaptureFixture) -> None:
     prompt = Prompt(None, "", "hi", schema={"type": "object"})
     declared = {"structuredOutput": {"field": "format", "style": "raw"}}
@@ -116,9 +125,16 @@ def test_schema_goes_where_the_api_type_says(caplog: pytest.LogCaptureFixture) -
 
 # -- images -------------------------------------------------------------------------------------------------------
 
+
 def test_images_come_from_user_messages_in_order() -> None:
-    conversation = [user("a", "b"), {"role": "assistant", "content": "", "images": ["no"]}, {"role": "user"},
-                    {"role": "user", "images": None}, {"role": "user", "images": "one"}, user("d")]
+    conversation = [
+        user("a", "b"),
+        {"role": "assistant", "content": "", "images": ["no"]},
+        {"role": "user"},
+        {"role": "user", "images": None},
+        {"role": "user", "images": "one"},
+        user("d"),
+    ]
     prompt = Prompt(conversation, "", "hi")
     assert handler().images(prompt) == ["a", "b", "one", "d"]
     assert payload(prompt) == {"prompt": "hi"}

@@ -1,4 +1,5 @@
 """What all dialects share: odd tool calls, deep nesting, answers that are no stream, parts that are skipped."""
+
 from __future__ import annotations
 
 import json
@@ -39,9 +40,11 @@ def answer(message: dict[str, Any], finish_reason: str = "stop") -> dict[str, An
 
 # -- tool calls -------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("calls", [[*ODD_CALLS, CALL], [CALL, *ODD_CALLS]])
-def test_tool_calls_that_are_no_objects_are_left_out(backend: StubBackend, transport: Transport, calls: list[Any],
-                                                     caplog: pytest.LogCaptureFixture) -> None:
+def test_tool_calls_that_are_no_objects_are_left_out(
+    backend: StubBackend, transport: Transport, calls: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     backend.default = json_reply(answer({"content": "", "tool_calls": calls}, "tool_calls"))
     whole = handler(backend, transport).handle_non_streaming(HI)
     assert isinstance(whole, dict) and whole["tool_calls"] == [CALL]
@@ -52,8 +55,16 @@ def test_tool_calls_that_are_no_objects_are_left_out(backend: StubBackend, trans
 
 def test_streamed_tool_calls_that_are_no_objects_are_left_out(backend: StubBackend, transport: Transport) -> None:
     good = {"index": 0, **CALL}
-    backend.script(sse_reply([chat_chunk({"tool_calls": [*ODD_CALLS, good]}), chat_chunk({"tool_calls": ODD_CALLS}),
-                              chat_chunk({}, "tool_calls"), "[DONE]"]))
+    backend.script(
+        sse_reply(
+            [
+                chat_chunk({"tool_calls": [*ODD_CALLS, good]}),
+                chat_chunk({"tool_calls": ODD_CALLS}),
+                chat_chunk({}, "tool_calls"),
+                "[DONE]",
+            ]
+        )
+    )
     chunks = list(handler(backend, transport).handle_streaming(HI))
     assert [chunk["tool_calls"] for chunk in chunks if chunk.get("tool_calls")] == [[good]]
 
@@ -76,8 +87,8 @@ def test_arguments_as_an_object(arguments: Any) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.WARNING])
 def test_a_request_nested_absurdly_deep_is_the_clients_mistake(
-        backend: StubBackend, transport: Transport, stream: bool, level: int,
-        caplog: pytest.LogCaptureFixture) -> None:
+    backend: StubBackend, transport: Transport, stream: bool, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(level)
     deep: dict[str, Any] = {}
     for _ in range(100_000):
@@ -88,8 +99,9 @@ def test_a_request_nested_absurdly_deep_is_the_clients_mistake(
     assert backend.requests == []
 
 
-def test_a_value_that_contains_itself_is_a_mistake_of_the_configuration(backend: StubBackend,
-                                                                        transport: Transport) -> None:
+def test_a_value_that_contains_itself_is_a_mistake_of_the_configuration(
+    backend: StubBackend, transport: Transport
+) -> None:
     loop: dict[str, Any] = {}
     loop["loop"] = loop
     with pytest.raises(ConfigValueError, match="cannot be written as JSON .Circular reference"):
@@ -104,26 +116,36 @@ LONG = "word " * 60_000
 
 @pytest.mark.parametrize("start", [b"", b"\n  ", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("pretty", [None, 1])
-def test_a_long_complete_answer_to_a_streaming_call(backend: StubBackend, transport: Transport, start: bytes,
-                                                    pretty: int | None) -> None:
+def test_a_long_complete_answer_to_a_streaming_call(
+    backend: StubBackend, transport: Transport, start: bytes, pretty: int | None
+) -> None:
     body = start + json.dumps(answer({"content": LONG}), indent=pretty).encode()
     backend.script(Reply(pieces=[body[:3], body[3:100_000], body[100_000:]]))
     assert text_of(list(handler(backend, transport).handle_streaming(HI))) == LONG
 
 
-@pytest.mark.parametrize("body", [
-    json.dumps(answer({"content": LONG})).encode(), b"{" + b" " * 300_000 + b"}" * 5, b"[" * 300_000,
-    b'{"a":' + b"[" * 100_000], ids=["too long", "no JSON", "no object", "deep"])
-def test_what_is_no_answer_stays_refused(backend: StubBackend, transport: Transport, body: bytes,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps(answer({"content": LONG})).encode(),
+        b"{" + b" " * 300_000 + b"}" * 5,
+        b"[" * 300_000,
+        b'{"a":' + b"[" * 100_000,
+    ],
+    ids=["too long", "no JSON", "no object", "deep"],
+)
+def test_what_is_no_answer_stays_refused(
+    backend: StubBackend, transport: Transport, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(base, "WHOLE_LIMIT", 200_000)
     backend.script(Reply(body=body))
     with pytest.raises(BackendResponseError, match="holds no event"):
         list(handler(backend, transport).handle_streaming(HI))
 
 
-def test_a_line_without_end_is_an_error_of_the_back_end(backend: StubBackend, transport: Transport,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_end_is_an_error_of_the_back_end(
+    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream_parsers, "MAX_LINE_BYTES", 1 << 20)
     backend.script(Reply(pieces=[b"data: " + b"x" * 700_000] * 3))
     with pytest.raises(BackendResponseError, match=r"'my-llm'.*too large \(a line of more than 1 MB\)"):
@@ -132,8 +154,10 @@ def test_a_line_without_end_is_an_error_of_the_back_end(backend: StubBackend, tr
 
 # -- parts that are skipped -------------------------------------------------------------------------------------------
 
-def test_skipped_parts_are_logged_once_and_counted(backend: StubBackend, transport: Transport,
-                                                   caplog: pytest.LogCaptureFixture) -> None:
+
+def test_skipped_parts_are_logged_once_and_counted(
+    backend: StubBackend, transport: Transport, caplog: pytest.LogCaptureFixture
+) -> None:
     backend.default = Reply(body=b"<p>\n" * 2001)
     call = OllamaChatHandler(BackendSettings("my-llm", backend.url, {}, {}), transport)
     for _ in range(2):
@@ -145,11 +169,20 @@ def test_skipped_parts_are_logged_once_and_counted(backend: StubBackend, transpo
         assert last.endswith("skipped an event that is not JSON 2001 times in all.")
 
 
-@pytest.mark.parametrize("delta", [{"role": "assistant", "content": "b"}, {"content": "b"},
-                                   {"content": "b", "role": None}, {"content": "b", "refusal": None},
-                                   {"reasoning_content": "b"}, {"content": None, "reasoning": "b"}])
-def test_every_event_is_decoded_once(backend: StubBackend, transport: Transport, delta: dict[str, Any],
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"role": "assistant", "content": "b"},
+        {"content": "b"},
+        {"content": "b", "role": None},
+        {"content": "b", "refusal": None},
+        {"reasoning_content": "b"},
+        {"content": None, "reasoning": "b"},
+    ],
+)
+def test_every_event_is_decoded_once(
+    backend: StubBackend, transport: Transport, delta: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoded: list[str] = []
 
     def decode(text: str) -> Any:
@@ -164,8 +197,9 @@ def test_every_event_is_decoded_once(backend: StubBackend, transport: Transport,
     assert decoded == [data for _, data in events]
 
 
-def test_a_single_skipped_part_is_not_counted(backend: StubBackend, transport: Transport,
-                                              caplog: pytest.LogCaptureFixture) -> None:
+def test_a_single_skipped_part_is_not_counted(
+    backend: StubBackend, transport: Transport, caplog: pytest.LogCaptureFixture
+) -> None:
     backend.default = sse_reply(["{broken", chat_chunk({"content": "a"}, "stop"), "[DONE]"])
     assert text_of(list(handler(backend, transport).handle_streaming(HI))) == "a"
     assert len(caplog.records) == 1
@@ -173,15 +207,30 @@ def test_a_single_skipped_part_is_not_counted(backend: StubBackend, transport: T
 
 # -- small parts ------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("base_url", "url"), [
-    ("http://h/v1?key=1", "http://h/v1/chat?key=1"), (" http://h/?a=/v1 ", "http://h/v1/chat?a=/v1"),
-    ("http://h?a=b?c", "http://h/v1/chat?a=b?c"), ("http://h/v1/", "http://h/v1/chat")])
+
+@pytest.mark.parametrize(
+    ("base_url", "url"),
+    [
+        ("http://h/v1?key=1", "http://h/v1/chat?key=1"),
+        (" http://h/?a=/v1 ", "http://h/v1/chat?a=/v1"),
+        ("http://h?a=b?c", "http://h/v1/chat?a=b?c"),
+        ("http://h/v1/", "http://h/v1/chat"),
+    ],
+)
 def test_the_path_goes_before_a_query(base_url: str, url: str) -> None:
     assert backend_url(base_url, "/v1/chat") == url
 
 
-@pytest.mark.parametrize(("source", "data"), [
-    ("DATA:image/png;BASE64,AAAA", "AAAA"), ("data:image/png;x=y;base64,AAAA", "AAAA"), ("AAAA", "AAAA"),
-    ("data:image/svg+xml,<svg>", None), ("https://h/a.png", None), (5, None)])
+@pytest.mark.parametrize(
+    ("source", "data"),
+    [
+        ("DATA:image/png;BASE64,AAAA", "AAAA"),
+        ("data:image/png;x=y;base64,AAAA", "AAAA"),
+        ("AAAA", "AAAA"),
+        ("data:image/svg+xml,<svg>", None),
+        ("https://h/a.png", None),
+        (5, None),
+    ],
+)
 def test_base64_of_images(source: object, data: str | None) -> None:
     assert base64_data(source) == data

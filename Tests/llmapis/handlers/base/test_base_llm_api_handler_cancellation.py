@@ -1,4 +1,5 @@
 """A request that is cancelled ends its back-end call, whatever the dialect: quietly, and without a trace."""
+
 from __future__ import annotations
 
 import threading
@@ -59,8 +60,11 @@ def test_a_call_that_waits_for_its_answer_ends(call: BaseLlmApiHandler, backend:
     backend.default = Reply(never=True)
     threading.Timer(0.05, cancellation_service.request_cancellation, [REQUEST]).start()
     started = time.monotonic()
-    text = ("".join(chunk["token"] for chunk in call.handle_streaming(PROMPT)) if stream
-            else call.handle_non_streaming(PROMPT))
+    text = (
+        "".join(chunk["token"] for chunk in call.handle_streaming(PROMPT))
+        if stream
+        else call.handle_non_streaming(PROMPT)
+    )
     assert text == "" and time.monotonic() - started < SOON
 
 

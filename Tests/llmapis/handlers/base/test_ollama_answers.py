@@ -1,4 +1,5 @@
 """What both Ollama dialects share: options, stream flag, images, ends, token counts, errors, framing."""
+
 from __future__ import annotations
 
 import itertools
@@ -23,15 +24,25 @@ from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
 
 TYPES: dict[str, type[BaseLlmApiHandler]] = {
-    "ollamaApiChat": OllamaChatHandler, "ollamaApiGenerate": OllamaGenerateHandler}
-PROMPTS = {"ollamaApiChat": Prompt([{"role": "user", "content": "hi"}]),
-           "ollamaApiGenerate": Prompt(prompt="hi")}
-USAGE = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS,
-         "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS}
+    "ollamaApiChat": OllamaChatHandler,
+    "ollamaApiGenerate": OllamaGenerateHandler,
+}
+PROMPTS = {"ollamaApiChat": Prompt([{"role": "user", "content": "hi"}]), "ollamaApiGenerate": Prompt(prompt="hi")}
+USAGE = {
+    "prompt_tokens": PROMPT_TOKENS,
+    "completion_tokens": COMPLETION_TOKENS,
+    "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+}
 SILENCE = {"token": "", "finish_reason": None}
 LONG_ANSWER = Answer(("zwölf ", "🌍\n", ""), "length", ("hm ", "…"))
-EXPECTED = [{**SILENCE, "reasoning": "hm "}, {**SILENCE, "reasoning": "…"}, {"token": "zwölf ", "finish_reason": None},
-            {"token": "🌍\n", "finish_reason": None}, SILENCE, {"token": "", "finish_reason": "length", "usage": USAGE}]
+EXPECTED = [
+    {**SILENCE, "reasoning": "hm "},
+    {**SILENCE, "reasoning": "…"},
+    {"token": "zwölf ", "finish_reason": None},
+    {"token": "🌍\n", "finish_reason": None},
+    SILENCE,
+    {"token": "", "finish_reason": "length", "usage": USAGE},
+]
 
 pytestmark = pytest.mark.parametrize("type_name", TYPES)
 
@@ -42,8 +53,9 @@ def backend() -> Iterator[StubBackend]:
         yield stub
 
 
-def handler(type_name: str, url: str = "http://127.0.0.1:1", scope: CancelScope | None = None,
-            **settings: Any) -> BaseLlmApiHandler:
+def handler(
+    type_name: str, url: str = "http://127.0.0.1:1", scope: CancelScope | None = None, **settings: Any
+) -> BaseLlmApiHandler:
     values = {"endpoint": {}, "api_type": {"streamPropertyName": "stream"}, "model": "m", **settings}
     return TYPES[type_name](BackendSettings("E", url, **values), Transport(), scope)
 
@@ -67,11 +79,12 @@ def ndjson(*lines: Any) -> list[bytes]:
 
 # -- requests -----------------------------------------------------------------------------------------------------
 
-@table("api_type", [{"streamPropertyName": "stream"}, {"streamPropertyName": ""},
-                    {"streamPropertyName": None}, {}])
+
+@table("api_type", [{"streamPropertyName": "stream"}, {"streamPropertyName": ""}, {"streamPropertyName": None}, {}])
 @table("samplers", [{"stream": True}, {"stream": False}, {}])
 def test_stream_flag_follows_the_call_and_is_no_option(
-        type_name: str, api_type: dict[str, Any], samplers: dict[str, Any]) -> None:
+    type_name: str, api_type: dict[str, Any], samplers: dict[str, Any]
+) -> None:
     call = handler(type_name, samplers=samplers, api_type=api_type)
     flags = []
     for stream in (True, False, True):
@@ -86,34 +99,63 @@ def test_a_stream_key_of_another_name_is_no_option(type_name: str) -> None:
     assert body(type_name, api_type=api_type, samplers={"live": True, "top_k": 1})["options"] == {"top_k": 1}
 
 
-@pytest.mark.parametrize("lifted", [{"think": False}, {"think": "high"}, {"keep_alive": -1}, {"format": "json"},
-                                    {"think": None}, {"think": True, "keep_alive": "5m", "format": {"type": "object"}}])
+@pytest.mark.parametrize(
+    "lifted",
+    [
+        {"think": False},
+        {"think": "high"},
+        {"keep_alive": -1},
+        {"format": "json"},
+        {"think": None},
+        {"think": True, "keep_alive": "5m", "format": {"type": "object"}},
+    ],
+)
 def test_fields_that_are_no_options_stand_at_the_top(type_name: str, lifted: dict[str, Any]) -> None:
-    samplers = {"temperature": .4, **lifted, "stop": ["x"], "num_predict": 300, "num_ctx": 4096}
+    samplers = {"temperature": 0.4, **lifted, "stop": ["x"], "num_predict": 300, "num_ctx": 4096}
     payload = body(type_name, samplers=samplers)
-    assert payload["options"] == {"temperature": .4, "stop": ["x"], "num_predict": 300, "num_ctx": 4096}
+    assert payload["options"] == {"temperature": 0.4, "stop": ["x"], "num_predict": 300, "num_ctx": 4096}
     assert {key: payload[key] for key in ("think", "keep_alive", "format") if key in payload} == lifted
     assert samplers["stop"] == ["x"] and set(lifted) <= set(samplers)
 
 
-@pytest.mark.parametrize(("model", "endpoint", "sent"), [
-    ("m", {}, "m"), (None, {"modelNameToSendToAPI": "from-file"}, "from-file"), (None, {}, ""),
-    (None, {"modelNameToSendToAPI": None}, ""), ("", {}, "")])
+@pytest.mark.parametrize(
+    ("model", "endpoint", "sent"),
+    [
+        ("m", {}, "m"),
+        (None, {"modelNameToSendToAPI": "from-file"}, "from-file"),
+        (None, {}, ""),
+        (None, {"modelNameToSendToAPI": None}, ""),
+        ("", {}, ""),
+    ],
+)
 def test_the_model_is_always_sent(type_name: str, model: str | None, endpoint: dict[str, Any], sent: str) -> None:
     assert body(type_name, model=model, endpoint=endpoint)["model"] == sent
 
 
 def test_schema_replaces_the_format_of_the_preset(type_name: str, caplog: pytest.LogCaptureFixture) -> None:
-    call = handler(type_name, samplers={"format": "json"},
-                   api_type={"structuredOutput": {"field": "format", "style": "raw"}})
+    call = handler(
+        type_name, samplers={"format": "json"}, api_type={"structuredOutput": {"field": "format", "style": "raw"}}
+    )
     prompt = Prompt([{"role": "user", "content": "hi"}], schema={"type": "object"})
     payload = call.payload(prompt)
     assert payload["format"] == {"type": "object"} and payload["options"] == {}
     assert "replaces the value of 'format'" in caplog.text
 
 
-@table("source", ["https://h/x.png", "HTTP://h/x.png", "https://h/;base64,AAAA", "file:///x", "",
-                  None, 5, "data:image/svg+xml,<svg/>", "data:image/png;base64,"])
+@table(
+    "source",
+    [
+        "https://h/x.png",
+        "HTTP://h/x.png",
+        "https://h/;base64,AAAA",
+        "file:///x",
+        "",
+        None,
+        5,
+        "data:image/svg+xml,<svg/>",
+        "data:image/png;base64,",
+    ],
+)
 def test_images_that_are_no_data_are_skipped(type_name: str, source: Any, caplog: pytest.LogCaptureFixture) -> None:
     images = [source, "data:image/png;base64,AAAA", "data:image/gif;name=a;base64,BBBB", "CCCC"]
     payload = handler(type_name).payload(Prompt([{"role": "user", "content": "look", "images": images}]))
@@ -127,12 +169,21 @@ def test_images_that_are_no_data_are_skipped(type_name: str, source: Any, caplog
 
 # -- events -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("reason", "finish"), [("stop", "stop"), ("length", "length"), ("load", "stop"),
-                                                (None, "stop"), (5, "stop")])
+
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("stop", "stop"), ("length", "length"), ("load", "stop"), (None, "stop"), (5, "stop")]
+)
 def test_done_is_the_last_event(type_name: str, reason: Any, finish: str) -> None:
     call = handler(type_name)
-    events = [json.dumps(each) for each in (line(type_name, "a"), line(type_name, "b", done=True, done_reason=reason),
-                                            line(type_name, "late"), {"error": "late"})]
+    events = [
+        json.dumps(each)
+        for each in (
+            line(type_name, "a"),
+            line(type_name, "b", done=True, done_reason=reason),
+            line(type_name, "late"),
+            {"error": "late"},
+        )
+    ]
     assert call.read_events(events) == [{"token": "a", "finish_reason": None}, {"token": "b", "finish_reason": finish}]
     assert call.ended and call.closed and call.outcome.finish_reason == finish
 
@@ -141,11 +192,16 @@ def test_done_alone_is_an_end(type_name: str) -> None:
     assert read(type_name, {"done": True}) == [{"token": "", "finish_reason": "stop"}]
 
 
-@pytest.mark.parametrize(("counts", "usage"), [
-    ({"prompt_eval_count": 3, "eval_count": 4}, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}),
-    ({"eval_count": 4}, {"completion_tokens": 4}),
-    ({"prompt_eval_count": 3, "eval_count": None}, {"prompt_tokens": 3}),
-    ({"prompt_eval_count": "3", "eval_count": True}, None), ({}, None)])
+@pytest.mark.parametrize(
+    ("counts", "usage"),
+    [
+        ({"prompt_eval_count": 3, "eval_count": 4}, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}),
+        ({"eval_count": 4}, {"completion_tokens": 4}),
+        ({"prompt_eval_count": 3, "eval_count": None}, {"prompt_tokens": 3}),
+        ({"prompt_eval_count": "3", "eval_count": True}, None),
+        ({}, None),
+    ],
+)
 def test_token_counts(type_name: str, counts: dict[str, Any], usage: dict[str, int] | None) -> None:
     call = handler(type_name)
     [chunk] = call.read_events([json.dumps(line(type_name, "", done=True, **counts))])
@@ -155,10 +211,23 @@ def test_token_counts(type_name: str, counts: dict[str, Any], usage: dict[str, i
     assert whole.outcome.usage == usage
 
 
-@table("noise", ["123", "{broken", "[]", "null", {}, {"done": False}, {"status": "pulling"},
-                 {"message": 5, "response": 5}, {"message": {"content": 5}},
-                 {"message": {"thinking": 5}, "thinking": 5},
-                 {"message": None, "response": None}, {"message": {}}])
+@table(
+    "noise",
+    [
+        "123",
+        "{broken",
+        "[]",
+        "null",
+        {},
+        {"done": False},
+        {"status": "pulling"},
+        {"message": 5, "response": 5},
+        {"message": {"content": 5}},
+        {"message": {"thinking": 5}, "thinking": 5},
+        {"message": None, "response": None},
+        {"message": {}},
+    ],
+)
 def test_noise_says_nothing(type_name: str, noise: Any) -> None:
     chunks = read(type_name, noise, line(type_name, "a"))
     assert [chunk for chunk in chunks if chunk != SILENCE] == [{"token": "a", "finish_reason": None}]
@@ -172,16 +241,21 @@ def test_error_object_raises(type_name: str, error: Any) -> None:
         handler(type_name).read_whole({"error": error})
 
 
-@table("garbage", [5, [], None, "text", {}, {"message": None}, {"message": 5, "response": 5},
-                   {"done": True}])
+@table("garbage", [5, [], None, "text", {}, {"message": None}, {"message": 5, "response": 5}, {"done": True}])
 def test_malformed_answer_is_an_empty_text(type_name: str, garbage: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert handler(type_name).read_whole(garbage) == ""
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-@pytest.mark.parametrize(("end", "finish"), [({"done": True, "done_reason": "length"}, "length"),
-                                             ({"done": True, "done_reason": "stop"}, "stop"), ({"done": True}, "stop"),
-                                             ({}, None)])
+@pytest.mark.parametrize(
+    ("end", "finish"),
+    [
+        ({"done": True, "done_reason": "length"}, "length"),
+        ({"done": True, "done_reason": "stop"}, "stop"),
+        ({"done": True}, "stop"),
+        ({}, None),
+    ],
+)
 def test_finish_reason_of_a_complete_answer(type_name: str, end: dict[str, Any], finish: str | None) -> None:
     call = handler(type_name)
     assert call.read_whole({**line(type_name, "a"), **end}) == "a"
@@ -189,6 +263,7 @@ def test_finish_reason_of_a_complete_answer(type_name: str, end: dict[str, Any],
 
 
 # -- framing ------------------------------------------------------------------------------------------------------
+
 
 def test_a_stream_may_be_cut_at_every_byte(type_name: str) -> None:
     data = b"".join(DIALECTS[type_name].pieces(LONG_ANSWER))
@@ -203,13 +278,15 @@ def test_texts_survive_any_cuts(type_name: str, texts: list[str], cuts: set[int]
     data = b"".join(DIALECTS[type_name].pieces(Answer(texts)))
     call, framer = handler(type_name), NDJSONParser()
     edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
-    chunks = [chunk for start, end in itertools.pairwise(edges)
-              for chunk in call.read_events(framer.feed(data[start:end]))]
+    chunks = [
+        chunk for start, end in itertools.pairwise(edges) for chunk in call.read_events(framer.feed(data[start:end]))
+    ]
     assert [chunk["token"] for chunk in chunks] == [*texts, ""]
     assert call.closed
 
 
 # -- calls --------------------------------------------------------------------------------------------------------
+
 
 def test_stream(type_name: str, backend: StubBackend) -> None:
     backend.script(DIALECTS[type_name].reply(LONG_ANSWER, True))
@@ -232,8 +309,15 @@ def test_complete_answer(type_name: str, backend: StubBackend) -> None:
 
 
 def test_error_behind_tokens_comes_after_them(type_name: str, backend: StubBackend) -> None:
-    backend.script(Reply(pieces=[b"".join(ndjson(line(type_name, "a"), line(type_name, "b"), {"error": "out of memory"},
-                                                 line(type_name, "c")))]))
+    backend.script(
+        Reply(
+            pieces=[
+                b"".join(
+                    ndjson(line(type_name, "a"), line(type_name, "b"), {"error": "out of memory"}, line(type_name, "c"))
+                )
+            ]
+        )
+    )
     tokens = []
     with pytest.raises(BackendResponseError, match="out of memory"):
         for chunk in handler(type_name, backend.url).handle_streaming(PROMPTS[type_name]):
@@ -242,8 +326,11 @@ def test_error_behind_tokens_comes_after_them(type_name: str, backend: StubBacke
 
 
 def test_error_bodies_with_a_good_status(type_name: str, backend: StubBackend) -> None:
-    backend.script(json_reply({"error": "no such model"}), json_reply({"error": "no such model"}),
-                   Reply(body=b'{\n "error": "no such model"\n}'))
+    backend.script(
+        json_reply({"error": "no such model"}),
+        json_reply({"error": "no such model"}),
+        Reply(body=b'{\n "error": "no such model"\n}'),
+    )
     with pytest.raises(BackendResponseError, match="no such model"):
         handler(type_name, backend.url).handle_non_streaming(PROMPTS[type_name])
     for _ in range(2):

@@ -1,4 +1,5 @@
 """The Claude Messages dialect over real sockets, and its shapes against the types of the ``anthropic`` package."""
+
 from __future__ import annotations
 
 import base64
@@ -30,10 +31,17 @@ from Tests.tables import table
 CLAUDE = DIALECTS["claudeMessages"]
 HI = Prompt([{"role": "user", "content": "hi"}])
 PLAIN = {"token": "", "finish_reason": None}
-USAGE = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS,
-         "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS}
-RICH = Answer(("Zwölf ", "🌍", "\n\nend"), "tool_calls", ("Let me ", "think"), (
-    Call("weather", {"city": "Köln"}, "toolu_1"), Call("time", {}, "toolu_2")))
+USAGE = {
+    "prompt_tokens": PROMPT_TOKENS,
+    "completion_tokens": COMPLETION_TOKENS,
+    "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+}
+RICH = Answer(
+    ("Zwölf ", "🌍", "\n\nend"),
+    "tool_calls",
+    ("Let me ", "think"),
+    (Call("weather", {"city": "Köln"}, "toolu_1"), Call("time", {}, "toolu_2")),
+)
 ANSWERS = [Answer(), Answer(("cut",), "length"), Answer((), "tool_calls", (), (Call("f", {"a": [1, {}]}),)), RICH]
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(100)).decode()
 UNKNOWN = base64.b64encode(bytes(120)).decode()
@@ -124,20 +132,35 @@ def joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
         known["function"] |= {"arguments": known["function"]["arguments"] + function.get("arguments", "")}
         known["function"] |= {key: function[key] for key in ("name",) if key in function}
     usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
-    return {"content": text(chunks), "tool_calls": [calls[index] for index in sorted(calls)],
-            "reasoning": "".join(chunk.get("reasoning", "") for chunk in chunks),
-            "finish_reason": [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]],
-            "usage": usages[-1] if usages else None}
+    return {
+        "content": text(chunks),
+        "tool_calls": [calls[index] for index in sorted(calls)],
+        "reasoning": "".join(chunk.get("reasoning", "") for chunk in chunks),
+        "finish_reason": [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]],
+        "usage": usages[-1] if usages else None,
+    }
 
 
 def expected(answer: Answer) -> dict[str, Any]:
-    calls = [{"id": one.id, "type": "function", "function": {
-        "name": one.name, "arguments": json.dumps(dict(one.arguments), ensure_ascii=False)}} for one in answer.calls]
-    return {"content": answer.text, "tool_calls": calls, "reasoning": "".join(answer.reasoning),
-            "finish_reason": [answer.finish], "usage": USAGE}
+    calls = [
+        {
+            "id": one.id,
+            "type": "function",
+            "function": {"name": one.name, "arguments": json.dumps(dict(one.arguments), ensure_ascii=False)},
+        }
+        for one in answer.calls
+    ]
+    return {
+        "content": answer.text,
+        "tool_calls": calls,
+        "reasoning": "".join(answer.reasoning),
+        "finish_reason": [answer.finish],
+        "usage": USAGE,
+    }
 
 
 # -- the shapes of the test data are those of the real API ------------------------------------------------------------
+
 
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_answers_of_the_stub_are_messages(answer: Answer) -> None:
@@ -149,11 +172,13 @@ def test_answers_of_the_stub_are_messages(answer: Answer) -> None:
 def test_events_of_the_stub_are_stream_events(answer: Answer) -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(claude_types.RawMessageStreamEvent)
     events = [json.loads(data) for _, data in SSEParser().feed(b"".join(CLAUDE.pieces(answer)))]
-    assert [adapter.validate_python(event).type for event in events if event["type"] != "ping"] \
-        == [event["type"] for event in events if event["type"] != "ping"]
+    assert [adapter.validate_python(event).type for event in events if event["type"] != "ping"] == [
+        event["type"] for event in events if event["type"] != "ping"
+    ]
 
 
 # -- streamed answers -------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_stream(backend: StubBackend, answer: Answer) -> None:
@@ -165,7 +190,7 @@ def test_stream(backend: StubBackend, answer: Answer) -> None:
 
 def test_stream_in_small_pieces(backend: StubBackend) -> None:
     data = b"".join(CLAUDE.pieces(RICH))
-    backend.script(Reply(pieces=[data[index:index + 7] for index in range(0, len(data), 7)]))
+    backend.script(Reply(pieces=[data[index : index + 7] for index in range(0, len(data), 7)]))
     assert joined(list(handler(backend).handle_streaming(HI))) == expected(RICH)
 
 
@@ -191,52 +216,99 @@ def test_stream_cut_anywhere(cuts: list[int]) -> None:
 
 
 def test_text_and_thinking() -> None:
-    assert read(start_block({"type": "thinking", "thinking": ""}), delta("thinking_delta", thinking="hm"),
-                delta("signature_delta", signature="x"), stop_block(), start_block(text_block(""), 1),
-                delta("text_delta", 1, text="Hi"), stop_block(1)) == [
-        {**PLAIN, "reasoning": "hm"}, {"token": "Hi", "finish_reason": None}]
+    assert read(
+        start_block({"type": "thinking", "thinking": ""}),
+        delta("thinking_delta", thinking="hm"),
+        delta("signature_delta", signature="x"),
+        stop_block(),
+        start_block(text_block(""), 1),
+        delta("text_delta", 1, text="Hi"),
+        stop_block(1),
+    ) == [{**PLAIN, "reasoning": "hm"}, {"token": "Hi", "finish_reason": None}]
 
 
 def test_text_that_a_block_starts_with() -> None:
     assert joined(read(start_block({"type": "thinking", "thinking": "a"}), start_block(text_block("b"), 1))) == {
-        "content": "b", "reasoning": "a", "tool_calls": [], "finish_reason": [], "usage": None}
+        "content": "b",
+        "reasoning": "a",
+        "tool_calls": [],
+        "finish_reason": [],
+        "usage": None,
+    }
 
 
 def test_tool_call_deltas() -> None:
     first, last = {"index": 0, "function": {"arguments": '{"a"'}}, {"index": 0, "function": {"arguments": ": 1}"}}
-    assert read(start_block(TOOL_USE, 3), delta("input_json_delta", 3, partial_json=""),
-                delta("input_json_delta", 3, partial_json='{"a"'),
-                delta("input_json_delta", 3, partial_json=": 1}"), stop_block(3)) == [
-        {**PLAIN, "tool_calls": [{"index": 0, "id": "t1", "type": "function",
-                                  "function": {"name": "f", "arguments": ""}}]},
-        {**PLAIN, "tool_calls": [first]}, {**PLAIN, "tool_calls": [last]}]
+    assert read(
+        start_block(TOOL_USE, 3),
+        delta("input_json_delta", 3, partial_json=""),
+        delta("input_json_delta", 3, partial_json='{"a"'),
+        delta("input_json_delta", 3, partial_json=": 1}"),
+        stop_block(3),
+    ) == [
+        {
+            **PLAIN,
+            "tool_calls": [{"index": 0, "id": "t1", "type": "function", "function": {"name": "f", "arguments": ""}}],
+        },
+        {**PLAIN, "tool_calls": [first]},
+        {**PLAIN, "tool_calls": [last]},
+    ]
 
 
 def test_index_counts_tool_blocks() -> None:
-    chunks = read(start_block(text_block("")), stop_block(),
-                  start_block(TOOL_USE, 1), delta("input_json_delta", 1, partial_json='{"a":1}'), stop_block(1),
-                  start_block({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, 2),
-                  delta("input_json_delta", 2, partial_json='{"query":"x"}'), stop_block(2),
-                  start_block({"type": "web_search_tool_result", "tool_use_id": "s", "content": []}, 3), stop_block(3),
-                  start_block({**TOOL_USE, "id": "t2"}, 4), delta("input_json_delta", 4, partial_json='{"b":2}'),
-                  stop_block(4))
-    assert [(part["index"], part.get("id"), part["function"]["arguments"]) for chunk in chunks
-            for part in chunk["tool_calls"]] == [
-        (0, "t1", ""), (0, None, '{"a":1}'), (1, "t2", ""), (1, None, '{"b":2}')]
+    chunks = read(
+        start_block(text_block("")),
+        stop_block(),
+        start_block(TOOL_USE, 1),
+        delta("input_json_delta", 1, partial_json='{"a":1}'),
+        stop_block(1),
+        start_block({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, 2),
+        delta("input_json_delta", 2, partial_json='{"query":"x"}'),
+        stop_block(2),
+        start_block({"type": "web_search_tool_result", "tool_use_id": "s", "content": []}, 3),
+        stop_block(3),
+        start_block({**TOOL_USE, "id": "t2"}, 4),
+        delta("input_json_delta", 4, partial_json='{"b":2}'),
+        stop_block(4),
+    )
+    assert [
+        (part["index"], part.get("id"), part["function"]["arguments"])
+        for chunk in chunks
+        for part in chunk["tool_calls"]
+    ] == [(0, "t1", ""), (0, None, '{"a":1}'), (1, "t2", ""), (1, None, '{"b":2}')]
 
 
-@pytest.mark.parametrize(("given_input", "deltas", "arguments"), [
-    ({}, [], "{}"), ({}, [""], "{}"), (None, [], "{}"), ({"a": "ö"}, [], '{"a": "ö"}'),
-    ({"a": 1}, ['{"b":2}'], '{"b":2}')])
+@pytest.mark.parametrize(
+    ("given_input", "deltas", "arguments"),
+    [
+        ({}, [], "{}"),
+        ({}, [""], "{}"),
+        (None, [], "{}"),
+        ({"a": "ö"}, [], '{"a": "ö"}'),
+        ({"a": 1}, ['{"b":2}'], '{"b":2}'),
+    ],
+)
 def test_arguments_of_a_streamed_call_are_always_json(given_input: Any, deltas: list[str], arguments: str) -> None:
-    chunks = read(start_block({**TOOL_USE, "input": given_input}),
-                  *(delta("input_json_delta", partial_json=part) for part in deltas), stop_block())
+    chunks = read(
+        start_block({**TOOL_USE, "input": given_input}),
+        *(delta("input_json_delta", partial_json=part) for part in deltas),
+        stop_block(),
+    )
     assert joined(chunks)["tool_calls"][0]["function"]["arguments"] == arguments
 
 
-@pytest.mark.parametrize(("stop_reason", "finish_reason"), [
-    ("end_turn", "stop"), ("stop_sequence", "stop"), ("pause_turn", "stop"), ("max_tokens", "length"),
-    ("tool_use", "tool_calls"), ("refusal", "content_filter"), ("something_new", "something_new")])
+@pytest.mark.parametrize(
+    ("stop_reason", "finish_reason"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("pause_turn", "stop"),
+        ("max_tokens", "length"),
+        ("tool_use", "tool_calls"),
+        ("refusal", "content_filter"),
+        ("something_new", "something_new"),
+    ],
+)
 def test_stop_reasons(stop_reason: str, finish_reason: str) -> None:
     assert read(finish(stop_reason)) == [{"token": "", "finish_reason": finish_reason}]
     api = handler()
@@ -246,34 +318,53 @@ def test_stop_reasons(stop_reason: str, finish_reason: str) -> None:
 
 def test_usage_comes_with_the_finish_reason() -> None:
     assert read(started(input_tokens=5, output_tokens=1), finish(usage={"output_tokens": 3})) == [
-        {"token": "", "finish_reason": "stop",
-         "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}}]
+        {"token": "", "finish_reason": "stop", "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}}
+    ]
 
 
 def test_cached_prompt_tokens_are_prompt_tokens() -> None:
-    chunks = read(started(input_tokens=5, cache_read_input_tokens=100, cache_creation_input_tokens=None),
-                  finish(usage={"output_tokens": 3, "input_tokens": 6, "cache_creation_input_tokens": 10}))
-    assert chunks[0]["usage"] == {"prompt_tokens": 116, "completion_tokens": 3, "total_tokens": 119,
-                                  "prompt_tokens_details": {"cached_tokens": 100}}
+    chunks = read(
+        started(input_tokens=5, cache_read_input_tokens=100, cache_creation_input_tokens=None),
+        finish(usage={"output_tokens": 3, "input_tokens": 6, "cache_creation_input_tokens": 10}),
+    )
+    assert chunks[0]["usage"] == {
+        "prompt_tokens": 116,
+        "completion_tokens": 3,
+        "total_tokens": 119,
+        "prompt_tokens_details": {"cached_tokens": 100},
+    }
 
 
-@pytest.mark.parametrize("events", [[finish()], [started(input_tokens=5, output_tokens=1), finish()],
-                                    [finish(usage={"output_tokens": 3})], [finish(usage=None)],
-                                    [started(input_tokens="5"), finish(usage={"output_tokens": 3})]])
+@pytest.mark.parametrize(
+    "events",
+    [
+        [finish()],
+        [started(input_tokens=5, output_tokens=1), finish()],
+        [finish(usage={"output_tokens": 3})],
+        [finish(usage=None)],
+        [started(input_tokens="5"), finish(usage={"output_tokens": 3})],
+    ],
+)
 def test_half_a_usage_is_none(events: list[dict[str, Any]]) -> None:
     assert read(*events) == [{"token": "", "finish_reason": "stop"}]
 
 
 def test_after_the_finish_reason_only_usage_counts() -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    assert read(finish("max_tokens"), delta("text_delta", text="late"), start_block(TOOL_USE), stop_block(),
-                finish("end_turn", usage={"input_tokens": 1, "output_tokens": 2}), {"type": "message_stop"}) == [
-        {"token": "", "finish_reason": "length"}, {**PLAIN, "usage": usage}]
+    assert read(
+        finish("max_tokens"),
+        delta("text_delta", text="late"),
+        start_block(TOOL_USE),
+        stop_block(),
+        finish("end_turn", usage={"input_tokens": 1, "output_tokens": 2}),
+        {"type": "message_stop"},
+    ) == [{"token": "", "finish_reason": "length"}, {**PLAIN, "usage": usage}]
 
 
 def test_message_delta_without_a_reason_does_not_end() -> None:
     assert read(finish(None), {"type": "message_delta"}, delta("text_delta", text="more")) == [
-        {"token": "more", "finish_reason": None}]
+        {"token": "more", "finish_reason": None}
+    ]
 
 
 def test_message_stop_is_the_last_event() -> None:
@@ -282,14 +373,28 @@ def test_message_stop_is_the_last_event() -> None:
     assert api.closed
 
 
-@table("noise", [
-    {"type": "ping"}, {"type": "brand_new"}, {}, {"type": "content_block_delta"}, {"type": "content_block_start"},
-    {"type": "content_block_stop"}, {"type": "message_start"}, {"type": "message_start", "message": {"usage": 5}},
-    {"type": "content_block_delta", "delta": 5}, {"type": "content_block_start", "content_block": []},
-    delta("citations_delta", citation={}), delta("text_delta", text=None), delta("text_delta"),
-    delta("thinking_delta", thinking=None), delta("input_json_delta", 9, partial_json="{}"),
-    {"type": "content_block_delta", "index": [1], "delta": {"type": "input_json_delta", "partial_json": "{"}},
-    start_block({"type": "redacted_thinking", "data": "x"})])
+@table(
+    "noise",
+    [
+        {"type": "ping"},
+        {"type": "brand_new"},
+        {},
+        {"type": "content_block_delta"},
+        {"type": "content_block_start"},
+        {"type": "content_block_stop"},
+        {"type": "message_start"},
+        {"type": "message_start", "message": {"usage": 5}},
+        {"type": "content_block_delta", "delta": 5},
+        {"type": "content_block_start", "content_block": []},
+        delta("citations_delta", citation={}),
+        delta("text_delta", text=None),
+        delta("text_delta"),
+        delta("thinking_delta", thinking=None),
+        delta("input_json_delta", 9, partial_json="{}"),
+        {"type": "content_block_delta", "index": [1], "delta": {"type": "input_json_delta", "partial_json": "{"}},
+        start_block({"type": "redacted_thinking", "data": "x"}),
+    ],
+)
 def test_noise_is_skipped(noise: dict[str, Any]) -> None:
     data = sse_event(noise) + sse_event(5) + sse_event("{broken") + sse_event(delta("text_delta", text="a"))
     assert handler().read_events(SSEParser().feed(data)) == [{"token": "a", "finish_reason": None}]
@@ -307,8 +412,12 @@ def stream_reply(*events: dict[str, Any]) -> Reply:
 
 def test_second_call_of_a_handler_starts_afresh(backend: StubBackend) -> None:
     begun = start_block(TOOL_USE, 1)
-    backend.script(stream_reply(started(input_tokens=1), begun), stream_reply(
-        delta("input_json_delta", 1, partial_json="x"), begun, finish("tool_use", usage={"output_tokens": 1})))
+    backend.script(
+        stream_reply(started(input_tokens=1), begun),
+        stream_reply(
+            delta("input_json_delta", 1, partial_json="x"), begun, finish("tool_use", usage={"output_tokens": 1})
+        ),
+    )
     api = handler(backend)
     for _ in range(2):
         calls = [part for chunk in api.handle_streaming(HI) for part in chunk.get("tool_calls", ())]
@@ -317,17 +426,27 @@ def test_second_call_of_a_handler_starts_afresh(backend: StubBackend) -> None:
 
 
 def test_a_block_ends_where_the_next_begins() -> None:
-    chunks = read(start_block(TOOL_USE), start_block({"type": "server_tool_use", "id": "s", "name": "n", "input": {}}),
-                  delta("input_json_delta", partial_json="{}"))
+    chunks = read(
+        start_block(TOOL_USE),
+        start_block({"type": "server_tool_use", "id": "s", "name": "n", "input": {}}),
+        delta("input_json_delta", partial_json="{}"),
+    )
     assert [part["function"]["arguments"] for chunk in chunks for part in chunk["tool_calls"]] == [""]
 
 
 OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
 
 
-@pytest.mark.parametrize("event", [named_event("error", OVERLOADED), sse_event(OVERLOADED),
-                                   named_event("error", {"message": "Overloaded"}),
-                                   sse_event({"error": {"message": "Overloaded"}}), sse_event({"error": "Overloaded"})])
+@pytest.mark.parametrize(
+    "event",
+    [
+        named_event("error", OVERLOADED),
+        sse_event(OVERLOADED),
+        named_event("error", {"message": "Overloaded"}),
+        sse_event({"error": {"message": "Overloaded"}}),
+        sse_event({"error": "Overloaded"}),
+    ],
+)
 def test_error_event_raises(event: bytes) -> None:
     with pytest.raises(BackendResponseError, match=r"Endpoint 'E' .*: an error instead of an answer: Overloaded"):
         handler().read_events(SSEParser().feed(event))
@@ -353,6 +472,7 @@ def test_whole_answer_instead_of_a_stream(backend: StubBackend) -> None:
 
 # -- whole answers ----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_whole_answer(backend: StubBackend, answer: Answer) -> None:
     backend.script(CLAUDE.reply(answer, False))
@@ -366,26 +486,49 @@ def test_whole_answer(backend: StubBackend, answer: Answer) -> None:
     assert api.outcome.reasoning == wanted["reasoning"]
 
 
-@pytest.mark.parametrize("body", [{}, [], 5, None, {"content": []}, {"content": None}, {"content": [5]},
-                                  {"content": [{"type": "text", "text": None}]}, {"content": [{"type": "new"}]}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        5,
+        None,
+        {"content": []},
+        {"content": None},
+        {"content": [5]},
+        {"content": [{"type": "text", "text": None}]},
+        {"content": [{"type": "new"}]},
+    ],
+)
 def test_empty_or_malformed_answer_is_an_empty_text(body: Any) -> None:
     assert handler().read_whole(body) == ""
 
 
 def test_only_text_blocks_are_text() -> None:
-    body = {"content": [text_block("a"), {"type": "server_tool_use", "id": "s", "name": "n", "input": {}},
-                        {"type": "new_kind", "text": "no"}, text_block("b")], "stop_reason": "end_turn"}
+    body = {
+        "content": [
+            text_block("a"),
+            {"type": "server_tool_use", "id": "s", "name": "n", "input": {}},
+            {"type": "new_kind", "text": "no"},
+            text_block("b"),
+        ],
+        "stop_reason": "end_turn",
+    }
     assert handler().read_whole(body) == "ab"
 
 
 def test_tool_call_without_input_and_reason() -> None:
     said = handler().read_whole({"content": [{"type": "tool_use", "id": "t", "name": "f", "input": None}]})
-    assert said == {"content": "", "finish_reason": "tool_calls", "tool_calls": [
-        {"id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    assert said == {
+        "content": "",
+        "finish_reason": "tool_calls",
+        "tool_calls": [{"id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    }
 
 
-@pytest.mark.parametrize("body", [OVERLOADED, {"error": {"message": "Overloaded"}},
-                                  {"type": "error", "message": "Overloaded"}])
+@pytest.mark.parametrize(
+    "body", [OVERLOADED, {"error": {"message": "Overloaded"}}, {"type": "error", "message": "Overloaded"}]
+)
 def test_error_body_with_a_good_status_raises(body: Any) -> None:
     with pytest.raises(BackendResponseError, match=r"Endpoint 'E' .*: an error instead of an answer: Overloaded"):
         handler().read_whole(body)
@@ -409,6 +552,7 @@ def test_cancelled_stream_ends(backend: StubBackend) -> None:
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("base", ["", "/", "/v1", "/v1/"])
 def test_request(backend: StubBackend, base: str) -> None:
     backend.script(CLAUDE.reply(Answer(), False))
@@ -431,9 +575,19 @@ def test_model_may_be_left_out() -> None:
 
 
 def test_fields_outside_of_the_api_are_removed(caplog: pytest.LogCaptureFixture) -> None:
-    kept = {"max_tokens": 5, "temperature": 0.5, "top_p": 1, "top_k": 3, "stream": True, "stop_sequences": ["x"],
-            "metadata": {"user_id": "u"}, "thinking": {"type": "enabled", "budget_tokens": 9}, "system": "s",
-            "tools": [{"name": "t"}], "tool_choice": {"type": "auto"}}
+    kept = {
+        "max_tokens": 5,
+        "temperature": 0.5,
+        "top_p": 1,
+        "top_k": 3,
+        "stream": True,
+        "stop_sequences": ["x"],
+        "metadata": {"user_id": "u"},
+        "thinking": {"type": "enabled", "budget_tokens": 9},
+        "system": "s",
+        "tools": [{"name": "t"}],
+        "tool_choice": {"type": "auto"},
+    }
     body = payload(user("hi"), samplers={**kept, "min_p": 0.1, "seed": 7}, schema={"type": "object"})
     assert body == {"messages": [user("hi")], **kept}
     [record] = caplog.records
@@ -447,9 +601,17 @@ def test_nothing_removed_no_warning(caplog: pytest.LogCaptureFixture) -> None:
 
 # -- system and turns -------------------------------------------------------------------------------------------------
 
+
 def test_system_messages_become_one_text() -> None:
-    body = payload({"role": "system", "content": "a"}, user("hi"), {"role": "systemMes", "content": "b"},
-                   {"role": "system", "content": ""}, {"role": "system", "content": None}, assistant("ok"), user("go"))
+    body = payload(
+        {"role": "system", "content": "a"},
+        user("hi"),
+        {"role": "systemMes", "content": "b"},
+        {"role": "system", "content": ""},
+        {"role": "system", "content": None},
+        assistant("ok"),
+        user("go"),
+    )
     assert body["system"] == "a\n\nb"
     assert body["messages"] == [user("hi"), assistant("ok"), user("go")]
 
@@ -470,8 +632,9 @@ def test_system_and_prompt_strings() -> None:
     assert (body["system"], body["messages"]) == ("s", [user("p")])
 
 
-@pytest.mark.parametrize(("content", "wanted"), [
-    (LEFT_BRACE_SENTINEL + " ", "{"), (" a \n", " a"), ([text_block("a ")], [text_block("a ")])])
+@pytest.mark.parametrize(
+    ("content", "wanted"), [(LEFT_BRACE_SENTINEL + " ", "{"), (" a \n", " a"), ([text_block("a ")], [text_block("a ")])]
+)
 def test_prefill_is_trimmed_at_the_right(content: Any, wanted: Any) -> None:
     assert sent(user("x"), assistant(content))[-1] == assistant(wanted)
 
@@ -482,7 +645,9 @@ def test_other_assistant_messages_are_not_trimmed() -> None:
 
 def test_first_message_that_is_not_the_users_warns_only(caplog: pytest.LogCaptureFixture) -> None:
     assert sent({"role": "system", "content": "s"}, assistant("Hello!"), user("hi")) == [
-        assistant("Hello!"), user("hi")]
+        assistant("Hello!"),
+        user("hi"),
+    ]
     [record] = caplog.records
     assert record.levelno == logging.WARNING and "'E'" in record.getMessage() and "Hello" not in record.getMessage()
 
@@ -491,33 +656,57 @@ def test_plain_user_messages_stay_apart_and_lose_foreign_keys() -> None:
     assert sent(user("a", name="bob"), user("b")) == [user("a"), user("b")]
 
 
-@pytest.mark.parametrize(("content", "wanted"), [
-    (None, ""), ("", ""), ([text_block("a")], [text_block("a")]), ([], [])])
+@pytest.mark.parametrize(
+    ("content", "wanted"), [(None, ""), ("", ""), ([text_block("a")], [text_block("a")]), ([], [])]
+)
 def test_content_that_is_no_text(content: Any, wanted: Any) -> None:
     assert sent(user(content), assistant(content), user("x")) == [user(wanted), assistant(wanted), user("x")]
 
 
 # -- tools ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("arguments", "wanted"), [
-    ('{"a": 1}', {"a": 1}), ({"a": 1}, {"a": 1}), ("", {}), (" ", {}), (None, {}), ("{broken", {}), ("[1]", {}),
-    ("5", {}), ([1], {})])
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ({"a": 1}, {"a": 1}),
+        ("", {}),
+        (" ", {}),
+        (None, {}),
+        ("{broken", {}),
+        ("[1]", {}),
+        ("5", {}),
+        ([1], {}),
+    ],
+)
 def test_arguments_of_calls(arguments: Any, wanted: dict[str, Any]) -> None:
     block = {"type": "tool_use", "id": "c1", "name": "f", "input": wanted}
     assert sent(user("x"), assistant(None, call(arguments)))[1] == assistant([block])
 
 
-@pytest.mark.parametrize(("content", "blocks"), [
-    ("Let me see. ", [text_block("Let me see. ")]), (" \n", []), ("", []), (None, []),
-    ([text_block("a"), text_block("b")], [text_block("a"), text_block("b")])])
+@pytest.mark.parametrize(
+    ("content", "blocks"),
+    [
+        ("Let me see. ", [text_block("Let me see. ")]),
+        (" \n", []),
+        ("", []),
+        (None, []),
+        ([text_block("a"), text_block("b")], [text_block("a"), text_block("b")]),
+    ],
+)
 def test_text_before_calls(content: Any, blocks: list[Any]) -> None:
     out = sent(user("x"), assistant(content, call("{}")), result("r"))
     assert out[1]["content"] == [*blocks, {"type": "tool_use", "id": "c1", "name": "f", "input": {}}]
 
 
 def test_missing_ids_name_their_place() -> None:
-    conversation = [{"role": "system", "content": "s"}, user("x"),
-                    assistant(None, call("{}", id=None), call("{}"), {"function": {"name": "g"}}), result("r", None)]
+    conversation = [
+        {"role": "system", "content": "s"},
+        user("x"),
+        assistant(None, call("{}", id=None), call("{}"), {"function": {"name": "g"}}),
+        result("r", None),
+    ]
     _, calls, results = sent(*conversation)
     assert [block["id"] for block in calls["content"]] == ["toolcall_2_0", "c1", "toolcall_2_2"]
     assert results["content"] == [result_block("r", "unknown")]
@@ -540,12 +729,14 @@ def test_results_are_one_turn() -> None:
 
 def test_results_come_before_the_text_of_their_turn() -> None:
     assert sent(result("r1"), user("text"), result("r2", "c2")) == [
-        user([result_block("r1"), result_block("r2", "c2"), text_block("text")])]
+        user([result_block("r1"), result_block("r2", "c2"), text_block("text")])
+    ]
 
 
 def test_a_system_message_does_not_split_a_turn() -> None:
     assert sent(result("r1"), {"role": "systemMes", "content": "s"}, user("text")) == [
-        user([result_block("r1"), text_block("text")])]
+        user([result_block("r1"), text_block("text")])
+    ]
 
 
 @pytest.mark.parametrize("content", ["", " ", None, []])
@@ -554,14 +745,27 @@ def test_blank_text_adds_nothing_to_results(content: Any) -> None:
 
 
 def test_blocks_and_images_follow_results() -> None:
-    assert sent(result("r"), user("look", images=["https://h/x.png"])) == [user([
-        result_block("r"), {"type": "image", "source": {"type": "url", "url": "https://h/x.png"}}, text_block("look")])]
+    assert sent(result("r"), user("look", images=["https://h/x.png"])) == [
+        user(
+            [
+                result_block("r"),
+                {"type": "image", "source": {"type": "url", "url": "https://h/x.png"}},
+                text_block("look"),
+            ]
+        )
+    ]
 
 
 def test_results_after_an_answer_are_a_new_turn() -> None:
     out = sent(user("x"), result("r1"), assistant("a"), result("r2", "c2"), assistant("b"), user("y"))
-    assert out == [user("x"), user([result_block("r1")]), assistant("a"), user([result_block("r2", "c2")]),
-                   assistant("b"), user("y")]
+    assert out == [
+        user("x"),
+        user([result_block("r1")]),
+        assistant("a"),
+        user([result_block("r2", "c2")]),
+        assistant("b"),
+        user("y"),
+    ]
 
 
 @pytest.mark.parametrize(("content", "wanted"), [(None, ""), ("", ""), ([text_block("a"), text_block("b")], "ab")])
@@ -570,14 +774,18 @@ def test_content_of_a_result_is_text(content: Any, wanted: str) -> None:
 
 
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "string"}}}
-TOOLS = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": PARAMETERS}},
-         {"type": "function", "function": {"name": "g"}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "f", "description": "d", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "g"}},
+]
 
 
 def test_tools() -> None:
     body = payload(user("x"), tools=TOOLS)
-    assert body["tools"] == [{"name": "f", "description": "d", "input_schema": PARAMETERS},
-                             {"name": "g", "description": ""}]
+    assert body["tools"] == [
+        {"name": "f", "description": "d", "input_schema": PARAMETERS},
+        {"name": "g", "description": ""},
+    ]
     assert "tool_choice" not in body
 
 
@@ -588,11 +796,20 @@ def test_tools_without_a_name_are_skipped(tool: Any, caplog: pytest.LogCaptureFi
     assert "tools" not in payload(user("x"), tools=[tool])
 
 
-@pytest.mark.parametrize(("choice", "wanted"), [
-    ("auto", {"type": "auto"}), ("required", {"type": "any"}),
-    ({"type": "function", "function": {"name": "f"}}, {"type": "tool", "name": "f"}),
-    ("other", None), ({"type": "function"}, None), ({"type": "new", "function": {"name": "f"}}, None),
-    ({"type": "function", "function": {}}, None), (5, None), ([], None)])
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        ("auto", {"type": "auto"}),
+        ("required", {"type": "any"}),
+        ({"type": "function", "function": {"name": "f"}}, {"type": "tool", "name": "f"}),
+        ("other", None),
+        ({"type": "function"}, None),
+        ({"type": "new", "function": {"name": "f"}}, None),
+        ({"type": "function", "function": {}}, None),
+        (5, None),
+        ([], None),
+    ],
+)
 def test_tool_choice(choice: Any, wanted: Any) -> None:
     body = payload(user("x"), tools=TOOLS, tool_choice=choice)
     assert body.get("tool_choice") == wanted and ("tool_choice" in body) == (wanted is not None)
@@ -611,25 +828,46 @@ def test_a_choice_without_tools_is_not_sent() -> None:
 
 # -- images -----------------------------------------------------------------------------------------------------------
 
+
 def image(media_type: str, data: str) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
 
 
-@pytest.mark.parametrize(("source", "block"), [
-    ("data:image/gif;base64,R0lG", image("image/gif", "R0lG")),
-    ("data:image/jpg;base64,R0lG", image("image/jpeg", "R0lG")),
-    ("data:image/webp;charset=x;base64,R0lG", image("image/webp", "R0lG")),
-    (PNG, image("image/png", PNG)), (UNKNOWN, image("image/jpeg", UNKNOWN)),
-    ("http://h/x", {"type": "image", "source": {"type": "url", "url": "http://h/x"}}),
-    ("https://h/x", {"type": "image", "source": {"type": "url", "url": "https://h/x"}})])
+@pytest.mark.parametrize(
+    ("source", "block"),
+    [
+        ("data:image/gif;base64,R0lG", image("image/gif", "R0lG")),
+        ("data:image/jpg;base64,R0lG", image("image/jpeg", "R0lG")),
+        ("data:image/webp;charset=x;base64,R0lG", image("image/webp", "R0lG")),
+        (PNG, image("image/png", PNG)),
+        (UNKNOWN, image("image/jpeg", UNKNOWN)),
+        ("http://h/x", {"type": "image", "source": {"type": "url", "url": "http://h/x"}}),
+        ("https://h/x", {"type": "image", "source": {"type": "url", "url": "https://h/x"}}),
+    ],
+)
 def test_images_come_before_the_text(source: str, block: dict[str, Any]) -> None:
     assert sent(user("look", images=[source])) == [user([block, text_block("look")])]
     assert sent(user("look", images=source)) == [user([block, text_block("look")])]
 
 
-@pytest.mark.parametrize("source", ["file:///etc/passwd", "AAAA", "nonsense " * 20, UNKNOWN[:-1], "", None, 5, {},
-                                    "data:image/png;base64,", "data:image/svg+xml,<svg/>", "data:image/png",
-                                    "data:application/pdf;base64,R0lG", "ftp://h/x"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "file:///etc/passwd",
+        "AAAA",
+        "nonsense " * 20,
+        UNKNOWN[:-1],
+        "",
+        None,
+        5,
+        {},
+        "data:image/png;base64,",
+        "data:image/svg+xml,<svg/>",
+        "data:image/png",
+        "data:application/pdf;base64,R0lG",
+        "ftp://h/x",
+    ],
+)
 def test_unusable_images_leave_the_text_alone(source: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert sent(user("look", images=[source])) == [user("look")]
     assert "1 image(s)" in caplog.text and "passwd" not in caplog.text
@@ -637,7 +875,7 @@ def test_unusable_images_leave_the_text_alone(source: Any, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
 def test_base64_in_lines(line_break: str) -> None:
-    lines = line_break.join(PNG[start:start + 76] for start in range(0, len(PNG), 76)) + line_break
+    lines = line_break.join(PNG[start : start + 76] for start in range(0, len(PNG), 76)) + line_break
     assert sent(user("a", images=[lines])) == [user([image("image/png", PNG), text_block("a")])]
 
 
@@ -651,15 +889,21 @@ def test_image_without_text(content: Any) -> None:
 
 
 def test_images_belong_to_users_only() -> None:
-    body = payload({"role": "system", "content": "s", "images": [PNG]}, user("a", images=[]),
-                   assistant("b", images=[PNG]), user("c", images=None), assistant(None, call("{}"), images=[PNG]),
-                   {**result("r"), "images": [PNG]})
+    body = payload(
+        {"role": "system", "content": "s", "images": [PNG]},
+        user("a", images=[]),
+        assistant("b", images=[PNG]),
+        user("c", images=None),
+        assistant(None, call("{}"), images=[PNG]),
+        {**result("r"), "images": [PNG]},
+    )
     assert "image" not in json.dumps(body)
 
 
 @pytest.mark.parametrize("last", [user("b", images=[PNG]), user("", images=[PNG]), assistant("b")])
-def test_failing_conversion_sends_text(last: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
-                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_conversion_sends_text(
+    last: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(source: object) -> None:
         raise RuntimeError("private words")
 
@@ -676,9 +920,16 @@ def test_failing_conversion_sends_text(last: dict[str, Any], monkeypatch: pytest
 # -- the caller's objects and the real API's types --------------------------------------------------------------------
 
 CONVERSATION = [
-    {"role": "system", "content": "s"}, user("look", images=[PNG, "https://h/x.png"]),
-    assistant("I see. ", call('{"a": 1}'), call("{}", id="c2")), result("r1"), user([text_block("and")]),
-    result("r2", "c2"), assistant("done"), user("go on", name="bob"), assistant("{ ")]
+    {"role": "system", "content": "s"},
+    user("look", images=[PNG, "https://h/x.png"]),
+    assistant("I see. ", call('{"a": 1}'), call("{}", id="c2")),
+    result("r1"),
+    user([text_block("and")]),
+    result("r2", "c2"),
+    assistant("done"),
+    user("go on", name="bob"),
+    assistant("{ "),
+]
 
 
 def test_nothing_of_the_caller_is_changed() -> None:

@@ -1,4 +1,5 @@
 """The KoboldCpp dialect over real sockets, and the abort that a cancelled call leaves behind."""
+
 from __future__ import annotations
 
 import copy
@@ -28,8 +29,11 @@ DIALECT = DIALECTS["koboldCppGenerate"]
 ABORT = "/api/extra/abort"
 SILENCE = {"token": "", "finish_reason": None}
 QUIET_SECONDS = 0.4  # an abort would have arrived in a small part of it
-USAGE = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS,
-         "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS}
+USAGE = {
+    "prompt_tokens": PROMPT_TOKENS,
+    "completion_tokens": COMPLETION_TOKENS,
+    "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+}
 
 
 @pytest.fixture
@@ -38,8 +42,9 @@ def backend() -> Iterator[StubBackend]:
         yield stub
 
 
-def handler(backend: StubBackend | None = None, scope: CancelScope | None = None,
-            **settings: Any) -> KoboldCppApiHandler:
+def handler(
+    backend: StubBackend | None = None, scope: CancelScope | None = None, **settings: Any
+) -> KoboldCppApiHandler:
     url = backend.url if backend else "http://127.0.0.1:1"
     values = {"base_url": url, "endpoint": {}, "api_type": {}, **settings}
     return KoboldCppApiHandler(BackendSettings("E", **values), Transport(), scope)
@@ -63,6 +68,7 @@ def with_images(*images: Any, role: str = "user") -> Prompt:
 
 # -- requests -----------------------------------------------------------------------------------------------------
 
+
 def test_payload_has_no_model() -> None:
     body = handler(model="m", samplers={"max_length": 300, "rep_pen": 1.1}).payload(HI)
     assert body == {"prompt": "Be kind. hi", "max_length": 300, "rep_pen": 1.1}
@@ -73,12 +79,21 @@ def test_images_of_a_preset_are_discarded(preset: Any) -> None:
     samplers = {"images": preset, "top_k": 1}
     assert handler(samplers=samplers).payload(HI) == {"prompt": "Be kind. hi", "top_k": 1}
     assert handler(samplers=samplers).payload(with_images("data:image/png;base64,AAAA", "BBBB")) == {
-        "prompt": "look", "top_k": 1, "images": ["AAAA", "BBBB"]}
+        "prompt": "look",
+        "top_k": 1,
+        "images": ["AAAA", "BBBB"],
+    }
 
 
-@pytest.mark.parametrize(("image", "expected"), [
-    ("data:image/png;base64,iVBORw0=", "iVBORw0="), ("data:image/jpeg;name=a.jpg;base64,AA==", "AA=="),
-    ("DATA:image/gif;BASE64,R0lG", "R0lG"), ("iVBORw0=", "iVBORw0=")])
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("data:image/png;base64,iVBORw0=", "iVBORw0="),
+        ("data:image/jpeg;name=a.jpg;base64,AA==", "AA=="),
+        ("DATA:image/gif;BASE64,R0lG", "R0lG"),
+        ("iVBORw0=", "iVBORw0="),
+    ],
+)
 def test_images_lose_their_data_uri_prefix(image: str, expected: str, caplog: pytest.LogCaptureFixture) -> None:
     prompt = with_images(image)
     before = copy.deepcopy(prompt)
@@ -86,8 +101,20 @@ def test_images_lose_their_data_uri_prefix(image: str, expected: str, caplog: py
     assert prompt == before and caplog.text == ""
 
 
-@pytest.mark.parametrize("image", ["https://h/x.png", "http://h/x,y.png", "HTTPS://h/x.png", "file:///secret.png",
-                                   "data:image/svg+xml,%3Csvg%3E", "data:image/png;base64,", "", None, 5])
+@pytest.mark.parametrize(
+    "image",
+    [
+        "https://h/x.png",
+        "http://h/x,y.png",
+        "HTTPS://h/x.png",
+        "file:///secret.png",
+        "data:image/svg+xml,%3Csvg%3E",
+        "data:image/png;base64,",
+        "",
+        None,
+        5,
+    ],
+)
 def test_images_that_are_no_base64_are_skipped_with_a_warning(image: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert handler().payload(with_images("AAAA", image, "BBBB")) == {"prompt": "look", "images": ["AAAA", "BBBB"]}
     [record] = caplog.records
@@ -102,14 +129,19 @@ def test_images_that_cannot_be_sent_leave_no_key() -> None:
 
 # -- events -------------------------------------------------------------------------------------------------------
 
+
 def test_tokens_and_finish() -> None:
     assert read(message("Hel"), message("lo", finish_reason=None), message("", finish_reason="length")) == [
-        {"token": "Hel", "finish_reason": None}, {"token": "lo", "finish_reason": None},
-        {"token": "", "finish_reason": "length"}]
+        {"token": "Hel", "finish_reason": None},
+        {"token": "lo", "finish_reason": None},
+        {"token": "", "finish_reason": "length"},
+    ]
 
 
-@pytest.mark.parametrize(("given", "expected"), [("stop", "stop"), ("length", "length"), ("odd", "odd"),
-                                                 (None, None), ("", None), ("null", None), (5, None)])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("stop", "stop"), ("length", "length"), ("odd", "odd"), (None, None), ("", None), ("null", None), (5, None)],
+)
 def test_finish_reason(given: Any, expected: str | None) -> None:
     assert read(message("a", finish_reason=given)) == [{"token": "a", "finish_reason": expected}]
 
@@ -132,18 +164,26 @@ def test_token_that_is_no_text_is_a_sign_of_life(token: Any) -> None:
 
 def test_nothing_counts_after_the_finish_reason() -> None:
     assert read(message("", finish_reason="stop"), message("late"), named_event("message", {"error": "late"})) == [
-        {"token": "", "finish_reason": "stop"}]
+        {"token": "", "finish_reason": "stop"}
+    ]
 
 
-@pytest.mark.parametrize("event", [
-    named_event("message", {"error": {"message": "too  long"}}), named_event("error", {"message": "too long"}),
-    named_event("message", {"detail": {"msg": "too long", "type": "bad_input"}}), sse_event({"error": "too long"})])
+@pytest.mark.parametrize(
+    "event",
+    [
+        named_event("message", {"error": {"message": "too  long"}}),
+        named_event("error", {"message": "too long"}),
+        named_event("message", {"detail": {"msg": "too long", "type": "bad_input"}}),
+        sse_event({"error": "too long"}),
+    ],
+)
 def test_error_event_raises(event: bytes) -> None:
     with pytest.raises(BackendResponseError, match=r"Endpoint 'E' .*: an error instead of an answer: too long"):
         read(event)
 
 
 # -- whole calls --------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_stream(backend: StubBackend, finish: str) -> None:
@@ -164,8 +204,9 @@ def test_end_of_the_connection_is_a_normal_end(backend: StubBackend) -> None:
     assert text(list(call.handle_streaming(HI))) == "Hello" and call.outcome.finish_reason is None
 
 
-def test_open_connection_after_the_last_event_is_not_waited_for(backend: StubBackend,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_connection_after_the_last_event_is_not_waited_for(
+    backend: StubBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(base_llm_api_handler, "DRAIN_SECONDS", 60.0)
     backend.script(Reply(pieces=[message("a", finish_reason="stop")], hang=True))
     started = time.monotonic()
@@ -194,16 +235,29 @@ def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
     assert chunks == [{"token": "Hello there", "finish_reason": "length", "usage": USAGE}]
 
 
-@pytest.mark.parametrize("body", [{"results": []}, {"results": None}, {"results": ["SECRET"]}, {}, [], 5, "SECRET",
-                                  {"results": [{"text": ["SECRET"]}]}, {"results": [{"token": "SECRET"}]}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"results": []},
+        {"results": None},
+        {"results": ["SECRET"]},
+        {},
+        [],
+        5,
+        "SECRET",
+        {"results": [{"text": ["SECRET"]}]},
+        {"results": [{"token": "SECRET"}]},
+    ],
+)
 def test_malformed_answer_is_an_empty_text_and_logged(body: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert handler().read_whole(body) == ""
     assert "Endpoint 'E': skipped" in caplog.text and "SECRET" not in caplog.text
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("body", [{"error": {"message": "is busy"}}, {"detail": {"msg": "is busy", "type": "x"}},
-                                  {"detail": "is busy"}])
+@pytest.mark.parametrize(
+    "body", [{"error": {"message": "is busy"}}, {"detail": {"msg": "is busy", "type": "x"}}, {"detail": "is busy"}]
+)
 def test_error_body_with_a_good_status_raises(backend: StubBackend, body: dict[str, Any], stream: bool) -> None:
     backend.script(json_reply(body))
     with pytest.raises(BackendResponseError, match=": is busy"):
@@ -211,6 +265,7 @@ def test_error_body_with_a_good_status_raises(backend: StubBackend, body: dict[s
 
 
 # -- cancelled calls ----------------------------------------------------------------------------------------------
+
 
 def silent(request: RecordedRequest) -> Reply:
     """A server that generates for ever, and answers aborts."""
@@ -228,8 +283,13 @@ def stream(call: KoboldCppApiHandler) -> Any:
 class Running:
     """A call on its own thread, with its own stop switch."""
 
-    def __init__(self, backend: StubBackend, way: Callable[[KoboldCppApiHandler], Any] = generate,
-                 scope: CancelScope | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        backend: StubBackend,
+        way: Callable[[KoboldCppApiHandler], Any] = generate,
+        scope: CancelScope | None = None,
+        **settings: Any,
+    ) -> None:
         self.scope = scope or CancelScope()
         self.result: Any = None
         self._call, self._way = handler(backend, self.scope, **settings), way
@@ -323,8 +383,9 @@ def test_call_that_ends_normally_aborts_nothing(backend: StubBackend, way: Any) 
     assert aborts(backend) == 0
 
 
-def test_call_cancelled_when_its_answer_is_there_aborts_nothing(backend: StubBackend,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_cancelled_when_its_answer_is_there_aborts_nothing(
+    backend: StubBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scope = CancelScope()
     call = handler(backend, scope)
     monkeypatch.setattr(call, "unreadable", lambda what: scope.cancel())
@@ -374,10 +435,12 @@ def test_ended_and_failed_calls_are_not_counted_any_more(backend: StubBackend) -
     assert backend.wait_requests(5)[4].path == ABORT
 
 
-@pytest.mark.parametrize("answer", [status_reply(503), Reply(body=b"<html>"), Reply(never=True),
-                                    Reply(drop=BEFORE_STATUS)])
+@pytest.mark.parametrize(
+    "answer", [status_reply(503), Reply(body=b"<html>"), Reply(never=True), Reply(drop=BEFORE_STATUS)]
+)
 def test_failing_abort_is_neither_waited_for_nor_loud(
-        backend: StubBackend, answer: Reply, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: StubBackend, answer: Reply, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(koboldcpp_api_handler, "ABORT_READ_SECONDS", 0.4)
     backend.responder = lambda request: answer if request.path == ABORT else Reply(never=True)

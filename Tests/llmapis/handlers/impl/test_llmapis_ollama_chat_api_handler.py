@@ -1,5 +1,6 @@
 """The Ollama chat dialect: exact payloads, tool calls in both directions, images. What it shares with the text dialect
 is tested in ``base/test_ollama_answers.py``."""
+
 from __future__ import annotations
 
 import copy
@@ -60,27 +61,47 @@ def event(**message: Any) -> str:
 
 # -- payload ------------------------------------------------------------------------------------------------------
 
+
 def test_payload_of_a_stream() -> None:
-    prompt = Prompt([{"role": "systemMes", "content": "be __WILMER_L_CURLY__"}, user("hi")], tools=TOOLS,
-                    tool_choice="required", schema={"type": "object"})
-    samplers = {"temperature": .4, "think": False, "stream": True, "num_ctx": 4096, "num_predict": 300}
+    prompt = Prompt(
+        [{"role": "systemMes", "content": "be __WILMER_L_CURLY__"}, user("hi")],
+        tools=TOOLS,
+        tool_choice="required",
+        schema={"type": "object"},
+    )
+    samplers = {"temperature": 0.4, "think": False, "stream": True, "num_ctx": 4096, "num_predict": 300}
     assert handler(samplers=samplers).request(prompt, True).payload == {
-        "model": "m", "messages": [{"role": "system", "content": "be {"}, user("hi")], "think": False,
-        "options": {"temperature": .4, "num_ctx": 4096, "num_predict": 300}, "tools": TOOLS,
-        "format": {"type": "object"}}
+        "model": "m",
+        "messages": [{"role": "system", "content": "be {"}, user("hi")],
+        "think": False,
+        "options": {"temperature": 0.4, "num_ctx": 4096, "num_predict": 300},
+        "tools": TOOLS,
+        "format": {"type": "object"},
+    }
 
 
 def test_payload_of_a_complete_call() -> None:
     assert handler(samplers={"stream": False}).request(Prompt(None, "sys", "hi"), False).payload == {
-        "model": "m", "messages": [{"role": "system", "content": "sys"}, user("hi")], "stream": False, "options": {}}
+        "model": "m",
+        "messages": [{"role": "system", "content": "sys"}, user("hi")],
+        "stream": False,
+        "options": {},
+    }
 
 
 def test_endpoint_texts_are_injected() -> None:
-    endpoint = {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "S",
-                "addTextToStartOfCompletion": True, "textToAddToStartOfCompletion": "X",
-                "ensureTextAddedToAssistantWhenChatCompletion": True}
+    endpoint = {
+        "addTextToStartOfSystem": True,
+        "textToAddToStartOfSystem": "S",
+        "addTextToStartOfCompletion": True,
+        "textToAddToStartOfCompletion": "X",
+        "ensureTextAddedToAssistantWhenChatCompletion": True,
+    }
     assert handler(endpoint=endpoint).payload(Prompt([user("hi")]))["messages"] == [
-        {"role": "system", "content": "S"}, user("hi"), {"role": "assistant", "content": "X"}]
+        {"role": "system", "content": "S"},
+        user("hi"),
+        {"role": "assistant", "content": "X"},
+    ]
 
 
 def test_schema_without_a_declared_place_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,37 +116,61 @@ def test_no_tools(tools: Any) -> None:
 
 # -- messages -----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("content", "text"), [
-    (None, ""), ([], ""), ([{"type": "text", "text": "a"}, {"type": "x"}, {"type": "text", "text": "b"}], "ab")])
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(None, ""), ([], ""), ([{"type": "text", "text": "a"}, {"type": "x"}, {"type": "text", "text": "b"}], "ab")],
+)
 def test_content_is_always_text(content: Any, text: str) -> None:
     assert sent(user(content)) == [user(text)]
 
 
 def test_images_stay_on_user_messages_only() -> None:
     image = "data:image/png;base64,AAAA"
-    assert sent({"role": "system", "content": "s", "images": [image]}, user("u", images=[image, "BBBB"]),
-                {"role": "assistant", "content": "a", "images": [image]}, {"role": "tool", "content": "t",
-                                                                           "images": [image]}) == [
-        {"role": "system", "content": "s"}, user("u", images=["AAAA", "BBBB"]),
-        {"role": "assistant", "content": "a"}, {"role": "tool", "content": "t"}]
+    assert sent(
+        {"role": "system", "content": "s", "images": [image]},
+        user("u", images=[image, "BBBB"]),
+        {"role": "assistant", "content": "a", "images": [image]},
+        {"role": "tool", "content": "t", "images": [image]},
+    ) == [
+        {"role": "system", "content": "s"},
+        user("u", images=["AAAA", "BBBB"]),
+        {"role": "assistant", "content": "a"},
+        {"role": "tool", "content": "t"},
+    ]
 
 
-@pytest.mark.parametrize(("images", "left"), [([], {}), (None, {}), (["https://h/x"], {}), (5, {}),
-                                              ("AAAA", {"images": ["AAAA"]})])
+@pytest.mark.parametrize(
+    ("images", "left"), [([], {}), (None, {}), (["https://h/x"], {}), (5, {}), ("AAAA", {"images": ["AAAA"]})]
+)
 def test_images_may_be_none(images: Any, left: dict[str, Any]) -> None:
     assert sent(user("u", images=images)) == [user("u", **left)]
 
 
-@pytest.mark.parametrize(("arguments", "parsed"), [
-    ('{"a": {"b": [1]}}', {"a": {"b": [1]}}), ("{}", {}), ("", {}), ("  ", {}), (None, {}), ('{"a": ', {}), ("[1]", {}),
-    ("5", {}), pytest.param("[" * 100_000, {}, id="deep"), ({"a": 1}, {"a": 1}), ([1], {})])
+@pytest.mark.parametrize(
+    ("arguments", "parsed"),
+    [
+        ('{"a": {"b": [1]}}', {"a": {"b": [1]}}),
+        ("{}", {}),
+        ("", {}),
+        ("  ", {}),
+        (None, {}),
+        ('{"a": ', {}),
+        ("[1]", {}),
+        ("5", {}),
+        pytest.param("[" * 100_000, {}, id="deep"),
+        ({"a": 1}, {"a": 1}),
+        ([1], {}),
+    ],
+)
 def test_replayed_arguments_are_objects(arguments: Any, parsed: dict[str, Any]) -> None:
     assert sent(user("u"), calling(call("f", arguments, id="c1")))[1] == calling(call("f", parsed, id="c1"))
 
 
 def test_replayed_arguments_may_be_missing() -> None:
     assert sent(user("u"), calling({"function": {"name": "f"}}))[1] == calling(
-        {"function": {"name": "f", "arguments": {}}})
+        {"function": {"name": "f", "arguments": {}}}
+    )
 
 
 @pytest.mark.parametrize("calls", [[], None, "x", [5], [{"function": None}]])
@@ -133,11 +178,20 @@ def test_tool_calls_that_are_none_are_removed(calls: Any) -> None:
     assert sent({"role": "assistant", "content": "a", "tool_calls": calls}) == [{"role": "assistant", "content": "a"}]
 
 
-@pytest.mark.parametrize(("extra", "name"), [
-    ({"name": "given"}, "given"), ({"tool_call_id": "c1"}, "f"), ({"tool_call_id": "c2"}, "g"),
-    ({"tool_call_id": "c1", "name": ""}, "f"), ({"tool_call_id": "c1", "name": "given"}, "given"),
-    ({"tool_call_id": "c1", "tool_name": "known"}, "known"), ({"tool_call_id": "unknown"}, None), ({}, None),
-    ({"tool_call_id": ["c1"]}, None)])
+@pytest.mark.parametrize(
+    ("extra", "name"),
+    [
+        ({"name": "given"}, "given"),
+        ({"tool_call_id": "c1"}, "f"),
+        ({"tool_call_id": "c2"}, "g"),
+        ({"tool_call_id": "c1", "name": ""}, "f"),
+        ({"tool_call_id": "c1", "name": "given"}, "given"),
+        ({"tool_call_id": "c1", "tool_name": "known"}, "known"),
+        ({"tool_call_id": "unknown"}, None),
+        ({}, None),
+        ({"tool_call_id": ["c1"]}, None),
+    ],
+)
 def test_tool_results_name_their_tool(extra: dict[str, Any], name: str | None) -> None:
     result = {"role": "tool", "content": "42", **extra}
     messages = sent(user("u"), calling(call("f", "{}", id="c1"), call("g", "{}", id="c2")), result)
@@ -145,8 +199,12 @@ def test_tool_results_name_their_tool(extra: dict[str, Any], name: str | None) -
 
 
 def test_an_id_used_twice_means_the_latest_call() -> None:
-    messages = sent(calling(call("f", "{}", id="c")), {"role": "tool", "content": "1", "tool_call_id": "c"},
-                    calling(call("g", "{}", id="c")), {"role": "tool", "content": "2", "tool_call_id": "c"})
+    messages = sent(
+        calling(call("f", "{}", id="c")),
+        {"role": "tool", "content": "1", "tool_call_id": "c"},
+        calling(call("g", "{}", id="c")),
+        {"role": "tool", "content": "2", "tool_call_id": "c"},
+    )
     assert [message.get("tool_name") for message in messages] == [None, "f", None, "g"]
 
 
@@ -157,6 +215,7 @@ def test_an_empty_last_answer_is_dropped_unless_it_calls() -> None:
 
 # -- tool calls of the answer -------------------------------------------------------------------------------------
 
+
 def test_streamed_tool_calls(backend: StubBackend) -> None:
     backend.default = DIALECT.reply(CALLS, True)
     caller = handler(backend.url)
@@ -164,8 +223,10 @@ def test_streamed_tool_calls(backend: StubBackend) -> None:
         chunks = list(caller.handle_streaming(Prompt([user("hi")], tools=TOOLS)))
         calls = [each for chunk in chunks for each in chunk.get("tool_calls", ())]
         ids = [each.pop("id") for each in calls]
-        assert calls == [{"index": 0, "type": "function", "function": {"name": "f", "arguments": '{"a": "ü"}'}},
-                         {"index": 1, "type": "function", "function": {"name": "g", "arguments": "{}"}}]
+        assert calls == [
+            {"index": 0, "type": "function", "function": {"name": "f", "arguments": '{"a": "ü"}'}},
+            {"index": 1, "type": "function", "function": {"name": "g", "arguments": "{}"}},
+        ]
         assert all(re.fullmatch("call_[0-9a-f]{24}", each) for each in ids) and ids[0] != ids[1]
         assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["tool_calls"]
         assert caller.outcome.finish_reason == "tool_calls"
@@ -200,15 +261,18 @@ def test_an_id_of_the_server_is_kept(given: Any, kept: bool) -> None:
     assert (delta["id"] == given) is kept and delta["id"].startswith("call_")
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    ({"a": 1}, '{"a": 1}'), ({}, "{}"), (None, "{}"), ('{"a":1}', '{"a":1}'), ("", "{}"), (" ", "{}"), ([1], "[1]")])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [({"a": 1}, '{"a": 1}'), ({}, "{}"), (None, "{}"), ('{"a":1}', '{"a":1}'), ("", "{}"), (" ", "{}"), ([1], "[1]")],
+)
 def test_arguments_leave_as_text(arguments: Any, text: str) -> None:
     [chunk] = handler().read_events([event(tool_calls=[{"function": {"name": "f", "arguments": arguments}}])])
     assert chunk["tool_calls"][0]["function"] == {"name": "f", "arguments": text}
 
 
-@pytest.mark.parametrize("bad", [5, {}, {"function": None}, {"function": {"arguments": {}}},
-                                 {"function": {"name": ""}}])
+@pytest.mark.parametrize(
+    "bad", [5, {}, {"function": None}, {"function": {"arguments": {}}}, {"function": {"name": ""}}]
+)
 def test_unusable_calls_are_skipped(bad: Any, caplog: pytest.LogCaptureFixture) -> None:
     good = {"function": {"name": "f", "arguments": {}}}
     chunks = handler().read_events([event(tool_calls=[bad]), event(tool_calls=[bad, good])])
@@ -220,7 +284,9 @@ def test_unusable_calls_are_skipped(bad: Any, caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize("calls", [[], None, "x", {}])
 def test_no_tool_calls_no_key(calls: Any) -> None:
     assert handler().read_events([event(content="hi", tool_calls=calls), '{"done": true}']) == [
-        {"token": "hi", "finish_reason": None}, {"token": "", "finish_reason": "stop"}]
+        {"token": "hi", "finish_reason": None},
+        {"token": "", "finish_reason": "stop"},
+    ]
 
 
 def test_complete_answer_with_tool_calls(backend: StubBackend) -> None:
@@ -229,9 +295,14 @@ def test_complete_answer_with_tool_calls(backend: StubBackend) -> None:
     answer = caller.handle_non_streaming(Prompt([user("hi")], tools=TOOLS))
     assert isinstance(answer, dict)
     ids = [each.pop("id") for each in answer["tool_calls"]]
-    assert answer == {"content": "so", "finish_reason": "tool_calls", "tool_calls": [
-        {"type": "function", "function": {"name": "f", "arguments": '{"a": "ü"}'}},
-        {"type": "function", "function": {"name": "g", "arguments": "{}"}}]}
+    assert answer == {
+        "content": "so",
+        "finish_reason": "tool_calls",
+        "tool_calls": [
+            {"type": "function", "function": {"name": "f", "arguments": '{"a": "ü"}'}},
+            {"type": "function", "function": {"name": "g", "arguments": "{}"}},
+        ],
+    }
     assert all(re.fullmatch("call_[0-9a-f]{24}", each) for each in ids) and ids[0] != ids[1]
     assert caller.outcome.finish_reason == "tool_calls" and caller.outcome.reasoning == "hm"
 

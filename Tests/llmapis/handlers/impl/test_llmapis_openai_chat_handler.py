@@ -1,4 +1,5 @@
 """The OpenAI chat dialect over real sockets."""
+
 from __future__ import annotations
 
 import base64
@@ -59,9 +60,12 @@ def text(chunks: list[dict[str, Any]]) -> str:
 
 # -- events -------------------------------------------------------------------------------------------------------
 
+
 def test_tokens_and_finish() -> None:
     assert read(chat_chunk({"content": "Hel"}), chat_chunk({}, "stop")) == [
-        {"token": "Hel", "finish_reason": None}, {"token": "", "finish_reason": "stop"}]
+        {"token": "Hel", "finish_reason": None},
+        {"token": "", "finish_reason": "stop"},
+    ]
 
 
 def test_finish_reason_beside_text() -> None:
@@ -75,11 +79,13 @@ def test_empty_tool_calls_are_no_tool_calls() -> None:
 def test_tool_call_deltas_pass_through() -> None:
     calls = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]
     assert read(chat_chunk({"content": None, "tool_calls": calls})) == [
-        {"token": "", "finish_reason": None, "tool_calls": calls}]
+        {"token": "", "finish_reason": None, "tool_calls": calls}
+    ]
 
 
-@pytest.mark.parametrize("noise", [123, "{broken", [], None, {"choices": []}, {"choices": None}, {}, "[DONE]",
-                                   {"choices": [5]}])
+@pytest.mark.parametrize(
+    "noise", [123, "{broken", [], None, {"choices": []}, {"choices": None}, {}, "[DONE]", {"choices": [5]}]
+)
 def test_noise_is_skipped(noise: Any) -> None:
     assert text(read(noise, chat_chunk({"content": "a"}))) == "a"
 
@@ -99,16 +105,27 @@ TIMINGS = {"cache_n": 69, "prompt_n": 13, "prompt_ms": 4.5, "predicted_n": 20, "
 COUNTED = {"prompt_tokens": 82, "completion_tokens": 20, "total_tokens": 102}
 
 
-@pytest.mark.parametrize(("sent", "usage"), [
-    ({"timings": TIMINGS}, {**COUNTED, "prompt_tokens_details": {"cached_tokens": 69}}),
-    ({"usage": COUNTED, "timings": TIMINGS}, {**COUNTED, "prompt_tokens_details": {"cached_tokens": 69}}),
-    ({"usage": {**COUNTED, "prompt_tokens_details": {"cached_tokens": 7, "audio_tokens": 0}}, "timings": TIMINGS},
-     {**COUNTED, "prompt_tokens_details": {"cached_tokens": 7, "audio_tokens": 0}}),
-    ({"usage": {**COUNTED, "prompt_tokens_details": None}}, {**COUNTED, "prompt_tokens_details": None}),
-    ({"usage": COUNTED}, COUNTED),
-    ({"usage": None, "timings": {"prompt_n": 13, "predicted_n": 20}}, {"completion_tokens": 20}),
-    ({"timings": {"cache_n": "x", "predicted_n": True}}, None), ({"timings": []}, None), ({"usage": {}}, None)],
-    ids=["timings", "both", "both-say-cached", "usage-null", "usage", "old-server", "no-numbers", "a-list", "empty"])
+@pytest.mark.parametrize(
+    ("sent", "usage"),
+    [
+        ({"timings": TIMINGS}, {**COUNTED, "prompt_tokens_details": {"cached_tokens": 69}}),
+        ({"usage": COUNTED, "timings": TIMINGS}, {**COUNTED, "prompt_tokens_details": {"cached_tokens": 69}}),
+        (
+            {
+                "usage": {**COUNTED, "prompt_tokens_details": {"cached_tokens": 7, "audio_tokens": 0}},
+                "timings": TIMINGS,
+            },
+            {**COUNTED, "prompt_tokens_details": {"cached_tokens": 7, "audio_tokens": 0}},
+        ),
+        ({"usage": {**COUNTED, "prompt_tokens_details": None}}, {**COUNTED, "prompt_tokens_details": None}),
+        ({"usage": COUNTED}, COUNTED),
+        ({"usage": None, "timings": {"prompt_n": 13, "predicted_n": 20}}, {"completion_tokens": 20}),
+        ({"timings": {"cache_n": "x", "predicted_n": True}}, None),
+        ({"timings": []}, None),
+        ({"usage": {}}, None),
+    ],
+    ids=["timings", "both", "both-say-cached", "usage-null", "usage", "old-server", "no-numbers", "a-list", "empty"],
+)
 def test_a_stream_and_a_whole_answer_have_the_same_counts(sent: dict[str, Any], usage: dict[str, Any] | None) -> None:
     streamed = read(chat_chunk({"content": "a"}), chat_chunk({}, "stop", **sent))
     assert streamed[-1].get("usage") == usage
@@ -139,9 +156,14 @@ def test_content_as_blocks() -> None:
     assert text(read(chat_chunk({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}))) == "ab"
 
 
-@pytest.mark.parametrize("error", [{"error": {"message": "too  long"}}, {"error": "too long"},
-                                   {"error": {"message": "too long"}, "choices": [{"delta": {"content": ""},
-                                                                                   "finish_reason": "error"}]}])
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "too  long"}},
+        {"error": "too long"},
+        {"error": {"message": "too long"}, "choices": [{"delta": {"content": ""}, "finish_reason": "error"}]},
+    ],
+)
 def test_error_object_raises(error: dict[str, Any]) -> None:
     with pytest.raises(BackendResponseError, match=r"Endpoint 'E' .*: an error instead of an answer: too long"):
         read(error)
@@ -172,6 +194,7 @@ def test_an_answer_that_breaks_off_with_an_error_line_is_no_complete_one(backend
 
 
 # -- streams ------------------------------------------------------------------------------------------------------
+
 
 def test_stream(backend: StubBackend) -> None:
     backend.script(chat_stream_reply(["Hel", "lo"], usage=USAGE))
@@ -208,7 +231,7 @@ def test_events_of_one_block_say_that_more_follows(backend: StubBackend) -> None
 
 def test_events_may_be_split_anywhere(backend: StubBackend) -> None:
     data = b"".join(map(sse_event, [chat_chunk({"content": "zwölf 🌍"}), chat_chunk({}, "stop"), "[DONE]"]))
-    backend.script(Reply(pieces=[data[index:index + 7] for index in range(0, len(data), 7)]))
+    backend.script(Reply(pieces=[data[index : index + 7] for index in range(0, len(data), 7)]))
     assert text(list(handler(backend).handle_streaming(HI))) == "zwölf 🌍"
 
 
@@ -225,8 +248,9 @@ def test_usage_that_comes_later_is_waited_for(backend: StubBackend, monkeypatch:
 
 
 @pytest.mark.parametrize(("last", "drain"), [(chat_chunk({}, "stop"), 1.0), ("[DONE]", 60.0)])
-def test_a_connection_that_stays_open_delays_the_end_little(backend: StubBackend, last: Any, drain: float,
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_stays_open_delays_the_end_little(
+    backend: StubBackend, last: Any, drain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(base_llm_api_handler, "DRAIN_SECONDS", drain)
     backend.script(sse_reply([chat_chunk({"content": "a"}), last], hang=True))
     started = time.monotonic()
@@ -246,8 +270,9 @@ def test_second_call_of_a_handler_starts_afresh(backend: StubBackend) -> None:
 
 
 def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
-    backend.script(chat_reply("whole", usage=USAGE), json_reply({"error": {"message": "no such model"}}),
-                   Reply(body=b"<html>"))
+    backend.script(
+        chat_reply("whole", usage=USAGE), json_reply({"error": {"message": "no such model"}}), Reply(body=b"<html>")
+    )
     call = handler(backend)
     chunks = [chunk for chunk in call.handle_streaming(HI) if chunk != SILENCE]
     assert chunks == [{"token": "whole", "finish_reason": "stop", "usage": USAGE}]
@@ -305,6 +330,7 @@ def test_cancelled_while_waiting_for_the_answer(backend: StubBackend) -> None:
 
 # -- complete answers ---------------------------------------------------------------------------------------------
 
+
 def test_complete_answer(backend: StubBackend) -> None:
     backend.script(chat_reply("Hello", finish_reason="length", usage=USAGE))
     call = handler(backend)
@@ -312,8 +338,10 @@ def test_complete_answer(backend: StubBackend) -> None:
     assert (call.outcome.finish_reason, call.outcome.usage) == ("length", USAGE)
 
 
-@pytest.mark.parametrize("body", [{"choices": [{"message": {"content": None}}]}, {"choices": []}, {}, [], 5,
-                                  {"choices": [{"message": None}]}])
+@pytest.mark.parametrize(
+    "body",
+    [{"choices": [{"message": {"content": None}}]}, {"choices": []}, {}, [], 5, {"choices": [{"message": None}]}],
+)
 def test_empty_or_malformed_answer_is_an_empty_text(body: Any) -> None:
     assert handler().read_whole(body) == ""
 
@@ -333,6 +361,7 @@ def test_tool_calls_of_a_complete_answer() -> None:
 
 # -- requests -----------------------------------------------------------------------------------------------------
 
+
 def sent(*conversation: dict[str, Any]) -> list[dict[str, Any]]:
     return handler().payload(Prompt(list(conversation)))["messages"]
 
@@ -349,7 +378,10 @@ def test_images_become_blocks() -> None:
     [out] = sent(message)
     assert out["content"][0] == {"type": "text", "text": "look"}
     assert [block["image_url"]["url"] for block in out["content"][1:]] == [
-        images[0], f"data:image/png;base64,{png}", images[2]]
+        images[0],
+        f"data:image/png;base64,{png}",
+        images[2],
+    ]
     assert "images" not in out and message["images"] == images
 
 
@@ -357,15 +389,16 @@ def test_images_become_blocks() -> None:
 def test_base64_in_lines(line_break: str) -> None:
     """As the command ``base64`` and several languages write it, and Ollama reads it."""
     png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(100)).decode()
-    lines = line_break.join(png[start:start + 76] for start in range(0, len(png), 76)) + line_break
+    lines = line_break.join(png[start : start + 76] for start in range(0, len(png), 76)) + line_break
     [out] = sent({"role": "user", "content": "look", "images": [lines]})
     assert out["content"][1]["image_url"]["url"] == f"data:image/png;base64,{png}"
 
 
 def test_unusable_images_leave_the_text_alone() -> None:
-    assert sent({"role": "user", "content": "a", "images": ["nonsense"]}, {"role": "tool", "content": "b",
-                                                                           "images": ["https://h/x"]}) == [
-        {"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]
+    assert sent(
+        {"role": "user", "content": "a", "images": ["nonsense"]},
+        {"role": "tool", "content": "b", "images": ["https://h/x"]},
+    ) == [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]
 
 
 def test_payload_is_json(backend: StubBackend) -> None:
@@ -374,8 +407,14 @@ def test_payload_is_json(backend: StubBackend) -> None:
     assert json.loads(backend.requests[0].body)["messages"][0]["content"].endswith("ü")
 
 
-@pytest.mark.parametrize("error", [{"message": "bad key sk-very-secret"}, "sk-very-secret is unknown",
-                                   {"code": 401, "detail": {"key": "sk-very-secret"}}])
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "bad key sk-very-secret"},
+        "sk-very-secret is unknown",
+        {"code": 401, "detail": {"key": "sk-very-secret"}},
+    ],
+)
 def test_an_error_object_never_repeats_the_key(error: Any) -> None:
     call = OpenAiApiHandler(BackendSettings("E", "http://h", {}, {}, api_key="sk-very-secret"), Transport())
     with pytest.raises(BackendResponseError) as caught:
@@ -389,17 +428,23 @@ ASKS = {"stream_options": {"include_usage": True}}
 STRICT = '{"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}'
 
 
-@table("status, body, streams", [
-    (400, "unknown field: stream_options", True),
-    (422, STRICT, True),
-    # These refuse the call for another reason.
-    (400, "the prompt is too long", False),
-    (500, "stream_options crashed", False)])
-def test_a_server_that_refuses_the_question(backend: StubBackend, monkeypatch: pytest.MonkeyPatch, status: int,
-                                            body: str, streams: bool) -> None:
+@table(
+    "status, body, streams",
+    [
+        (400, "unknown field: stream_options", True),
+        (422, STRICT, True),
+        # These refuse the call for another reason.
+        (400, "the prompt is too long", False),
+        (500, "stream_options crashed", False),
+    ],
+)
+def test_a_server_that_refuses_the_question(
+    backend: StubBackend, monkeypatch: pytest.MonkeyPatch, status: int, body: str, streams: bool
+) -> None:
     monkeypatch.setattr("Middleware.models.process._process", Process())
-    replies = iter([json_reply({"error": {"message": body}}, status), chat_stream_reply(["Hello"]),
-                    chat_stream_reply(["again"])])
+    replies = iter(
+        [json_reply({"error": {"message": body}}, status), chat_stream_reply(["Hello"]), chat_stream_reply(["again"])]
+    )
     backend.responder = lambda request: next(replies)
     first = len(backend.requests)
     if not streams:

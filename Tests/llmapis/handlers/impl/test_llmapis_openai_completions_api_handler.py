@@ -1,4 +1,5 @@
 """The OpenAI text completion dialect over real sockets."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -19,8 +20,11 @@ from Tests.stub_backend import Reply, StubBackend, json_reply, sse_event, sse_re
 HI = Prompt(None, "Be kind. ", "hi")
 DIALECT = DIALECTS["openAIV1Completion"]
 SILENCE = {"token": "", "finish_reason": None}
-USAGE = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS,
-         "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS}
+USAGE = {
+    "prompt_tokens": PROMPT_TOKENS,
+    "completion_tokens": COMPLETION_TOKENS,
+    "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+}
 
 
 @pytest.fixture
@@ -29,8 +33,9 @@ def backend() -> Iterator[StubBackend]:
         yield stub
 
 
-def handler(backend: StubBackend | None = None, scope: CancelScope | None = None,
-            **settings: Any) -> OpenAiCompletionsApiHandler:
+def handler(
+    backend: StubBackend | None = None, scope: CancelScope | None = None, **settings: Any
+) -> OpenAiCompletionsApiHandler:
     values = {"endpoint": {}, "api_type": {}, **settings}
     url = backend.url if backend else "http://127.0.0.1:1"
     return OpenAiCompletionsApiHandler(BackendSettings("E", url, **values), Transport(), scope)
@@ -50,6 +55,7 @@ def text(chunks: list[dict[str, Any]]) -> str:
 
 # -- requests -----------------------------------------------------------------------------------------------------
 
+
 def test_payload() -> None:
     body = handler(model="m", samplers={"max_tokens": 300, "stream": False}).payload(HI)
     assert body == {"model": "m", "prompt": "Be kind. hi", "max_tokens": 300, "stream": False}
@@ -68,19 +74,25 @@ def test_images_are_not_sent_and_the_log_says_so_once_in_a_request(caplog: pytes
         for _ in range(2):
             assert handler(model="m").payload(prompt) == {"model": "m", "prompt": "hi"}
     assert [record.getMessage() for record in caplog.records] == [
-        "Endpoint 'E': skipped 1 image(s): text completions take none."]
+        "Endpoint 'E': skipped 1 image(s): text completions take none."
+    ]
 
 
 # -- events -------------------------------------------------------------------------------------------------------
 
+
 def test_tokens_and_finish() -> None:
     assert read(choice(text="Hel"), choice(text="lo", finish_reason="length")) == [
-        {"token": "Hel", "finish_reason": None}, {"token": "lo", "finish_reason": "length"}]
+        {"token": "Hel", "finish_reason": None},
+        {"token": "lo", "finish_reason": "length"},
+    ]
 
 
 def test_last_chunk_without_text_still_finishes() -> None:
     assert read(choice(text="a"), choice(finish_reason="stop")) == [
-        {"token": "a", "finish_reason": None}, {"token": "", "finish_reason": "stop"}]
+        {"token": "a", "finish_reason": None},
+        {"token": "", "finish_reason": "stop"},
+    ]
 
 
 @pytest.mark.parametrize("content", [{"text": None}, {"text": ""}, {"text": 5}, {}])
@@ -88,8 +100,9 @@ def test_chunk_without_text_is_a_sign_of_life(content: dict[str, Any]) -> None:
     assert read(choice(**content)) == [SILENCE]
 
 
-@pytest.mark.parametrize("noise", [123, "{broken", [], {"choices": []}, {"choices": None}, {}, "[DONE]",
-                                   {"choices": ["x"]}])
+@pytest.mark.parametrize(
+    "noise", [123, "{broken", [], {"choices": []}, {"choices": None}, {}, "[DONE]", {"choices": ["x"]}]
+)
 def test_noise_is_skipped(noise: Any) -> None:
     assert read(noise, choice(text="a")) == [{"token": "a", "finish_reason": None}]
 
@@ -98,7 +111,9 @@ def test_usage_comes_with_or_without_a_choice_and_after_the_end() -> None:
     assert read({**choice(text="a"), "usage": USAGE}) == [{"token": "a", "finish_reason": None, "usage": USAGE}]
     assert read({"choices": [], "usage": USAGE}) == [{**SILENCE, "usage": USAGE}]
     assert read(choice(finish_reason="stop"), choice(text="late"), {**choice(text="late"), "usage": USAGE}) == [
-        {"token": "", "finish_reason": "stop"}, {**SILENCE, "usage": USAGE}]
+        {"token": "", "finish_reason": "stop"},
+        {**SILENCE, "usage": USAGE},
+    ]
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
@@ -109,8 +124,10 @@ def test_reasoning_is_carried_beside_the_text(key: str) -> None:
 
 def test_fingerprint_is_carried_once() -> None:
     event = {**choice(text="a"), "system_fingerprint": "b1"}
-    assert read(event, event) == [{"token": "a", "finish_reason": None, "fingerprint": "b1"},
-                                  {"token": "a", "finish_reason": None}]
+    assert read(event, event) == [
+        {"token": "a", "finish_reason": None, "fingerprint": "b1"},
+        {"token": "a", "finish_reason": None},
+    ]
     call = handler()
     call.read_whole(event)
     assert call.outcome.fingerprint == "b1"
@@ -124,6 +141,7 @@ def test_error_object_raises() -> None:
 
 
 # -- whole calls --------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_stream(backend: StubBackend, finish: str) -> None:
@@ -175,8 +193,20 @@ def test_reasoning_of_a_complete_answer() -> None:
     assert call.outcome.reasoning == "hm"
 
 
-@pytest.mark.parametrize("body", [{"choices": []}, {"choices": [None]}, {}, [], 5, "SECRET", {"text": "SECRET"},
-                                  {"choices": [{"text": ["SECRET"]}]}, {"choices": [{"message": "SECRET"}]}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": []},
+        {"choices": [None]},
+        {},
+        [],
+        5,
+        "SECRET",
+        {"text": "SECRET"},
+        {"choices": [{"text": ["SECRET"]}]},
+        {"choices": [{"message": "SECRET"}]},
+    ],
+)
 def test_malformed_answer_is_an_empty_text_and_logged(body: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert handler().read_whole(body) == ""
     assert "Endpoint 'E': skipped" in caplog.text and "SECRET" not in caplog.text

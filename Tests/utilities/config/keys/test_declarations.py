@@ -1,4 +1,5 @@
 """What is declared about the keys of all kinds of files makes sense, and the program reads what is declared."""
+
 from __future__ import annotations
 
 import ast
@@ -27,16 +28,43 @@ from Tests.tables import table
 ROOT = Path(__file__).resolve().parents[4]
 SOURCES = [path for folder in ("Middleware", "Scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 TABLES: Mapping[str, KeyTable] = {
-    "USER": user.USER, "ENDPOINT": endpoint.ENDPOINT, "API_TYPE": api_type.API_TYPE, "THINKING": api_type.THINKING,
-    "STRUCTURED_OUTPUT": api_type.STRUCTURED_OUTPUT, "MCP_SERVER": mcp_server.MCP_SERVER, "ROUTING": user.ROUTING,
-    "PROMPT_TEMPLATE": api_type.PROMPT_TEMPLATE, "CURRENT_USER": user.CURRENT_USER,
-    "WORKFLOW_FILE": WORKFLOW_FILE, "NODE": NODE,
-    "LIVENESS_CALL": user.LIVENESS_CALL, "PRESET_SAMPLERS": endpoint.PRESET_SAMPLERS}
+    "USER": user.USER,
+    "ENDPOINT": endpoint.ENDPOINT,
+    "API_TYPE": api_type.API_TYPE,
+    "THINKING": api_type.THINKING,
+    "STRUCTURED_OUTPUT": api_type.STRUCTURED_OUTPUT,
+    "MCP_SERVER": mcp_server.MCP_SERVER,
+    "ROUTING": user.ROUTING,
+    "PROMPT_TEMPLATE": api_type.PROMPT_TEMPLATE,
+    "CURRENT_USER": user.CURRENT_USER,
+    "WORKFLOW_FILE": WORKFLOW_FILE,
+    "NODE": NODE,
+    "LIVENESS_CALL": user.LIVENESS_CALL,
+    "PRESET_SAMPLERS": endpoint.PRESET_SAMPLERS,
+}
 TYPES: Mapping[str, tuple[type, ...]] = {
-    "str": (str,), "bool": (bool,), "int": (int,), "number": (int, float), "float": (int, float), "list": (list, tuple),
-    "object": (dict,), "any": (object,)}
-FILES = {"memory-settings", "compactor-settings", "endpoint", "api-type", "preset", "prompt-template", "routing",
-         "workflow", "user", "mcp-server", "structured-output"}
+    "str": (str,),
+    "bool": (bool,),
+    "int": (int,),
+    "number": (int, float),
+    "float": (int, float),
+    "list": (list, tuple),
+    "object": (dict,),
+    "any": (object,),
+}
+FILES = {
+    "memory-settings",
+    "compactor-settings",
+    "endpoint",
+    "api-type",
+    "preset",
+    "prompt-template",
+    "routing",
+    "workflow",
+    "user",
+    "mcp-server",
+    "structured-output",
+}
 FOLDERS = {"endpoint-folder", "preset-folder", "preset-type-folder", "workflow-folder", "structured-output-folder"}
 OUTSIDE = {"directory", "file", "script"}
 
@@ -59,6 +87,7 @@ ALL = [pytest.param(key, id=name) for where, keys in groups() for name, key in n
 
 
 # -- each declaration --------------------------------------------------------------------------------------------------
+
 
 @table("key", ALL)
 def test_a_key_is_explained_in_one_sentence(key: ConfigKey) -> None:
@@ -100,8 +129,15 @@ def test_no_key_is_declared_twice(where: str, keys: tuple[ConfigKey, ...]) -> No
 
 # -- the readers -------------------------------------------------------------------------------------------------------
 
-USER_READERS: Mapping[str, int] = {"user_flag": 0, "user_int": 0, "user_name_setting": 0, "user_setting": 0,
-                                   "flag_in": 1, "int_in": 1, "user_name": 0}
+USER_READERS: Mapping[str, int] = {
+    "user_flag": 0,
+    "user_int": 0,
+    "user_name_setting": 0,
+    "user_setting": 0,
+    "flag_in": 1,
+    "int_in": 1,
+    "user_name": 0,
+}
 TABLE_READERS: Mapping[str, int] = {"value": 1, "flag": 1, "read": 1, "number": 1, "text": 1, "has": 1, "lookup": 0}
 
 
@@ -136,9 +172,9 @@ def reads(path: Path, tree: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Subscript):
             table, arguments = table_of(node.value), [node.slice]
         elif isinstance(node, ast.Call) and called(node) in USER_READERS:
-            table, arguments = "USER", node.args[USER_READERS[called(node)]:][:1]
+            table, arguments = "USER", node.args[USER_READERS[called(node)] :][:1]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TABLE_READERS:
-            table, arguments = table_of(node.func.value), node.args[TABLE_READERS[node.func.attr]:][:1]
+            table, arguments = table_of(node.func.value), node.args[TABLE_READERS[node.func.attr] :][:1]
         elif isinstance(node, ast.Call) and called(node) == "map" and isinstance(node.args[0], ast.Attribute):
             table, arguments = table_of(node.args[0].value), [*getattr(node.args[1], "elts", ())]
         for argument in arguments if table else ():
@@ -160,17 +196,24 @@ def test_every_key_that_is_read_is_declared(all_reads: set[tuple[str, str]]) -> 
 def test_every_key_that_has_an_effect_is_read() -> None:
     """By its name somewhere in the code beyond its declaration."""
     declared = ROOT / "Middleware" / "utilities" / "config" / "keys"
-    known = {node.value for path, tree in trees() if declared not in path.parents for node in ast.walk(tree)
-             if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    known = {
+        node.value
+        for path, tree in trees()
+        if declared not in path.parents
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     scripts = {"MCPO_URL"}
     tables = ("USER", "ENDPOINT", "API_TYPE", "THINKING", "STRUCTURED_OUTPUT", "MCP_SERVER", "CURRENT_USER")
     keys = [key for table in tables for key in TABLES[table].values()]
     assert [key.name for key in keys if not key.inert and key.name not in known | scripts] == []
 
 
-@pytest.mark.parametrize("read", [
-    KeyTable.value, KeyTable.flag, KeyTable.read, KeyTable.number, KeyTable.text, KeyTable.has],
-    ids=["value", "flag", "read", "number", "text", "has"])
+@pytest.mark.parametrize(
+    "read",
+    [KeyTable.value, KeyTable.flag, KeyTable.read, KeyTable.number, KeyTable.text, KeyTable.has],
+    ids=["value", "flag", "read", "number", "text", "has"],
+)
 @pytest.mark.parametrize("config", [{}, {"appendPresetname": "x"}], ids=["absent", "present"])
 def test_what_is_not_declared_cannot_be_read(read: Callable[..., object], config: dict[str, Any]) -> None:
     with pytest.raises(KeyError, match="appendPresetname"):
@@ -179,19 +222,36 @@ def test_what_is_not_declared_cannot_be_read(read: Callable[..., object], config
         endpoint.ENDPOINT.lookup("appendPresetname")
 
 
-@pytest.mark.parametrize(("true_texts", "true", "false"), [
-    ((), (True, 1, "true", "no", " "), (False, 0, None, "", "False ")),
-    (ONLY_TRUE, (True, 1, " TRUE "), (False, 0, None, "", "yes", "no")),
-    (SWITCHED_ON, (True, 1, "TRUE", "1", "yes", " On "), (False, 0, None, "", "no", "maybe"))])
+@pytest.mark.parametrize(
+    ("true_texts", "true", "false"),
+    [
+        ((), (True, 1, "true", "no", " "), (False, 0, None, "", "False ")),
+        (ONLY_TRUE, (True, 1, " TRUE "), (False, 0, None, "", "yes", "no")),
+        (SWITCHED_ON, (True, 1, "TRUE", "1", "yes", " On "), (False, 0, None, "", "no", "maybe")),
+    ],
+)
 def test_which_texts_are_true(true_texts: tuple[str, ...], true: tuple[object, ...], false: tuple[object, ...]) -> None:
     table = KeyTable((ConfigKey("k", "bool", False, "A switch.", true_texts=true_texts),))
     assert [value for value in true if not table.flag({"k": value}, "k") or not table.read({"k": value}, "k")] == []
     assert [value for value in false if table.flag({"k": value}, "k") or table.read({"k": value}, "k")] == []
 
 
-@pytest.mark.parametrize(("written", "number"), [
-    (7, 7), ("7", 7), (2.9, 2), (" -3 ", -3), (True, 5), (None, 5), ("2.9", 5), ("x", 5), ([7], 5),
-    (float("inf"), 5), (float("nan"), 5)])
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        (7, 7),
+        ("7", 7),
+        (2.9, 2),
+        (" -3 ", -3),
+        (True, 5),
+        (None, 5),
+        ("2.9", 5),
+        ("x", 5),
+        ([7], 5),
+        (float("inf"), 5),
+        (float("nan"), 5),
+    ],
+)
 def test_whole_numbers(written: object, number: int) -> None:
     table = KeyTable((ConfigKey("k", "int", 5, "A number."),))
     assert table.number({"k": written}, "k") == number and table.number({}, "k") == 5
@@ -203,9 +263,19 @@ def test_texts() -> None:
     assert table.text({}, "none") == "" and table.has({"k": ""}, "k") and not table.has({"k": None}, "k")
 
 
-@pytest.mark.parametrize(("config", "value", "flag"), [
-    ({}, True, True), ({"k": None}, True, True), ({"k": False}, False, False), ({"k": "false"}, "false", False),
-    ({"k": " FALSE "}, " FALSE ", False), ({"k": 0}, 0, False), ({"k": "no"}, "no", True), ({"k": ""}, "", False)])
+@pytest.mark.parametrize(
+    ("config", "value", "flag"),
+    [
+        ({}, True, True),
+        ({"k": None}, True, True),
+        ({"k": False}, False, False),
+        ({"k": "false"}, "false", False),
+        ({"k": " FALSE "}, " FALSE ", False),
+        ({"k": 0}, 0, False),
+        ({"k": "no"}, "no", True),
+        ({"k": ""}, "", False),
+    ],
+)
 def test_values_and_flags(config: dict[str, Any], value: object, flag: bool) -> None:
     table = KeyTable((ConfigKey("k", "bool", True, "A switch."),))
     assert table.value(config, "k") == value and table.flag(config, "k") is flag
@@ -213,6 +283,7 @@ def test_values_and_flags(config: dict[str, Any], value: object, flag: bool) -> 
 
 
 # -- one truth ---------------------------------------------------------------------------------------------------------
+
 
 def test_the_types_of_api_types() -> None:
     assert set(api_type.API_TYPE["type"].choices) == api_types.KNOWN_TYPES | api_types.ALIASES.keys()

@@ -1,4 +1,5 @@
 """Node keys that hold numbers."""
+
 from __future__ import annotations
 
 import logging
@@ -19,11 +20,32 @@ def coerced(key: str, value: Any) -> Any:
     return config[key]
 
 
-@table(("value", "expected"), [
-    (7, 7), (0, 0), (-3, -3), (True, True), (False, False), (None, None), (750.9, 750), (-1.5, -1), ("5000", 5000),
-    (" 12 ", 12), ("-4", -4), ("{size}", 33), ("{word}", 400), ("abc", 400), ("", 400), ("750.9", 400), ("{nope}", 400),
-    ([5], 400), ({"a": 1}, 400), (float("inf"), 400), (float("nan"), 400),
-])
+@table(
+    ("value", "expected"),
+    [
+        (7, 7),
+        (0, 0),
+        (-3, -3),
+        (True, True),
+        (False, False),
+        (None, None),
+        (750.9, 750),
+        (-1.5, -1),
+        ("5000", 5000),
+        (" 12 ", 12),
+        ("-4", -4),
+        ("{size}", 33),
+        ("{word}", 400),
+        ("abc", 400),
+        ("", 400),
+        ("750.9", 400),
+        ("{nope}", 400),
+        ([5], 400),
+        ({"a": 1}, 400),
+        (float("inf"), 400),
+        (float("nan"), 400),
+    ],
+)
 def test_values(value: Any, expected: Any) -> None:
     result = coerced("maxResponseSizeInTokens", value)
     assert result == expected and type(result) is type(expected)
@@ -41,8 +63,13 @@ def test_defaults(key: str, default: Any, caplog: pytest.LogCaptureFixture) -> N
 
 def test_the_table_is_that_of_the_specification() -> None:
     kept = {key for key, default in NUMERIC_FIELDS.items() if default is KEEP}
-    assert kept == {"lastMessagesToSendInsteadOfPromptMaxTokenSize", "maxTurnsToPull", "maxSummaryChunksFromFile",
-                    "offlineWikiApiPort", "messageBlockSize"}
+    assert kept == {
+        "lastMessagesToSendInsteadOfPromptMaxTokenSize",
+        "maxTurnsToPull",
+        "maxSummaryChunksFromFile",
+        "offlineWikiApiPort",
+        "messageBlockSize",
+    }
     # A key of our own beside the 28 of the specification.
     assert len(NUMERIC_FIELDS.keys() - {"appendMemoriesUpToTokens"}) == 28
     assert FLOAT_FIELDS == {"percentile": 0.5}

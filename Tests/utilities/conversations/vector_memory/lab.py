@@ -1,4 +1,5 @@
 """Databases for tests of the memories: the present layout, and that of old installations."""
+
 from __future__ import annotations
 
 import json
@@ -39,13 +40,20 @@ def old_database(path: Path, *texts: str, topics: str = "") -> None:
     database.executescript(OLD_SCHEMA)
     for text in texts:
         fields = metadata(text, topics=[topics] if topics else [])
-        row = database.execute("INSERT INTO memories (discussion_id, memory_text, date_added, metadata_json) "
-                               "VALUES ('chat', ?, '2025-01-01T00:00:00+00:00', ?)", (text, fields))
-        database.execute("INSERT INTO memories_fts (rowid, title, summary, entities, key_phrases, "
-                         "memory_text_unweighted) VALUES (?, '', ?, '', ?, ?)",
-                         (row.lastrowid, text, f" {topics}" if topics else "", text))
-    database.execute("INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) "
-                     "VALUES ('chat', 'old', '2025-01-01T00:00:00+00:00')")
+        row = database.execute(
+            "INSERT INTO memories (discussion_id, memory_text, date_added, metadata_json) "
+            "VALUES ('chat', ?, '2025-01-01T00:00:00+00:00', ?)",
+            (text, fields),
+        )
+        database.execute(
+            "INSERT INTO memories_fts (rowid, title, summary, entities, key_phrases, "
+            "memory_text_unweighted) VALUES (?, '', ?, '', ?, ?)",
+            (row.lastrowid, text, f" {topics}" if topics else "", text),
+        )
+    database.execute(
+        "INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) "
+        "VALUES ('chat', 'old', '2025-01-01T00:00:00+00:00')"
+    )
     database.commit()
     database.close()
 

@@ -1,4 +1,5 @@
 """What searchable memories do in every kind of database: the same cases over an SQLite file and over PostgreSQL."""
+
 from __future__ import annotations
 
 import itertools
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 class Open(Protocol):
     """Opens the memories of one conversation."""
 
-    def __call__(self, cipher: Cipher = NO_CIPHER, *, write: bool = True,
-                 scope: CancelScope | None = None) -> SearchableMemories: ...
+    def __call__(
+        self, cipher: Cipher = NO_CIPHER, *, write: bool = True, scope: CancelScope | None = None
+    ) -> SearchableMemories: ...
 
 
 _spaces = itertools.count()
@@ -51,8 +53,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def open_(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     if kind == "sqlite":
+
         def in_file(cipher: Cipher = NO_CIPHER, **options: Any) -> SearchableMemories:
             return opened(tmp_path / "vector_memory.db", cipher, **options)
+
         return in_file
     return in_database(request)
 
@@ -63,6 +67,7 @@ def in_database(request: pytest.FixtureRequest) -> Open:
 
     def opened_there(cipher: Cipher = NO_CIPHER, **options: Any) -> SearchableMemories:
         return PostgresMemories(database, space, "", "chat", **{"write": True, **options}, cipher=cipher)
+
     return opened_there
 
 
@@ -88,6 +93,7 @@ def blob(*numbers: float) -> bytes:
 
 # -- nothing there ------------------------------------------------------------------------------------------------
 
+
 def test_what_does_not_exist_is_empty_and_stays_so(open_: Open, cipher: Cipher) -> None:
     for _ in range(2):
         with open_(cipher, write=False) as memories:
@@ -109,6 +115,7 @@ def test_opened_for_writing_it_exists(memories: SearchableMemories, open_: Open,
 
 # -- chunks and the log -------------------------------------------------------------------------------------------
 
+
 def test_a_chunk_is_stored_whole(memories: SearchableMemories, open_: Open, cipher: Cipher) -> None:
     assert memories.store_chunk([item("Mara hid the ledger"), item("The mill burned")], "h1") == [1, 2]
     assert memories.store_chunk([], "h2") == [] and memories.store_chunk([item("Tobias left")], None) == [3]
@@ -116,8 +123,12 @@ def test_a_chunk_is_stored_whole(memories: SearchableMemories, open_: Open, ciph
     with open_(cipher, write=False) as again:
         row = again.by_ids([1])[0]
         assert {**row, "date_added": ""} == {
-            "id": 1, "discussion_id": "chat", "memory_text": "Mara hid the ledger", "date_added": "",
-            "metadata_json": metadata("Mara hid the ledger")}
+            "id": 1,
+            "discussion_id": "chat",
+            "memory_text": "Mara hid the ledger",
+            "date_added": "",
+            "metadata_json": metadata("Mara hid the ledger"),
+        }
         assert row["date_added"].endswith("+00:00")
         assert found(again, "ledger") == ["Mara hid the ledger"]
         assert texts(list(again.all_memories())) == ["Mara hid the ledger", "The mill burned", "Tobias left"]
@@ -157,8 +168,9 @@ def test_the_log_is_read_newest_first(memories: SearchableMemories, asked: int, 
     assert log_hashes(memories, asked) == expected
 
 
-def test_the_log_grows_in_order_whatever_the_clock_says(memories: SearchableMemories,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_grows_in_order_whatever_the_clock_says(
+    memories: SearchableMemories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     times = iter(["2999-01-01T00:00:00+00:00", "2999-01-01T00:00:00.5+00:00", "2025-01-01T00:00:00+00:00"])
     monkeypatch.setattr("Middleware.utilities.conversations.vector_memory.searchable.utc_now", lambda: next(times))
     for message_hash in "abc":
@@ -166,8 +178,9 @@ def test_the_log_grows_in_order_whatever_the_clock_says(memories: SearchableMemo
     assert log_hashes(memories) == ["c", "b", "a"]
 
 
-def test_failures_of_a_chunk_are_counted_until_they_are_over(memories: SearchableMemories, open_: Open,
-                                                             cipher: Cipher) -> None:
+def test_failures_of_a_chunk_are_counted_until_they_are_over(
+    memories: SearchableMemories, open_: Open, cipher: Cipher
+) -> None:
     assert [memories.count_failure("after h") for _ in range(2)] == [1, 2]
     with open_(cipher) as again:
         assert again.count_failure("after h") == 3 and again.count_failure("other \0") == 1
@@ -179,9 +192,18 @@ def test_failures_of_a_chunk_are_counted_until_they_are_over(memories: Searchabl
 
 # -- texts --------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("fields", [
-    {"title": 5, "summary": None, "entities": None}, {"title": "\ud800", "summary": "a\0b", "entities": "deepword"},
-    {"summary": {"a": [1, {"b": "deepword"}]}, "topics": 7}, {"title": "x" * 200_000}, {}], ids=range(5))
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"title": 5, "summary": None, "entities": None},
+        {"title": "\ud800", "summary": "a\0b", "entities": "deepword"},
+        {"summary": {"a": [1, {"b": "deepword"}]}, "topics": 7},
+        {"title": "x" * 200_000},
+        {},
+    ],
+    ids=range(5),
+)
 def test_metadata_may_hold_anything(memories: SearchableMemories, fields: dict[str, Any]) -> None:
     text = json.dumps(fields)
     assert memories.store_chunk([("plain words \ud83d \ude00 end", text)], "h", True) == [1]
@@ -199,8 +221,9 @@ def test_a_text_may_hold_nul(memories: SearchableMemories, kind: str, cipher: Ci
     assert texts(memories.by_ids([1])) == [expected] and found(memories, "right") == [expected]
 
 
-@pytest.mark.parametrize("look", [OTHER.encrypt(b"x").decode(), OTHER.encrypt(b"x" * 30).decode() + "\n"],
-                         ids=["short", "with line end"])
+@pytest.mark.parametrize(
+    "look", [OTHER.encrypt(b"x").decode(), OTHER.encrypt(b"x" * 30).decode() + "\n"], ids=["short", "with line end"]
+)
 def test_a_text_may_look_like_a_token(open_: Open, look: str) -> None:
     with open_() as memories:
         memories.store_chunk([item(look)], None)
@@ -211,8 +234,10 @@ def test_a_text_may_look_like_a_token(open_: Open, look: str) -> None:
 
 # -- reading ------------------------------------------------------------------------------------------------------
 
-def test_rows_come_in_the_order_that_is_asked_for(memories: SearchableMemories,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_rows_come_in_the_order_that_is_asked_for(
+    memories: SearchableMemories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memories.store_chunk([item(str(number)) for number in range(1, 31)], None)
     monkeypatch.setattr("Middleware.addons.postgres.memory_rows.BATCH", 7, raising=False)
     wanted = [30, 3, 9999, *range(5, 28)]
@@ -224,7 +249,7 @@ def test_rows_come_in_the_order_that_is_asked_for(memories: SearchableMemories,
     assert [row["id"] for row in memories.newest(3, before=3)] == [2, 1]
 
 
-@pytest.mark.parametrize("limit", [2 ** 31, 2 ** 63, 10 ** 30])
+@pytest.mark.parametrize("limit", [2**31, 2**63, 10**30])
 def test_no_limit_is_too_large(memories: SearchableMemories, limit: int) -> None:
     memories.store_chunk([item("owl")], "h")
     memories.add_embeddings([(1, blob(1, 0))], "m")
@@ -234,6 +259,7 @@ def test_no_limit_is_too_large(memories: SearchableMemories, limit: int) -> None
 
 
 # -- vectors ------------------------------------------------------------------------------------------------------
+
 
 def test_vectors(memories: SearchableMemories) -> None:
     memories.store_chunk([item(text) for text in ("a", "b", "c")], None)
@@ -264,6 +290,7 @@ def test_vectors_that_are_added_later_are_found(memories: SearchableMemories, op
 
 # -- changes by hand ----------------------------------------------------------------------------------------------
 
+
 def test_changed_and_deleted_memories(memories: SearchableMemories, open_: Open, cipher: Cipher) -> None:
     memories.store_chunk([item("the mill", topics=["zoo"]), item("the bridge"), item("the owl")], "h", True)
     memories.add_embeddings([(number, blob(1, number)) for number in (1, 2, 3)], "m")
@@ -288,6 +315,7 @@ def test_the_index_can_be_made_anew(memories: SearchableMemories) -> None:
 
 
 # -- keys ---------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("reader", [NO_CIPHER, OTHER], ids=["no key", "other key"])
 @pytest.mark.parametrize("write", [False, True])
@@ -337,8 +365,12 @@ def many(count: int) -> list[tuple[str, str]]:
     made = []
     for number in range(count):
         words = chance.choices(WORDS, k=12)
-        made.append((f"{' '.join(words)} {number}", metadata(
-            " ".join(words[:5]), title=words[0], entities=words[5:7], key_phrases=[" ".join(words[7:9])])))
+        made.append(
+            (
+                f"{' '.join(words)} {number}",
+                metadata(" ".join(words[:5]), title=words[0], entities=words[5:7], key_phrases=[" ".join(words[7:9])]),
+            )
+        )
     return made
 
 
@@ -347,20 +379,27 @@ QUERIES = ["mill", "mills;owls", "Mara;Tobias;letter", "storm bridge", "ledger;n
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cipher", [NO_CIPHER, CIPHER], ids=["clear", "encrypted"])
-def test_postgres_finds_what_sqlite_finds_in_the_same_order(request: pytest.FixtureRequest, tmp_path: Path,
-                                                            cipher: Cipher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postgres_finds_what_sqlite_finds_in_the_same_order(
+    request: pytest.FixtureRequest, tmp_path: Path, cipher: Cipher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("Middleware.utilities.conversations.vector_memory.encrypted_index.BATCH", 64)
     results = []
     for memories in (opened(tmp_path / "vector_memory.db", cipher), in_database(request)(cipher)):
         with memories:
             memories.store_chunk(many(400), "h")
-            results.append([[row["id"] for row in memories.keyword_search(query, 5, weights, False)]
-                            for query in QUERIES for weights in (None, [5, 1, 3, 1, 1])])
+            results.append(
+                [
+                    [row["id"] for row in memories.keyword_search(query, 5, weights, False)]
+                    for query in QUERIES
+                    for weights in (None, [5, 1, 3, 1, 1])
+                ]
+            )
     assert results[0] == results[1] and all(len(row) == 5 for row in results[0])
 
 
-def test_newer_memories_are_found_after_the_first_search(memories: SearchableMemories, open_: Open,
-                                                         cipher: Cipher) -> None:
+def test_newer_memories_are_found_after_the_first_search(
+    memories: SearchableMemories, open_: Open, cipher: Cipher
+) -> None:
     with open_(cipher, write=False) as reader:
         for number in range(1, 5):
             memories.store_chunk([item(f"mill {number}")], f"h{number}")

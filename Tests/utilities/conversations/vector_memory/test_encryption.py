@@ -1,4 +1,5 @@
 """Nothing of a conversation lies on the disk in clear while a key is active."""
+
 from __future__ import annotations
 
 import sqlite3
@@ -88,8 +89,9 @@ def test_old_rows_are_encrypted_at_the_next_write(path: Path, write_ahead: bool)
     assert not in_clear(path.parent) and vector_to_blob([1.5, 2.5]) not in bytes_on_disk(path.parent)
 
 
-def test_old_pages_go_as_soon_as_nobody_is_in_the_way(path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                      caplog: pytest.LogCaptureFixture) -> None:
+def test_old_pages_go_as_soon_as_nobody_is_in_the_way(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Somebody reads while the database is encrypted, so that it cannot be made anew."""
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
     old_database(path, *[f"the {WORD} stone {number}" for number in range(2000)])
@@ -151,9 +153,10 @@ def test_the_key_can_be_changed(path: Path, target: Cipher) -> None:
 
 TOKEN = OTHER.encrypt(b"x").decode()
 LOOKALIKES = st.one_of(
-    st.text(max_size=20), st.text("AZaz09-_", max_size=130).map(lambda text: f"gAAAA{text}"),
-    st.binary(max_size=60).map(lambda data: OTHER.encrypt(data).decode())).flatmap(
-    lambda text: st.sampled_from([text, f"{text}\n", f"\n{text}", f"{text}=", text[:-1]]))
+    st.text(max_size=20),
+    st.text("AZaz09-_", max_size=130).map(lambda text: f"gAAAA{text}"),
+    st.binary(max_size=60).map(lambda data: OTHER.encrypt(data).decode()),
+).flatmap(lambda text: st.sampled_from([text, f"{text}\n", f"\n{text}", f"{text}=", text[:-1]]))
 
 
 @pytest.mark.slow
@@ -190,22 +193,33 @@ def test_a_token_of_another_key_is_not_text(path: Path) -> None:
 
 
 def test_the_index_in_memory_ranks_like_the_one_on_disk(tmp_path: Path) -> None:
-    items = [item(f"{'mill ' * (number % 5)}stone {number}", title="mill" if number % 7 == 0 else "x",
-                  entities=["Ann"] * (number % 3)) for number in range(60)]
+    items = [
+        item(
+            f"{'mill ' * (number % 5)}stone {number}",
+            title="mill" if number % 7 == 0 else "x",
+            entities=["Ann"] * (number % 3),
+        )
+        for number in range(60)
+    ]
     found = []
     for name, cipher in (("clear.db", NO_CIPHER), ("tokens.db", CIPHER)):
         with opened(tmp_path / name, cipher) as memories:
             memories.store_chunk(items, None)
-            found.append([[row["id"] for row in memories.keyword_search("mill;ann", 20, weights, False)]
-                          for weights in (None, [5, 1, 3, 1, 1])])
+            found.append(
+                [
+                    [row["id"] for row in memories.keyword_search("mill;ann", 20, weights, False)]
+                    for weights in (None, [5, 1, 3, 1, 1])
+                ]
+            )
     assert found[0] == found[1] and found[0][0] != found[0][1]
 
 
 def test_the_index_in_memory_is_kept_and_grows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     added = []
     add = encrypted_index.EncryptedIndex._add
-    monkeypatch.setattr(encrypted_index.EncryptedIndex, "_add",
-                        lambda self, row, codec: (added.append(row.id), add(self, row, codec)))
+    monkeypatch.setattr(
+        encrypted_index.EncryptedIndex, "_add", lambda self, row, codec: (added.append(row.id), add(self, row, codec))
+    )
     with opened(path, CIPHER) as memories:
         memories.store_chunk([item("one mill"), item("two mills")], None)
     time.sleep(0.1)

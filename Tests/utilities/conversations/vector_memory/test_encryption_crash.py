@@ -1,4 +1,5 @@
 """A database in clear becomes one of tokens whatever happens meanwhile: the process dies, others read, others write."""
+
 from __future__ import annotations
 
 import contextlib
@@ -71,8 +72,9 @@ def in_clear_with_leftovers(folder: Path) -> Path:
 
 def converting(path: Path, stop: int = 0) -> subprocess.Popen[str]:
     """A process that encrypts the database, and dies before its statement number ``stop``."""
-    return subprocess.Popen([sys.executable, "-c", CONVERT, str(path), str(stop)], cwd=PROJECT, encoding="utf-8",
-                            stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", CONVERT, str(path), str(stop)], cwd=PROJECT, encoding="utf-8", stdout=subprocess.PIPE
+    )
 
 
 def in_clear(path: Path) -> bool:
@@ -140,8 +142,9 @@ def test_a_writer_in_the_way_puts_it_off(path: Path, monkeypatch: pytest.MonkeyP
     assert_whole(path)
 
 
-def test_a_reader_in_the_way_delays_the_last_step(path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                  caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reader_in_the_way_delays_the_last_step(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """It still sees what was there; nobody reads tokens as text, and the log of old pages goes when it has left."""
     monkeypatch.setattr(conversion, "_LOG_SECONDS", 0.2)
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
@@ -181,8 +184,9 @@ def test_no_temporary_file_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch
     """Neither for dropping old pages nor for sorting; the control shows that one would be seen."""
     if not in_memory:
         prepare = schema.prepare
-        monkeypatch.setattr(schema, "prepare", lambda database: (
-            prepare(database), database.execute("PRAGMA temp_store = FILE")))
+        monkeypatch.setattr(
+            schema, "prepare", lambda database: (prepare(database), database.execute("PRAGMA temp_store = FILE"))
+        )
     with opened(path) as memories:
         memories.store_chunk([item(f"{number} {'x' * 1000}") for number in range(1500)], None)
     with Watch(path.parent) as watch, opened(path, CIPHER) as memories:

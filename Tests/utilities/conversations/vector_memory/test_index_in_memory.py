@@ -1,4 +1,5 @@
 """The index of words in memory over rows of any origin: which rows it reads, and when it is made anew."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,4 +1,5 @@
 """What a keyword search understands, finds and ranks, and how long it may take."""
+
 from __future__ import annotations
 
 import itertools
@@ -29,23 +30,54 @@ from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, metada
 @pytest.fixture(scope="module", params=[NO_CIPHER, CIPHER], ids=["clear", "encrypted"])
 def memories(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VectorMemories]:
     with opened(tmp_path_factory.mktemp("memories") / "vector_memory.db", request.param) as database:
-        database.store_chunk([
-            item("Somebody was running", entities=['Ann "A" Lee']), item("Ann-Lee met a cat"),
-            item("war and peace"), item("tea or coffee"), item("do not open"), item("near by")], None)
+        database.store_chunk(
+            [
+                item("Somebody was running", entities=['Ann "A" Lee']),
+                item("Ann-Lee met a cat"),
+                item("war and peace"),
+                item("tea or coffee"),
+                item("do not open"),
+                item("near by"),
+            ],
+            None,
+        )
         database.store_chunk([item("the lion", topics=["zoo"])], None, True)
         database.store_chunk([item("the tiger", topics=["zoo"])], None, False)
         yield database
 
 
-@pytest.mark.parametrize(("query", "expected"), [
-    ("run", ["Somebody was running"]), ("Ann A Lee", ["Somebody was running"]), ("ann-lee", ["Ann-Lee met a cat"]),
-    ("Ann Lee", ["Ann-Lee met a cat"]), (";;", []), ("  ", []), ("", []), ("***", []), ('"', []), ("***;cat;\"", [
-        "Ann-Lee met a cat"]), ("AND", ["war and peace"]), ("OR", ["tea or coffee"]), ("NOT", ["do not open"]),
-    ("NEAR", ["near by"]), ("war AND coffee", []), ("title:lion", []), ("summary : cat", []), ("li*", []),
-    ("^war", ["war and peace"]), ("{title}: cat", []), ("zoo", ["the lion"]), ("zoo;cat;zoo", [
-        "Ann-Lee met a cat", "the lion"]), ("- cats\n- lions", ["Ann-Lee met a cat", "the lion"]),
-    ("1. cat\n2) tea\n\n(3) lion", ["Ann-Lee met a cat", "tea or coffee", "the lion"]), ("cat\0", [
-        "Ann-Lee met a cat"]), ("\ud800;cat", ["Ann-Lee met a cat"]), ("ca\nt;lion", ["the lion"])])
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("run", ["Somebody was running"]),
+        ("Ann A Lee", ["Somebody was running"]),
+        ("ann-lee", ["Ann-Lee met a cat"]),
+        ("Ann Lee", ["Ann-Lee met a cat"]),
+        (";;", []),
+        ("  ", []),
+        ("", []),
+        ("***", []),
+        ('"', []),
+        ('***;cat;"', ["Ann-Lee met a cat"]),
+        ("AND", ["war and peace"]),
+        ("OR", ["tea or coffee"]),
+        ("NOT", ["do not open"]),
+        ("NEAR", ["near by"]),
+        ("war AND coffee", []),
+        ("title:lion", []),
+        ("summary : cat", []),
+        ("li*", []),
+        ("^war", ["war and peace"]),
+        ("{title}: cat", []),
+        ("zoo", ["the lion"]),
+        ("zoo;cat;zoo", ["Ann-Lee met a cat", "the lion"]),
+        ("- cats\n- lions", ["Ann-Lee met a cat", "the lion"]),
+        ("1. cat\n2) tea\n\n(3) lion", ["Ann-Lee met a cat", "tea or coffee", "the lion"]),
+        ("cat\0", ["Ann-Lee met a cat"]),
+        ("\ud800;cat", ["Ann-Lee met a cat"]),
+        ("ca\nt;lion", ["the lion"]),
+    ],
+)
 def test_what_is_found(memories: VectorMemories, query: str, expected: list[str]) -> None:
     assert sorted(texts(memories.keyword_search(query))) == sorted(expected)
 
@@ -55,8 +87,31 @@ def test_limit(memories: VectorMemories, limit: int, count: int) -> None:
     assert len(memories.keyword_search("lion;tiger", limit)) == count
 
 
-PIECES = ["cat", "lion", "war", "and peace", "AND", "OR", "NOT", "NEAR(", "*", '"', "^", "(", ")", "{title}", ":", "+",
-          "-", " ", " ", ";", "\0", "title", ","]
+PIECES = [
+    "cat",
+    "lion",
+    "war",
+    "and peace",
+    "AND",
+    "OR",
+    "NOT",
+    "NEAR(",
+    "*",
+    '"',
+    "^",
+    "(",
+    ")",
+    "{title}",
+    ":",
+    "+",
+    "-",
+    " ",
+    " ",
+    ";",
+    "\0",
+    "title",
+    ",",
+]
 
 
 def holds(text: str, query: str) -> bool:
@@ -79,9 +134,18 @@ def test_no_query_fails(memories: VectorMemories, query: str) -> None:
     assert "Ann-Lee met a cat" in texts(memories.keyword_search(f"cat;{query}", 100))
 
 
-@pytest.mark.parametrize(("query", "terms"), [
-    ("a; b ;;c", ["a", "b", "c"]), ("a\nb", ["a", "b"]), ("* a\n• b\n10. c", ["a", "b", "c"]), ("- a", ["- a"]),
-    ("1. a; 2. b", ["1. a", "2. b"]), ("- a\n", ["- a"]), ("2001 odyssey\n3.5 km", ["2001 odyssey", "3.5 km"])])
+@pytest.mark.parametrize(
+    ("query", "terms"),
+    [
+        ("a; b ;;c", ["a", "b", "c"]),
+        ("a\nb", ["a", "b"]),
+        ("* a\n• b\n10. c", ["a", "b", "c"]),
+        ("- a", ["- a"]),
+        ("1. a; 2. b", ["1. a", "2. b"]),
+        ("- a\n", ["- a"]),
+        ("2001 odyssey\n3.5 km", ["2001 odyssey", "3.5 km"]),
+    ],
+)
 def test_terms(query: str, terms: list[str]) -> None:
     assert split_query(query) == terms
 
@@ -98,9 +162,20 @@ def test_phrases_are_quoted() -> None:
     assert phrases_of('a "b"; c-d; c d; -') == ['"a ""b"""', '"c d"']
 
 
-@pytest.mark.parametrize(("weights", "usable"), [
-    (None, None), ([1, 2], None), ([1, 2, 3, 4, True], None), ([1, 2, 3, 4, "5"], None), ("12345", None), (7, None),
-    ([1, 2, 3, 4, math.nan], None), ([1, 2, 3, 4, 10**400], None), ((1, 2.5, 0, -1, 3), [1, 2.5, 0, -1, 3])])
+@pytest.mark.parametrize(
+    ("weights", "usable"),
+    [
+        (None, None),
+        ([1, 2], None),
+        ([1, 2, 3, 4, True], None),
+        ([1, 2, 3, 4, "5"], None),
+        ("12345", None),
+        (7, None),
+        ([1, 2, 3, 4, math.nan], None),
+        ([1, 2, 3, 4, 10**400], None),
+        ((1, 2.5, 0, -1, 3), [1, 2.5, 0, -1, 3]),
+    ],
+)
 def test_weights(weights: Any, usable: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert usable_weights(weights) == usable
     assert bool(caplog.records) == (usable is None and weights is not None)
@@ -109,9 +184,14 @@ def test_weights(weights: Any, usable: Any, caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize(("weights", "first"), [([9, 1, 1, 1, 1], "in title"), ([1, 1, 9, 1, 1], "in entities")])
 def test_weights_decide(tmp_path: Path, weights: list[float], first: str) -> None:
     with opened(tmp_path / "m.db") as memories:
-        memories.store_chunk([("in title", metadata("x", title="mill")),
-                              ("in entities", metadata("x", entities=["mill"])),
-                              item("other")], None)
+        memories.store_chunk(
+            [
+                ("in title", metadata("x", title="mill")),
+                ("in entities", metadata("x", entities=["mill"])),
+                item("other"),
+            ],
+            None,
+        )
         assert memories.keyword_search("mill", 5, weights)[0]["memory_text"] == first
 
 
@@ -127,8 +207,16 @@ def test_recency_of_no_date(bad: Any) -> None:
     assert recency_score(bad) == 1.0
 
 
-ODD_DATES = ["", "never", "2025-01-01", "20250101T120000Z", "2025-W01-1", "9999-12-31T23:00:00+00:00",
-             "0001-01-01T00:00:00+14:00", "2025-01-01T00:30:00-23:59"]
+ODD_DATES = [
+    "",
+    "never",
+    "2025-01-01",
+    "20250101T120000Z",
+    "2025-W01-1",
+    "9999-12-31T23:00:00+00:00",
+    "0001-01-01T00:00:00+14:00",
+    "2025-01-01T00:30:00-23:59",
+]
 
 
 RANKINGS = list(itertools.product([1, 7, 64, 500], [None, [1, 2, 3, 4, 5], [-1, -1, -1, -1, -1]]))
@@ -139,13 +227,17 @@ RANKINGS = list(itertools.product([1, 7, 64, 500], [None, [1, 2, 3, 4, 5], [-1, 
 @pytest.mark.parametrize("cipher", [NO_CIPHER, CIPHER], ids=["clear", "encrypted"])
 def test_recency_ranks_like_the_product_of_all(tmp_path: Path, cipher: Cipher) -> None:
     with opened(tmp_path / "m.db", cipher) as memories:
-        memories.store_chunk([item(f"{'mill ' * (1 + number * 7 % 11)}{'stone ' * (number * 5 % 13)}")
-                              for number in range(400)], None)
+        memories.store_chunk(
+            [item(f"{'mill ' * (1 + number * 7 % 11)}{'stone ' * (number * 5 % 13)}") for number in range(400)], None
+        )
         memories.store_chunk([item("nothing")] * 500, None)
-        memories._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", (
-            ((datetime.now(UTC) - timedelta(days=number * 37 % 401)).isoformat(), number) for number in range(900)))
-        memories._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", zip(
-            ODD_DATES, range(40, 400, 40), strict=False))
+        memories._db.executemany(
+            "UPDATE memories SET date_added = ? WHERE id = ?",
+            (((datetime.now(UTC) - timedelta(days=number * 37 % 401)).isoformat(), number) for number in range(900)),
+        )
+        memories._db.executemany(
+            "UPDATE memories SET date_added = ? WHERE id = ?", zip(ODD_DATES, range(40, 400, 40), strict=False)
+        )
         found = {}
         for row, (limit, weights) in enumerate(RANKINGS):
             found[row] = [hit["id"] for hit in memories.keyword_search("mill;stone", limit, weights, True)]
@@ -157,28 +249,38 @@ def test_recency_ranks_like_the_product_of_all(tmp_path: Path, cipher: Cipher) -
 
 def _exact_ranking(memories: VectorMemories, limit: int, weights: list[int] | None) -> list[int]:
     arguments = "".join(f", {weight}" for weight in weights or ())
-    return [row[0] for row in memories._db.execute(
-        f"SELECT f.rowid FROM memories_fts f JOIN memories m ON m.id = f.rowid WHERE memories_fts MATCH ? "
-        f"ORDER BY bm25(memories_fts{arguments}) * recency_score(m.date_added) LIMIT ?",
-        ('"mill" OR "stone"', limit))]
+    return [
+        row[0]
+        for row in memories._db.execute(
+            f"SELECT f.rowid FROM memories_fts f JOIN memories m ON m.id = f.rowid WHERE memories_fts MATCH ? "
+            f"ORDER BY bm25(memories_fts{arguments}) * recency_score(m.date_added) LIMIT ?",
+            ('"mill" OR "stone"', limit),
+        )
+    ]
 
 
 def _same(found: list[int], exact: list[int]) -> None:
     assert found == exact
 
 
-@pytest.mark.parametrize("age", [lambda number: number, lambda number: 300 - number, lambda number: number * 37 % 301],
-                         ids=["newest first", "oldest first", "mixed"])
+@pytest.mark.parametrize(
+    "age",
+    [lambda number: number, lambda number: 300 - number, lambda number: number * 37 % 301],
+    ids=["newest first", "oldest first", "mixed"],
+)
 def test_recency_looks_at_all_rows_of_like_rank(tmp_path: Path, age: Any) -> None:
     with opened(tmp_path / "m.db") as memories:
         memories.store_chunk([item("mill")] * 300, None)
-        memories._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", (
-            ((datetime.now(UTC) - timedelta(days=age(number))).isoformat(), number) for number in range(1, 301)))
+        memories._db.executemany(
+            "UPDATE memories SET date_added = ? WHERE id = ?",
+            (((datetime.now(UTC) - timedelta(days=age(number))).isoformat(), number) for number in range(1, 301)),
+        )
         found = [row["id"] for row in memories.keyword_search("mill", 7, None, True)]
     assert found == sorted(range(1, 301), key=age)[:7]
 
 
 # -- common phrases -----------------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VectorMemories]:
@@ -214,12 +316,21 @@ def test_too_many_matches_are_not_all_ranked(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(keyword_search, "MOST_MATCHES", 2000)
     monkeypatch.setattr(keyword_search, "NEWEST", 20)
     with opened(tmp_path / "m.db") as memories:
-        memories.store_chunk([item(" ".join(f"w{number}" for number in range(60)) + (" rare" if row == 3 else ""))
-                              for row in range(500)], None)
+        memories.store_chunk(
+            [
+                item(" ".join(f"w{number}" for number in range(60)) + (" rare" if row == 3 else ""))
+                for row in range(500)
+            ],
+            None,
+        )
         statements: list[str] = []
         memories._db.set_trace_callback(statements.append)
-        found = [row["id"] for row in memories.keyword_search(
-            ";".join(["rare", *(f"w{number}" for number in range(59))]), 10, None, recency)]
+        found = [
+            row["id"]
+            for row in memories.keyword_search(
+                ";".join(["rare", *(f"w{number}" for number in range(59))]), 10, None, recency
+            )
+        ]
     ranked = [statement.count('"w') * 500 for statement in statements if "bm25" in statement]
     assert found[0] == 4 and len(found) == 10 and min(found[1:]) > 480
     assert 1 <= len(ranked) <= 3 and sum(ranked) <= 2 * 2000
@@ -229,8 +340,9 @@ def test_too_many_matches_are_not_all_ranked(tmp_path: Path, monkeypatch: pytest
 def test_a_budget_that_suffices_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recency: bool) -> None:
     query = ";".join(f"w{number}" for number in range(30))
     with opened(tmp_path / "m.db") as memories:
-        memories.store_chunk([item(" ".join(f"w{row * factor % 97}" for factor in range(1, 9))) for row in range(900)],
-                             None)
+        memories.store_chunk(
+            [item(" ".join(f"w{row * factor % 97}" for factor in range(1, 9))) for row in range(900)], None
+        )
         exact = [row["id"] for row in memories.keyword_search(query, 50, None, recency)]
         monkeypatch.setattr(keyword_search, "MOST_MATCHES", 5000)  # all rows for all phrases would be 27,000
         assert [row["id"] for row in memories.keyword_search(query, 50, None, recency)] == exact and len(exact) == 50

@@ -1,4 +1,5 @@
 """How a budget of matches is shared out among the phrases of a search, and that counting them stays within it."""
+
 from __future__ import annotations
 
 import itertools
@@ -69,27 +70,37 @@ def shared(database: Any, counts: Sequence[int], budget: int) -> tuple[list[int]
     return sorted(known[text] for text in found.rare), sorted(known[text] for text in found.common)
 
 
-@pytest.mark.parametrize(("counts", "budget", "rare", "common"), [
-    ([600, 600], 1200, [600, 600], []),
-    ([600, 600], 1199, [], [600, 600]),
-    ([600, 5, 0], 650, [5, 600], []),
-    ([600, 600, 5], 650, [5], [600, 600]),
-    ([600, 599, 60, 20, 5, 0, 0], 300, [5, 20, 60], [599, 600]),
-    ([1] * 8, 8, [1] * 8, []),
-    ([2] * 8, 8, [], [2] * 8),
-    ([600] * 8, 0, [], [600] * 8),
-    ([0, 0], 5, [], []),
-    ([], 5, [], [])])
-def test_shares(database: sqlite3.Connection, counts: list[int], budget: int, rare: list[int], common: list[int]
-                ) -> None:
+@pytest.mark.parametrize(
+    ("counts", "budget", "rare", "common"),
+    [
+        ([600, 600], 1200, [600, 600], []),
+        ([600, 600], 1199, [], [600, 600]),
+        ([600, 5, 0], 650, [5, 600], []),
+        ([600, 600, 5], 650, [5], [600, 600]),
+        ([600, 599, 60, 20, 5, 0, 0], 300, [5, 20, 60], [599, 600]),
+        ([1] * 8, 8, [1] * 8, []),
+        ([2] * 8, 8, [], [2] * 8),
+        ([600] * 8, 0, [], [600] * 8),
+        ([0, 0], 5, [], []),
+        ([], 5, [], []),
+    ],
+)
+def test_shares(
+    database: sqlite3.Connection, counts: list[int], budget: int, rare: list[int], common: list[int]
+) -> None:
     assert shared(database, counts, budget) == (rare, common)
 
 
 @examples(150)
-@given(levels=st.lists(st.sampled_from(LEVELS), max_size=60).filter(
-    lambda levels: all(levels.count(level) <= 8 for level in LEVELS)), budget=st.integers(0, 6000))
-def test_no_more_than_the_budget_is_read_or_ranked(database: sqlite3.Connection, levels: list[int], budget: int
-                                                   ) -> None:
+@given(
+    levels=st.lists(st.sampled_from(LEVELS), max_size=60).filter(
+        lambda levels: all(levels.count(level) <= 8 for level in LEVELS)
+    ),
+    budget=st.integers(0, 6000),
+)
+def test_no_more_than_the_budget_is_read_or_ranked(
+    database: sqlite3.Connection, levels: list[int], budget: int
+) -> None:
     counting = Counting(database)
     rare, common = shared(counting, levels, budget)
     assert counting.read <= budget + len(levels)

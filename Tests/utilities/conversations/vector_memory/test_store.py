@@ -1,4 +1,5 @@
 """Memories in real SQLite files: writing, reading, the log of processed messages, vectors."""
+
 from __future__ import annotations
 
 import json
@@ -72,13 +73,16 @@ def test_the_tables_are_those_of_old_installations_and_one_more(path: Path) -> N
     with opened(path):
         pass
     with closing(sqlite3.connect(path)) as database:
-        columns = {table: [row[1] for row in database.execute(f"PRAGMA table_info({table})")] for table in
-                   ("memories", "memories_fts", "vector_memory_hash_log", "memory_embeddings")}
+        columns = {
+            table: [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            for table in ("memories", "memories_fts", "vector_memory_hash_log", "memory_embeddings")
+        }
     assert columns == {
         "memories": ["id", "discussion_id", "memory_text", "date_added", "metadata_json"],
         "memories_fts": ["title", "summary", "entities", "key_phrases", "memory_text_unweighted"],
         "vector_memory_hash_log": ["id", "discussion_id", "message_hash", "timestamp"],
-        "memory_embeddings": ["memory_id", "model", "dim", "vector"]}
+        "memory_embeddings": ["memory_id", "model", "dim", "vector"],
+    }
 
 
 def test_a_chunk_is_stored_whole(path: Path, cipher: Cipher) -> None:
@@ -104,8 +108,9 @@ def test_metadata_that_is_no_object_stores_nothing(path: Path, bad: str) -> None
 
 def test_a_failure_in_the_middle_stores_nothing(path: Path, cipher: Cipher) -> None:
     with opened(path, cipher) as memories:
-        memories._db.execute("CREATE TRIGGER no BEFORE INSERT ON vector_memory_hash_log "
-                             "BEGIN SELECT RAISE(ABORT, 'full'); END")
+        memories._db.execute(
+            "CREATE TRIGGER no BEFORE INSERT ON vector_memory_hash_log BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
         with pytest.raises(sqlite3.Error, match="full"):
             memories.store_chunk([item("lost")], "h")
         assert memories.counts()["memories"] == 0 and memories.keyword_search("lost") == []
@@ -114,10 +119,12 @@ def test_a_failure_in_the_middle_stores_nothing(path: Path, cipher: Cipher) -> N
 
 
 def test_a_killed_process_neither_loses_nor_doubles_a_chunk(path: Path) -> None:
-    script = ("import os\nfrom Tests.utilities.conversations.vector_memory.lab import *\n"
-              f"m = opened(Path({str(path)!r}))\n"
-              "m.store_chunk([item('one')], 'h1')\nm._insert_hash = lambda *h: os._exit(9)\n"
-              "m.store_chunk([item('two')], 'h2')")
+    script = (
+        "import os\nfrom Tests.utilities.conversations.vector_memory.lab import *\n"
+        f"m = opened(Path({str(path)!r}))\n"
+        "m.store_chunk([item('one')], 'h1')\nm._insert_hash = lambda *h: os._exit(9)\n"
+        "m.store_chunk([item('two')], 'h2')"
+    )
     assert subprocess.run([sys.executable, "-c", script], cwd=INSTALL, check=False).returncode == 9
     with opened(path) as memories:
         assert texts(list(memories.all_memories())) == ["one"] and log_hashes(memories) == ["h1"]
@@ -127,7 +134,9 @@ WILD: list[dict[str, Any]] = [
     {"title": 5, "summary": None, "entities": None, "key_phrases": None},
     {"title": ["x"], "summary": {"a": [1, {"b": "deepword"}]}, "entities": [1, None, ["deepword"], True]},
     {"title": "\ud800", "summary": "a\0b", "entities": "deepword", "key_phrases": {"k": "v"}},
-    {"title": "x" * 1_000_000, "entities": ["y" * 1_000_000] * 3, "topics": 7}, {}]
+    {"title": "x" * 1_000_000, "entities": ["y" * 1_000_000] * 3, "topics": 7},
+    {},
+]
 
 
 @pytest.mark.parametrize("fields", WILD, ids=range(len(WILD)))
@@ -150,18 +159,23 @@ def test_only_so_much_of_a_text_is_indexed(path: Path) -> None:
 @pytest.mark.parametrize(("asked", "expected"), [(10, ["b", "d", "c", "a"]), (2, ["b", "d"]), (0, []), (-1, [])])
 def test_the_log_is_read_newest_first(path: Path, asked: int, expected: list[str]) -> None:
     with opened(path) as memories:
-        for message_hash, time_stamp in [("a", "2025-01-01"), ("b", "2025-03-01"), ("c", "2025-02-01"),
-                                         ("d", "2025-02-01")]:
+        for message_hash, time_stamp in [
+            ("a", "2025-01-01"),
+            ("b", "2025-03-01"),
+            ("c", "2025-02-01"),
+            ("d", "2025-02-01"),
+        ]:
             memories.log_hash(message_hash)
-            memories._db.execute("UPDATE vector_memory_hash_log SET timestamp = ? WHERE message_hash = ?",
-                                 (time_stamp, message_hash))
+            memories._db.execute(
+                "UPDATE vector_memory_hash_log SET timestamp = ? WHERE message_hash = ?", (time_stamp, message_hash)
+            )
         assert log_hashes(memories, asked) == expected
 
 
 def test_the_log_grows_in_order_whatever_the_clock_says(path: Path) -> None:
     with opened(path) as memories:
         memories.log_hash("a")
-        stamp, = memories._db.execute("SELECT timestamp FROM vector_memory_hash_log").fetchone()
+        (stamp,) = memories._db.execute("SELECT timestamp FROM vector_memory_hash_log").fetchone()
         assert stamp <= datetime.now(UTC).isoformat()
         memories._db.execute("UPDATE vector_memory_hash_log SET timestamp = '2999-01-01T00:00:00+00:00'")
         memories.log_hash("b")
@@ -170,6 +184,7 @@ def test_the_log_grows_in_order_whatever_the_clock_says(path: Path) -> None:
 
 
 # -- old and foreign databases ------------------------------------------------------------------------------------
+
 
 def changed(path: Path, statement: str) -> None:
     with closing(sqlite3.connect(path)) as database:
@@ -237,8 +252,10 @@ def test_more_columns_do_no_harm(path: Path, cipher: Cipher) -> None:
 
 
 def test_one_writer_waits_for_another(path: Path) -> None:
-    with opened(path) as memories, closing(sqlite3.connect(path, isolation_level=None,
-                                                           check_same_thread=False)) as other:
+    with (
+        opened(path) as memories,
+        closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
+    ):
         other.execute("BEGIN IMMEDIATE")
         ender = threading.Timer(0.4, lambda: other.execute("COMMIT"))
         ender.start()
@@ -288,6 +305,7 @@ def test_a_new_file_gets_its_mode(path: Path) -> None:
 
 # -- vectors ------------------------------------------------------------------------------------------------------
 
+
 def test_vectors(path: Path, cipher: Cipher) -> None:
     with opened(path, cipher) as memories:
         ids = memories.store_chunk([item(text) for text in ("a", "b", "c")], None)
@@ -303,13 +321,16 @@ def test_vectors(path: Path, cipher: Cipher) -> None:
         memories.add_embeddings([(1, vector_to_blob([0.1, 1, 0]))], "m")
         assert memories.nearest([0.1, 1], "m", 5) == [3]  # what cannot be compared is not found
         assert memories.nearest([1, 0, 0, 0], "m", 5) == []
-        assert memories._db.execute("SELECT dim FROM memory_embeddings WHERE model = 'm' ORDER BY 1").fetchall()[1][
-            "dim"] == 3
+        assert (
+            memories._db.execute("SELECT dim FROM memory_embeddings WHERE model = 'm' ORDER BY 1").fetchall()[1]["dim"]
+            == 3
+        )
     assert ids == [1, 2, 3]
 
 
-def test_vectors_stay_unpacked_until_the_file_changes(path: Path, cipher: Cipher,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_stay_unpacked_until_the_file_changes(
+    path: Path, cipher: Cipher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(path, cipher) as memories:
         memories.store_chunk([item("a"), item("b")], None)
         memories.add_embeddings([(1, vector_to_blob([1, 0]))], "m")
@@ -324,7 +345,7 @@ def test_vectors_stay_unpacked_until_the_file_changes(path: Path, cipher: Cipher
         assert memories.nearest([0, 1], "m", 2) == [2, 1]
 
 
-@pytest.mark.parametrize("limit", [2 ** 31, 2 ** 63, 10 ** 30])
+@pytest.mark.parametrize("limit", [2**31, 2**63, 10**30])
 def test_no_limit_is_too_large(path: Path, cipher: Cipher, limit: int) -> None:
     with opened(path, cipher) as memories:
         memories.store_chunk([item("owl")], "h")
@@ -342,6 +363,7 @@ def test_rows_come_in_the_order_of_their_ids(path: Path, cipher: Cipher) -> None
 
 
 # -- care ---------------------------------------------------------------------------------------------------------
+
 
 def test_the_index_can_be_made_anew(path: Path) -> None:
     with opened(path) as memories:

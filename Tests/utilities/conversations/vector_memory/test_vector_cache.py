@@ -1,4 +1,5 @@
 """Waiting for another thread that reads the same memories."""
+
 from __future__ import annotations
 
 import threading
@@ -27,12 +28,18 @@ def keywords(memories: VectorMemories) -> object:
     return [row["id"] for row in memories.keyword_search("mill")]
 
 
-@pytest.mark.parametrize(("cipher", "method", "search"), [
-    (NO_CIPHER, "embeddings", nearest), (CIPHER, "embeddings", nearest), (CIPHER, "_stored_rows", keywords)],
-    ids=["clear", "encrypted", "words"])
+@pytest.mark.parametrize(
+    ("cipher", "method", "search"),
+    [(NO_CIPHER, "embeddings", nearest), (CIPHER, "embeddings", nearest), (CIPHER, "_stored_rows", keywords)],
+    ids=["clear", "encrypted", "words"],
+)
 def test_a_cancelled_request_does_not_wait_for_the_reading_of_another(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cipher: object,
-        method: str, search: Callable[[VectorMemories], object]) -> None:
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cipher: object,
+    method: str,
+    search: Callable[[VectorMemories], object],
+) -> None:
     path = tmp_path / "vector_memory.db"
     with opened(path, cipher) as memories:  # type: ignore[arg-type]
         memories.store_chunk([item("mill")], None)
@@ -61,8 +68,12 @@ def test_a_cancelled_request_does_not_wait_for_the_reading_of_another(
         rescue.start()
         threading.Timer(0.1, scope.cancel).start()
         started = time.monotonic()
-        with opened(path, cipher, write=False, scope=scope) as memories, (  # type: ignore[arg-type]
-                pytest.raises(EarlyTerminationException)) as raised:
+        with (
+            opened(path, cipher, write=False, scope=scope) as memories,
+            (  # type: ignore[arg-type]
+                pytest.raises(EarlyTerminationException)
+            ) as raised,
+        ):
             search(memories)
         assert time.monotonic() - started < 15 and raised.value.is_cancellation
     finally:

@@ -1,4 +1,5 @@
 """The ContextCompactor node in a workflow."""
+
 from __future__ import annotations
 
 import json
@@ -26,20 +27,38 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
     with StubBackend() as backend:
         lab = EngineLab(tmp_path / "Configs", monkeypatch, backend)
         lab.user(contextCompactorSettingsFile="Compactor")
-        lab.write("Workflows/tester/Compactor", {
-            "endpointName": "Main", "recentContextTokens": 2, "oldContextTokens": 2, "lookbackStartTurn": 1,
-            "oldSectionPrompt": "old [MESSAGES_TO_SUMMARIZE]"})
+        lab.write(
+            "Workflows/tester/Compactor",
+            {
+                "endpointName": "Main",
+                "recentContextTokens": 2,
+                "oldContextTokens": 2,
+                "lookbackStartTurn": 1,
+                "oldSectionPrompt": "old [MESSAGES_TO_SUMMARIZE]",
+            },
+        )
         yield lab
 
 
-def run(lab: EngineLab, *nodes: dict[str, Any], discussion_id: str = "k1", stream: bool = False,
-        messages: list[Message] | None = None) -> Any:
+def run(
+    lab: EngineLab,
+    *nodes: dict[str, Any],
+    discussion_id: str = "k1",
+    stream: bool = False,
+    messages: list[Message] | None = None,
+) -> Any:
     lab.workflow("Main", list(nodes) or [NODE])
     manager = WorkflowManager("Main", listeners=[])
     manager.node_handlers["ContextCompactor"] = ContextCompactorHandler()
     with request_scope(lab.request):
-        results = list(manager.start(lab.request, messages or [user("a {b}"), user("b"), user("c")],
-                                     discussion_id=discussion_id, stream=stream))
+        results = list(
+            manager.start(
+                lab.request,
+                messages or [user("a {b}"), user("b"), user("c")],
+                discussion_id=discussion_id,
+                stream=stream,
+            )
+        )
     return "".join(chunk["token"] for chunk in results) if stream else results[-1]
 
 
@@ -57,8 +76,7 @@ def test_summaries_are_not_substituted(lab: EngineLab) -> None:
 
 
 def test_tags_are_found(lab: EngineLab) -> None:
-    node = {"type": "TagTextExtractor", "tagToExtractFrom": "{agent1Output}",
-            "fieldToExtract": "context_compactor_old"}
+    node = {"type": "TagTextExtractor", "tagToExtractFrom": "{agent1Output}", "fieldToExtract": "context_compactor_old"}
     assert run(lab, NODE, node) == "<old user: a {b}>"
 
 

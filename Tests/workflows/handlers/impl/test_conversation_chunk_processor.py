@@ -1,4 +1,5 @@
 """ConversationChunkProcessor."""
+
 from __future__ import annotations
 
 import hashlib
@@ -37,20 +38,41 @@ def sha(text: str) -> str:
 
 
 def node(folder: Path, **keys: Any) -> dict[str, Any]:
-    return {"type": "ConversationChunkProcessor", "title": "Log", "id": "events", "workflowName": "Each",
-            "chunkSize": 3, "lookbackMessages": 2, "cursorDirectory": str(folder), **keys}
+    return {
+        "type": "ConversationChunkProcessor",
+        "title": "Log",
+        "id": "events",
+        "workflowName": "Each",
+        "chunkSize": 3,
+        "lookbackMessages": 2,
+        "cursorDirectory": str(folder),
+        **keys,
+    }
 
 
 def talk(count: int) -> list[dict[str, Any]]:
     return [assistant(f"m{number}") if number % 2 else user(f"m{number}") for number in range(count)]
 
 
-def run(lab: EngineLab, chunk_node: dict[str, Any], messages: list[dict[str, Any]] | int, discussion_id: str = "d1",
-        nodes: tuple[dict[str, Any], ...] = (), **fields: Any) -> Any:
+def run(
+    lab: EngineLab,
+    chunk_node: dict[str, Any],
+    messages: list[dict[str, Any]] | int,
+    discussion_id: str = "d1",
+    nodes: tuple[dict[str, Any], ...] = (),
+    **fields: Any,
+) -> Any:
     lab.workflow("Main", [chunk_node, *nodes], **fields.pop("variables", {}))
     with request_scope(lab.request):
-        return list(start(lab, "Main", *(talk(messages) if isinstance(messages, int) else messages),
-                          discussion_id=discussion_id, **fields))[-1]
+        return list(
+            start(
+                lab,
+                "Main",
+                *(talk(messages) if isinstance(messages, int) else messages),
+                discussion_id=discussion_id,
+                **fields,
+            )
+        )[-1]
 
 
 def processed(count: int) -> str:
@@ -63,6 +85,7 @@ def cursor(folder: Path, name: str = "events_d1") -> list[str]:
 
 # -- which blocks ------------------------------------------------------------------------------------------------------
 
+
 def test_blocks_of_a_growing_conversation(lab: EngineLab, folder: Path) -> None:
     blocks: list[str] = []
     for count, new in ((4, []), (5, ["m0\nm1\nm2"]), (9, ["m3\nm4\nm5"]), (9, []), (12, ["m6\nm7\nm8"]), (8, [])):
@@ -72,14 +95,17 @@ def test_blocks_of_a_growing_conversation(lab: EngineLab, folder: Path) -> None:
     assert cursor(folder) == [sha("m2"), sha("m5"), sha("m8"), ""]
 
 
-@pytest.mark.parametrize(("keys", "count", "blocks"), [
-    ({}, 15, ["m0\nm1\nm2", "m3\nm4\nm5", "m6\nm7\nm8", "m9\nm10\nm11"]),
-    ({"chunkSize": None, "lookbackMessages": None}, 14, ["\n".join(f"m{number}" for number in range(10))]),
-    ({"chunkSize": None, "lookbackMessages": None}, 13, []),
-    ({"chunkSize": 1, "lookbackMessages": 0}, 2, ["m0", "m1"]),
-    ({"chunkSize": "{size}", "lookbackMessages": "{agent1Input}"}, 4, ["m0\nm1"]),
-    ({"lookbackMessages": 50}, 9, []),
-])
+@pytest.mark.parametrize(
+    ("keys", "count", "blocks"),
+    [
+        ({}, 15, ["m0\nm1\nm2", "m3\nm4\nm5", "m6\nm7\nm8", "m9\nm10\nm11"]),
+        ({"chunkSize": None, "lookbackMessages": None}, 14, ["\n".join(f"m{number}" for number in range(10))]),
+        ({"chunkSize": None, "lookbackMessages": None}, 13, []),
+        ({"chunkSize": 1, "lookbackMessages": 0}, 2, ["m0", "m1"]),
+        ({"chunkSize": "{size}", "lookbackMessages": "{agent1Input}"}, 4, ["m0\nm1"]),
+        ({"lookbackMessages": 50}, 9, []),
+    ],
+)
 def test_sizes(lab: EngineLab, folder: Path, keys: dict[str, Any], count: int, blocks: list[str]) -> None:
     result = run(lab, node(folder, **keys), count, variables={"size": 2}, scoped_inputs=("2",))
     assert result == processed(len(blocks))
@@ -92,8 +118,9 @@ def test_a_conversation_without_the_known_messages_begins_anew(lab: EngineLab, f
     assert cursor(folder) == [sha("m2"), sha("n2"), ""]
 
 
-@pytest.mark.parametrize(("content", "count"), [
-    (f"\n\n{sha('m2')}\r\n  \n", 1), ("", 2), (f" {sha('m5')} ", 0), (b"\xff\xfe\x00", 2)])
+@pytest.mark.parametrize(
+    ("content", "count"), [(f"\n\n{sha('m2')}\r\n  \n", 1), ("", 2), (f" {sha('m5')} ", 0), (b"\xff\xfe\x00", 2)]
+)
 def test_a_cursor_file_from_elsewhere(lab: EngineLab, folder: Path, content: Any, count: int) -> None:
     folder.mkdir(parents=True)
     data = content if isinstance(content, bytes) else content.encode()
@@ -111,7 +138,9 @@ def test_progress_has_a_name_and_a_discussion(lab: EngineLab, folder: Path) -> N
     run(lab, node(folder, id=" a.b_c-1 "), 5)
     run(lab, node(folder), 5, "d 2")
     assert sorted(path.name for path in folder.iterdir()) == [
-        "chunk_cursor_a.b_c-1_d1.txt", "chunk_cursor_events_d 2.txt"]
+        "chunk_cursor_a.b_c-1_d1.txt",
+        "chunk_cursor_events_d 2.txt",
+    ]
     assert len(lab.prompts) == 2
 
 
@@ -124,17 +153,22 @@ def test_home_directory(lab: EngineLab, tmp_path: Path, monkeypatch: pytest.Monk
 
 # -- the child ---------------------------------------------------------------------------------------------------------
 
+
 def test_the_child_sees_its_block_only(lab: EngineLab, folder: Path) -> None:
-    lab.workflow("Each", [llm("{chat_user_prompt_last_twenty}|{agent1Input}|{agent2Input}|{agent3Input}"),
-                          llm("last")])
+    lab.workflow("Each", [llm("{chat_user_prompt_last_twenty}|{agent1Input}|{agent2Input}|{agent3Input}"), llm("last")])
     run(lab, node(folder, scoped_variables=["{chat_user_prompt_last_one}", 5]), 5)
     assert lab.prompts == ["m0\nm1\nm2|m0\nm1\nm2|m4|5", "last"]
     assert not any(request.json["stream"] for request in lab.backend.requests)
 
 
 def test_notes_on_images_are_no_messages(lab: EngineLab, folder: Path) -> None:
-    describe = {"type": "ImageProcessor", "endpointName": "Main", "prompt": "What?", "addAsUserMessage": True,
-                "message": "[note]"}
+    describe = {
+        "type": "ImageProcessor",
+        "endpointName": "Main",
+        "prompt": "What?",
+        "addAsUserMessage": True,
+        "message": "[note]",
+    }
     messages = [{**user("m0"), "images": ["aGk="]}, *talk(5)[1:]]
     lab.workflow("Main", [describe, node(folder, lookbackMessages=0, chunkSize=1), static("{agent2Output}")])
     for count in (5, 0):  # later requests find the last message, and nothing new
@@ -160,8 +194,15 @@ def test_the_child_gets_copies_and_no_tools(lab: EngineLab, folder: Path) -> Non
     lab.workflow("Each", [{"type": "Probe"}])
     lab.workflow("Main", [node(folder), static("{chat_user_prompt_last_twenty}")])
     with request_scope(lab.request):
-        items = start(lab, "Main", *talk(5), discussion_id="d1", probes={"Probe": probe}, tool_choice="auto",
-                      tools=[{"type": "function", "function": {"name": "f"}}])
+        items = start(
+            lab,
+            "Main",
+            *talk(5),
+            discussion_id="d1",
+            probes={"Probe": probe},
+            tool_choice="auto",
+            tools=[{"type": "function", "function": {"name": "f"}}],
+        )
         assert list(items)[-1] == "m0\nm1\nm2\nm3\nm4"
     assert cursor(folder) == [sha("m2"), ""]
     context = probe.contexts[0]
@@ -194,8 +235,7 @@ def test_streaming(lab: EngineLab, folder: Path, responds: bool) -> None:
 
 
 def test_a_failing_child_ends_the_node_and_keeps_the_progress(lab: EngineLab, folder: Path) -> None:
-    lab.backend.responder = lambda request: (
-        status_reply(400) if "m3" in last_text(request) else reply_to(request, "ok"))
+    lab.backend.responder = lambda request: status_reply(400) if "m3" in last_text(request) else reply_to(request, "ok")
     with pytest.raises(BackendError):
         run(lab, node(folder), 11, nodes=(static("never"),))
     assert cursor(folder) == [sha("m2"), ""]
@@ -210,8 +250,7 @@ def test_a_missing_child(lab: EngineLab, folder: Path) -> None:
 
 
 def test_cancel_in_a_block(lab: EngineLab, folder: Path) -> None:
-    lab.backend.responder = lambda request: (
-        Reply(never=True) if "m3" in last_text(request) else reply_to(request, "ok"))
+    lab.backend.responder = lambda request: Reply(never=True) if "m3" in last_text(request) else reply_to(request, "ok")
     moment: list[float] = []
 
     def cancel() -> None:
@@ -244,11 +283,14 @@ def test_cancel_between_blocks(lab: EngineLab, folder: Path, monkeypatch: pytest
 
 # -- output ------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("discussion_id", ["d1", ""])
-@pytest.mark.parametrize(("content", "output"), [
-    (None, ""), (b"", "No additional information added"), ("\ufeffé\r\n{x}".encode(), "é\n{x}")])
-def test_return_file(lab: EngineLab, folder: Path, tmp_path: Path, discussion_id: str, content: bytes | None,
-                     output: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "output"), [(None, ""), (b"", "No additional information added"), ("\ufeffé\r\n{x}".encode(), "é\n{x}")]
+)
+def test_return_file(
+    lab: EngineLab, folder: Path, tmp_path: Path, discussion_id: str, content: bytes | None, output: str
+) -> None:
     if content is not None:
         (tmp_path / f"ev_{discussion_id}.md").write_bytes(content)
     chunk_node = node(folder, returnFile="{dir}/ev_{Discussion_Id}.md")
@@ -269,14 +311,33 @@ def test_a_missing_id_is_an_error_without_a_discussion_too(lab: EngineLab, folde
         run(lab, node(folder, id=value), 5, "")
 
 
-@table(("key", "value"), [
-    ("id", "a b"), ("id", "a/b"), ("id", "é"), ("id", "{Discussion_Id}"), ("id", "a\nb"),
-    ("workflowName", None), ("workflowName", " "), ("workflowName", 5),
-    ("chunkSize", 0), ("chunkSize", -1), ("chunkSize", True), ("chunkSize", 2.0), ("chunkSize", "3"),
-    ("chunkSize", "{Discussion_Id}"), ("chunkSize", []),
-    ("lookbackMessages", -1), ("lookbackMessages", False), ("lookbackMessages", "2"),
-    ("cursorDirectory", None), ("cursorDirectory", ""), ("cursorDirectory", "{empty}"), ("cursorDirectory", " "),
-])
+@table(
+    ("key", "value"),
+    [
+        ("id", "a b"),
+        ("id", "a/b"),
+        ("id", "é"),
+        ("id", "{Discussion_Id}"),
+        ("id", "a\nb"),
+        ("workflowName", None),
+        ("workflowName", " "),
+        ("workflowName", 5),
+        ("chunkSize", 0),
+        ("chunkSize", -1),
+        ("chunkSize", True),
+        ("chunkSize", 2.0),
+        ("chunkSize", "3"),
+        ("chunkSize", "{Discussion_Id}"),
+        ("chunkSize", []),
+        ("lookbackMessages", -1),
+        ("lookbackMessages", False),
+        ("lookbackMessages", "2"),
+        ("cursorDirectory", None),
+        ("cursorDirectory", ""),
+        ("cursorDirectory", "{empty}"),
+        ("cursorDirectory", " "),
+    ],
+)
 def test_bad_keys(lab: EngineLab, folder: Path, key: str, value: Any) -> None:
     with pytest.raises(ConfigValueError, match=f"node 'Log' .*'{key}'"):
         run(lab, node(folder, **{key: value}), 20, variables={"empty": ""})

@@ -1,4 +1,5 @@
 """CurlCommand with the real curl, and with stand-ins for it that start children or say too much."""
+
 from __future__ import annotations
 
 import json
@@ -71,11 +72,22 @@ def run(lab: EngineLab, *nodes: dict[str, Any], said: str = "hello") -> Any:
 
 # -- what is run -------------------------------------------------------------------------------------------------------
 
+
 def test_arguments_take_variables(lab: EngineLab, web: StubBackend) -> None:
     web.script(Reply(body=b"pong"))
-    said = "it's $HOME; `x` \"q\" {brace}"
-    node = curl("-s", "-X", "POST", "-H", "X-Test: {chat_user_prompt_last_one}", "--max-time", 5, "--data-raw",
-                "b={chat_user_prompt_last_one}", f"{web.url}/echo")
+    said = 'it\'s $HOME; `x` "q" {brace}'
+    node = curl(
+        "-s",
+        "-X",
+        "POST",
+        "-H",
+        "X-Test: {chat_user_prompt_last_one}",
+        "--max-time",
+        5,
+        "--data-raw",
+        "b={chat_user_prompt_last_one}",
+        f"{web.url}/echo",
+    )
     assert run(lab, node, said=said) == "pong"
     request = web.requests[0]
     assert (request.method, request.path, request.body.decode()) == ("POST", "/echo", f"b={said}")
@@ -89,17 +101,21 @@ def test_values_in_urls_are_encoded(lab: EngineLab, web: StubBackend, url: str, 
     assert web.requests[0].path == target
 
 
-@table(("args", "shown"), [
-    (["http://a.example/s?q={agent1Output}"], f"http://a.example/s?q={MUSEUM_ENCODED}"),
-    (["a.example/wiki/{agent1Output}"], f"a.example/wiki/{MUSEUM_ENCODED}"),
-    (["localhost:8080/?q={agent1Output}"], f"localhost:8080/?q={MUSEUM_ENCODED}"),
-    (["--url", "a.example/?q={agent1Output}"], f"--url|a.example/?q={MUSEUM_ENCODED}"),
-    (["--url=a.example/?q={agent1Output}"], f"--url=a.example/?q={MUSEUM_ENCODED}"),
-    # What the address guard does not take for a URL.
-    (["-d", "q={agent1Output}", "a.example"], f"-d|q={MUSEUM}|a.example"),
-    (["-G", "--data-urlencode", "q={agent1Output}", "a.example"], f"-G|--data-urlencode|q={MUSEUM}|a.example"),
-    (["-H", "X: http://b.example/?{agent1Output}", "a.example"], f"-H|X: http://b.example/?{MUSEUM}|a.example"),
-    (["-e", "http://b.example/?q={agent1Output}", "a.example"], f"-e|http://b.example/?q={MUSEUM}|a.example")])
+@table(
+    ("args", "shown"),
+    [
+        (["http://a.example/s?q={agent1Output}"], f"http://a.example/s?q={MUSEUM_ENCODED}"),
+        (["a.example/wiki/{agent1Output}"], f"a.example/wiki/{MUSEUM_ENCODED}"),
+        (["localhost:8080/?q={agent1Output}"], f"localhost:8080/?q={MUSEUM_ENCODED}"),
+        (["--url", "a.example/?q={agent1Output}"], f"--url|a.example/?q={MUSEUM_ENCODED}"),
+        (["--url=a.example/?q={agent1Output}"], f"--url=a.example/?q={MUSEUM_ENCODED}"),
+        # What the address guard does not take for a URL.
+        (["-d", "q={agent1Output}", "a.example"], f"-d|q={MUSEUM}|a.example"),
+        (["-G", "--data-urlencode", "q={agent1Output}", "a.example"], f"-G|--data-urlencode|q={MUSEUM}|a.example"),
+        (["-H", "X: http://b.example/?{agent1Output}", "a.example"], f"-H|X: http://b.example/?{MUSEUM}|a.example"),
+        (["-e", "http://b.example/?q={agent1Output}", "a.example"], f"-e|http://b.example/?q={MUSEUM}|a.example"),
+    ],
+)
 def test_only_values_in_urls_are_encoded(lab: EngineLab, fake_curl: FakeCurl, args: list[str], shown: str) -> None:
     fake_curl(SHOW.replace("'|'", "sys.stdout.reconfigure(encoding='utf-8') or '|'"))
     assert run(lab, static(MUSEUM), curl(*args, maxResponseBytes=0)) == f"{shown}\n"
@@ -121,26 +137,38 @@ def test_output_is_not_substituted(lab: EngineLab, web: StubBackend) -> None:
 SHOW = "print('|'.join(sys.argv[1:]))"
 
 
-@pytest.mark.parametrize(("keys", "leading"), [
-    ({}, "--max-filesize|10485760|"), ({"maxResponseBytes": "2000"}, "--max-filesize|2000|"),
-    ({"maxResponseBytes": 0}, ""), ({"allowedHosts": ["a.example"], "maxResponseBytes": -1}, "--max-redirs|0|"),
-    ({"allowedHosts": ["a.example"], "proxy": "http://p:1"}, "--max-filesize|10485760|--max-redirs|0|-x|http://p:1|"),
-    ({"proxy": "{empty}"}, "--max-filesize|10485760|")])
+@pytest.mark.parametrize(
+    ("keys", "leading"),
+    [
+        ({}, "--max-filesize|10485760|"),
+        ({"maxResponseBytes": "2000"}, "--max-filesize|2000|"),
+        ({"maxResponseBytes": 0}, ""),
+        ({"allowedHosts": ["a.example"], "maxResponseBytes": -1}, "--max-redirs|0|"),
+        (
+            {"allowedHosts": ["a.example"], "proxy": "http://p:1"},
+            "--max-filesize|10485760|--max-redirs|0|-x|http://p:1|",
+        ),
+        ({"proxy": "{empty}"}, "--max-filesize|10485760|"),
+    ],
+)
 def test_the_command(lab: EngineLab, fake_curl: FakeCurl, keys: dict[str, Any], leading: str) -> None:
     fake_curl(SHOW)
     assert run(lab, curl("-s", "http://a.example", **keys)) == f"{leading}-s|http://a.example\n"
 
 
-@pytest.mark.parametrize("args", [["--max-filesize", "5", "--max-redirs", "3", "a.example"],
-                                  ["--max-redirs=3", "--max-filesize=5", "a.example"]])
+@pytest.mark.parametrize(
+    "args",
+    [["--max-filesize", "5", "--max-redirs", "3", "a.example"], ["--max-redirs=3", "--max-filesize=5", "a.example"]],
+)
 def test_the_author_has_the_last_word(lab: EngineLab, fake_curl: FakeCurl, args: list[str]) -> None:
     fake_curl(SHOW)
     assert run(lab, curl(*args, allowedHosts=["a.example"])) == "|".join(args) + "\n"
 
 
 @pytest.mark.parametrize(("keys", "seen"), [({}, "http://p"), ({"allowedHosts": ["a.example"]}, "None")])
-def test_no_proxy_of_the_environment_passes_the_guard(lab: EngineLab, fake_curl: FakeCurl, keys: dict[str, Any],
-                                                      seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_of_the_environment_passes_the_guard(
+    lab: EngineLab, fake_curl: FakeCurl, keys: dict[str, Any], seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_curl("print(os.environ.get('https_proxy'))")
     monkeypatch.setenv("https_proxy", "http://p")
     assert run(lab, curl("a.example", **keys)) == f"{seen}\n"
@@ -151,15 +179,19 @@ def test_no_proxy_of_the_environment_passes_the_guard(lab: EngineLab, fake_curl:
 BOTH = "sys.stdout.write('out'); sys.stdout.flush(); sys.stderr.write('err')"
 
 
-@pytest.mark.parametrize(("output_format", "output"), [
-    ("stdout", "out"), ("stdout+stderr", "outerr"), ("full", '{"stdout": "out", "stderr": "err", "returncode": 0}')])
+@pytest.mark.parametrize(
+    ("output_format", "output"),
+    [("stdout", "out"), ("stdout+stderr", "outerr"), ("full", '{"stdout": "out", "stderr": "err", "returncode": 0}')],
+)
 def test_formats(lab: EngineLab, fake_curl: FakeCurl, output_format: str, output: str) -> None:
     fake_curl(BOTH)
     assert run(lab, curl("x", outputFormat=output_format)) == output
 
 
-@pytest.mark.parametrize(("output_format", "output"), [
-    ("stdout", "out"), ("stdout+stderr", "outerr"), ("full", '{"stdout": "out", "stderr": "err", "returncode": 7}')])
+@pytest.mark.parametrize(
+    ("output_format", "output"),
+    [("stdout", "out"), ("stdout+stderr", "outerr"), ("full", '{"stdout": "out", "stderr": "err", "returncode": 7}')],
+)
 def test_a_failure_returned(lab: EngineLab, fake_curl: FakeCurl, output_format: str, output: str) -> None:
     fake_curl(f"{BOTH}; sys.exit(7)")
     assert run(lab, curl("x", outputFormat=output_format, onError="return")) == output
@@ -190,6 +222,7 @@ def test_an_argument_too_long_for_the_system(lab: EngineLab, web: StubBackend) -
 
 
 # -- time and size -----------------------------------------------------------------------------------------------------
+
 
 def test_a_timeout_beyond_all_bounds(lab: EngineLab, web: StubBackend) -> None:
     assert run(lab, curl("-s", web.url, timeout=1e300)) == '{"ok": true}'
@@ -228,8 +261,12 @@ def test_the_cap(lab: EngineLab, web: StubBackend, cap: Any) -> None:
     assert time.monotonic() - began < 5
     assert web.requests[0].wait_ended(20)
     assert run(lab, curl("-sN", "--max-filesize", "1000", web.url, maxResponseBytes=cap, onError="return")) == CAP_TEXT
-    full = json.loads(run(lab, curl("-sN", "--max-filesize", "1000", web.url, maxResponseBytes=cap, onError="return",
-                                    outputFormat="full")))
+    full = json.loads(
+        run(
+            lab,
+            curl("-sN", "--max-filesize", "1000", web.url, maxResponseBytes=cap, onError="return", outputFormat="full"),
+        )
+    )
     assert full == {"stdout": "1234512345", "stderr": "", "returncode": None, "error": CAP_TEXT}
 
 
@@ -244,6 +281,7 @@ def test_without_a_cap(lab: EngineLab, fake_curl: FakeCurl) -> None:
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
+
 
 def cancelled_after(lab: EngineLab, node: dict[str, Any], ready: Callable[[], object]) -> float:
     """Seconds from the cancellation to the end of the run."""
@@ -324,28 +362,61 @@ def test_a_stop_before_curl_starts(lab: EngineLab, web: StubBackend) -> None:
 def _context(lab: EngineLab, node: dict[str, Any]) -> Any:
     from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
     from Middleware.workflows.models.execution_context import ExecutionContext
-    return ExecutionContext("r-1", "w", None, node, [], False, request=lab.request,
-                            workflow_variable_service=WorkflowVariableManager())
+
+    return ExecutionContext(
+        "r-1", "w", None, node, [], False, request=lab.request, workflow_variable_service=WorkflowVariableManager()
+    )
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
-@table(("key", "value"), [
-    ("args", None), ("args", []), ("args", "-s x"), ("args", {"a": 1}), ("timeout", 0), ("timeout", "x"),
-    ("timeout", True), ("outputFormat", "stderr"), ("onError", "x"), ("proxy", "nonsense"), ("maxResponseBytes", "x"),
-    ("blockPrivateAddresses", "x"), ("allowedHosts", []), ("allowedHosts", ["{empty}"]), ("allowedHosts", "a"),
-    ("blockOptionInjection", 1), ("allowSchemeInjection", "x")])
+
+@table(
+    ("key", "value"),
+    [
+        ("args", None),
+        ("args", []),
+        ("args", "-s x"),
+        ("args", {"a": 1}),
+        ("timeout", 0),
+        ("timeout", "x"),
+        ("timeout", True),
+        ("outputFormat", "stderr"),
+        ("onError", "x"),
+        ("proxy", "nonsense"),
+        ("maxResponseBytes", "x"),
+        ("blockPrivateAddresses", "x"),
+        ("allowedHosts", []),
+        ("allowedHosts", ["{empty}"]),
+        ("allowedHosts", "a"),
+        ("blockOptionInjection", 1),
+        ("allowSchemeInjection", "x"),
+    ],
+)
 def test_invalid_keys(lab: EngineLab, web: StubBackend, key: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"CurlCommand node 'Curl': '{key}' must be "):
         run(lab, {**curl(web.url, onError="return"), key: value})
     assert web.connections == 0
 
 
-@pytest.mark.parametrize(("said", "keys"), [
-    ("file:///etc/hosts", {}), ("-o/tmp/x", {}), ("--config", {}), ("-v", {"blockOptionInjection": True}),
-    ("@/etc/hosts", {"blockOptionInjection": "true"}), ("a\0b", {}), ("{file}:///etc/hosts", {}),
-    ("{file,http}:///etc/hosts", {}), ("fil[e-e]:///etc/hosts", {}), ("{gopher,http}://a/", {}),
-    ("--url={file}:///etc/hosts", {}), ("-w%output{/tmp/x}", {}), ("-d@/etc/hosts", {})])
+@pytest.mark.parametrize(
+    ("said", "keys"),
+    [
+        ("file:///etc/hosts", {}),
+        ("-o/tmp/x", {}),
+        ("--config", {}),
+        ("-v", {"blockOptionInjection": True}),
+        ("@/etc/hosts", {"blockOptionInjection": "true"}),
+        ("a\0b", {}),
+        ("{file}:///etc/hosts", {}),
+        ("{file,http}:///etc/hosts", {}),
+        ("fil[e-e]:///etc/hosts", {}),
+        ("{gopher,http}://a/", {}),
+        ("--url={file}:///etc/hosts", {}),
+        ("-w%output{/tmp/x}", {}),
+        ("-d@/etc/hosts", {}),
+    ],
+)
 def test_what_values_must_not_bring(lab: EngineLab, web: StubBackend, said: str, keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"CurlCommand node 'Curl': args\[1\]") as caught:
         run(lab, curl("-s", "{chat_user_prompt_last_one}", web.url, onError="return", **keys), said=said)

@@ -1,4 +1,5 @@
 """The ImageProcessor node against a real HTTP back-end, with real images."""
+
 from __future__ import annotations
 
 import base64
@@ -35,6 +36,7 @@ TAG = "[DiscussionId]k1[/DiscussionId]"
 
 def png(red: int) -> str:
     """A real picture of one pixel as a data URI."""
+
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
@@ -52,13 +54,20 @@ def shown(text: str, *images: str, role: str = "user") -> Message:
 
 
 def images_sent(request: RecordedRequest) -> list[str]:
-    return [part["image_url"]["url"] for message in request.json["messages"] if isinstance(message["content"], list)
-            for part in message["content"] if part["type"] == "image_url"]
+    return [
+        part["image_url"]["url"]
+        for message in request.json["messages"]
+        if isinstance(message["content"], list)
+        for part in message["content"]
+        if part["type"] == "image_url"
+    ]
 
 
 def texts_sent(request: RecordedRequest) -> list[str]:
-    return [message["content"] if isinstance(message["content"], str) else message["content"][0]["text"]
-            for message in request.json["messages"]]
+    return [
+        message["content"] if isinstance(message["content"], str) else message["content"][0]["text"]
+        for message in request.json["messages"]
+    ]
 
 
 def name_image(request: RecordedRequest) -> Reply:
@@ -114,6 +123,7 @@ def stored(lab: EngineLab) -> Any:
 
 # -- what is described -------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("node", [eyes(), eyes(addAsUserMessage=True), saving(), saving(addAsUserMessage=True)])
 def test_without_images(lab: EngineLab, node: dict[str, Any]) -> None:
     messages = [user(TAG + "hi"), assistant("yo")]
@@ -164,9 +174,15 @@ def test_conversation_mode_keeps_the_image_on_its_message(lab: EngineLab) -> Non
     assert isinstance(sent["dark"].json["messages"][2]["content"], list)
 
 
-@pytest.mark.parametrize("more", [
-    {"lastMessagesToSendInsteadOfPrompt": 2}, {"lastMessagesToSendInsteadOfPrompt": 0},
-    {"lastMessagesToSendInsteadOfPromptMaxTokenSize": 1}, {"clampPromptToContextWindow": True}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"lastMessagesToSendInsteadOfPrompt": 2},
+        {"lastMessagesToSendInsteadOfPrompt": 0},
+        {"lastMessagesToSendInsteadOfPromptMaxTokenSize": 1},
+        {"clampPromptToContextWindow": True},
+    ],
+)
 def test_conversation_mode_attaches_images_that_would_be_left_out(lab: EngineLab, more: dict[str, Any]) -> None:
     lab.endpoint("Main", {"maxContextTokenSize": 913}, lab.backend.url)  # leaves room for one token of conversation
     conversation = [shown("old " * 40, RED), assistant("b"), user("c"), assistant("d")]
@@ -202,6 +218,7 @@ def test_completion_back_end(lab: EngineLab, prompt: str, look_back: int) -> Non
 
 # -- the answers -------------------------------------------------------------------------------------------------------
 
+
 def test_never_streamed(lab: EngineLab) -> None:
     assert run(lab, eyes(), shown("a", RED, DARK), stream=True) == f"red{SEPARATOR}dark"
     assert [request.json["stream"] for request in lab.backend.requests] == [False, False]
@@ -209,15 +226,26 @@ def test_never_streamed(lab: EngineLab) -> None:
 
 def test_answer_with_tool_calls_counts_by_its_content(lab: EngineLab) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    lab.backend.responder = lambda request: Reply(body={"choices": [{"message": {
-        "role": "assistant", "content": "seen", "tool_calls": [call]}, "finish_reason": "tool_calls"}]})
+    lab.backend.responder = lambda request: Reply(
+        body={
+            "choices": [
+                {
+                    "message": {"role": "assistant", "content": "seen", "tool_calls": [call]},
+                    "finish_reason": "tool_calls",
+                }
+            ]
+        }
+    )
     assert run(lab, eyes(), shown("a", RED)) == "seen"
 
 
 def test_answers_are_cleaned_one_by_one(lab: EngineLab) -> None:
     """Once: ``handle`` is called directly, so that no cleaning of the engine helps."""
-    lab.endpoint("Main", {"removeCustomTextFromResponseStartEndpointWide": True,
-                          "responseStartTextToRemoveEndpointWide": ["A:"]}, lab.backend.url)
+    lab.endpoint(
+        "Main",
+        {"removeCustomTextFromResponseStartEndpointWide": True, "responseStartTextToRemoveEndpointWide": ["A:"]},
+        lab.backend.url,
+    )
     lab.backend.responder = lambda request: chat_reply("A:A:" + NAMES[images_sent(request)[0]])
     raw: list[Any] = []
     probe = Probe(lambda context: raw.append(ImageProcessorHandler().handle(context)) or "")
@@ -227,15 +255,17 @@ def test_answers_are_cleaned_one_by_one(lab: EngineLab) -> None:
 
 def test_answers_are_cleaned_by_the_rules_of_who_answered(lab: EngineLab) -> None:
     lab.endpoint("Main", {"backupEndpointName": "Second"}, "http://127.0.0.1:1")
-    lab.endpoint("Second", {"removeCustomTextFromResponseStartEndpointWide": True,
-                            "responseStartTextToRemoveEndpointWide": ["B:"]}, lab.backend.url)
+    lab.endpoint(
+        "Second",
+        {"removeCustomTextFromResponseStartEndpointWide": True, "responseStartTextToRemoveEndpointWide": ["B:"]},
+        lab.backend.url,
+    )
     lab.backend.responder = lambda request: chat_reply("B:seen")
     assert run(lab, eyes(), shown("a", RED)) == "seen"
 
 
 def test_failure_of_one_call_fails_the_node_and_stops_the_others(lab: EngineLab) -> None:
-    lab.backend.responder = lambda request: (
-        status_reply(400) if images_sent(request) == [DARK] else Reply(never=True))
+    lab.backend.responder = lambda request: status_reply(400) if images_sent(request) == [DARK] else Reply(never=True)
     with pytest.raises(BackendStatusError):
         run(lab, eyes(), shown("a", RED, DARK, BLACK))
     for request in lab.backend.requests:
@@ -248,6 +278,7 @@ def test_without_endpoint(lab: EngineLab) -> None:
 
 
 # -- side by side ------------------------------------------------------------------------------------------------------
+
 
 class Together:
     """Answers none before ``count`` requests are there at the same time; notes how many ever were."""
@@ -304,8 +335,14 @@ def test_cancellation(lab: EngineLab) -> None:
 
 
 def test_calls_side_by_side_are_those_of_the_requests_user(lab: EngineLab) -> None:
-    lab.write("Users/other", {"endpointConfigsSubDirectory": "elsewhere", "chatPromptTemplateName": "chatml",
-                              "workflowConfigsSubDirectoryOverride": "tester"})
+    lab.write(
+        "Users/other",
+        {
+            "endpointConfigsSubDirectory": "elsewhere",
+            "chatPromptTemplateName": "chatml",
+            "workflowConfigsSubDirectoryOverride": "tester",
+        },
+    )
     lab.write("Endpoints/elsewhere/Mine", {"endpoint": lab.backend.url, "apiTypeConfigFileName": "OpenAI"})
     lab.request.user = "other"
     assert run(lab, eyes(endpointName="Mine"), shown("a", RED, DARK)) == f"red{SEPARATOR}dark"
@@ -332,8 +369,13 @@ def test_notes_after_their_messages(lab: EngineLab) -> None:
     messages = [shown(TAG + "u1", RED), assistant("a1"), shown("u2", DARK)]
     result = run_on(lab, [saving(addAsUserMessage=True, message=NOTE)], messages)
     assert result == f"red{SEPARATOR}dark"
-    assert messages == [shown("u1", RED), user("[Picture notes: red]"), assistant("a1"), shown("u2", DARK),
-                        user("[Picture notes: dark]")]
+    assert messages == [
+        shown("u1", RED),
+        user("[Picture notes: red]"),
+        assistant("a1"),
+        shown("u2", DARK),
+        user("[Picture notes: dark]"),
+    ]
 
 
 @pytest.mark.parametrize("message", [None, "", ...])
@@ -348,7 +390,8 @@ def test_built_in_message(lab: EngineLab, message: Any) -> None:
 def test_descriptions_are_no_templates(lab: EngineLab) -> None:
     nasty = "{agent1Output} {{x}} { [IMAGE_BLOCK]"
     lab.backend.responder = lambda request: (
-        chat_reply(nasty) if images_sent(request) else reply_to(request, texts_sent(request)[-1]))
+        chat_reply(nasty) if images_sent(request) else reply_to(request, texts_sent(request)[-1])
+    )
     node = eyes(addAsUserMessage=True, message="{chat_user_prompt_last_one}: [IMAGE_BLOCK]")
     nodes = [static("one"), node, llm("{agent1Output}|{agent2Output}|{chat_user_prompt_last_two}")]
     messages = [shown("u1", RED), user("u2")]
@@ -383,6 +426,7 @@ def test_a_stamped_copy_does_not_keep_notes_from_the_others(lab: EngineLab, node
 
 
 # -- kept with the discussion ------------------------------------------------------------------------------------------
+
 
 def next_request(lab: EngineLab) -> None:
     lab.request = RequestContext(request_id=f"{lab.request.request_id}+")
@@ -427,8 +471,13 @@ def test_scan_limit(lab: EngineLab, limit: Any, names: list[str]) -> None:
 
 
 def test_scan_limit_of_twenty_and_output_of_ten(lab: EngineLab) -> None:
-    conversation = [shown(TAG + "u0", RED), shown("u1", DARK), *[user(str(number)) for number in range(9)],
-                    shown("u2", BLACK), *[user(str(number)) for number in range(9)]]
+    conversation = [
+        shown(TAG + "u0", RED),
+        shown("u1", DARK),
+        *[user(str(number)) for number in range(9)],
+        shown("u2", BLACK),
+        *[user(str(number)) for number in range(9)],
+    ]
     assert run(lab, saving(), *conversation) == "black"
     assert described(lab) == ["black", "dark"]
 
@@ -474,8 +523,15 @@ def test_nothing_is_written_in_clear_for_those_who_encrypt(lab: EngineLab) -> No
 
 # -- kept in memory ----------------------------------------------------------------------------------------------------
 
-def asked_twice(lab: EngineLab, first: dict[str, Any], second: dict[str, Any], *later: Message, key: str | None = None,
-                before: Message | None = None) -> int:
+
+def asked_twice(
+    lab: EngineLab,
+    first: dict[str, Any],
+    second: dict[str, Any],
+    *later: Message,
+    key: str | None = None,
+    before: Message | None = None,
+) -> int:
     """How often a model is asked about one image by two requests."""
     opening = [before or user("u0"), shown("u1", RED)]
     run(lab, first, *opening)
@@ -489,9 +545,16 @@ def test_next_turn_without_discussion_id_asks_nothing(lab: EngineLab, prompt: st
     assert asked_twice(lab, eyes(prompt=prompt), eyes(prompt=prompt), assistant("a1"), user("u2")) == 1
 
 
-@pytest.mark.parametrize("second", [
-    eyes(prompt="Which text?"), eyes(systemPrompt="Briefly."), eyes(endpointName="Other"), eyes(preset="Main"),
-    eyes(maxResponseSizeInTokens=9)])
+@pytest.mark.parametrize(
+    "second",
+    [
+        eyes(prompt="Which text?"),
+        eyes(systemPrompt="Briefly."),
+        eyes(endpointName="Other"),
+        eyes(preset="Main"),
+        eyes(maxResponseSizeInTokens=9),
+    ],
+)
 def test_other_questions_are_asked(lab: EngineLab, second: dict[str, Any]) -> None:
     lab.endpoint("Main", {"presetSamplers": {"temperature": 0}}, lab.backend.url)
     lab.endpoint("Other", {}, lab.backend.url)
@@ -511,8 +574,14 @@ def test_clients_with_keys_share_nothing(lab: EngineLab) -> None:
 
 def test_users_share_nothing(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
     run(lab, eyes(), shown("u1", RED))
-    lab.write("Users/other", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml",
-                              "workflowConfigsSubDirectoryOverride": "tester"})
+    lab.write(
+        "Users/other",
+        {
+            "endpointConfigsSubDirectory": "lab",
+            "chatPromptTemplateName": "chatml",
+            "workflowConfigsSubDirectoryOverride": "tester",
+        },
+    )
     next_request(lab)
     lab.request.user = "other"
     run(lab, eyes(), shown("u1", RED))
@@ -552,6 +621,7 @@ def test_a_second_node_of_a_request_asks_nothing(lab: EngineLab, prompt: str, op
 
 # -- images that nobody looks at ---------------------------------------------------------------------------------------
 
+
 def unseen(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "acceptImages" in record.getMessage()]
 
@@ -560,23 +630,34 @@ BLIND = llm("", title="Talk")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_images_that_the_answering_model_is_not_shown(lab: EngineLab, caplog: pytest.LogCaptureFixture,
-                                                      stream: bool) -> None:
+def test_images_that_the_answering_model_is_not_shown(
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
     caplog.set_level(logging.INFO)
     nodes = [llm("Think"), llm("Think", workflowName="x"), {**BLIND, "returnToUser": True}, llm("Note", title="After")]
     run_on(lab, nodes, [shown("u1", RED), assistant("a1"), shown("u2", DARK)], stream=stream)
-    assert unseen(caplog) == ["Node 'Talk': the model of endpoint 'Main' is not shown the 2 image(s) of the "
-                              "conversation, since the node does not accept images ('acceptImages')."]
+    assert unseen(caplog) == [
+        "Node 'Talk': the model of endpoint 'Main' is not shown the 2 image(s) of the "
+        "conversation, since the node does not accept images ('acceptImages')."
+    ]
     next_request(lab)
     run(lab, llm("Answer it", title="Authored"), shown("u1", RED))
     assert len(unseen(caplog)) == 2 and "'Authored'" in unseen(caplog)[1]
 
 
-@pytest.mark.parametrize("nodes", [
-    [{**BLIND, "acceptImages": True}], [eyes(), BLIND], [eyes(saveVisionResponsesToDiscussionId=True), BLIND],
-    [llm("What?", acceptImages=True), BLIND], [BLIND, static("fixed")]])
-def test_images_that_somebody_looked_at(lab: EngineLab, caplog: pytest.LogCaptureFixture,
-                                        nodes: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [{**BLIND, "acceptImages": True}],
+        [eyes(), BLIND],
+        [eyes(saveVisionResponsesToDiscussionId=True), BLIND],
+        [llm("What?", acceptImages=True), BLIND],
+        [BLIND, static("fixed")],
+    ],
+)
+def test_images_that_somebody_looked_at(
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, nodes: list[dict[str, Any]]
+) -> None:
     caplog.set_level(logging.INFO)
     for _ in range(2):  # the second time descriptions are at hand
         run_on(lab, nodes, [shown("u1", RED)], discussion_id="k1")

@@ -1,4 +1,5 @@
 """MCPToolCall nodes in workflows."""
+
 from __future__ import annotations
 
 import logging
@@ -51,13 +52,32 @@ def test_structured_result(lab: EngineLab) -> None:
 
 def test_variables(lab: EngineLab) -> None:
     lab.write("MCPServers/other", plain_file())
-    nodes = [static("other"), static("argu{{x}}"), call(
-        server="{agent1Output}", tool="{agent1Output}", arguments={
-            "{agent1Output}": "{agent1Output}", "deep": [{"list": ["{agent2Output}", 1]}], "n": 20, "none": None,
-            "flag": True, "real": 1.5})]
-    assert lab.run(nodes) == repr({
-        "{agent1Output}": "other", "deep": [{"list": ["argu{x}", 1]}], "n": 20, "none": None, "flag": True,
-        "real": 1.5})
+    nodes = [
+        static("other"),
+        static("argu{{x}}"),
+        call(
+            server="{agent1Output}",
+            tool="{agent1Output}",
+            arguments={
+                "{agent1Output}": "{agent1Output}",
+                "deep": [{"list": ["{agent2Output}", 1]}],
+                "n": 20,
+                "none": None,
+                "flag": True,
+                "real": 1.5,
+            },
+        ),
+    ]
+    assert lab.run(nodes) == repr(
+        {
+            "{agent1Output}": "other",
+            "deep": [{"list": ["argu{x}", 1]}],
+            "n": 20,
+            "none": None,
+            "flag": True,
+            "real": 1.5,
+        }
+    )
 
 
 def test_the_node_is_not_changed(lab: EngineLab) -> None:
@@ -79,11 +99,16 @@ FAILURES = [
     ({"server": "a/b"}, "'a/b' cannot be the name of an MCP server"),
     ({"server": "{nothing_of_this_name}"}, "MCP server config '{nothing_of_this_name}' was not found under"),
     ({"tool": "refused"}, "MCP call to 'lab.refused' failed: not like this"),
-    ({"tool": "slow", "arguments": {"seconds": 30}, "timeout": 2.5},
-     "MCP call to 'lab.slow' timed out after 2.5s (waiting for the tool)"),
-    ({"tool": "slow", "arguments": {"seconds": 30}, "timeout": 3},
-     "MCP call to 'lab.slow' timed out after 3s (waiting for the tool)"),
-    ({"tool": "die"}, "MCP call to 'lab.die' failed: the server ended the connection")]
+    (
+        {"tool": "slow", "arguments": {"seconds": 30}, "timeout": 2.5},
+        "MCP call to 'lab.slow' timed out after 2.5s (waiting for the tool)",
+    ),
+    (
+        {"tool": "slow", "arguments": {"seconds": 30}, "timeout": 3},
+        "MCP call to 'lab.slow' timed out after 3s (waiting for the tool)",
+    ),
+    ({"tool": "die"}, "MCP call to 'lab.die' failed: the server ended the connection"),
+]
 
 
 @pytest.mark.slow
@@ -106,14 +131,35 @@ def test_error_result(lab: EngineLab) -> None:
 
 
 @table("on_error", ["raise", "return"])
-@table(("key", "value"), [
-    ("server", None), ("server", ""), ("server", " "), ("server", 5), ("tool", None), ("tool", ""), ("tool", ["x"]),
-    ("arguments", "x"), ("arguments", []), ("timeout", 0), ("timeout", -1), ("timeout", True),
-    ("timeout", []), ("timeout", "{nothing_of_this_name}"), ("timeout", "{agent1Input}")])
+@table(
+    ("key", "value"),
+    [
+        ("server", None),
+        ("server", ""),
+        ("server", " "),
+        ("server", 5),
+        ("tool", None),
+        ("tool", ""),
+        ("tool", ["x"]),
+        ("arguments", "x"),
+        ("arguments", []),
+        ("timeout", 0),
+        ("timeout", -1),
+        ("timeout", True),
+        ("timeout", []),
+        ("timeout", "{nothing_of_this_name}"),
+        ("timeout", "{agent1Input}"),
+    ],
+)
 def test_bad_keys(lab: EngineLab, key: str, value: Any, on_error: str) -> None:
     with pytest.raises(ValueError, match=f"'Mine'.*'{key}'") as caught:
-        lab.run([call(onError=on_error, **{"tool": "arguments", key: value}) if key != "tool"
-                 else {**call(onError=on_error), "tool": value}])
+        lab.run(
+            [
+                call(onError=on_error, **{"tool": "arguments", key: value})
+                if key != "tool"
+                else {**call(onError=on_error), "tool": value}
+            ]
+        )
     assert isinstance(caught.value, ConfigurationError)
 
 
@@ -159,6 +205,7 @@ def test_what_a_tool_says_is_logged_at_debug_only(lab: EngineLab, caplog: pytest
 
 
 # -- cancellation ------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("on_error", ["raise", "return"])
 def test_cancellation(lab: EngineLab, on_error: str) -> None:

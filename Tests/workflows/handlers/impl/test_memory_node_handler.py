@@ -1,4 +1,5 @@
 """The memory nodes, with files and an LLM server as in service."""
+
 from __future__ import annotations
 
 import json
@@ -48,8 +49,12 @@ def store(lab: EngineLab) -> MemoryStore:
 def flows(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """One entry for each time that memories were to be written: whether as files in any case."""
     calls: list[bool] = []
-    monkeypatch.setattr(SlowButQualityRAGTool, "handle_discussion_id_flow",
-                        lambda self, context, force_file_memory=False: calls.append(force_file_memory), raising=False)
+    monkeypatch.setattr(
+        SlowButQualityRAGTool,
+        "handle_discussion_id_flow",
+        lambda self, context, force_file_memory=False: calls.append(force_file_memory),
+        raising=False,
+    )
     return calls
 
 
@@ -58,14 +63,26 @@ def remember(store: MemoryStore, count: int, first: int = 0) -> None:
         store.append_memory(f"c{number}", f"h{number}")
 
 
-def run(lab: EngineLab, *nodes: dict[str, Any] | str, discussion_id: str | None = "d1",
-        messages: list[Message] | None = None, stream: bool = False, **variables: Any) -> Any:
+def run(
+    lab: EngineLab,
+    *nodes: dict[str, Any] | str,
+    discussion_id: str | None = "d1",
+    messages: list[Message] | None = None,
+    stream: bool = False,
+    **variables: Any,
+) -> Any:
     """The result; a name stands for a node without keys."""
     lab.workflow("Main", [{"type": node} if isinstance(node, str) else node for node in nodes], **variables)
     manager = WorkflowManager("Main", listeners=[])
     with request_scope(lab.request):
-        results = list(manager.start(lab.request, list(CHAT if messages is None else messages),
-                                     discussion_id=discussion_id or "", stream=stream))
+        results = list(
+            manager.start(
+                lab.request,
+                list(CHAT if messages is None else messages),
+                discussion_id=discussion_id or "",
+                stream=stream,
+            )
+        )
     return "".join(chunk["token"] for chunk in results) if stream else results[-1]
 
 
@@ -75,32 +92,50 @@ def node(node_type: str, **keys: Any) -> dict[str, Any]:
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
+
 @table("stream", [False, True])
-@table(("given", "output"), [
-    ("QualityMemory", "No discussionId on this request; memories were not generated."),
-    ("RecentMemory", NOTHING_TO_GRAB),
-    (node("RecentMemorySummarizerTool", maxTurnsToPull=3, maxSummaryChunksFromFile=1), "m3\nm4"),
-    ("RecentMemorySummarizerTool", NOTHING_TO_GRAB),
-    (node("ChatSummaryMemoryGatheringTool", maxTurnsToPull=3), "m3\nm4"),
-    ("ChatSummaryMemoryGatheringTool", NOTHING_TO_GRAB),
-    ("ConversationMemory", NO_MEMORIES), ("GetCurrentMemoryFromFile", NO_MEMORIES),
-    ("GetCurrentSummaryFromFile", NO_SUMMARY), ("FullChatSummary", ""),
-    (node("FullChatSummary", isManualConfig=True), ""), ("chatSummarySummarizer", NO_SUMMARY),
-    (node("WriteCurrentSummaryToFileAndReturnIt", input="{chat_user_prompt_last_one}!"), "m5!"),
-    (node("VectorMemorySearch", input="x"), "Cannot perform VectorMemorySearch without a discussionId."),
-    ("GetCurrentStateDocument", NO_STATE)])
+@table(
+    ("given", "output"),
+    [
+        ("QualityMemory", "No discussionId on this request; memories were not generated."),
+        ("RecentMemory", NOTHING_TO_GRAB),
+        (node("RecentMemorySummarizerTool", maxTurnsToPull=3, maxSummaryChunksFromFile=1), "m3\nm4"),
+        ("RecentMemorySummarizerTool", NOTHING_TO_GRAB),
+        (node("ChatSummaryMemoryGatheringTool", maxTurnsToPull=3), "m3\nm4"),
+        ("ChatSummaryMemoryGatheringTool", NOTHING_TO_GRAB),
+        ("ConversationMemory", NO_MEMORIES),
+        ("GetCurrentMemoryFromFile", NO_MEMORIES),
+        ("GetCurrentSummaryFromFile", NO_SUMMARY),
+        ("FullChatSummary", ""),
+        (node("FullChatSummary", isManualConfig=True), ""),
+        ("chatSummarySummarizer", NO_SUMMARY),
+        (node("WriteCurrentSummaryToFileAndReturnIt", input="{chat_user_prompt_last_one}!"), "m5!"),
+        (node("VectorMemorySearch", input="x"), "Cannot perform VectorMemorySearch without a discussionId."),
+        ("GetCurrentStateDocument", NO_STATE),
+    ],
+)
 def test_without_discussion_id(lab: EngineLab, given: Any, output: str, stream: bool) -> None:
     assert run(lab, given, discussion_id=None, stream=stream) == output
     assert not (lab.root.parent / "D").exists()
 
 
-@pytest.mark.parametrize(("given", "output"), [
-    ("RecentMemorySummarizerTool", NOTHING_GENERATED), ("ChatSummaryMemoryGatheringTool", ""),
-    ("ConversationMemory", NO_MEMORIES), ("GetCurrentMemoryFromFile", NO_MEMORIES),
-    ("GetCurrentSummaryFromFile", NO_SUMMARY), (node("FullChatSummary", isManualConfig=True), "No summary found"),
-    ("chatSummarySummarizer", NO_SUMMARY), ("GetCurrentStateDocument", NO_STATE),
-    (node("VectorMemorySearch", input="x"),
-     "No relevant memories found in the vector database for the given keywords.")])
+@pytest.mark.parametrize(
+    ("given", "output"),
+    [
+        ("RecentMemorySummarizerTool", NOTHING_GENERATED),
+        ("ChatSummaryMemoryGatheringTool", ""),
+        ("ConversationMemory", NO_MEMORIES),
+        ("GetCurrentMemoryFromFile", NO_MEMORIES),
+        ("GetCurrentSummaryFromFile", NO_SUMMARY),
+        (node("FullChatSummary", isManualConfig=True), "No summary found"),
+        ("chatSummarySummarizer", NO_SUMMARY),
+        ("GetCurrentStateDocument", NO_STATE),
+        (
+            node("VectorMemorySearch", input="x"),
+            "No relevant memories found in the vector database for the given keywords.",
+        ),
+    ],
+)
 def test_a_new_discussion(lab: EngineLab, given: Any, output: str) -> None:
     assert run(lab, given) == output
     kept = [path for path in (lab.root.parent / "D").rglob("*") if path.is_file() and path.name != ".lock"]
@@ -109,10 +144,14 @@ def test_a_new_discussion(lab: EngineLab, given: Any, output: str) -> None:
 
 # -- memories are written ----------------------------------------------------------------------------------------------
 
+
 def helper(lab: EngineLab, user_key: str, nodes: list[dict[str, Any]] | None = None) -> None:
     lab.user(**{user_key: "Helper"})
-    lab.workflow("Helper", nodes or [static("{Discussion_Id}/{chat_user_prompt_last_one}"),
-                                     static("later", returnToUser=True), static("")])
+    lab.workflow(
+        "Helper",
+        nodes
+        or [static("{Discussion_Id}/{chat_user_prompt_last_one}"), static("later", returnToUser=True), static("")],
+    )
 
 
 def test_quality_memory(lab: EngineLab, store: MemoryStore, flows: list[bool]) -> None:
@@ -149,21 +188,32 @@ def test_conversation_memory(lab: EngineLab, store: MemoryStore, stream: bool) -
 
 
 def with_settings(lab: EngineLab, **settings: Any) -> None:
-    lab.write("Workflows/tester/Mem", {"endpointName": "Main", "prompt": "[TextChunk]",
-                                       "chunkEstimatedTokenSize": 1000, **settings})
+    lab.write(
+        "Workflows/tester/Mem",
+        {"endpointName": "Main", "prompt": "[TextChunk]", "chunkEstimatedTokenSize": 1000, **settings},
+    )
     lab.user(discussionIdMemoryFileWorkflowSettings="Mem")
 
 
-@pytest.mark.parametrize(("reader", "at_once"), [
-    (node("RecentMemorySummarizerTool", maxTurnsToPull=3), True), ("ChatSummaryMemoryGatheringTool", True),
-    ("GetCurrentMemoryFromFile", True), ("ConversationMemory", True),
-    (node("chatSummarySummarizer", endpointName="Main", prompt="[LATEST_MEMORIES]"), True),
-    (node("MemoryKeywordSearchPerformerTool", keywords="x", searchTarget="RecentMemories"), True),
-    ("GetCurrentSummaryFromFile", False), ("GetCurrentStateDocument", False),
-    (node("VectorMemorySearch", input="x"), False), (node("FullChatSummary", isManualConfig=True), False),
-    (static("x"), False)])
+@pytest.mark.parametrize(
+    ("reader", "at_once"),
+    [
+        (node("RecentMemorySummarizerTool", maxTurnsToPull=3), True),
+        ("ChatSummaryMemoryGatheringTool", True),
+        ("GetCurrentMemoryFromFile", True),
+        ("ConversationMemory", True),
+        (node("chatSummarySummarizer", endpointName="Main", prompt="[LATEST_MEMORIES]"), True),
+        (node("MemoryKeywordSearchPerformerTool", keywords="x", searchTarget="RecentMemories"), True),
+        ("GetCurrentSummaryFromFile", False),
+        ("GetCurrentStateDocument", False),
+        (node("VectorMemorySearch", input="x"), False),
+        (node("FullChatSummary", isManualConfig=True), False),
+        (static("x"), False),
+    ],
+)
 def test_a_node_that_read_memories_before_makes_the_first_one_come_at_once(
-        lab: EngineLab, store: MemoryStore, reader: Any, at_once: bool) -> None:
+    lab: EngineLab, store: MemoryStore, reader: Any, at_once: bool
+) -> None:
     with_settings(lab)
     chat = [user(f"m{number}") for number in range(20)]
     run(lab, reader, "QualityMemory", messages=chat)
@@ -175,16 +225,25 @@ def test_a_node_that_read_memories_before_makes_the_first_one_come_at_once(
 
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize("writer", ["QualityMemory", "RecentMemory", "FullChatSummary"])
-def test_a_part_of_the_conversation_is_remembered_once(lab: EngineLab, store: MemoryStore, writer: str, vector: bool,
-                                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_a_part_of_the_conversation_is_remembered_once(
+    lab: EngineLab, store: MemoryStore, writer: str, vector: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """The workflow that a node runs for each piece of the conversation has a memory node, as has the one around it."""
-    with_settings(lab, chunkEstimatedTokenSize=5, vectorMemoryMaxMessagesBetweenChunks=1,
-                  useVectorForQualityMemory=vector)
+    with_settings(
+        lab, chunkEstimatedTokenSize=5, vectorMemoryMaxMessagesBetweenChunks=1, useVectorForQualityMemory=vector
+    )
     lab.backend.responder = lambda request: chat_reply(
-        json.dumps([{"title": "t", "summary": "s", "entities": [], "key_phrases": []}]) if vector else "made")
+        json.dumps([{"title": "t", "summary": "s", "entities": [], "key_phrases": []}]) if vector else "made"
+    )
     lab.workflow("Each", [node(writer), node(writer)])
-    pieces = node("ConversationChunkProcessor", id="p", workflowName="Each", chunkSize=4, lookbackMessages=0,
-                  cursorDirectory=str(lab.root / "cursors"))
+    pieces = node(
+        "ConversationChunkProcessor",
+        id="p",
+        workflowName="Each",
+        chunkSize=4,
+        lookbackMessages=0,
+        cursorDirectory=str(lab.root / "cursors"),
+    )
     chat = [user(f"m{number:02}") for number in range(16)]
     assert run(lab, pieces, static("{agent1Output}"), messages=chat).endswith("processed 4 chunk(s).")
     assert lab.prompts == [] and store.memories() == []
@@ -199,33 +258,44 @@ def test_a_part_of_the_conversation_is_remembered_once(lab: EngineLab, store: Me
 BREAK = "--ChunkBreak--"
 
 
-@pytest.mark.parametrize(("keys", "expected"), [
-    ({"maxSummaryChunksFromFile": -1}, BREAK.join(["c0", "c1", "c2", "c3", "c4"])),
-    ({"maxSummaryChunksFromFile": 10}, BREAK.join(["c0", "c1", "c2", "c3", "c4"])),
-    ({"maxSummaryChunksFromFile": 0}, BREAK.join(["c2", "c3", "c4"])),
-    ({}, BREAK.join(["c2", "c3", "c4"])),
-    ({"maxSummaryChunksFromFile": "junk"}, BREAK.join(["c2", "c3", "c4"])),
-    ({"maxSummaryChunksFromFile": None}, BREAK.join(["c2", "c3", "c4"])),
-    ({"maxSummaryChunksFromFile": True}, BREAK.join(["c2", "c3", "c4"])),
-    ({"maxSummaryChunksFromFile": 2}, "c3--ChunkBreak--c4"),
-    ({"maxSummaryChunksFromFile": "2"}, "c3--ChunkBreak--c4"),
-    ({"maxSummaryChunksFromFile": "{two}"}, "c3--ChunkBreak--c4"),
-    ({"maxSummaryChunksFromFile": "{agent1Output}"}, "c3--ChunkBreak--c4"),
-    ({"maxSummaryChunksFromFile": 2, "customDelimiter": ""}, "c3c4"),
-    ({"maxSummaryChunksFromFile": 2, "customDelimiter": " | "}, "c3 | c4"),
-    ({"maxSummaryChunksFromFile": 2, "customDelimiter": None}, "c3--ChunkBreak--c4")])
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"maxSummaryChunksFromFile": -1}, BREAK.join(["c0", "c1", "c2", "c3", "c4"])),
+        ({"maxSummaryChunksFromFile": 10}, BREAK.join(["c0", "c1", "c2", "c3", "c4"])),
+        ({"maxSummaryChunksFromFile": 0}, BREAK.join(["c2", "c3", "c4"])),
+        ({}, BREAK.join(["c2", "c3", "c4"])),
+        ({"maxSummaryChunksFromFile": "junk"}, BREAK.join(["c2", "c3", "c4"])),
+        ({"maxSummaryChunksFromFile": None}, BREAK.join(["c2", "c3", "c4"])),
+        ({"maxSummaryChunksFromFile": True}, BREAK.join(["c2", "c3", "c4"])),
+        ({"maxSummaryChunksFromFile": 2}, "c3--ChunkBreak--c4"),
+        ({"maxSummaryChunksFromFile": "2"}, "c3--ChunkBreak--c4"),
+        ({"maxSummaryChunksFromFile": "{two}"}, "c3--ChunkBreak--c4"),
+        ({"maxSummaryChunksFromFile": "{agent1Output}"}, "c3--ChunkBreak--c4"),
+        ({"maxSummaryChunksFromFile": 2, "customDelimiter": ""}, "c3c4"),
+        ({"maxSummaryChunksFromFile": 2, "customDelimiter": " | "}, "c3 | c4"),
+        ({"maxSummaryChunksFromFile": 2, "customDelimiter": None}, "c3--ChunkBreak--c4"),
+    ],
+)
 def test_recent_memories(lab: EngineLab, store: MemoryStore, keys: dict[str, Any], expected: str) -> None:
     remember(store, 5)
     tool = node("RecentMemorySummarizerTool", maxTurnsToPull=2, **keys)
     assert run(lab, static("2"), tool, two=2) == expected
 
 
-@pytest.mark.parametrize(("keys", "expected"), [
-    ({"maxTurnsToPull": 3}, "m3\nm4"), ({"maxTurnsToPull": 3, "lookbackStart": 2}, "m1\nm2"),
-    ({"maxTurnsToPull": "{three}", "lookbackStart": "2"}, "m1\nm2"), ({"maxTurnsToPull": 1}, ""),
-    ({"maxTurnsToPull": 0}, NOTHING_TO_GRAB), ({"maxTurnsToPull": "x"}, NOTHING_TO_GRAB),
-    ({"maxTurnsToPull": 3, "lookbackStart": "x"}, "m3\nm4"), ({"maxTurnsToPull": 3, "lookbackStart": 6},
-                                                             NOTHING_TO_GRAB)])
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"maxTurnsToPull": 3}, "m3\nm4"),
+        ({"maxTurnsToPull": 3, "lookbackStart": 2}, "m1\nm2"),
+        ({"maxTurnsToPull": "{three}", "lookbackStart": "2"}, "m1\nm2"),
+        ({"maxTurnsToPull": 1}, ""),
+        ({"maxTurnsToPull": 0}, NOTHING_TO_GRAB),
+        ({"maxTurnsToPull": "x"}, NOTHING_TO_GRAB),
+        ({"maxTurnsToPull": 3, "lookbackStart": "x"}, "m3\nm4"),
+        ({"maxTurnsToPull": 3, "lookbackStart": 6}, NOTHING_TO_GRAB),
+    ],
+)
 def test_recent_messages(lab: EngineLab, keys: dict[str, Any], expected: str) -> None:
     assert run(lab, node("RecentMemorySummarizerTool", **keys), discussion_id=None, three=3) == expected
 
@@ -233,8 +303,10 @@ def test_recent_messages(lab: EngineLab, keys: dict[str, Any], expected: str) ->
 def test_recent_messages_take_the_delimiter(lab: EngineLab) -> None:
     messages = [user("User: " + "a" * 1200), user("b" * 1200), user("__WILMER_L_CURLY__"), user("newest")]
     tool = node("RecentMemorySummarizerTool", maxTurnsToPull=4, customDelimiter="+")
-    assert run(lab, tool, static("<{agent1Output}>"), discussion_id=None,
-               messages=messages) == f"<{'a' * 1200}+{'b' * 1200}+{{>"
+    assert (
+        run(lab, tool, static("<{agent1Output}>"), discussion_id=None, messages=messages)
+        == f"<{'a' * 1200}+{'b' * 1200}+{{>"
+    )
 
 
 def test_unsummarized_memories(lab: EngineLab, store: MemoryStore) -> None:
@@ -243,9 +315,15 @@ def test_unsummarized_memories(lab: EngineLab, store: MemoryStore) -> None:
     assert run(lab, node("ChatSummaryMemoryGatheringTool", maxTurnsToPull=1)) == "c2\n------------\nc3"
 
 
-@pytest.mark.parametrize(("keys", "expected"), [
-    ({"customDelimiter": "|"}, "c0|c1"), ({}, "c0--ChunkBreak--c1"), ({"customDelimiter": ""}, "c0c1"),
-    ({"customDelimiter": None}, "c0--ChunkBreak--c1")])
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"customDelimiter": "|"}, "c0|c1"),
+        ({}, "c0--ChunkBreak--c1"),
+        ({"customDelimiter": ""}, "c0c1"),
+        ({"customDelimiter": None}, "c0--ChunkBreak--c1"),
+    ],
+)
 def test_current_memories(lab: EngineLab, store: MemoryStore, keys: dict[str, Any], expected: str) -> None:
     remember(store, 2)
     assert run(lab, node("GetCurrentMemoryFromFile", **keys)) == expected
@@ -255,15 +333,21 @@ def test_stored_texts_are_given_as_they_are(lab: EngineLab, store: MemoryStore) 
     store.append_memory("{agent1Output} {{x}}", "h0")
     store.save_summary("{Discussion_Id}", "h0")
     store.save_state_document("# {x}\n")
-    result = run(lab, "GetCurrentMemoryFromFile", "GetCurrentSummaryFromFile", "GetCurrentStateDocument",
-                 static("{agent1Output}|{agent2Output}|{agent3Output}"))
+    result = run(
+        lab,
+        "GetCurrentMemoryFromFile",
+        "GetCurrentSummaryFromFile",
+        "GetCurrentStateDocument",
+        static("{agent1Output}|{agent2Output}|{agent3Output}"),
+    )
     assert result == "{agent1Output} {{x}}|{Discussion_Id}|# {x}\n"
 
 
 def test_data_belongs_to_a_key(lab: EngineLab) -> None:
     lab.user(encryptUsingApiKey=True)
-    lab.workflow("Main", [node("WriteCurrentSummaryToFileAndReturnIt", input="hush"),
-                          node("GetCurrentSummaryFromFile")])
+    lab.workflow(
+        "Main", [node("WriteCurrentSummaryToFileAndReturnIt", input="hush"), node("GetCurrentSummaryFromFile")]
+    )
     with request_scope(lab.request):
         assert lab.run_named("Main", user("[DiscussionId]d1[/DiscussionId]x"), api_key="secret") == "hush"
     (path,) = (lab.root.parent / "D").rglob("chat_summary.json")
@@ -273,11 +357,23 @@ def test_data_belongs_to_a_key(lab: EngineLab) -> None:
 
 # -- the summary -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("summary", "memories", "expected"), [
-    ("h6", 7, "text"), ("h5", 7, "text"), ("h4", 7, "helped"), ("gone", 7, "helped"), (None, 0, "helped"),
-    ("h0", 0, "helped"), (None, 1, "No summary found"), (None, 2, "helped")])
-def test_full_chat_summary(lab: EngineLab, store: MemoryStore, flows: list[bool], summary: str | None, memories: int,
-                           expected: str) -> None:
+
+@pytest.mark.parametrize(
+    ("summary", "memories", "expected"),
+    [
+        ("h6", 7, "text"),
+        ("h5", 7, "text"),
+        ("h4", 7, "helped"),
+        ("gone", 7, "helped"),
+        (None, 0, "helped"),
+        ("h0", 0, "helped"),
+        (None, 1, "No summary found"),
+        (None, 2, "helped"),
+    ],
+)
+def test_full_chat_summary(
+    lab: EngineLab, store: MemoryStore, flows: list[bool], summary: str | None, memories: int, expected: str
+) -> None:
     helper(lab, "chatSummaryToolWorkflow", [static("helped")])
     remember(store, memories)
     if summary is not None:
@@ -301,8 +397,9 @@ def test_full_chat_summary_by_hand(lab: EngineLab, store: MemoryStore, flows: li
 def test_full_chat_summary_by_the_summarizer(lab: EngineLab, store: MemoryStore) -> None:
     """The helper workflow takes the lock on the memories, which its caller must not hold."""
     remember(store, 3)
-    helper(lab, "chatSummaryToolWorkflow", [node(
-        "chatSummarySummarizer", endpointName="Main", prompt="[LATEST_MEMORIES]")])
+    helper(
+        lab, "chatSummaryToolWorkflow", [node("chatSummarySummarizer", endpointName="Main", prompt="[LATEST_MEMORIES]")]
+    )
     expected = "<c0\n------------\nc1\n------------\nc2>"
     assert run(lab, "FullChatSummary", messages=CHAT[:2]) == expected
     assert run(lab, "FullChatSummary", messages=CHAT[:2]) == expected and len(lab.prompts) == 1
@@ -328,8 +425,9 @@ def test_a_summary_among_memories_of_equal_messages(lab: EngineLab, store: Memor
 
 
 @pytest.mark.parametrize(("memories", "expected"), [(3, "text"), (4, "text"), (5, "helped")])
-def test_full_chat_summary_of_equal_messages(lab: EngineLab, store: MemoryStore, flows: list[bool], memories: int,
-                                             expected: str) -> None:
+def test_full_chat_summary_of_equal_messages(
+    lab: EngineLab, store: MemoryStore, flows: list[bool], memories: int, expected: str
+) -> None:
     helper(lab, "chatSummaryToolWorkflow", [static("helped")])
     for number in range(memories):
         store.append_memory(f"c{number}", "same")
@@ -363,8 +461,9 @@ def test_a_broken_summary_is_not_replaced(lab: EngineLab, store: MemoryStore, ca
     assert path.read_text(encoding="utf-8") == "{" and "cannot be stored" in caplog.text
 
 
-def test_a_summary_is_not_lost_to_others_at_work(lab: EngineLab, store: MemoryStore,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_is_not_lost_to_others_at_work(
+    lab: EngineLab, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shared, "LONGEST_WAIT_BEFORE_ANSWER", 0.1)
     remember(store, 2)
     with store.state.lock(MEMORIES):
@@ -387,16 +486,30 @@ def test_the_summarizer_as_responder(lab: EngineLab, store: MemoryStore) -> None
 # -- files that cannot be read -----------------------------------------------------------------------------------------
 
 EVERY_NODE = [
-    "QualityMemory", "RecentMemory", node("RecentMemorySummarizerTool", maxTurnsToPull=3),
-    "ChatSummaryMemoryGatheringTool", "ConversationMemory", "GetCurrentMemoryFromFile", "GetCurrentSummaryFromFile",
-    "FullChatSummary", node("FullChatSummary", isManualConfig=True),
+    "QualityMemory",
+    "RecentMemory",
+    node("RecentMemorySummarizerTool", maxTurnsToPull=3),
+    "ChatSummaryMemoryGatheringTool",
+    "ConversationMemory",
+    "GetCurrentMemoryFromFile",
+    "GetCurrentSummaryFromFile",
+    "FullChatSummary",
+    node("FullChatSummary", isManualConfig=True),
     node("chatSummarySummarizer", endpointName="Main", prompt="[LATEST_MEMORIES]", minMemoriesPerSummary=1),
-    node("WriteCurrentSummaryToFileAndReturnIt", input="new"), node("VectorMemorySearch", input="x"),
+    node("WriteCurrentSummaryToFileAndReturnIt", input="new"),
+    node("VectorMemorySearch", input="x"),
     "GetCurrentStateDocument",
     node("MemoryKeywordSearchPerformerTool", keywords="x", searchTarget="RecentMemories"),
-    node("SlowButQualityRAG", endpointName="Main", ragTarget="x", ragType="y", prompt="[Memory_file][Chat_Summary]")]
-FILES = ["memories.json", "chat_summary.json", "condensation_tracker.json", "memory_anchors.json",
-         "state_document.md", "vector_memory.db"]
+    node("SlowButQualityRAG", endpointName="Main", ragTarget="x", ragType="y", prompt="[Memory_file][Chat_Summary]"),
+]
+FILES = [
+    "memories.json",
+    "chat_summary.json",
+    "condensation_tracker.json",
+    "memory_anchors.json",
+    "state_document.md",
+    "vector_memory.db",
+]
 
 
 def spoil(path: Path, how: str) -> None:
@@ -412,11 +525,18 @@ def spoil(path: Path, how: str) -> None:
 @table("name", FILES)
 @table("vector", [False, True])
 @pytest.mark.parametrize("given", EVERY_NODE, ids=lambda given: given if isinstance(given, str) else given["type"])
-def test_the_chat_goes_on(lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, vector: bool,
-                          name: str, how: str) -> None:
+def test_the_chat_goes_on(
+    lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, vector: bool, name: str, how: str
+) -> None:
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path))
-    with_settings(lab, chunkEstimatedTokenSize=5, vectorMemoryMaxMessagesBetweenChunks=1, condenseMemories=True,
-                  memoriesBeforeCondensation=1, useVectorForQualityMemory=vector)
+    with_settings(
+        lab,
+        chunkEstimatedTokenSize=5,
+        vectorMemoryMaxMessagesBetweenChunks=1,
+        condenseMemories=True,
+        memoriesBeforeCondensation=1,
+        useVectorForQualityMemory=vector,
+    )
     path = Path(DiscussionFolder("d1").folder) / name
     spoil(path, how)
     chat = [user(f"m{number}") for number in range(20)]
@@ -425,6 +545,7 @@ def test_the_chat_goes_on(lab: EngineLab, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 # -- keyword search in memories ----------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("node_type", ["ConversationalKeywordSearchPerformerTool", "MemoryKeywordSearchPerformerTool"])
 def test_search_in_memories(lab: EngineLab, store: MemoryStore, node_type: str) -> None:
@@ -439,26 +560,51 @@ def test_search_in_memories(lab: EngineLab, store: MemoryStore, node_type: str) 
 def test_nodes_leave_the_conversation_alone(lab: EngineLab, flows: list[bool]) -> None:
     messages = [user("User: a"), assistant("b"), user("c")]
     before = json.dumps(messages)
-    run(lab, node("RecentMemorySummarizerTool", maxTurnsToPull=3), "RecentMemory", discussion_id=None,
-        messages=messages)
+    run(
+        lab, node("RecentMemorySummarizerTool", maxTurnsToPull=3), "RecentMemory", discussion_id=None, messages=messages
+    )
     assert json.dumps(messages) == before
 
 
 def test_messages_are_taken_as_the_client_sent_them() -> None:
     run_request = RunRequest(RequestContext(), "w", "Main", [], {}, "tester", [user("a"), user("b")])
-    context = ExecutionContext("r", "w", None, node("RecentMemorySummarizerTool", maxTurnsToPull=2),
-                               [user("(Monday, 2026-03-16 09:00:00) a"), user("b")], False, run=run_request)
+    context = ExecutionContext(
+        "r",
+        "w",
+        None,
+        node("RecentMemorySummarizerTool", maxTurnsToPull=2),
+        [user("(Monday, 2026-03-16 09:00:00) a"), user("b")],
+        False,
+        run=run_request,
+    )
     assert RecentMemorySummarizerHandler().handle(context) == "a"
 
 
 # -- from messages to a summary ----------------------------------------------------------------------------------------
 
+
 def test_memories_are_made_and_summed_up(lab: EngineLab, store: MemoryStore) -> None:
-    lab.write("Workflows/tester/Mem", {"endpointName": "Main", "prompt": "Memo: [TextChunk]",
-                                       "maxMessagesBetweenChunks": 2, "chunkEstimatedTokenSize": 1000})
+    lab.write(
+        "Workflows/tester/Mem",
+        {
+            "endpointName": "Main",
+            "prompt": "Memo: [TextChunk]",
+            "maxMessagesBetweenChunks": 2,
+            "chunkEstimatedTokenSize": 1000,
+        },
+    )
     lab.user(discussionIdMemoryFileWorkflowSettings="Mem", chatSummaryToolWorkflow="Helper")
-    lab.workflow("Helper", [node("chatSummarySummarizer", endpointName="Main", minMemoriesPerSummary=1,
-                                 prompt="Sum: [CHAT_SUMMARY]+[LATEST_MEMORIES]")])
+    lab.workflow(
+        "Helper",
+        [
+            node(
+                "chatSummarySummarizer",
+                endpointName="Main",
+                minMemoriesPerSummary=1,
+                prompt="Sum: [CHAT_SUMMARY]+[LATEST_MEMORIES]",
+            )
+        ],
+    )
     assert run(lab, "QualityMemory") == "" and store.memories() == []  # the file was not there: too little text
     assert run(lab, "RecentMemory") == "<Memo: m0\nm1\nm2>"
     assert run(lab, "FullChatSummary") == "No summary found"  # one memory does not make it worth while

@@ -1,4 +1,5 @@
 """PythonModule nodes in workflows."""
+
 from __future__ import annotations
 
 import time
@@ -46,8 +47,9 @@ def test_the_result_of_a_responder_is_unchanged(lab: EngineLab) -> None:
 
 def test_arguments_are_texts(lab: EngineLab) -> None:
     node = script(lab, ECHO, args=[5, None, True, "{agent1Output}", ["x"]], kwargs={"a": 1.5, "b": "{agent1Output}!"})
-    assert lab.run([static("out {x}"), node]) == repr((
-        ("5", "None", "True", "out {x}", "['x']"), {"a": "1.5", "b": "out {x}!"}))
+    assert lab.run([static("out {x}"), node]) == repr(
+        (("5", "None", "True", "out {x}", "['x']"), {"a": "1.5", "b": "out {x}!"})
+    )
 
 
 @pytest.mark.parametrize("more", [{}, {"args": None, "kwargs": None}, {"args": [], "kwargs": {}}])
@@ -56,15 +58,18 @@ def test_no_arguments(lab: EngineLab, more: dict[str, Any]) -> None:
 
 
 def test_messages_arrive_with_their_braces(lab: EngineLab) -> None:
-    node = script(lab, "import ast\ndef Invoke(text):\n    return ast.literal_eval(text)[0]['content']\n",
-                  args=["{messages}"])
+    node = script(
+        lab, "import ast\ndef Invoke(text):\n    return ast.literal_eval(text)[0]['content']\n", args=["{messages}"]
+    )
     assert lab.run([node], user("a {b} c"), assistant("d"), user("e")) == "a {b} c"
 
 
 def test_the_path_takes_variables(lab: EngineLab) -> None:
     script(lab, ECHO, "chosen.py")
-    assert lab.run([static("chosen"), {"type": "PythonModule", "module_path": str(lab.root) + "/{agent1Output}.py"}]
-                   ) == "((), {})"
+    assert (
+        lab.run([static("chosen"), {"type": "PythonModule", "module_path": str(lab.root) + "/{agent1Output}.py"}])
+        == "((), {})"
+    )
 
 
 def test_the_node_is_not_changed(lab: EngineLab) -> None:
@@ -78,9 +83,15 @@ def test_failure_inside_invoke_lets_the_workflow_go_on(lab: EngineLab) -> None:
     assert lab.run([node, static("<{agent1Output}>")]) == f"<{UNEXPECTED}>"
 
 
-@pytest.mark.parametrize(("code", "kind"), [
-    ("", AttributeError), ("Invoke = 1", TypeError), ("raise KeyError('x')", KeyError),
-    ("def Invoke():\n    open('/no/such/file')", FileNotFoundError)])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("", AttributeError),
+        ("Invoke = 1", TypeError),
+        ("raise KeyError('x')", KeyError),
+        ("def Invoke():\n    open('/no/such/file')", FileNotFoundError),
+    ],
+)
 def test_failures_of_the_workflow(lab: EngineLab, code: str, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         lab.run([script(lab, code), static("after")])
@@ -91,18 +102,28 @@ def test_missing_script_fails_the_workflow(lab: EngineLab) -> None:
         lab.run([{"type": "PythonModule", "module_path": str(lab.root / "nope.py")}])
 
 
-@pytest.mark.parametrize(("changes", "key"), [
-    ({"module_path": None}, "module_path"), ({"module_path": ""}, "module_path"), ({"module_path": " "}, "module_path"),
-    ({"module_path": 5}, "module_path"), ({"args": "x"}, "args"), ({"args": {"a": 1}}, "args"),
-    ({"kwargs": ["x"]}, "kwargs"), ({"kwargs": "x"}, "kwargs")])
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"module_path": None}, "module_path"),
+        ({"module_path": ""}, "module_path"),
+        ({"module_path": " "}, "module_path"),
+        ({"module_path": 5}, "module_path"),
+        ({"args": "x"}, "args"),
+        ({"args": {"a": 1}}, "args"),
+        ({"kwargs": ["x"]}, "kwargs"),
+        ({"kwargs": "x"}, "kwargs"),
+    ],
+)
 def test_bad_keys(lab: EngineLab, changes: dict[str, Any], key: str) -> None:
     with pytest.raises(ValueError, match=f"'Mine'.*{key}") as caught:
         lab.run([{**script(lab, ECHO), "title": "Mine", **changes}])
     assert isinstance(caught.value, ConfigurationError)
 
 
-@pytest.mark.parametrize(("changes", "kind"), [
-    ({"args": "x"}, "str"), ({"args": {"a": 1}}, "dict"), ({"kwargs": ["x"]}, "list")])
+@pytest.mark.parametrize(
+    ("changes", "kind"), [({"args": "x"}, "str"), ({"args": {"a": 1}}, "dict"), ({"kwargs": ["x"]}, "list")]
+)
 def test_a_bad_key_is_named_as_people_write_it(lab: EngineLab, changes: dict[str, Any], kind: str) -> None:
     with pytest.raises(ValueError, match=f" cannot be {kind} "):
         lab.run([script(lab, ECHO, **changes)])
@@ -123,8 +144,10 @@ def test_missing_path(lab: EngineLab) -> None:
         lab.run([{"type": "PythonModule"}])
 
 
-GENERATOR = ("import time\ndef Invoke():\n    for word in ('one ', '{two} ', 'three'):\n"
-             "        yield {'token': word, 'finish_reason': None}\n        time.sleep(0.2)\n")
+GENERATOR = (
+    "import time\ndef Invoke():\n    for word in ('one ', '{two} ', 'three'):\n"
+    "        yield {'token': word, 'finish_reason': None}\n        time.sleep(0.2)\n"
+)
 
 
 def test_generator_is_streamed_as_it_comes(lab: EngineLab) -> None:
@@ -150,8 +173,11 @@ def test_stream_has_one_finish_reason(lab: EngineLab) -> None:
 
 
 def test_tool_calls_of_a_script(lab: EngineLab) -> None:
-    node = script(lab, "def Invoke():\n    return {'content': 'c', 'tool_calls': [{'id': '1', 'type': 'function', "
-                       "'function': {'name': 'f', 'arguments': '{}'}}], 'finish_reason': 'tool_calls'}\n")
+    node = script(
+        lab,
+        "def Invoke():\n    return {'content': 'c', 'tool_calls': [{'id': '1', 'type': 'function', "
+        "'function': {'name': 'f', 'arguments': '{}'}}], 'finish_reason': 'tool_calls'}\n",
+    )
     assert lab.run([node])["tool_calls"][0]["id"] == "1"
     chunks = lab.chunks([node])
     assert any(chunk.get("tool_calls") for chunk in chunks)

@@ -1,4 +1,5 @@
 """The SlowButQualityRAG node against a real HTTP back-end."""
+
 from __future__ import annotations
 
 import threading
@@ -25,12 +26,24 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
 
 
 def rag(target: Any = "x--ChunkBreak--y", **more: Any) -> dict[str, Any]:
-    return {"type": "SlowButQualityRAG", "ragType": "CurrentConversation", "ragTarget": target,
-            "endpointName": "Main", "prompt": "[TextChunk]", **more}
+    return {
+        "type": "SlowButQualityRAG",
+        "ragType": "CurrentConversation",
+        "ragTarget": target,
+        "endpointName": "Main",
+        "prompt": "[TextChunk]",
+        **more,
+    }
 
 
-def run(lab: EngineLab, *nodes: dict[str, Any], discussion_id: str | None = "k1", stream: bool = False,
-        probe: Any = None, **variables: Any) -> Any:
+def run(
+    lab: EngineLab,
+    *nodes: dict[str, Any],
+    discussion_id: str | None = "k1",
+    stream: bool = False,
+    probe: Any = None,
+    **variables: Any,
+) -> Any:
     lab.workflow("Main", list(nodes), **variables)
     manager = WorkflowManager("Main", listeners=[])
     manager.node_handlers["SlowButQualityRAG"] = probe or SlowButQualityRAGHandler()
@@ -56,9 +69,13 @@ def test_without_discussion_id(lab: EngineLab, caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("discussion_id", ["k1", None])
-@pytest.mark.parametrize(("key", "text"), [
-    ("ragTarget", "No rag target specified in Slow But Quality RAG node"),
-    ("ragType", "No rag type specified in Slow But Quality RAG node")])
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("ragTarget", "No rag target specified in Slow But Quality RAG node"),
+        ("ragType", "No rag type specified in Slow But Quality RAG node"),
+    ],
+)
 def test_missing_keys(lab: EngineLab, key: str, text: str, discussion_id: str | None) -> None:
     assert run(lab, without(rag(), key), discussion_id=discussion_id) == text
     assert run(lab, rag(**{key: None}) if key == "ragType" else rag(None), discussion_id=discussion_id) == text
@@ -89,9 +106,14 @@ def test_markers(lab: EngineLab) -> None:
     assert lab.prompts == [first, f"<{first}>#<{first}>#b"]
 
 
-@pytest.mark.parametrize(("endpoint", "node", "opened"), [
-    ({"addGenerationPrompt": True}, {}, True), ({"addGenerationPrompt": True}, {"blockGenerationPrompt": True}, False),
-    ({}, {}, False)])
+@pytest.mark.parametrize(
+    ("endpoint", "node", "opened"),
+    [
+        ({"addGenerationPrompt": True}, {}, True),
+        ({"addGenerationPrompt": True}, {"blockGenerationPrompt": True}, False),
+        ({}, {}, False),
+    ],
+)
 def test_completion_back_end(lab: EngineLab, endpoint: dict[str, Any], node: dict[str, Any], opened: bool) -> None:
     lab.write("ApiTypes/Text", {"type": "openAIV1Completion", "presetType": "Text", "samplerFieldMap": {}})
     lab.endpoint("Main", {"apiTypeConfigFileName": "Text", "promptTemplate": "chatml", **endpoint}, lab.backend.url)
@@ -103,8 +125,11 @@ def test_completion_back_end(lab: EngineLab, endpoint: dict[str, Any], node: dic
 
 def test_answers_are_cleaned_one_by_one(lab: EngineLab) -> None:
     """Once: ``handle`` is called directly, so that no cleaning of the engine helps."""
-    lab.endpoint("Main", {"removeCustomTextFromResponseStartEndpointWide": True,
-                          "responseStartTextToRemoveEndpointWide": ["A:"]}, lab.backend.url)
+    lab.endpoint(
+        "Main",
+        {"removeCustomTextFromResponseStartEndpointWide": True, "responseStartTextToRemoveEndpointWide": ["A:"]},
+        lab.backend.url,
+    )
     lab.backend.responder = lambda request: chat_reply("A:A:ok ")
     raw: list[Any] = []
     run(lab, rag(), probe=Probe(lambda context: raw.append(SlowButQualityRAGHandler().handle(context)) or ""))
@@ -128,10 +153,13 @@ def test_cancellation(lab: EngineLab) -> None:
 
 # -- others that answer ------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_workflow_instead_of_the_prompt(lab: EngineLab, stream: bool) -> None:
-    lab.workflow("Memo", [static("({agent1Input}|{agent2Input}|{agent3Input}|{agent4Input})", returnToUser=True),
-                          static("later")])
+    lab.workflow(
+        "Memo",
+        [static("({agent1Input}|{agent2Input}|{agent3Input}|{agent4Input})", returnToUser=True), static("later")],
+    )
     node = rag("a{--ChunkBreak--b", fileMemoryWorkflowName="Memo")
     summary = "There is not yet a summary file"
     first = f"(a{{|{NONE}|{NONE}|{summary})"
@@ -143,11 +171,11 @@ def test_several_llms(lab: EngineLab) -> None:
     lab.endpoint("Broken", {"modelNameToSendToAPI": "broken"}, lab.backend.url)
     answer = lab.backend.responder
     assert answer is not None
-    lab.backend.responder = lambda request: (
-        status_reply(400) if request.json["model"] == "broken" else answer(request))
+    lab.backend.responder = lambda request: status_reply(400) if request.json["model"] == "broken" else answer(request)
     models = [{"endpointName": "Broken", "maxContextTokenSize": 9}, {"endpointName": "{good}"}]
-    node = rag("1--ChunkBreak--2--ChunkBreak--3", multiModelList=models, endpointName="Main",
-               fileMemoryWorkflowName="Nope")
+    node = rag(
+        "1--ChunkBreak--2--ChunkBreak--3", multiModelList=models, endpointName="Main", fileMemoryWorkflowName="Nope"
+    )
     assert run(lab, node, good="Main") == "<1><2><3>"
 
 

@@ -1,4 +1,5 @@
 """StaticResponse, StringConcatenator and Conditional."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -27,9 +28,20 @@ def both(lab: EngineLab, *nodes: dict[str, Any]) -> Any:
 
 # -- StaticResponse ----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("content", "text"), [
-    ("plain", "plain"), ("", ""), (None, ""), (5, "5"), ("{chat_user_prompt_last_one}!", "hi!"), ("a { b", "a { b"),
-    ("{nope}", "{nope}"), ("{{x}}", "{x}")])
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        (None, ""),
+        (5, "5"),
+        ("{chat_user_prompt_last_one}!", "hi!"),
+        ("a { b", "a { b"),
+        ("{nope}", "{nope}"),
+        ("{{x}}", "{x}"),
+    ],
+)
 def test_static_response(lab: EngineLab, content: Any, text: str) -> None:
     assert both(lab, static(content)) == text
 
@@ -58,6 +70,7 @@ def test_jinja(lab: EngineLab) -> None:
 
 # -- StringConcatenator ------------------------------------------------------------------------------------------------
 
+
 def test_concatenator(lab: EngineLab) -> None:
     node = {"type": "StringConcatenator", "strings": ["a", 1, None, "{todays_date_iso}"], "delimiter": "-"}
     assert both(lab, node) == f"a-1-None-{date.today().isoformat()}"
@@ -79,12 +92,14 @@ def test_concatenator_delimiter_is_literal(lab: EngineLab) -> None:
 
 # -- Conditional -------------------------------------------------------------------------------------------------------
 
+
 def condition(text: Any) -> dict[str, Any]:
     return {"type": "Conditional", "condition": text}
 
 
-@pytest.mark.parametrize(("text", "result"), [
-    ("1 == 1", "TRUE"), ("1 == 2", "FALSE"), ("", "FALSE"), (None, "FALSE"), ("5 >", "FALSE")])
+@pytest.mark.parametrize(
+    ("text", "result"), [("1 == 1", "TRUE"), ("1 == 2", "FALSE"), ("", "FALSE"), (None, "FALSE"), ("5 >", "FALSE")]
+)
 def test_conditional(lab: EngineLab, text: Any, result: str) -> None:
     assert both(lab, condition(text)) == result
 
@@ -106,10 +121,17 @@ def test_conditional_that_cannot_be_read(lab: EngineLab, caplog: pytest.LogCaptu
     assert "secret" not in caplog.text
 
 
-@pytest.mark.parametrize(("output", "text", "result"), [
-    ("yes", "{agent1Output} == yes", "TRUE"), ("yes, sure", "{agent1Output} == yes", "FALSE"),
-    ("it's", "'{agent1Output}' == 'a'", "FALSE"), ("a", "'{agent1Output}' == 'a'", "TRUE"),
-    ("", "{agent1Output} == yes", "FALSE"), ("7", "({agent1Output} >= 3 AND 'x' != 'none') OR FALSE", "TRUE")])
+@pytest.mark.parametrize(
+    ("output", "text", "result"),
+    [
+        ("yes", "{agent1Output} == yes", "TRUE"),
+        ("yes, sure", "{agent1Output} == yes", "FALSE"),
+        ("it's", "'{agent1Output}' == 'a'", "FALSE"),
+        ("a", "'{agent1Output}' == 'a'", "TRUE"),
+        ("", "{agent1Output} == yes", "FALSE"),
+        ("7", "({agent1Output} >= 3 AND 'x' != 'none') OR FALSE", "TRUE"),
+    ],
+)
 def test_conditional_on_an_output(lab: EngineLab, output: str, text: str, result: str) -> None:
     assert both(lab, static(output), condition(text)) == result
 

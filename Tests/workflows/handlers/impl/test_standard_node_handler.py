@@ -1,4 +1,5 @@
 """The Standard node against a real HTTP back-end."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -53,24 +54,39 @@ def test_window_without_user_message_gets_the_newest_one(lab: EngineLab) -> None
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
-@pytest.mark.parametrize(("nodes", "options", "names"), [
-    ([llm("a", allowTools=True, title="First"), llm("b")], {"tools": TOOLS}, ["First"]),
-    ([llm("a", allowTools=True), llm("b", allowTools="true", title="Own")], {"tools": TOOLS, "non_responder": True},
-     ["N/A", "Own"]),
-    ([llm("a"), llm("b", allowTools=True)], {"tools": TOOLS}, []),
-    ([llm("a", allowTools="false"), llm("b")], {"tools": TOOLS}, []),
-    ([llm("a", allowTools=True), llm("b")], {}, [])])
-def test_tools_where_no_call_reaches_the_client(lab: EngineLab, caplog: pytest.LogCaptureFixture,
-                                                nodes: list[dict[str, Any]], options: dict[str, Any],
-                                                names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "options", "names"),
+    [
+        ([llm("a", allowTools=True, title="First"), llm("b")], {"tools": TOOLS}, ["First"]),
+        (
+            [llm("a", allowTools=True), llm("b", allowTools="true", title="Own")],
+            {"tools": TOOLS, "non_responder": True},
+            ["N/A", "Own"],
+        ),
+        ([llm("a"), llm("b", allowTools=True)], {"tools": TOOLS}, []),
+        ([llm("a", allowTools="false"), llm("b")], {"tools": TOOLS}, []),
+        ([llm("a", allowTools=True), llm("b")], {}, []),
+    ],
+)
+def test_tools_where_no_call_reaches_the_client(
+    lab: EngineLab,
+    caplog: pytest.LogCaptureFixture,
+    nodes: list[dict[str, Any]],
+    options: dict[str, Any],
+    names: list[str],
+) -> None:
     lab.run(nodes, user("hi"), **options)
-    warned = [record.getMessage() for record in caplog.records
-              if record.levelname == "WARNING" and "tools of the request" in record.getMessage()]
+    warned = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname == "WARNING" and "tools of the request" in record.getMessage()
+    ]
     assert [text.split("'")[1] for text in warned] == names
 
 
-@pytest.mark.parametrize(("value", "expected"), [
-    (600, 600), ("5000", 5000), (750.9, 750), ("abc", 400), ("{size}", 33), ("{nope}", 400)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(600, 600), ("5000", 5000), (750.9, 750), ("abc", 400), ("{size}", 33), ("{nope}", 400)]
+)
 def test_response_budget(lab: EngineLab, value: Any, expected: int) -> None:
     lab.workflow("Main", [llm("x", maxResponseSizeInTokens=value)], size=33)
     lab.run_named("Main")

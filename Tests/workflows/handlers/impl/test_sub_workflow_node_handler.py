@@ -1,4 +1,5 @@
 """CustomWorkflow and ConditionalCustomWorkflow."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -32,13 +33,20 @@ def fork(key: str, workflows: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 # -- what a child sees and gives ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("variables", "text"), [
-    (["{chat_user_prompt_last_two}", 5], "yo\nbye/5"), (["{agent1Output}", "{tone}"], "parent/dry"),
-    (["{nope}"], "{nope}/{agent2Input}"), (None, "{agent1Input}/{agent2Input}"),
-])
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        (["{chat_user_prompt_last_two}", 5], "yo\nbye/5"),
+        (["{agent1Output}", "{tone}"], "parent/dry"),
+        (["{nope}"], "{nope}/{agent2Input}"),
+        (None, "{agent1Input}/{agent2Input}"),
+    ],
+)
 def test_scoped_variables(lab: EngineLab, variables: Any, text: str) -> None:
-    lab.workflow("Child", [{"type": "StringConcatenator", "strings": ["{agent1Input}", "{agent2Input}"],
-                            "delimiter": "/"}])
+    lab.workflow(
+        "Child", [{"type": "StringConcatenator", "strings": ["{agent1Input}", "{agent2Input}"], "delimiter": "/"}]
+    )
     lab.workflow("Main", [static("parent"), child(scoped_variables=variables)], tone="dry")
     assert lab.run_named("Main", user("hi"), assistant("yo"), user("bye")) == text
 
@@ -118,8 +126,11 @@ def test_cleaning_happens_once(lab: EngineLab) -> None:
 
 
 def test_tool_call_passes_through_parents(lab: EngineLab) -> None:
-    answer = {"content": "", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f"}}],
-              "finish_reason": "tool_calls"}
+    answer = {
+        "content": "",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f"}}],
+        "finish_reason": "tool_calls",
+    }
     lab.workflow("Child", [static("x")])
     lab.workflow("Main", [child()])
     assert list(start(lab, probes={"StaticResponse": Probe(answer)})) == [answer]
@@ -145,8 +156,10 @@ def test_everything_below_another_child_is_none_of_the_answer(lab: EngineLab, st
     lab.workflow("Main", [child(), child("Grandchild", returnToUser=True), child()])
     with request_scope(lab.request):
         list(start(lab, probes={"StaticResponse": probe}, stream=stream))
-    assert [context.run.non_responder for context in probe.contexts  # type: ignore[union-attr]
-            ] == [True, True, None, True, True]
+    assert [
+        context.run.non_responder
+        for context in probe.contexts  # type: ignore[union-attr]
+    ] == [True, True, None, True, True]
     assert [context.stream for context in probe.contexts] == [False, False, stream, False, False]
 
 
@@ -160,9 +173,12 @@ def test_key_and_tools_reach_all_levels(lab: EngineLab, responder: bool, stream:
     probe = Probe(lambda context: lab_handler.handle(context))
     lab_handler = StandardNodeHandler(None, WorkflowVariableManager())
     with request_scope(lab.request):
-        list(start(lab, probes={"Standard": probe}, stream=stream, api_key="k-secret", tools=tools,
-                   tool_choice="required"))
-    context, = probe.contexts
+        list(
+            start(
+                lab, probes={"Standard": probe}, stream=stream, api_key="k-secret", tools=tools, tool_choice="required"
+            )
+        )
+    (context,) = probe.contexts
     assert (context.api_key, context.tools, context.tool_choice) == ("k-secret", tools, "required")
     body = lab.backend.requests[0].json
     assert (body["tools"], body["tool_choice"], body["stream"]) == (tools, "required", stream and responder)
@@ -188,9 +204,12 @@ def text_endpoint(lab: EngineLab) -> str:
 
 def test_scoped_variables_follow_the_endpoint(lab: EngineLab, text_endpoint: str) -> None:
     lab.workflow("Child", [static("{agent1Input}")])
-    nodes = [child(scoped_variables=[SEEN]), child(scoped_variables=[SEEN], endpointName="{e}"),
-             fork("a", {"a": "Child"}, scoped_variables=[SEEN], endpointName="Text"),
-             static("{agent1Output}\n--\n{agent2Output}\n--\n{agent3Output}")]
+    nodes = [
+        child(scoped_variables=[SEEN]),
+        child(scoped_variables=[SEEN], endpointName="{e}"),
+        fork("a", {"a": "Child"}, scoped_variables=[SEEN], endpointName="Text"),
+        static("{agent1Output}\n--\n{agent2Output}\n--\n{agent3Output}"),
+    ]
     lab.workflow("Main", nodes, e="Text")
     plain, *with_endpoint = lab.run_named("Main", *COMPLETION_TALK).split("\n--\n")
     assert plain == "hibye|mid\nbye|S"
@@ -198,8 +217,9 @@ def test_scoped_variables_follow_the_endpoint(lab: EngineLab, text_endpoint: str
 
 
 @pytest.mark.parametrize(("more", "answer"), [({"endpointName": "Text"}, "yes"), ({}, "no")])
-def test_conditional_key_follows_the_endpoint(lab: EngineLab, text_endpoint: str, more: dict[str, Any],
-                                              answer: str) -> None:
+def test_conditional_key_follows_the_endpoint(
+    lab: EngineLab, text_endpoint: str, more: dict[str, Any], answer: str
+) -> None:
     lab.workflow("Yes", [static("yes")])
     lab.workflow("No", [static("no")])
     node = fork("{templated_user_prompt_last_one}", {"<u>bye</u>": "Yes", "Default": "No"}, **more)
@@ -207,14 +227,18 @@ def test_conditional_key_follows_the_endpoint(lab: EngineLab, text_endpoint: str
 
 
 @pytest.mark.parametrize(("more", "text"), [({"endpointName": "Text"}, "<U>bye</U>"), ({}, "bye")])
-def test_prompt_overrides_follow_the_endpoint(lab: EngineLab, text_endpoint: str, more: dict[str, Any],
-                                              text: str) -> None:
+def test_prompt_overrides_follow_the_endpoint(
+    lab: EngineLab, text_endpoint: str, more: dict[str, Any], text: str
+) -> None:
     lab.workflow("Child", [llm("old", systemPrompt="old")])
-    keys = {"systemPromptOverride": "S {templated_user_prompt_last_one}",
-            "promptOverride": "P {templated_user_prompt_last_one}"}
+    keys = {
+        "systemPromptOverride": "S {templated_user_prompt_last_one}",
+        "promptOverride": "P {templated_user_prompt_last_one}",
+    }
     lab.run([child(**keys, **more), fork("a", {"a": "Child"}, routeOverrides={"a": keys}, **more)], *COMPLETION_TALK)
     assert [request.json["messages"] for request in lab.backend.requests] == [
-        [{"role": "system", "content": f"S {text}"}, user(f"P {text}")]] * 2
+        [{"role": "system", "content": f"S {text}"}, user(f"P {text}")]
+    ] * 2
 
 
 @pytest.mark.parametrize("node", [child(), fork("a", {"a": "Child"})])
@@ -230,14 +254,17 @@ def test_an_endpoint_that_does_not_exist(lab: EngineLab, node: dict[str, Any]) -
 CHILD = [static("no prompt here"), llm("old", systemPrompt="old system"), llm("second")]
 
 
-@pytest.mark.parametrize(("keys", "system", "prompt"), [
-    ({"firstNodeSystemPromptOverride": "S {agent1Output}", "firstNodePromptOverride": "P"}, "S one", "P"),
-    ({"systemPromptOverride": "S", "promptOverride": "P {agent1Output}"}, "S", "P one"),
-    ({"firstNodePromptOverride": "first", "promptOverride": "alias"}, "old system", "first"),
-    ({"firstNodePromptOverride": None, "promptOverride": "alias"}, "old system", "old"),
-    ({"firstNodePromptOverride": "", "systemPromptOverride": ""}, "old system", "old"),
-    ({}, "old system", "old"),
-])
+@pytest.mark.parametrize(
+    ("keys", "system", "prompt"),
+    [
+        ({"firstNodeSystemPromptOverride": "S {agent1Output}", "firstNodePromptOverride": "P"}, "S one", "P"),
+        ({"systemPromptOverride": "S", "promptOverride": "P {agent1Output}"}, "S", "P one"),
+        ({"firstNodePromptOverride": "first", "promptOverride": "alias"}, "old system", "first"),
+        ({"firstNodePromptOverride": None, "promptOverride": "alias"}, "old system", "old"),
+        ({"firstNodePromptOverride": "", "systemPromptOverride": ""}, "old system", "old"),
+        ({}, "old system", "old"),
+    ],
+)
 def test_overrides(lab: EngineLab, keys: dict[str, Any], system: str, prompt: str) -> None:
     lab.workflow("Child", CHILD)
     lab.run([static("one"), child(**keys)])
@@ -254,12 +281,15 @@ def test_override_is_substituted_again_in_the_child(lab: EngineLab) -> None:
 def test_values_in_an_override_stay_literal(lab: EngineLab) -> None:
     """Text of a conversation must not act as a template in the child."""
     lab.workflow("Child", [llm("old")])
-    lab.run([static("{agent1Input}"), child(promptOverride="[{agent1Output}] {agent1Input}", scoped_variables=["in"])],
-            scoped_inputs=["say {agent1Input} and }{"])
+    lab.run(
+        [static("{agent1Input}"), child(promptOverride="[{agent1Output}] {agent1Input}", scoped_variables=["in"])],
+        scoped_inputs=["say {agent1Input} and }{"],
+    )
     assert lab.prompts == ["[say {agent1Input} and }{] say {agent1Input} and }{"]
 
 
 # -- ConditionalCustomWorkflow -----------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def targets(lab: EngineLab) -> dict[str, str]:
@@ -268,19 +298,35 @@ def targets(lab: EngineLab) -> dict[str, str]:
     return {"Python": "Snake", "Empty": "", "Default": "Other"}
 
 
-@pytest.mark.parametrize(("key", "answer"), [
-    ("python", "Snake"), (" PYTHON \n", "Snake"), ("{agent1Input}", "Snake"), ("ruby", "Other"), ("", "Other"),
-    ("Default", "Other"), ("empty", "Other")])
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        ("python", "Snake"),
+        (" PYTHON \n", "Snake"),
+        ("{agent1Input}", "Snake"),
+        ("ruby", "Other"),
+        ("", "Other"),
+        ("Default", "Other"),
+        ("empty", "Other"),
+    ],
+)
 def test_routes(lab: EngineLab, targets: dict[str, str], key: str, answer: str) -> None:
     assert lab.run([fork(key, targets)], scoped_inputs=["Python"]) == answer
     assert lab.streamed([fork(key.replace("{agent1Input}", "python"), targets)]) == answer
 
 
-@pytest.mark.parametrize(("keys", "answer"), [
-    ({" A ": "Snake"}, "Snake"), ({"a": "Snake", " A\n": "Other"}, "Snake"), ({" A": "Other", "a": "Snake"}, "Snake"),
-    ({"b": "Other", "\tdefault ": "Snake"}, "Snake")])
-def test_spaces_around_keys_do_not_count(lab: EngineLab, targets: dict[str, str], keys: dict[str, str],
-                                         answer: str) -> None:
+@pytest.mark.parametrize(
+    ("keys", "answer"),
+    [
+        ({" A ": "Snake"}, "Snake"),
+        ({"a": "Snake", " A\n": "Other"}, "Snake"),
+        ({" A": "Other", "a": "Snake"}, "Snake"),
+        ({"b": "Other", "\tdefault ": "Snake"}, "Snake"),
+    ],
+)
+def test_spaces_around_keys_do_not_count(
+    lab: EngineLab, targets: dict[str, str], keys: dict[str, str], answer: str
+) -> None:
     assert lab.run([fork("a", keys)]) == answer
 
 
@@ -291,8 +337,9 @@ def test_spaces_around_keys_of_overrides_do_not_count(lab: EngineLab) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "fixed {agent1Output}", 7, False])
-def test_default_content_goes_before_the_default_workflow(lab: EngineLab, targets: dict[str, str],
-                                                          content: Any) -> None:
+def test_default_content_goes_before_the_default_workflow(
+    lab: EngineLab, targets: dict[str, str], content: Any
+) -> None:
     nodes = [static("x"), fork("ruby", targets, UseDefaultContentInsteadOfWorkflow=content)]
     expected = str(content).replace("{agent1Output}", "x")
     assert lab.run(nodes) == expected
@@ -309,29 +356,48 @@ def test_default_content_null_and_match(lab: EngineLab, targets: dict[str, str])
 NO_DEFAULT = "and there is no 'Default', which would be for every other value."
 
 
-@table("node, text", [
-    (fork("x", {"a": "A", "B ": "B"}), "has no workflow for the value 'x': the keys of 'conditionalWorkflows' are "
-                                       f"'a', 'B ', {NO_DEFAULT}"),
-    (fork("{agent1Input}", {"a": "A", "b": "", "c": None}), f"the value '{'long ' * 11}lo...': the keys of "
-     f"'conditionalWorkflows' are 'a', {NO_DEFAULT}"),
-    (fork("x", {}), f"for the value 'x': the keys of 'conditionalWorkflows' are missing, {NO_DEFAULT}"),
-    ({"type": "ConditionalCustomWorkflow"}, "for the value ''"),
-    ({"type": "CustomWorkflow", "title": "Child"},
-     "node 'Child' names no workflow: 'workflowName' is missing or empty.")])
+@table(
+    "node, text",
+    [
+        (
+            fork("x", {"a": "A", "B ": "B"}),
+            f"has no workflow for the value 'x': the keys of 'conditionalWorkflows' are 'a', 'B ', {NO_DEFAULT}",
+        ),
+        (
+            fork("{agent1Input}", {"a": "A", "b": "", "c": None}),
+            f"the value '{'long ' * 11}lo...': the keys of 'conditionalWorkflows' are 'a', {NO_DEFAULT}",
+        ),
+        (fork("x", {}), f"for the value 'x': the keys of 'conditionalWorkflows' are missing, {NO_DEFAULT}"),
+        ({"type": "ConditionalCustomWorkflow"}, "for the value ''"),
+        (
+            {"type": "CustomWorkflow", "title": "Child"},
+            "node 'Child' names no workflow: 'workflowName' is missing or empty.",
+        ),
+    ],
+)
 def test_nowhere_to_go(lab: EngineLab, node: dict[str, Any], text: str) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         lab.run([node], scoped_inputs=["long " * 40])
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(("key", "system", "prompt"), [
-    ("YES", "yes s", "yes hi"), ("no", "s", "no p"), ("maybe", "s", "default p"), ("default", "s", "default p")])
+@pytest.mark.parametrize(
+    ("key", "system", "prompt"),
+    [("YES", "yes s", "yes hi"), ("no", "s", "no p"), ("maybe", "s", "default p"), ("default", "s", "default p")],
+)
 def test_route_overrides(lab: EngineLab, key: str, system: str, prompt: str) -> None:
     lab.workflow("Child", [llm("p", systemPrompt="s")])
     routes = {"yes": "Child", "no": "Child", "Default": "Child"}
-    node = fork(key, routes, systemPromptOverride="ignored", routeOverrides={
-        "Yes": {"systemPromptOverride": "yes s", "promptOverride": "yes {chat_user_prompt_last_one}"},
-        "NO": {"firstNodePromptOverride": "no p"}, "Default": {"promptOverride": "default p"}})
+    node = fork(
+        key,
+        routes,
+        systemPromptOverride="ignored",
+        routeOverrides={
+            "Yes": {"systemPromptOverride": "yes s", "promptOverride": "yes {chat_user_prompt_last_one}"},
+            "NO": {"firstNodePromptOverride": "no p"},
+            "Default": {"promptOverride": "default p"},
+        },
+    )
     lab.run([node])
     assert lab.backend.requests[0].json["messages"] == [{"role": "system", "content": system}, user(prompt)]
 

@@ -1,4 +1,5 @@
 """WebFetch against real servers: what is asked, what comes out, what is refused, and how it ends."""
+
 from __future__ import annotations
 
 import gzip
@@ -71,6 +72,7 @@ def localhost(server: StubBackend, path: str = "/") -> str:
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
+
 def test_a_page(lab: EngineLab, web: StubBackend) -> None:
     web.script(html())
     assert run(lab, fetch(f"{web.url}/page?q={{chat_user_prompt_last_one}}#top")) == PAGE.decode()
@@ -119,19 +121,29 @@ def test_a_whole_url_and_one_that_begins_with_a_value(lab: EngineLab, web: StubB
 def test_values_of_the_workflow_that_hold_variables(lab: EngineLab, web: StubBackend) -> None:
     """Ready-made parameters are the author's; what they insert, and a value in its place, are encoded."""
     web.script(html(), html())
-    lab.workflow("Main", [static("a&b"), fetch(f"{web.url}/s?{{parameters}}&about={{topic}}")], site="custom",
-                 parameters="lang=de&q={agent1Output}", topic="K\u00f6ln & {agent1Output}")
+    lab.workflow(
+        "Main",
+        [static("a&b"), fetch(f"{web.url}/s?{{parameters}}&about={{topic}}")],
+        site="custom",
+        parameters="lang=de&q={agent1Output}",
+        topic="K\u00f6ln & {agent1Output}",
+    )
     list(start(lab, "Main", user("Hi"), probes={"WebFetch": WebFetchHandler()}))
     assert web.requests[0].path == "/s?lang=de&q=a%26b&about=K%C3%B6ln%20%26%20a%26b"
 
 
-@table(("url", "target"), [
-    ("/s?q={{ agent1Output }}&x=1", "/s?q=a%20%26%20b&x=1"),
-    ("/s?q={{ agent1Output | urlencode }}", "/s?q=a%20%26%20b"),
-    ("/s?q={{ agent1Output ~ '#' }}", "/s?q=a%20%26%20b%23"),
-    ("/s{% if agent1Output %}?q={{ agent1Output | upper }}&y=1{% endif %}", "/s?q=A%20%26%20B&y=1"),
-    ("/s?{% for word in agent1Output.split() %}w={{ word }}&{% endfor %}z=1", "/s?w=a&w=%26&w=b&z=1"),
-    ("/s?{{ 'q=1&r=2' }}", "/s?q=1&r=2"), ("/s?q={{ missing }}", "/s?q=")])
+@table(
+    ("url", "target"),
+    [
+        ("/s?q={{ agent1Output }}&x=1", "/s?q=a%20%26%20b&x=1"),
+        ("/s?q={{ agent1Output | urlencode }}", "/s?q=a%20%26%20b"),
+        ("/s?q={{ agent1Output ~ '#' }}", "/s?q=a%20%26%20b%23"),
+        ("/s{% if agent1Output %}?q={{ agent1Output | upper }}&y=1{% endif %}", "/s?q=A%20%26%20B&y=1"),
+        ("/s?{% for word in agent1Output.split() %}w={{ word }}&{% endfor %}z=1", "/s?w=a&w=%26&w=b&z=1"),
+        ("/s?{{ 'q=1&r=2' }}", "/s?q=1&r=2"),
+        ("/s?q={{ missing }}", "/s?q="),
+    ],
+)
 def test_values_of_templates_are_encoded(lab: EngineLab, web: StubBackend, url: str, target: str) -> None:
     web.script(html())
     run(lab, static("a & b"), fetch(web.url + url, jinja2=True))
@@ -152,8 +164,12 @@ def test_streamed_word_by_word(lab: EngineLab, web: StubBackend) -> None:
 
 
 def test_method_headers_and_body(lab: EngineLab, web: StubBackend) -> None:
-    node = fetch(web.url, method="put", body="b={chat_user_prompt_last_one} é",
-                 headers={"X-Test": "{chat_user_prompt_last_one}\n", "X-None": None, "X-N": 5})
+    node = fetch(
+        web.url,
+        method="put",
+        body="b={chat_user_prompt_last_one} é",
+        headers={"X-Test": "{chat_user_prompt_last_one}\n", "X-None": None, "X-N": 5},
+    )
     run(lab, node)
     request = web.requests[0]
     assert (request.method, request.body) == ("PUT", "b=ferry boats é".encode())
@@ -185,7 +201,8 @@ def test_a_line_break_in_a_url_is_encoded(lab: EngineLab, web: StubBackend) -> N
 
 @pytest.mark.parametrize(("headers", "sent"), [({}, "Basic bWU6cDo="), ({"authorization": "Bearer x"}, "Bearer x")])
 def test_a_password_in_the_url_is_sent_and_not_logged(
-        lab: EngineLab, web: StubBackend, caplog: pytest.LogCaptureFixture, headers: dict[str, str], sent: str) -> None:
+    lab: EngineLab, web: StubBackend, caplog: pytest.LogCaptureFixture, headers: dict[str, str], sent: str
+) -> None:
     caplog.set_level(logging.DEBUG)
     run(lab, fetch(f"http://me:p%3A@127.0.0.1:{web.port}/", headers=headers))
     assert web.requests[0].headers["authorization"] == sent
@@ -202,8 +219,10 @@ def test_conversations_are_not_logged(lab: EngineLab, web: StubBackend, caplog: 
 
 # -- what comes out ----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("output_format", "output"), [
-    ("text", PAGE.decode()), ("html-stripped", "Ferry\nLeaves at\nnine\n.")])
+
+@pytest.mark.parametrize(
+    ("output_format", "output"), [("text", PAGE.decode()), ("html-stripped", "Ferry\nLeaves at\nnine\n.")]
+)
 def test_formats(lab: EngineLab, web: StubBackend, output_format: str, output: str) -> None:
     web.script(html())
     assert run(lab, fetch(web.url, outputFormat=output_format)) == output
@@ -226,13 +245,22 @@ def test_braces_in_a_page_stay_text(lab: EngineLab, web: StubBackend) -> None:
     assert run(lab, fetch(web.url), static("<{agent1Output}>")) == "<{site} {{x}} {nope}>"
 
 
-@pytest.mark.parametrize(("body", "content_type", "text"), [
-    ("é".encode(), "text/plain", "é"), ("é".encode("latin-1"), "text/plain; charset=ISO-8859-1", "é"),
-    ("é".encode("latin-1"), "text/plain", "é"), ("日".encode("shift_jis"), 'text/plain; charset="Shift_JIS"', "日"),
-    (b'<meta charset="shift_jis">' + "日".encode("shift_jis"), "text/html", '<meta charset="shift_jis">日'),
-    ("\ufeffé".encode(), "text/plain; charset=latin-1", "é"), ("é".encode("utf-16"), "text/plain", "é"),
-    ("é".encode(), "text/plain; charset=nonsense", "é"), ("é".encode(), "text/plain; charset=base64", "é"),
-    (b"a\xff", "text/plain; charset=utf-8", "a\ufffd"), (b"", "text/plain", "")])
+@pytest.mark.parametrize(
+    ("body", "content_type", "text"),
+    [
+        ("é".encode(), "text/plain", "é"),
+        ("é".encode("latin-1"), "text/plain; charset=ISO-8859-1", "é"),
+        ("é".encode("latin-1"), "text/plain", "é"),
+        ("日".encode("shift_jis"), 'text/plain; charset="Shift_JIS"', "日"),
+        (b'<meta charset="shift_jis">' + "日".encode("shift_jis"), "text/html", '<meta charset="shift_jis">日'),
+        ("\ufeffé".encode(), "text/plain; charset=latin-1", "é"),
+        ("é".encode("utf-16"), "text/plain", "é"),
+        ("é".encode(), "text/plain; charset=nonsense", "é"),
+        ("é".encode(), "text/plain; charset=base64", "é"),
+        (b"a\xff", "text/plain; charset=utf-8", "a\ufffd"),
+        (b"", "text/plain", ""),
+    ],
+)
 def test_charsets(lab: EngineLab, web: StubBackend, body: bytes, content_type: str, text: str) -> None:
     web.script(Reply(body=body, headers={"Content-Type": content_type}))
     assert run(lab, fetch(web.url)) == text
@@ -248,15 +276,22 @@ def test_compressed_and_framed(lab: EngineLab, web: StubBackend, framing: str) -
 
 # -- failures ----------------------------------------------------------------------------------------------------------
 
+
 def test_a_status_is_raised(lab: EngineLab, web: StubBackend) -> None:
     web.script(Reply(status=404, body=b"nothing here"))
     with pytest.raises(Exception, match=f"WebFetch got status 404 .* from {web.url}"):
         run(lab, fetch(f"{web.url}/secret/path"))
 
 
-@pytest.mark.parametrize(("output_format", "body", "output"), [
-    ("text", PAGE, PAGE.decode()), ("json", b"no json", "no json"),
-    ("html-stripped", PAGE, "Ferry\nLeaves at\nnine\n."), ("text", b"", "WebFetch got status 500")])
+@pytest.mark.parametrize(
+    ("output_format", "body", "output"),
+    [
+        ("text", PAGE, PAGE.decode()),
+        ("json", b"no json", "no json"),
+        ("html-stripped", PAGE, "Ferry\nLeaves at\nnine\n."),
+        ("text", b"", "WebFetch got status 500"),
+    ],
+)
 def test_a_status_is_returned(lab: EngineLab, web: StubBackend, output_format: str, body: bytes, output: str) -> None:
     web.script(html(body, status=500))
     assert run(lab, fetch(web.url, onError="return", outputFormat=output_format)).startswith(output)
@@ -292,7 +327,11 @@ def test_no_server(lab: EngineLab) -> None:
     with pytest.raises(ConnectionError, match=f"could not get an answer from {url}"):
         run(lab, fetch(f"{url}/path"))
     assert json.loads(run(lab, fetch(url, onError="return", outputFormat="full"))).keys() == {
-        "error", "status_code", "headers", "body"}
+        "error",
+        "status_code",
+        "headers",
+        "body",
+    }
     result = json.loads(run(lab, fetch(url, onError="return", outputFormat="full")))
     assert result["status_code"] is result["headers"] is result["body"] is None
     assert run(lab, fetch(url, onError="return")) == result["error"]
@@ -305,11 +344,17 @@ def test_urls_that_lead_nowhere(lab: EngineLab, url: str) -> None:
         run(lab, fetch(url))
 
 
-@pytest.mark.parametrize("reply", [
-    Reply(drop=BEFORE_STATUS), Reply(body=b"x" * 100, drop=AFTER_PIECES), Reply(pieces=[b"x"], drop=AFTER_PIECES),
-    Reply(raw=b"SSH-2.0 hello\r\n"),
-    Reply(body=b"no gzip", headers={"Content-Encoding": "gzip"}),
-    Reply(raw=b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 300)])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(drop=BEFORE_STATUS),
+        Reply(body=b"x" * 100, drop=AFTER_PIECES),
+        Reply(pieces=[b"x"], drop=AFTER_PIECES),
+        Reply(raw=b"SSH-2.0 hello\r\n"),
+        Reply(body=b"no gzip", headers={"Content-Encoding": "gzip"}),
+        Reply(raw=b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 300),
+    ],
+)
 def test_broken_answers(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
     web.script(reply)
     with pytest.raises(ConnectionError, match="could not get an answer"):
@@ -326,8 +371,10 @@ def test_a_redirect_to_a_path_in_plain_utf_8(lab: EngineLab, web: StubBackend) -
 def test_an_answer_that_is_not_compressed_as_it_says(lab: EngineLab, web: StubBackend) -> None:
     web.script(Reply(body=b"no gzip", headers={"Content-Encoding": "gzip"}))
     text = run(lab, fetch(web.url, onError="return"))
-    assert text == (f"WebFetch could not get an answer from {web.url}: the answer is not proper HTTP (the compressed "
-                    "body is broken).")
+    assert text == (
+        f"WebFetch could not get an answer from {web.url}: the answer is not proper HTTP (the compressed "
+        "body is broken)."
+    )
 
 
 def test_silence(lab: EngineLab, web: StubBackend) -> None:
@@ -344,8 +391,9 @@ def test_silence_in_the_body(lab: EngineLab, web: StubBackend) -> None:
     assert "no data" in run(lab, fetch(web.url, timeout="0.2", onError="return"))
 
 
-def test_a_trickling_server_meets_the_deadline(lab: EngineLab, web: StubBackend,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickling_server_meets_the_deadline(
+    lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(web_fetch_tool, "MIN_TOTAL_SECONDS", 0.1)
     monkeypatch.setattr(web_fetch_tool, "TOTAL_TIMEOUTS", 0.1)
     web.script(Reply(pieces=[b"a"] * 1000, delay=0.05))
@@ -397,11 +445,20 @@ SECRETS = {"Authorization": "Bearer a", "Cookie": "b", "Proxy-Authorization": "c
 
 
 @pytest.mark.parametrize("guard", [{}, {"allowedHosts": ["127.0.0.1", "LOCALHOST"]}])
-@pytest.mark.parametrize(("status", "method", "then"), [
-    (301, "POST", "GET"), (302, "PUT", "GET"), (303, "DELETE", "GET"), (303, "GET", "GET"), (307, "POST", "POST"),
-    (308, "PUT", "PUT")])
-def test_redirects_change_methods(lab: EngineLab, web: StubBackend, guard: dict[str, Any], status: int, method: str,
-                                  then: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "method", "then"),
+    [
+        (301, "POST", "GET"),
+        (302, "PUT", "GET"),
+        (303, "DELETE", "GET"),
+        (303, "GET", "GET"),
+        (307, "POST", "POST"),
+        (308, "PUT", "PUT"),
+    ],
+)
+def test_redirects_change_methods(
+    lab: EngineLab, web: StubBackend, guard: dict[str, Any], status: int, method: str, then: str
+) -> None:
     web.script(redirect(status, "../b?c=d"), Reply(body=b"there"))
     node = fetch(f"{web.url}/x/a", method=method, body="data", headers={"Content-Type": "text/x", **SECRETS}, **guard)
     assert run(lab, node) == "there"
@@ -466,6 +523,7 @@ def test_a_redirect_to_a_file(lab: EngineLab, web: StubBackend) -> None:
 
 # -- the guard ---------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]"])
 def test_private_addresses(lab: EngineLab, web: StubBackend, host: str) -> None:
     node = fetch(f"http://{host}:{web.port}/", blockPrivateAddresses=True)
@@ -478,8 +536,9 @@ def test_private_addresses(lab: EngineLab, web: StubBackend, host: str) -> None:
 
 
 def test_a_refusal_in_full(lab: EngineLab) -> None:
-    result = json.loads(run(lab, fetch("http://127.0.0.1/", blockPrivateAddresses="true", onError="return",
-                                       outputFormat="full")))
+    result = json.loads(
+        run(lab, fetch("http://127.0.0.1/", blockPrivateAddresses="true", onError="return", outputFormat="full"))
+    )
     assert result["error"].startswith("WebFetch blocked") and result["status_code"] is None
 
 
@@ -494,8 +553,9 @@ def test_the_allow_list_takes_variables(lab: EngineLab, web: StubBackend) -> Non
     assert "WebFetch blocked" in run(lab, node, said="other.example")
 
 
-def test_the_connection_goes_to_the_checked_address(lab: EngineLab, web: StubBackend,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connection_goes_to_the_checked_address(
+    lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name that resolves otherwise the second time leads nowhere else."""
     original, asked = socket.getaddrinfo, []
 
@@ -514,8 +574,9 @@ def test_the_connection_goes_to_the_checked_address(lab: EngineLab, web: StubBac
 
 
 @pytest.mark.parametrize("entry", cases("ssrf_addresses", kind="rebinding"))
-def test_every_connection_goes_to_the_checked_addresses(lab: EngineLab, monkeypatch: pytest.MonkeyPatch,
-                                                        entry: dict[str, Any]) -> None:
+def test_every_connection_goes_to_the_checked_addresses(
+    lab: EngineLab, monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any]
+) -> None:
     answers, dialled = list(entry["input"]), []
 
     def resolve(*_: Any, **__: Any) -> Any:
@@ -533,8 +594,9 @@ def test_every_connection_goes_to_the_checked_addresses(lab: EngineLab, monkeypa
 
 
 @pytest.mark.parametrize("entry", cases("ssrf_addresses", kind="redirect"))
-def test_no_redirect_leads_to_the_local_network(lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch,
-                                                entry: dict[str, Any]) -> None:
+def test_no_redirect_leads_to_the_local_network(
+    lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any]
+) -> None:
     check, checked = addresses.forbidden_kind, []
 
     def first_is_public(address: Any) -> str | None:
@@ -561,6 +623,7 @@ def test_headers_from_outside(lab: EngineLab, web: StubBackend, entry: dict[str,
 
 # -- proxies -----------------------------------------------------------------------------------------------------------
 
+
 def test_a_proxy(lab: EngineLab, web: StubBackend) -> None:
     proxy = f"http://me:p%40ss@127.0.0.1:{web.port}"
     assert run(lab, fetch("http://far.invalid/a?b", proxy=proxy)) == '{"ok": true}'
@@ -584,8 +647,9 @@ def test_no_proxy(lab: EngineLab, web: StubBackend, proxy: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["socks4", "socks5", "socks5h"])
-def test_a_socks_proxy_without_its_package(lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch,
-                                           scheme: str) -> None:
+def test_a_socks_proxy_without_its_package(
+    lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
     monkeypatch.setitem(sys.modules, "socks", None)
     with pytest.raises(Exception, match="pip install PySocks"):
         run(lab, fetch(web.url, proxy=f"{scheme}://127.0.0.1:1080"))
@@ -593,16 +657,53 @@ def test_a_socks_proxy_without_its_package(lab: EngineLab, web: StubBackend, mon
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
-@table(("key", "value"), [
-    ("url", None), ("url", ""), ("url", "{empty}"), ("url", 5), ("timeout", 0), ("timeout", -1), ("timeout", True),
-    ("timeout", "soon"), ("timeout", "0"), ("timeout", "nan"), ("timeout", "inf"), ("timeout", "{empty}"),
-    ("timeout", [1]), ("outputFormat", "html"), ("outputFormat", 1), ("onError", "Return"), ("onError", "ignore"),
-    ("method", "G ET"), ("method", 5), ("headers", "a: b"), ("headers", ["a"]), ("body", {"a": 1}),
-    ("proxy", "127.0.0.1:8080"), ("proxy", "ftp://127.0.0.1"), ("proxy", 5), ("proxy", "http://"), ("verify", "maybe"),
-    ("verify", 1), ("allowRedirects", "no"), ("blockPrivateAddresses", 0), ("maxResponseBytes", True),
-    ("maxResponseBytes", "many"), ("maxResponseBytes", 1.5), ("maxResponseBytes", [1]), ("allowedHosts", []),
-    ("allowedHosts", [""]), ("allowedHosts", ["{empty}"]), ("allowedHosts", "127.0.0.1"), ("allowedHosts", {}),
-    ("caBundle", "/no/such/file.pem"), ("caBundle", __file__)])
+
+@table(
+    ("key", "value"),
+    [
+        ("url", None),
+        ("url", ""),
+        ("url", "{empty}"),
+        ("url", 5),
+        ("timeout", 0),
+        ("timeout", -1),
+        ("timeout", True),
+        ("timeout", "soon"),
+        ("timeout", "0"),
+        ("timeout", "nan"),
+        ("timeout", "inf"),
+        ("timeout", "{empty}"),
+        ("timeout", [1]),
+        ("outputFormat", "html"),
+        ("outputFormat", 1),
+        ("onError", "Return"),
+        ("onError", "ignore"),
+        ("method", "G ET"),
+        ("method", 5),
+        ("headers", "a: b"),
+        ("headers", ["a"]),
+        ("body", {"a": 1}),
+        ("proxy", "127.0.0.1:8080"),
+        ("proxy", "ftp://127.0.0.1"),
+        ("proxy", 5),
+        ("proxy", "http://"),
+        ("verify", "maybe"),
+        ("verify", 1),
+        ("allowRedirects", "no"),
+        ("blockPrivateAddresses", 0),
+        ("maxResponseBytes", True),
+        ("maxResponseBytes", "many"),
+        ("maxResponseBytes", 1.5),
+        ("maxResponseBytes", [1]),
+        ("allowedHosts", []),
+        ("allowedHosts", [""]),
+        ("allowedHosts", ["{empty}"]),
+        ("allowedHosts", "127.0.0.1"),
+        ("allowedHosts", {}),
+        ("caBundle", "/no/such/file.pem"),
+        ("caBundle", __file__),
+    ],
+)
 def test_invalid_keys(lab: EngineLab, web: StubBackend, key: str, value: Any) -> None:
     node = {**fetch(web.url, onError="return"), key: value}
     lab.write("Workflows/tester/Main", {"nodes": [node], "empty": ""})
@@ -617,16 +718,29 @@ def test_a_misspelt_choice_is_pointed_out(lab: EngineLab) -> None:
         run(lab, fetch("http://a.example", outputFormat="html-striped"))
 
 
-@pytest.mark.parametrize("keys", [
-    {"timeout": "5"}, {"timeout": 0.5}, {"timeout": 1e300}, {"timeout": "{limit}"}, {"verify": "FALSE"},
-    {"method": None}, {"method": ""}, {"headers": None}, {"allowedHosts": None}, {"outputFormat": None},
-    {"verify": False, "caBundle": "/no/such.pem"}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"timeout": "5"},
+        {"timeout": 0.5},
+        {"timeout": 1e300},
+        {"timeout": "{limit}"},
+        {"verify": "FALSE"},
+        {"method": None},
+        {"method": ""},
+        {"headers": None},
+        {"allowedHosts": None},
+        {"outputFormat": None},
+        {"verify": False, "caBundle": "/no/such.pem"},
+    ],
+)
 def test_valid_keys(lab: EngineLab, web: StubBackend, keys: dict[str, Any]) -> None:
     lab.write("Workflows/tester/Main", {"nodes": [fetch(web.url, **keys)], "limit": "7"})
     assert list(start(lab, "Main", probes={"WebFetch": WebFetchHandler()})) == ['{"ok": true}']
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
+
 
 def cancelled_after(lab: EngineLab, node: dict[str, Any], ready: Any) -> float:
     """Seconds from the cancellation to the end of the run."""
@@ -646,8 +760,9 @@ def cancelled_after(lab: EngineLab, node: dict[str, Any], ready: Any) -> float:
     return ended - moments[0]
 
 
-@pytest.mark.parametrize("reply", [
-    Reply(never=True), Reply(pieces=[b"a"], hang=True), Reply(pieces=[b"a"] * 1000, delay=0.02)])
+@pytest.mark.parametrize(
+    "reply", [Reply(never=True), Reply(pieces=[b"a"], hang=True), Reply(pieces=[b"a"] * 1000, delay=0.02)]
+)
 def test_a_stop_reaches_the_server(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
     web.default = reply
 
@@ -657,8 +772,9 @@ def test_a_stop_reaches_the_server(lab: EngineLab, web: StubBackend, reply: Repl
 
     assert cancelled_after(lab, fetch(web.url, onError="return"), ready) < 10
     assert web.requests[0].wait_ended(20)
-    assert not [thread for thread in threading.enumerate()
-                if thread.name in ("web-fetch", "http-connect") and _lives(thread)]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name in ("web-fetch", "http-connect") and _lives(thread)
+    ]
 
 
 def _lives(thread: threading.Thread) -> bool:

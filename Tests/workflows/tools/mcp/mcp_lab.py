@@ -1,4 +1,5 @@
 """Real MCP servers for tests, and the files that name them."""
+
 from __future__ import annotations
 
 import os
@@ -59,7 +60,8 @@ class HttpServer:
     def start(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, str(SERVER), self.transport.replace("_", "-"), str(self.port), self._demanded],
-            stdout=subprocess.PIPE)
+            stdout=subprocess.PIPE,
+        )
         assert self._process.stdout is not None
         assert self._process.stdout.readline().strip() == b"listening"
 

@@ -2,6 +2,7 @@
 
 Over HTTP it prints one line when it listens, and may demand a header: ``... PORT Name=value``.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -29,8 +30,11 @@ def echo(text: str) -> str:
 
 @server.tool(structured_output=False)
 def parts() -> Any:
-    return [TextContent(type="text", text="one "), ImageContent(type="image", data="aGk=", mime_type="image/png"),
-            TextContent(type="text", text="two")]
+    return [
+        TextContent(type="text", text="one "),
+        ImageContent(type="image", data="aGk=", mime_type="image/png"),
+        TextContent(type="text", text="two"),
+    ]
 
 
 @server.tool()

@@ -5,6 +5,7 @@
 there then and at each call; ``DELAY`` and ``LINGER`` are seconds to sleep before
 anything is answered and after the input has ended.
 """
+
 from __future__ import annotations
 
 import json
@@ -42,12 +43,21 @@ def make_noise() -> None:
 def answer(message: dict[str, Any]) -> dict[str, Any]:
     method, params = message["method"], message.get("params", {})
     if method == "initialize":
-        return {"result": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
-                           "serverInfo": {"name": "plain", "version": "1"}}}
+        return {
+            "result": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "plain", "version": "1"},
+            }
+        }
     if method == "tools/list":
         second = params.get("cursor") == "p2"
-        return {"result": {"tools": [{"name": "b" if second else "a", "inputSchema": {"type": "object"}}],
-                           **({} if second else {"nextCursor": "p2"})}}
+        return {
+            "result": {
+                "tools": [{"name": "b" if second else "a", "inputSchema": {"type": "object"}}],
+                **({} if second else {"nextCursor": "p2"}),
+            }
+        }
     if method != "tools/call":
         return {"error": {"code": -32601, "message": "no such method"}}
     if params["name"] == "refused":

@@ -1,4 +1,5 @@
 """How the processes of MCP servers end: soon after a stop, in their own time otherwise."""
+
 from __future__ import annotations
 
 import contextlib
@@ -24,8 +25,10 @@ from Tests.workflows.tools.mcp.mcp_lab import PLAIN, ends, plain_file, python_fi
 # Seconds. The package alone would wait much longer here, and so would the servers.
 SOON = 20.0
 PACKAGE_WAITS = 60.0
-IGNORES_SIGTERM = f"import signal, runpy, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" \
-                  f"sys.argv = [{str(PLAIN)!r}]\nrunpy.run_path({str(PLAIN)!r}, run_name='__main__')"
+IGNORES_SIGTERM = (
+    f"import signal, runpy, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    f"sys.argv = [{str(PLAIN)!r}]\nrunpy.run_path({str(PLAIN)!r}, run_name='__main__')"
+)
 WAITS = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)"
 MAKES_A_CHILD = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {WAITS!r}, '%d'])"
 
@@ -141,9 +144,14 @@ def test_a_stopped_server_gives_its_descriptors_back(lab: Lab, client: MCPClient
         assert until(lambda: pipes() == before, 30)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         child = ["-c", WAITS, str(listener.getsockname()[1])]
-        lab.write("MCPServers/parent", python_file(
-            f"import runpy, subprocess, sys\nsubprocess.Popen([sys.executable, *{child!r}], start_new_session=True)\n"
-            f"sys.argv = [{str(PLAIN)!r}]\nrunpy.run_path({str(PLAIN)!r}, run_name='__main__')"))
+        lab.write(
+            "MCPServers/parent",
+            python_file(
+                f"import runpy, subprocess, sys\nsubprocess.Popen([sys.executable, *{child!r}], "
+                f"start_new_session=True)\n"
+                f"sys.argv = [{str(PLAIN)!r}]\nrunpy.run_path({str(PLAIN)!r}, run_name='__main__')"
+            ),
+        )
         server_id = pid(client, "parent")
         connection, _ = listener.accept()
         os.kill(server_id, signal.SIGKILL)

@@ -1,4 +1,5 @@
 """A conversation on disk, in whose name memory passes can be run against a scripted LLM."""
+
 from __future__ import annotations
 
 import json
@@ -42,7 +43,10 @@ class MemoryChat:
         self.answers: Callable[[str], str] = lambda chunk: json.dumps(memory(f"about {chunk}"))
         lab.backend.responder = self._reply
         self.raw: dict[str, Any] = {
-            "endpointName": "Main", "vectorMemoryPrompt": "[TextChunk]", "vectorMemoryChunkEstimatedTokenSize": 5}
+            "endpointName": "Main",
+            "vectorMemoryPrompt": "[TextChunk]",
+            "vectorMemoryChunkEstimatedTokenSize": 5,
+        }
         self.discussion_id, self.encryption_key = discussion_id, encryption_key
 
     @property
@@ -56,17 +60,28 @@ class MemoryChat:
 
     def _reply(self, request: Any) -> Reply:
         if request.path.endswith("/embeddings"):
-            return Reply(body={"data": [{"index": number, "embedding": [1.0, 0.0]}
-                                        for number in range(len(request.json["input"]))]})
+            return Reply(
+                body={
+                    "data": [{"index": number, "embedding": [1.0, 0.0]} for number in range(len(request.json["input"]))]
+                }
+            )
         return chat_reply(self.answers(last_text(request)))
 
-    def within(self, messages: list[Message], work: Callable[[ExecutionContext], Any],
-               request: RequestContext | None = None) -> None:
+    def within(
+        self, messages: list[Message], work: Callable[[ExecutionContext], Any], request: RequestContext | None = None
+    ) -> None:
         """Run ``work`` as a node of a workflow that sees ``messages``."""
         self.lab.request = request or RequestContext(request_id="r-1")
         with request_scope(self.lab.request):
-            list(start(self.lab, "Main", *messages, discussion_id=self.discussion_id,
-                       probes={PROBE: Probe(lambda context: work(context) or "")}))
+            list(
+                start(
+                    self.lab,
+                    "Main",
+                    *messages,
+                    discussion_id=self.discussion_id,
+                    probes={PROBE: Probe(lambda context: work(context) or "")},
+                )
+            )
 
     # -- what is on disk -------------------------------------------------------------------------------------------
     def rows(self, statement: str) -> list[Any]:

@@ -1,4 +1,5 @@
 """A discussion with memory settings, and short ways to send it through the memory tool."""
+
 from __future__ import annotations
 
 import json
@@ -19,8 +20,14 @@ from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, assistant, user
 
 Message = dict[str, Any]
-SETTINGS = {"endpointName": "Main", "systemPrompt": "", "prompt": "[TextChunk]", "lookbackStartTurn": 3,
-            "maxMessagesBetweenChunks": 5, "chunkEstimatedTokenSize": 1000}
+SETTINGS = {
+    "endpointName": "Main",
+    "systemPrompt": "",
+    "prompt": "[TextChunk]",
+    "lookbackStartTurn": 3,
+    "maxMessagesBetweenChunks": 5,
+    "chunkEstimatedTokenSize": 1000,
+}
 
 
 def chat(count: int, start: int = 0) -> list[Message]:
@@ -42,27 +49,50 @@ class MemoryLab(EngineLab):
         self.settings()
 
     def user(self, **settings: Any) -> None:
-        super().user(**{"discussionDirectory": str(self.root / "discussions"),
-                        "discussionIdMemoryFileWorkflowSettings": "Memory", **settings})
+        super().user(
+            **{
+                "discussionDirectory": str(self.root / "discussions"),
+                "discussionIdMemoryFileWorkflowSettings": "Memory",
+                **settings,
+            }
+        )
 
     def settings(self, **changes: Any) -> None:
         merged = {**SETTINGS, **changes}
         self.write("Workflows/tester/Memory", {key: value for key, value in merged.items() if value is not ...})
 
-    def context(self, messages: list[Message], request: RequestContext | None = None,
-                **fields: Any) -> ExecutionContext:
+    def context(
+        self, messages: list[Message], request: RequestContext | None = None, **fields: Any
+    ) -> ExecutionContext:
         request = request or self.request
         manager = WorkflowManager("Main", listeners=[])
         messages = [dict(message) for message in messages]
         fields = {"discussion_id": "d1", "config": {"title": "Memory", "type": "QualityMemory"}, **fields}
-        run = RunRequest(request=request, workflow_id="w", workflow_name="Main", nodes=[], variables={},
-                         folder="tester", messages=messages, discussion_id=fields["discussion_id"])
+        run = RunRequest(
+            request=request,
+            workflow_id="w",
+            workflow_name="Main",
+            nodes=[],
+            variables={},
+            folder="tester",
+            messages=messages,
+            discussion_id=fields["discussion_id"],
+        )
         return ExecutionContext(
-            request_id=request.request_id, workflow_id="w", messages=messages, stream=False, request=request, run=run,
-            workflow_variable_service=WorkflowVariableManager(), workflow_manager=manager, **fields)
+            request_id=request.request_id,
+            workflow_id="w",
+            messages=messages,
+            stream=False,
+            request=request,
+            run=run,
+            workflow_variable_service=WorkflowVariableManager(),
+            workflow_manager=manager,
+            **fields,
+        )
 
-    def remember(self, messages: list[Message], force: bool = False, request: RequestContext | None = None,
-                 **fields: Any) -> None:
+    def remember(
+        self, messages: list[Message], force: bool = False, request: RequestContext | None = None, **fields: Any
+    ) -> None:
         request = request or self.request
         with request_scope(request):
             SlowButQualityRAGTool().handle_discussion_id_flow(self.context(messages, request, **fields), force)
@@ -78,8 +108,9 @@ class MemoryLab(EngineLab):
         """Store memories that reach to messages with these contents."""
         self.folder.create()
         texts = texts or [f"of {message}" for message in messages]
-        self.store.replace_memories([(text, hash_content(message))
-                                     for text, message in zip(texts, messages, strict=True)])
+        self.store.replace_memories(
+            [(text, hash_content(message)) for text, message in zip(texts, messages, strict=True)]
+        )
 
 
 def joined(*numbers: int) -> str:

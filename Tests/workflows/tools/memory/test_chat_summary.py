@@ -1,4 +1,5 @@
 """The rolling summary, with files, locks and an LLM server as in service."""
+
 from __future__ import annotations
 
 import logging
@@ -45,12 +46,17 @@ def remember(store: MemoryStore, last: int, first: int = 1) -> None:
 
 
 def node(**more: Any) -> dict[str, Any]:
-    return {"type": "chatSummarySummarizer", "endpointName": "Main",
-            "prompt": "[CHAT_SUMMARY]|[LATEST_MEMORIES]", **more}
+    return {
+        "type": "chatSummarySummarizer",
+        "endpointName": "Main",
+        "prompt": "[CHAT_SUMMARY]|[LATEST_MEMORIES]",
+        **more,
+    }
 
 
-def run(lab: EngineLab, *nodes: dict[str, Any], discussion_id: str = "d1", stream: bool = False,
-        **variables: Any) -> Any:
+def run(
+    lab: EngineLab, *nodes: dict[str, Any], discussion_id: str = "d1", stream: bool = False, **variables: Any
+) -> Any:
     lab.workflow("Main", list(nodes), **variables)
     return run_written(lab, discussion_id, stream)
 
@@ -75,25 +81,34 @@ def answers(lab: EngineLab, *texts: Any) -> None:
 
 # -- how many calls ----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("memories", "keys", "batches", "stored"), [
-    (7, {}, ["k1 k2 k3", "k4 k5 k6"], "h6"),
-    (7, {"minMemoriesPerSummary": 1}, ["k1 k2 k3", "k4 k5 k6", "k7"], "h7"),
-    (7, {"minMemoriesPerSummary": "{agent1Output}"}, ["k1 k2 k3", "k4 k5 k6", "k7"], "h7"),
-    (3, {}, ["k1 k2 k3"], "h3"), (2, {}, [], None), (0, {}, [], None),
-    (3, {"minMemoriesPerSummary": "many"}, ["k1 k2 k3"], "h3"),
-    (2, {"loopIfMemoriesExceed": 1, "minMemoriesPerSummary": 2}, ["k1"], "h1"),
-    (3, {"loopIfMemoriesExceed": 0, "minMemoriesPerSummary": 1}, ["k1", "k2", "k3"], "h3"),
-    (3, {"loopIfMemoriesExceed": -4, "minMemoriesPerSummary": 0}, ["k1", "k2", "k3"], "h3"),
-    (5, {"loopIfMemoriesExceed": 9}, ["k1 k2 k3 k4 k5"], "h5")])
-def test_batches(lab: EngineLab, store: MemoryStore, memories: int, keys: dict[str, Any], batches: list[str],
-                 stored: str | None) -> None:
+
+@pytest.mark.parametrize(
+    ("memories", "keys", "batches", "stored"),
+    [
+        (7, {}, ["k1 k2 k3", "k4 k5 k6"], "h6"),
+        (7, {"minMemoriesPerSummary": 1}, ["k1 k2 k3", "k4 k5 k6", "k7"], "h7"),
+        (7, {"minMemoriesPerSummary": "{agent1Output}"}, ["k1 k2 k3", "k4 k5 k6", "k7"], "h7"),
+        (3, {}, ["k1 k2 k3"], "h3"),
+        (2, {}, [], None),
+        (0, {}, [], None),
+        (3, {"minMemoriesPerSummary": "many"}, ["k1 k2 k3"], "h3"),
+        (2, {"loopIfMemoriesExceed": 1, "minMemoriesPerSummary": 2}, ["k1"], "h1"),
+        (3, {"loopIfMemoriesExceed": 0, "minMemoriesPerSummary": 1}, ["k1", "k2", "k3"], "h3"),
+        (3, {"loopIfMemoriesExceed": -4, "minMemoriesPerSummary": 0}, ["k1", "k2", "k3"], "h3"),
+        (5, {"loopIfMemoriesExceed": 9}, ["k1 k2 k3 k4 k5"], "h5"),
+    ],
+)
+def test_batches(
+    lab: EngineLab, store: MemoryStore, memories: int, keys: dict[str, Any], batches: list[str], stored: str | None
+) -> None:
     remember(store, memories)
     texts = [f"s{number}" for number, _ in enumerate(batches)]
     answers(lab, *texts, "too many")
     assert run(lab, static("1"), node(**keys)) == (texts[-1] if texts else NO_SUMMARY)
     befores = [NO_SUMMARY, *texts]
-    assert lab.prompts == [f"{before}|{batch.replace(' ', DASHES)}"
-                           for before, batch in zip(befores, batches, strict=False)]
+    assert lab.prompts == [
+        f"{before}|{batch.replace(' ', DASHES)}" for before, batch in zip(befores, batches, strict=False)
+    ]
     assert store.summary() == ((texts[-1], stored) if texts else None)
     # Nobody waits for the lock if there is nothing to do.
     assert Path(store.state.place, MEMORIES).exists() == bool(batches)
@@ -156,30 +171,45 @@ LINES = ["Ann keeps bees in her garden.", "Her brother Tom lives in Ghent.", "Sh
 MORE = ["Tom is afraid of bees.", "Ann wants to visit him in May.", "The train costs 40 euros."]
 
 
-@pytest.mark.parametrize(("old", "memories", "limit", "stored", "prompts"), [
-    # Three lines are estimated at 28 tokens.
-    (None, LINES, 28, LINES, []),
-    (None, LINES, "{agent1Output}", LINES, []),
-    (LINES[0], LINES[1:], 28, LINES, []),
-    # If they do not fit, the newest third stays as it is, and the older lines are shortened.
-    (None, LINES, 27, ["shortened", LINES[2]], ["\n".join(LINES[:1]) + "|" + LINES[1]]),
-    (f"{LINES[0]}\n\n{LINES[1]}\n{LINES[2]}", MORE[:2], 44, ["shortened", MORE[1]], [
-        f"{LINES[0]}\n{LINES[1]}|{LINES[2]}\n{MORE[0]}"]),
-    # A line too long for that is no reason to lose another one.
-    (None, [LINES[0], " ".join(MORE)], 27, ["shortened"], [f"{LINES[0]}|{' '.join(MORE)}"]),
-    # What is one line cannot be parted.
-    (None, [" ".join(LINES)] * 2, 27, None, [f"{NO_SUMMARY}|{DASHES.join([' '.join(LINES)] * 2)}"]),
-    (None, [" "] * 2, 27, None, [f"{NO_SUMMARY}| {DASHES} "]),
-    # What the summary says already is not appended.
-    (LINES[0], LINES, 28, LINES, []),
-    (LINES[2], [LINES[2], LINES[2].lower()], 9, LINES[2:], []),
-    (None, LINES, 0, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
-    (None, LINES, -5, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
-    # The batches that fit are appended, the LLM is asked about the others.
-    (None, LINES + MORE, 30, ["shortened", MORE[2]], [f"{LINES[0]}\n{LINES[1]}|{LINES[2]}\n{MORE[0]}\n{MORE[1]}"])])
+@pytest.mark.parametrize(
+    ("old", "memories", "limit", "stored", "prompts"),
+    [
+        # Three lines are estimated at 28 tokens.
+        (None, LINES, 28, LINES, []),
+        (None, LINES, "{agent1Output}", LINES, []),
+        (LINES[0], LINES[1:], 28, LINES, []),
+        # If they do not fit, the newest third stays as it is, and the older lines are shortened.
+        (None, LINES, 27, ["shortened", LINES[2]], ["\n".join(LINES[:1]) + "|" + LINES[1]]),
+        (
+            f"{LINES[0]}\n\n{LINES[1]}\n{LINES[2]}",
+            MORE[:2],
+            44,
+            ["shortened", MORE[1]],
+            [f"{LINES[0]}\n{LINES[1]}|{LINES[2]}\n{MORE[0]}"],
+        ),
+        # A line too long for that is no reason to lose another one.
+        (None, [LINES[0], " ".join(MORE)], 27, ["shortened"], [f"{LINES[0]}|{' '.join(MORE)}"]),
+        # What is one line cannot be parted.
+        (None, [" ".join(LINES)] * 2, 27, None, [f"{NO_SUMMARY}|{DASHES.join([' '.join(LINES)] * 2)}"]),
+        (None, [" "] * 2, 27, None, [f"{NO_SUMMARY}| {DASHES} "]),
+        # What the summary says already is not appended.
+        (LINES[0], LINES, 28, LINES, []),
+        (LINES[2], [LINES[2], LINES[2].lower()], 9, LINES[2:], []),
+        (None, LINES, 0, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
+        (None, LINES, -5, None, [f"{NO_SUMMARY}|{DASHES.join(LINES)}"]),
+        # The batches that fit are appended, the LLM is asked about the others.
+        (None, LINES + MORE, 30, ["shortened", MORE[2]], [f"{LINES[0]}\n{LINES[1]}|{LINES[2]}\n{MORE[0]}\n{MORE[1]}"]),
+    ],
+)
 def test_memories_are_appended_while_they_fit(
-        lab: EngineLab, store: MemoryStore, old: str | None, memories: list[str], limit: object,
-        stored: list[str] | None, prompts: list[str]) -> None:
+    lab: EngineLab,
+    store: MemoryStore,
+    old: str | None,
+    memories: list[str],
+    limit: object,
+    stored: list[str] | None,
+    prompts: list[str],
+) -> None:
     if old:
         store.append_memory("before", "h0")
         store.save_summary(old, "h0", 1)
@@ -195,6 +225,7 @@ def test_memories_are_appended_while_they_fit(
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
+
 
 def test_without_markers_it_is_one_ordinary_call(lab: EngineLab, store: MemoryStore) -> None:
     remember(store, 7)
@@ -234,11 +265,13 @@ def test_jinja(lab: EngineLab, store: MemoryStore) -> None:
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_answers_are_cleaned_once_and_never_streamed(lab: EngineLab, store: MemoryStore, stream: bool) -> None:
     remember(store, 3)
-    lab.endpoint("Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"},
-                 lab.backend.url)
+    lab.endpoint(
+        "Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}, lab.backend.url
+    )
     answers(lab, "<think>hm</think>Sum: Sum: it")
     keys = {"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": ["Sum:"]}
     assert run(lab, node(**keys), stream=stream) == "Sum: it"
@@ -305,12 +338,24 @@ def test_a_cancelled_request_stores_nothing(lab: EngineLab, store: MemoryStore) 
 
 
 @pytest.mark.parametrize("prompt", ["[LATEST_MEMORIES]", "plain"])
-@pytest.mark.parametrize(("name", "content", "shown"), [
-    ("chat_summary.json", "[broken", NO_SUMMARY), ("chat_summary.json", '{"a": "b"}', NO_SUMMARY),
-    ("memories.json", "[1]", "old"), ("condensation_tracker.json", "[]", "old")])
+@pytest.mark.parametrize(
+    ("name", "content", "shown"),
+    [
+        ("chat_summary.json", "[broken", NO_SUMMARY),
+        ("chat_summary.json", '{"a": "b"}', NO_SUMMARY),
+        ("memories.json", "[1]", "old"),
+        ("condensation_tracker.json", "[]", "old"),
+    ],
+)
 def test_nobody_is_asked_for_a_summary_that_cannot_be_stored(
-        lab: EngineLab, store: MemoryStore, caplog: pytest.LogCaptureFixture, name: str, content: str, shown: str,
-        prompt: str) -> None:
+    lab: EngineLab,
+    store: MemoryStore,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    content: str,
+    shown: str,
+    prompt: str,
+) -> None:
     remember(store, 7)
     store.save_summary("old", "h1")
     path = Path(store.state.folder) / name
@@ -320,33 +365,44 @@ def test_nobody_is_asked_for_a_summary_that_cannot_be_stored(
     assert len([record for record in caplog.records if f"d1/{name}" in record.getMessage()]) == 1
 
 
-def test_a_summary_that_breaks_meanwhile_is_left_alone(lab: EngineLab, store: MemoryStore,
-                                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_a_summary_that_breaks_meanwhile_is_left_alone(
+    lab: EngineLab, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
     remember(store, 3)
     path = Path(store.state.folder) / "chat_summary.json"
 
     def respond(request: RecordedRequest) -> Reply:
         path.write_text("[broken", encoding="utf-8")
         return chat_reply("new")
+
     lab.backend.responder = respond
     assert run(lab, node()) == NO_SUMMARY
     assert path.read_text(encoding="utf-8") == "[broken" and "cannot be stored" in caplog.text
 
 
-@pytest.mark.parametrize(("memories", "more", "told"), [(7, {}, "6 memories"), (1, {"minMemoriesPerSummary": 1},
-                                                                               "1 memory"), (2, {}, None)])
-def test_the_log_tells_of_success(lab: EngineLab, store: MemoryStore, caplog: pytest.LogCaptureFixture, memories: int,
-                                  more: dict[str, Any], told: str | None) -> None:
+@pytest.mark.parametrize(
+    ("memories", "more", "told"), [(7, {}, "6 memories"), (1, {"minMemoriesPerSummary": 1}, "1 memory"), (2, {}, None)]
+)
+def test_the_log_tells_of_success(
+    lab: EngineLab,
+    store: MemoryStore,
+    caplog: pytest.LogCaptureFixture,
+    memories: int,
+    more: dict[str, Any],
+    told: str | None,
+) -> None:
     caplog.set_level(logging.INFO, "Middleware.workflows.tools")
     remember(store, memories)
     run(lab, node(**more))
     lines = [record.getMessage() for record in caplog.records if "summary" in record.getMessage()]
     assert len(lines) == bool(told)
-    assert all(re.fullmatch(rf"Discussion d1: summary brought up to date with {told} in \d+\.\d s", line)
-               for line in lines)
+    assert all(
+        re.fullmatch(rf"Discussion d1: summary brought up to date with {told} in \d+\.\d s", line) for line in lines
+    )
 
 
 # -- taking turns ------------------------------------------------------------------------------------------------------
+
 
 def held(store: MemoryStore, work: Callable[[], object]) -> threading.Thread:
     """A thread that holds the lock while it does ``work``."""
@@ -377,8 +433,9 @@ def test_it_looks_again_once_it_has_the_lock(lab: EngineLab, store: MemoryStore)
     thread.join()
 
 
-def test_it_does_not_wait_for_ever(lab: EngineLab, store: MemoryStore, monkeypatch: pytest.MonkeyPatch,
-                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_it_does_not_wait_for_ever(
+    lab: EngineLab, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     remember(store, 3)
     store.save_summary("old", "gone")
     monkeypatch.setattr(shared, "LONGEST_WAIT_BEFORE_ANSWER", 0.2)
@@ -407,13 +464,28 @@ def test_a_cancelled_request_does_not_wait(lab: EngineLab, store: MemoryStore) -
     assert time.monotonic() - started < 8
 
 
-@pytest.mark.parametrize(("settings", "complete", "seconds"), [
-    (None, False, 30.0), (None, True, 600.0), ({}, False, 30.0), ({}, True, 600.0),
-    ({"condensationLockTimeoutSeconds": 90}, False, 90.0), ({"condensationLockTimeoutSeconds": "5"}, False, 5.0),
-    ({"condensationLockTimeoutSeconds": 0}, False, None), ({"condensationLockTimeoutSeconds": -1}, True, None)])
-def test_how_long_it_waits(lab: EngineLab, store: MemoryStore, caplog: pytest.LogCaptureFixture,
-                           monkeypatch: pytest.MonkeyPatch, settings: Any, complete: bool,
-                           seconds: float | None) -> None:
+@pytest.mark.parametrize(
+    ("settings", "complete", "seconds"),
+    [
+        (None, False, 30.0),
+        (None, True, 600.0),
+        ({}, False, 30.0),
+        ({}, True, 600.0),
+        ({"condensationLockTimeoutSeconds": 90}, False, 90.0),
+        ({"condensationLockTimeoutSeconds": "5"}, False, 5.0),
+        ({"condensationLockTimeoutSeconds": 0}, False, None),
+        ({"condensationLockTimeoutSeconds": -1}, True, None),
+    ],
+)
+def test_how_long_it_waits(
+    lab: EngineLab,
+    store: MemoryStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+    complete: bool,
+    seconds: float | None,
+) -> None:
     remember(store, 3)
     if settings is not None:
         lab.user(discussionIdMemoryFileWorkflowSettings="Mem")

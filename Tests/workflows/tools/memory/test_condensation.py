@@ -1,4 +1,5 @@
 """Joining older memories into one."""
+
 from __future__ import annotations
 
 import json
@@ -33,8 +34,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryLab]:
 
 
 def settings_of(**changes: Any) -> MemorySettings:
-    found = {"endpointName": "Main", "condenseMemories": True, "memoriesBeforeCondensation": 3,
-             "condenseMemoriesPrompt": "[MemoriesToCondense]", **changes}
+    found = {
+        "endpointName": "Main",
+        "condenseMemories": True,
+        "memoriesBeforeCondensation": 3,
+        "condenseMemoriesPrompt": "[MemoriesToCondense]",
+        **changes,
+    }
     return read_settings(MemorySettings, {key: value for key, value in found.items() if value is not ...}, "test")
 
 
@@ -74,11 +80,16 @@ def test_waits_for_count_and_buffer(lab: MemoryLab) -> None:
 def test_only_what_is_new_and_what_came_before(lab: MemoryLab) -> None:
     fill(lab, 8, "h4")
     before = "[Memories_Before_Memories_to_Condense]"
-    assert condense(lab, condenseMemoriesSystemPrompt=f"S {before} [MemoriesToCondense] [TextChunk]",
-                    condenseMemoriesPrompt=f"{before}#[MemoriesToCondense]#[TextChunk]")
+    assert condense(
+        lab,
+        condenseMemoriesSystemPrompt=f"S {before} [MemoriesToCondense] [TextChunk]",
+        condenseMemoriesPrompt=f"{before}#[MemoriesToCondense]#[TextChunk]",
+    )
     batch, preceding = LINE.join(("k5", "k6", "k7")), LINE.join(("k2", "k3", "k4"))
     assert [message["content"] for message in lab.backend.requests[0].json["messages"]] == [
-        f"S {preceding} [MemoriesToCondense] {batch}", f"{preceding}#{batch}#{batch}"]
+        f"S {preceding} [MemoriesToCondense] {batch}",
+        f"{preceding}#{batch}#{batch}",
+    ]
     assert [stored for _, stored in lab.stored()] == ["h1", "h2", "h3", "h4", "h7", "h8"]
     assert lab.store.condensation_hash() == "h7"
 
@@ -99,8 +110,11 @@ def test_first_of_equal_hashes_counts(lab: MemoryLab) -> None:
     lab.put("a", "b", "c", "a", "d")
     lab.store.save_condensation_hash(hash_content("a"))
     assert condense(lab)
-    assert lab.stored() == [("of a", hash_content("a")), (f"<of b{LINE}of c{LINE}of a>", hash_content("a")),
-                            ("of d", hash_content("d"))]
+    assert lab.stored() == [
+        ("of a", hash_content("a")),
+        (f"<of b{LINE}of c{LINE}of a>", hash_content("a")),
+        ("of d", hash_content("d")),
+    ]
 
 
 def test_built_in_prompts(lab: MemoryLab) -> None:
@@ -120,8 +134,14 @@ def test_memories_are_not_templates(lab: MemoryLab) -> None:
 def test_endpoint_preset_and_size(lab: MemoryLab) -> None:
     lab.endpoint("Other", {"presetSamplers": {"temperature": 0.1}}, lab.backend.url)
     fill(lab, 3)
-    assert condense(lab, endpointName="Nowhere", preset="Nowhere", condenseMemoriesEndpointName="Other",
-                    condenseMemoriesPreset="Other", condenseMemoriesMaxResponseSizeInTokens=77)
+    assert condense(
+        lab,
+        endpointName="Nowhere",
+        preset="Nowhere",
+        condenseMemoriesEndpointName="Other",
+        condenseMemoriesPreset="Other",
+        condenseMemoriesMaxResponseSizeInTokens=77,
+    )
     body = lab.backend.requests[0].json
     assert body["max_tokens"] == 77 and body["temperature"] == 0.1
 
@@ -148,6 +168,7 @@ def test_cancelled(lab: MemoryLab) -> None:
     def respond(request: Any) -> Reply:
         lab.request.cancel_scope.cancel()
         return chat_reply("late")
+
     lab.backend.responder = respond
     with pytest.raises(EarlyTerminationException):
         condense(lab)
@@ -182,14 +203,17 @@ def test_settings_may_be_a_mapping(lab: MemoryLab) -> None:
     fill(lab, 2)
     with request_scope(lab.request):
         assert SlowButQualityRAGTool().condense_memories(
-            "d1", {"condenseMemories": True, "memoriesBeforeCondensation": 2, "endpointName": "Main"},
-            lab.context(chat(3)))
+            "d1",
+            {"condenseMemories": True, "memoriesBeforeCondensation": 2, "endpointName": "Main"},
+            lab.context(chat(3)),
+        )
 
 
 @pytest.mark.parametrize("name", ["condensation_tracker.json", "chat_summary.json", "memories.json"])
 @pytest.mark.parametrize("content", ["{broken", '"x"'])
-def test_nobody_is_asked_for_what_cannot_be_stored(lab: MemoryLab, name: str, content: str,
-                                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_is_asked_for_what_cannot_be_stored(
+    lab: MemoryLab, name: str, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
     fill(lab, 3)
     path = lab.path.with_name(name)
     path.write_text(content, encoding="utf-8")
@@ -205,35 +229,50 @@ Pairs = list[tuple[str, str]]
 
 def edited(lab: MemoryLab, change: Callable[[Pairs], Pairs]) -> bool:
     """Join k3 to k5 of eight memories; somebody makes ``change`` to the file while the LLM is at it."""
+
     def respond(request: Any) -> Reply:
         lab.store.replace_memories(change(lab.store.memories()))
         return chat_reply("one")
+
     fill(lab, 8, "h2")
     lab.store.save_summary("the summary", "h4")
     lab.backend.responder = respond
     return condense(lab)
 
 
-@pytest.mark.parametrize(("change", "after", "points_to"), [
-    (lambda pairs: [*pairs, ("by hand", "")], [*kept(1, 2), ("one", "h5"), *kept(6, 7, 8), ("by hand", "")], "h2"),
-    (lambda pairs: [("corrected", "h1"), *pairs[1:6], ("x", "y")],
-     [("corrected", "h1"), *kept(2), ("one", "h5"), *kept(6), ("x", "y")], "h2")])
-def test_edits_around_the_batch_stay(lab: MemoryLab, change: Callable[[Pairs], Pairs], after: Pairs,
-                                     points_to: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "after", "points_to"),
+    [
+        (lambda pairs: [*pairs, ("by hand", "")], [*kept(1, 2), ("one", "h5"), *kept(6, 7, 8), ("by hand", "")], "h2"),
+        (
+            lambda pairs: [("corrected", "h1"), *pairs[1:6], ("x", "y")],
+            [("corrected", "h1"), *kept(2), ("one", "h5"), *kept(6), ("x", "y")],
+            "h2",
+        ),
+    ],
+)
+def test_edits_around_the_batch_stay(
+    lab: MemoryLab, change: Callable[[Pairs], Pairs], after: Pairs, points_to: str
+) -> None:
     assert edited(lab, change)
     assert lab.stored() == after and lab.store.condensation_hash() == "h5" and summary_hash(lab) == points_to
 
 
-@pytest.mark.parametrize("change", [
-    lambda pairs: [*pairs[:3], ("corrected", "h4"), *pairs[4:]],
-    lambda pairs: [*pairs[:3], ("k4", "other"), *pairs[4:]],
-    lambda pairs: [*pairs[:3], *pairs[4:]],
-    lambda pairs: [*pairs[:3], ("between", "b"), *pairs[3:]],
-    lambda pairs: [("new", "n"), *pairs],
-    lambda pairs: pairs[1:],
-    lambda pairs: []])
-def test_an_edited_batch_is_left_alone(lab: MemoryLab, change: Callable[[Pairs], Pairs],
-                                       caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pairs: [*pairs[:3], ("corrected", "h4"), *pairs[4:]],
+        lambda pairs: [*pairs[:3], ("k4", "other"), *pairs[4:]],
+        lambda pairs: [*pairs[:3], *pairs[4:]],
+        lambda pairs: [*pairs[:3], ("between", "b"), *pairs[3:]],
+        lambda pairs: [("new", "n"), *pairs],
+        lambda pairs: pairs[1:],
+        lambda pairs: [],
+    ],
+)
+def test_an_edited_batch_is_left_alone(
+    lab: MemoryLab, change: Callable[[Pairs], Pairs], caplog: pytest.LogCaptureFixture
+) -> None:
     assert not edited(lab, change)
     assert lab.stored() == change(kept(*range(1, 9)))
     assert lab.store.condensation_hash() == "h2" and summary_hash(lab) == "h4"
@@ -265,8 +304,11 @@ def test_originals_are_kept_aside(lab: MemoryLab) -> None:
 
 # -- the summary -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("at", "after"), [
-    ("h1", "h1"), ("h2", "h2"), ("h3", "h2"), ("h4", "h2"), ("h5", "h5"), ("h6", "h6"), ("gone", "gone")])
+
+@pytest.mark.parametrize(
+    ("at", "after"),
+    [("h1", "h1"), ("h2", "h2"), ("h3", "h2"), ("h4", "h2"), ("h5", "h5"), ("h6", "h6"), ("gone", "gone")],
+)
 def test_summary_points_before_the_batch(lab: MemoryLab, at: str, after: str) -> None:
     fill(lab, 6, "h2")
     lab.store.save_summary("the summary", at)
@@ -281,11 +323,22 @@ def test_summary_points_nowhere_before_the_first_batch(lab: MemoryLab) -> None:
     assert summary_hash(lab) == ""
 
 
-@pytest.mark.parametrize(("place", "after", "left"), [
-    (1, 1, ["k2", "<>", "k6", "k7"]), (2, 2, ["<>", "k6", "k7"]), (3, 2, ["<>", "k6", "k7"]),
-    (4, 2, ["<>", "k6", "k7"]), (5, 3, ["k6", "k7"]), (6, 4, ["k7"]), (7, 5, []), (9, None, [])])
-def test_place_of_the_summary_among_equal_hashes(lab: MemoryLab, place: int, after: int | None,
-                                                 left: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("place", "after", "left"),
+    [
+        (1, 1, ["k2", "<>", "k6", "k7"]),
+        (2, 2, ["<>", "k6", "k7"]),
+        (3, 2, ["<>", "k6", "k7"]),
+        (4, 2, ["<>", "k6", "k7"]),
+        (5, 3, ["k6", "k7"]),
+        (6, 4, ["k7"]),
+        (7, 5, []),
+        (9, None, []),
+    ],
+)
+def test_place_of_the_summary_among_equal_hashes(
+    lab: MemoryLab, place: int, after: int | None, left: list[str]
+) -> None:
     lab.folder.create()
     lab.store.replace_memories([("k1", "same"), ("k2", "start"), *[(f"k{n}", "same") for n in range(3, 8)]])
     lab.store.save_condensation_hash("start")
@@ -308,10 +361,12 @@ def test_place_before_the_first_batch(lab: MemoryLab) -> None:
 
 
 @pytest.mark.parametrize("place", [1, 4, 5, 6, 7])
-@pytest.mark.parametrize("fails", [
-    "save_condensation_hash", "save_summary_position", "save_summary", "replace_memories"])
-def test_stopped_among_equal_hashes_nothing_is_lost(lab: MemoryLab, fails: str, place: int,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "fails", ["save_condensation_hash", "save_summary_position", "save_summary", "replace_memories"]
+)
+def test_stopped_among_equal_hashes_nothing_is_lost(
+    lab: MemoryLab, fails: str, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.folder.create()
     lab.store.replace_memories([("k1", "same"), ("k2", "start"), *[(f"k{n}", "same") for n in range(3, 8)]])
     lab.store.save_condensation_hash("start")
@@ -319,6 +374,7 @@ def test_stopped_among_equal_hashes_nothing_is_lost(lab: MemoryLab, fails: str, 
 
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
+
     with monkeypatch.context() as patch:
         patch.setattr(MemoryStore, fails, fail)
         condense(lab)
@@ -327,14 +383,16 @@ def test_stopped_among_equal_hashes_nothing_is_lost(lab: MemoryLab, fails: str, 
 
 
 @pytest.mark.parametrize("fails", ["save_condensation_hash", "save_summary", "replace_memories"])
-def test_stopped_between_the_files(lab: MemoryLab, fails: str, monkeypatch: pytest.MonkeyPatch,
-                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_stopped_between_the_files(
+    lab: MemoryLab, fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Every memory is still there, once, and the summary does not point behind one that it has not seen."""
     fill(lab, 6, "h2")
     lab.store.save_summary("the summary", "h4")
 
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
+
     with monkeypatch.context() as patch:
         patch.setattr(MemoryStore, fails, fail)
         assert not condense(lab)
@@ -348,9 +406,15 @@ def test_stopped_between_the_files(lab: MemoryLab, fails: str, monkeypatch: pyte
 
 # -- after a pass ------------------------------------------------------------------------------------------------------
 
+
 def test_after_a_pass(lab: MemoryLab) -> None:
-    lab.settings(condenseMemories=True, memoriesBeforeCondensation=2, maxMessagesBetweenChunks=1, lookbackStartTurn=1,
-                 condenseMemoriesPrompt="[MemoriesToCondense]")
+    lab.settings(
+        condenseMemories=True,
+        memoriesBeforeCondensation=2,
+        maxMessagesBetweenChunks=1,
+        lookbackStartTurn=1,
+        condenseMemoriesPrompt="[MemoriesToCondense]",
+    )
     for count in (3, 4, 5):
         lab.remember(chat(count))
     assert lab.stored() == [(f"<<m0\nm1\nm2>{LINE}<m3>>", hash_content("m3"))]

@@ -1,4 +1,5 @@
 """How a conversation is cut into sections, and what a run of the compactor does with them."""
+
 from __future__ import annotations
 
 import json
@@ -63,21 +64,25 @@ def test_the_size_of_a_test_message() -> None:
 
 # -- sections ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("count", "lookback", "budgets", "sections"), [
-    (3, 1, (14, 14), Sections(0, 0, 2)),
-    (4, 1, (14, 14), Sections(0, 1, 3)),
-    (6, 1, (14, 14), Sections(1, 3, 5)),
-    (9, 1, (14, 14), Sections(4, 6, 8)),
-    (9, 0, (14, 14), Sections(5, 7, 9)),
-    (9, -3, (14, 14), Sections(5, 7, 9)),
-    (2, 2, (7, 7), Sections(0, 1, 2)),  # no more messages than the look-back takes: all count
-    (4, 0, (6, 14), Sections(2, 4, 4)),  # not even the last fits
-    (4, 0, (14, 6), Sections(1, 2, 4)),  # one message larger than the budget is a section
-    (4, 0, (14, 0), Sections(1, 2, 4)),
-    (4, 0, (0, 0), Sections(3, 4, 4)),
-    (3, 0, (100, 100), Sections(0, 0, 3)),
-    (0, 5, (1, 1), Sections(0, 0, 0)),
-])
+
+@pytest.mark.parametrize(
+    ("count", "lookback", "budgets", "sections"),
+    [
+        (3, 1, (14, 14), Sections(0, 0, 2)),
+        (4, 1, (14, 14), Sections(0, 1, 3)),
+        (6, 1, (14, 14), Sections(1, 3, 5)),
+        (9, 1, (14, 14), Sections(4, 6, 8)),
+        (9, 0, (14, 14), Sections(5, 7, 9)),
+        (9, -3, (14, 14), Sections(5, 7, 9)),
+        (2, 2, (7, 7), Sections(0, 1, 2)),  # no more messages than the look-back takes: all count
+        (4, 0, (6, 14), Sections(2, 4, 4)),  # not even the last fits
+        (4, 0, (14, 6), Sections(1, 2, 4)),  # one message larger than the budget is a section
+        (4, 0, (14, 0), Sections(1, 2, 4)),
+        (4, 0, (0, 0), Sections(3, 4, 4)),
+        (3, 0, (100, 100), Sections(0, 0, 3)),
+        (0, 5, (1, 1), Sections(0, 0, 0)),
+    ],
+)
 def test_sections(count: int, lookback: int, budgets: tuple[int, int], sections: Sections) -> None:
     assert cut_sections(chat(count), lookback, *budgets) == sections
 
@@ -89,16 +94,29 @@ def test_a_message_that_does_not_fit_ends_a_section() -> None:
 
 
 def test_lines() -> None:
-    messages = [{"role": "user", "content": escape_braces("a {b}")}, {"role": "tool", "content": "[RECENT_MESSAGES]"},
-                {"role": "assistant", "content": None}]
+    messages = [
+        {"role": "user", "content": escape_braces("a {b}")},
+        {"role": "tool", "content": "[RECENT_MESSAGES]"},
+        {"role": "assistant", "content": None},
+    ]
     assert message_lines(messages) == "user: a {b}\ntool: [RECENT_MESSAGES]\nassistant: "
 
 
 # -- where the last run stopped ----------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("boundary", "start"), [
-    (None, 0), (Boundary(stored(4), 4), 4), (Boundary(stored(4), 2), 4), (Boundary(stored(4), 99), 4),
-    (Boundary(stored(4), None), 4), (Boundary("gone", 4), 0), (Boundary("gone", None), 0)])
+
+@pytest.mark.parametrize(
+    ("boundary", "start"),
+    [
+        (None, 0),
+        (Boundary(stored(4), 4), 4),
+        (Boundary(stored(4), 2), 4),
+        (Boundary(stored(4), 99), 4),
+        (Boundary(stored(4), None), 4),
+        (Boundary("gone", 4), 0),
+        (Boundary("gone", None), 0),
+    ],
+)
 def test_folded_up_to(boundary: Boundary | None, start: int) -> None:
     assert folded_up_to(chat(9), boundary) == start
 
@@ -109,15 +127,19 @@ def test_a_repeated_message_is_told_by_its_index() -> None:
     assert folded_up_to(messages, Boundary(hash_content("ok"), None)) == 0
 
 
-@pytest.mark.parametrize(("state", "needed"), [
-    (CompactorState(), True),
-    (CompactorState(("old", stored(5)), Boundary(stored(4), 4)), False),
-    (CompactorState(("old", stored(5)), Boundary(stored(4), None)), False),
-    (CompactorState(("old", stored(5)), Boundary(stored(4), 1)), True),
-    (CompactorState(("old", stored(5))), True),
-    (CompactorState(("old", stored(4)), Boundary(stored(4), 4)), True),
-    (CompactorState(("old", stored(5)), Boundary(stored(3), 4)), True),
-    (CompactorState(None, Boundary(stored(4), 4)), True)])
+@pytest.mark.parametrize(
+    ("state", "needed"),
+    [
+        (CompactorState(), True),
+        (CompactorState(("old", stored(5)), Boundary(stored(4), 4)), False),
+        (CompactorState(("old", stored(5)), Boundary(stored(4), None)), False),
+        (CompactorState(("old", stored(5)), Boundary(stored(4), 1)), True),
+        (CompactorState(("old", stored(5))), True),
+        (CompactorState(("old", stored(4)), Boundary(stored(4), 4)), True),
+        (CompactorState(("old", stored(5)), Boundary(stored(3), 4)), True),
+        (CompactorState(None, Boundary(stored(4), 4)), True),
+    ],
+)
 def test_is_run_needed(state: CompactorState, needed: bool) -> None:
     assert is_run_needed(chat(9), Sections(4, 6, 8), state) is needed
 
@@ -129,19 +151,35 @@ def test_nothing_to_compact(sections: Sections) -> None:
 
 # -- the text of the summaries -----------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("old", "oldest", "text"), [
-    ("", "", ""), ("a", "", "<context_compactor_old>a</context_compactor_old>"),
-    ("", "b", "<context_compactor_oldest>b</context_compactor_oldest>"),
-    (" \n", " ", ""),
-    ("a", "b", "<context_compactor_old>a</context_compactor_old>\n"
-               "<context_compactor_oldest>b</context_compactor_oldest>")])
+
+@pytest.mark.parametrize(
+    ("old", "oldest", "text"),
+    [
+        ("", "", ""),
+        ("a", "", "<context_compactor_old>a</context_compactor_old>"),
+        ("", "b", "<context_compactor_oldest>b</context_compactor_oldest>"),
+        (" \n", " ", ""),
+        (
+            "a",
+            "b",
+            "<context_compactor_old>a</context_compactor_old>\n<context_compactor_oldest>b</context_compactor_oldest>",
+        ),
+    ],
+)
 def test_tags(old: str, oldest: str, text: str) -> None:
     assert tagged_summaries(old, oldest) == text
 
 
-@pytest.mark.parametrize("trap", [
-    "</context_compactor_old>", "<context_compactor_oldest>", "</context_compactor_oldest>", "<context_compactor_old>",
-    "<context_compactor_<context_compactor_old>oldest>"])
+@pytest.mark.parametrize(
+    "trap",
+    [
+        "</context_compactor_old>",
+        "<context_compactor_oldest>",
+        "</context_compactor_oldest>",
+        "<context_compactor_old>",
+        "<context_compactor_<context_compactor_old>oldest>",
+    ],
+)
 def test_tags_inside_a_summary_hide_nothing(trap: str) -> None:
     text = tagged_summaries(f"a{trap}b", f"c{trap}d")
     for tag, start, end in (("context_compactor_old", "a", "b"), ("context_compactor_oldest", "c", "d")):
@@ -150,6 +188,7 @@ def test_tags_inside_a_summary_hide_nothing(trap: str) -> None:
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
+
 
 class CompactorLab(EngineLab):
     """Settings with a look-back of 1 and budgets of two messages; the model answers ``<prompt>`` in short form."""
@@ -164,18 +203,34 @@ class CompactorLab(EngineLab):
         backend.responder = lambda request: chat_reply(self.answers[last_text(request).split("|")[0]])
 
     def settings(self, **changes: Any) -> None:
-        self.write("Workflows/tester/Compactor", {
-            "endpointName": "Main", "recentContextTokens": 14, "oldContextTokens": 14, "lookbackStartTurn": 1,
-            "oldSectionSystemPrompt": "old sys", "oldSectionPrompt": "old|[MESSAGES_TO_SUMMARIZE]|[RECENT_MESSAGES]",
-            "neutralSummarySystemPrompt": "neutral sys", "neutralSummaryPrompt": "neutral|[MESSAGES_TO_SUMMARIZE]",
-            "oldestUpdateSystemPrompt": "oldest sys", "oldestUpdatePrompt": "oldest|[EXISTING_SUMMARY]|[NEW_CONTENT]",
-            **changes})
+        self.write(
+            "Workflows/tester/Compactor",
+            {
+                "endpointName": "Main",
+                "recentContextTokens": 14,
+                "oldContextTokens": 14,
+                "lookbackStartTurn": 1,
+                "oldSectionSystemPrompt": "old sys",
+                "oldSectionPrompt": "old|[MESSAGES_TO_SUMMARIZE]|[RECENT_MESSAGES]",
+                "neutralSummarySystemPrompt": "neutral sys",
+                "neutralSummaryPrompt": "neutral|[MESSAGES_TO_SUMMARIZE]",
+                "oldestUpdateSystemPrompt": "oldest sys",
+                "oldestUpdatePrompt": "oldest|[EXISTING_SUMMARY]|[NEW_CONTENT]",
+                **changes,
+            },
+        )
 
     def compact(self, messages: list[Message], discussion_id: str = "k1", key: bytes | None = None) -> str:
         folder = DiscussionFolder(discussion_id, encryption_key=key)
         context = ExecutionContext(
-            request_id=self.request.request_id, workflow_id="w", discussion_id=discussion_id, config={},
-            messages=messages, stream=False, request=self.request)
+            request_id=self.request.request_id,
+            workflow_id="w",
+            discussion_id=discussion_id,
+            config={},
+            messages=messages,
+            stream=False,
+            request=self.request,
+        )
         with request_scope(self.request):
             loaded = load_compactor_settings()
             assert loaded is not None
@@ -184,8 +239,11 @@ class CompactorLab(EngineLab):
     @property
     def files(self) -> dict[str, Any]:
         found = {name: self.data / "k1" / name for name in FILES}
-        return {name: [(entry["text_block"], entry["hash"]) for entry in json.loads(path.read_bytes())]
-                for name, path in found.items() if path.exists()}
+        return {
+            name: [(entry["text_block"], entry["hash"]) for entry in json.loads(path.read_bytes())]
+            for name, path in found.items()
+            if path.exists()
+        }
 
     @property
     def calls(self) -> list[str]:
@@ -214,8 +272,10 @@ def test_growing_conversation(lab: CompactorLab) -> None:
     assert lab.files == {FILES[0]: [("OLD", stored(0)), ("__boundary__", f"0:{stored(0)}")]}
     assert lab.compact(chat(6)) == both()
     assert lab.calls == ["old", "old", "neutral", "oldest"]
-    assert lab.files == {FILES[0]: [("OLD", stored(2)), ("__boundary__", f"1:{stored(1)}")],
-                         FILES[1]: [("OLDEST", stored(0))]}
+    assert lab.files == {
+        FILES[0]: [("OLD", stored(2)), ("__boundary__", f"1:{stored(1)}")],
+        FILES[1]: [("OLDEST", stored(0))],
+    }
     assert lab.compact(chat(6)) == both() and len(lab.calls) == 4
 
 
@@ -223,10 +283,13 @@ def test_first_run_on_a_long_conversation(lab: CompactorLab) -> None:
     assert lab.compact(chat(9)) == both()
     lines = [f"{said(number)['role']}: {said(number)['content']}" for number in range(9)]
     assert lab.prompts == [
-        "old|" + "\n".join(lines[4:6]) + "|" + "\n".join(lines[6:8]), "neutral|" + "\n".join(lines[:4]),
-        "oldest||NEUTRAL"]
+        "old|" + "\n".join(lines[4:6]) + "|" + "\n".join(lines[6:8]),
+        "neutral|" + "\n".join(lines[:4]),
+        "oldest||NEUTRAL",
+    ]
     assert [request.json["messages"][0] for request in lab.backend.requests] == [
-        {"role": "system", "content": f"{name} sys"} for name in ("old", "neutral", "oldest")]
+        {"role": "system", "content": f"{name} sys"} for name in ("old", "neutral", "oldest")
+    ]
 
 
 def test_only_what_left_old_is_folded(lab: CompactorLab) -> None:
@@ -252,13 +315,15 @@ def test_a_lost_boundary_folds_all_again_unless_it_is_noted_what_was_folded(lab:
         (lab.data / "k1" / FOLDED).unlink()
     edited = [*chat(4), {"role": "assistant", "content": "x4 two three four f"}, *chat(11)[5:]]
     lab.compact(edited)
-    assert lab.prompts[4:] == [f"neutral|{message_lines(edited[4 * noted:6])}", "oldest|OLDEST|NEUTRAL"]
+    assert lab.prompts[4:] == [f"neutral|{message_lines(edited[4 * noted : 6])}", "oldest|OLDEST|NEUTRAL"]
 
 
 def test_where_folding_stopped_is_lost_altogether(lab: CompactorLab) -> None:
     lab.compact(chat(9))
-    edited = [{**message, "content": message["content"].replace("m", "x")} if index in (3, 4) else message
-              for index, message in enumerate(chat(11))]
+    edited = [
+        {**message, "content": message["content"].replace("m", "x")} if index in (3, 4) else message
+        for index, message in enumerate(chat(11))
+    ]
     lab.compact(edited)
     assert lab.folds[1:] == [message_lines(edited[:6])]
 
@@ -331,6 +396,7 @@ def test_equal_messages_are_folded_like_others(lab: CompactorLab) -> None:
 
 # -- what Oldest tells already -----------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("fewer", [10, 9, 8, 7, 6])
 def test_messages_that_come_back_are_not_folded_again(lab: CompactorLab, fewer: int) -> None:
     lab.compact(chat(11))
@@ -377,9 +443,13 @@ def test_repeated_messages_do_not_hide_new_ones(lab: CompactorLab) -> None:
     assert lab.folds[1:] == [message_lines(history[6:8])]
 
 
-@pytest.mark.parametrize("change", [
-    lambda folder: [(folder / name).unlink() for name in FILES],
-    lambda folder: (folder / FILES[1]).write_text('[{"text_block": "begun anew", "hash": "h"}]', encoding="utf-8")])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: [(folder / name).unlink() for name in FILES],
+        lambda folder: (folder / FILES[1]).write_text('[{"text_block": "begun anew", "hash": "h"}]', encoding="utf-8"),
+    ],
+)
 def test_another_oldest_summary_is_not_what_was_folded(lab: CompactorLab, change: Any) -> None:
     lab.compact(chat(11))
     lab.compact(chat(9))
@@ -417,14 +487,18 @@ def test_an_interrupted_run_folds_nothing_twice(lab: CompactorLab, monkeypatch: 
 
 # -- what the model is asked and says ----------------------------------------------------------------------------------
 
+
 def test_nothing_is_substituted_or_replaced_twice(lab: CompactorLab) -> None:
-    lab.settings(oldSectionPrompt="old|{agent1Output} {{x}} [MESSAGES_TO_SUMMARIZE]",
-                 oldSectionSystemPrompt="{Discussion_Id} [MESSAGES_TO_SUMMARIZE]")
+    lab.settings(
+        oldSectionPrompt="old|{agent1Output} {{x}} [MESSAGES_TO_SUMMARIZE]",
+        oldSectionSystemPrompt="{Discussion_Id} [MESSAGES_TO_SUMMARIZE]",
+    )
     text = escape_braces("{agent1Output} [RECENT_MESSAGES] f")
     lab.compact([{"role": "user", "content": text}, *chat(4)[1:]])
     assert [message["content"] for message in lab.backend.requests[0].json["messages"]] == [
         "{Discussion_Id} [MESSAGES_TO_SUMMARIZE]",
-        "old|{agent1Output} {{x}} user: {agent1Output} [RECENT_MESSAGES] f"]
+        "old|{agent1Output} {{x}} user: {agent1Output} [RECENT_MESSAGES] f",
+    ]
     assert lab.files[FILES[0]][0][1] == hash_content(text)
 
 
@@ -436,8 +510,9 @@ def test_notes_on_images_are_no_part_of_the_conversation(lab: CompactorLab) -> N
 
 
 def test_answers_are_cleaned(lab: CompactorLab) -> None:
-    lab.endpoint("Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"},
-                 lab.backend.url)
+    lab.endpoint(
+        "Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}, lab.backend.url
+    )
     lab.answers = {name: f"<think>no</think>  {text}" for name, text in lab.answers.items()}
     assert lab.compact(chat(9)) == both()
 
@@ -449,8 +524,10 @@ def test_the_settings_say_what_to_cut_from_answers(lab: CompactorLab) -> None:
 
 
 def test_completion_endpoints_get_the_prompt_template(lab: CompactorLab) -> None:
-    lab.write("ApiTypes/Text", {"type": "koboldCppGenerate", "presetType": "KoboldCpp",
-                                "maxNewTokensPropertyName": "max_length"})
+    lab.write(
+        "ApiTypes/Text",
+        {"type": "koboldCppGenerate", "presetType": "KoboldCpp", "maxNewTokensPropertyName": "max_length"},
+    )
     lab.endpoint("Main", {"apiTypeConfigFileName": "Text", "promptTemplate": "chatml"}, lab.backend.url)
     lab.backend.responder = lambda request: Reply(body={"results": [{"text": "T"}]})
     assert lab.compact(chat(4)) == both("T", "")
@@ -460,10 +537,12 @@ def test_completion_endpoints_get_the_prompt_template(lab: CompactorLab) -> None
 
 
 @pytest.mark.parametrize("answer", [" \n", "<think>Let me see"])
-@pytest.mark.parametrize(("empty", "expected"), [
-    ("old", (message_lines(chat(9)[4:6]), "OLDEST")), ("neutral", ("OLD", "OLDEST"))])
-def test_raw_text_stands_in_for_an_empty_summary(lab: CompactorLab, empty: str, expected: tuple[str, str],
-                                                 answer: str) -> None:
+@pytest.mark.parametrize(
+    ("empty", "expected"), [("old", (message_lines(chat(9)[4:6]), "OLDEST")), ("neutral", ("OLD", "OLDEST"))]
+)
+def test_raw_text_stands_in_for_an_empty_summary(
+    lab: CompactorLab, empty: str, expected: tuple[str, str], answer: str
+) -> None:
     lab.answers[empty] = answer
     assert lab.compact(chat(9)) == both(*expected)
     if empty == "neutral":
@@ -492,8 +571,9 @@ def fail_at(lab: CompactorLab, name: str, reply: Reply) -> None:
 
 
 @pytest.mark.parametrize(("call", "old"), [("old", "OLD"), ("neutral", "OLD 2"), ("oldest", "OLD 2")])
-def test_a_failing_call_leaves_the_chat_with_what_there_is(lab: CompactorLab, caplog: pytest.LogCaptureFixture,
-                                                           call: str, old: str) -> None:
+def test_a_failing_call_leaves_the_chat_with_what_there_is(
+    lab: CompactorLab, caplog: pytest.LogCaptureFixture, call: str, old: str
+) -> None:
     lab.compact(chat(9))
     before = lab.files
     lab.answers["old"] = "OLD 2"
@@ -511,7 +591,8 @@ def test_a_summary_of_old_outlives_a_failure_of_the_first_fold(lab: CompactorLab
 @pytest.mark.parametrize("redact", [False, True])
 @pytest.mark.parametrize("call", ["old", "neutral"])
 def test_a_redacted_log_tells_nothing_of_what_a_back_end_echoes(
-        lab: CompactorLab, caplog: pytest.LogCaptureFixture, call: str, redact: bool) -> None:
+    lab: CompactorLab, caplog: pytest.LogCaptureFixture, call: str, redact: bool
+) -> None:
     caplog.set_level(logging.DEBUG)
     lab.request = RequestContext(request_id="r-1", redact=redact)
     fail_at(lab, call, status_reply(400, "cannot take 'm4 two three'"))
@@ -521,9 +602,15 @@ def test_a_redacted_log_tells_nothing_of_what_a_back_end_echoes(
     assert ("two three" in error) is not redact and ("cannot take" in caplog.text) is not redact
 
 
-@pytest.mark.parametrize(("changes", "clue"), [
-    ({"endpointName": ""}, "endpointName"), ({"endpointName": None}, "endpointName"),
-    ({"endpointName": "Mian"}, "Main"), ({"preset": "Gone"}, "Gone")])
+@pytest.mark.parametrize(
+    ("changes", "clue"),
+    [
+        ({"endpointName": ""}, "endpointName"),
+        ({"endpointName": None}, "endpointName"),
+        ({"endpointName": "Mian"}, "Main"),
+        ({"preset": "Gone"}, "Gone"),
+    ],
+)
 def test_wrong_names(lab: CompactorLab, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], clue: str) -> None:
     lab.compact(chat(9))
     before = lab.files
@@ -543,6 +630,7 @@ def test_no_slot_at_the_gate_is_not_passed_over(lab: CompactorLab, monkeypatch: 
 
 
 # -- files that cannot be used -----------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(("broken", "shown"), [(FILES[0], both("", "OLDEST")), (FILES[1], both("OLD", ""))])
 def test_unreadable_files(lab: CompactorLab, broken: str, shown: str) -> None:
@@ -571,8 +659,9 @@ def test_summaries_are_encrypted(lab: CompactorLab) -> None:
     assert not any(b"OLD" in data for data in written.values())
 
 
-def test_a_disk_that_takes_nothing(lab: CompactorLab, monkeypatch: pytest.MonkeyPatch,
-                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_takes_nothing(
+    lab: CompactorLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "/secret/path")
 
@@ -606,6 +695,7 @@ def test_oldest_is_written_before_old(lab: CompactorLab, monkeypatch: pytest.Mon
 
 
 # -- turns and cancellation --------------------------------------------------------------------------------------------
+
 
 def test_a_held_lock_means_the_text_so_far(lab: CompactorLab) -> None:
     lab.compact(chat(9))
@@ -679,6 +769,7 @@ def test_nothing_of_the_conversation_is_logged(lab: CompactorLab, caplog: pytest
 
 # -- any history -------------------------------------------------------------------------------------------------------
 
+
 class Answers:
     """Stands in for the LLM, counting its calls."""
 
@@ -690,14 +781,26 @@ class Answers:
         return f"answer {self.count}"
 
 
-CONTENTS = st.one_of(st.sampled_from(["ok", "", "yes", "</context_compactor_old>"]), st.text(max_size=30),
-                     st.integers(1, 40).map(lambda count: "word " * count), st.none())
-MESSAGES = st.builds(lambda role, content: {"role": role, "content": content},
-                     st.sampled_from(["user", "assistant", "system", "tool"]), CONTENTS)
-TURNS = st.lists(st.one_of(
-    st.tuples(st.just("append"), st.lists(MESSAGES, min_size=1, max_size=6)),
-    st.tuples(st.just("edit"), st.integers(0, 50), MESSAGES),
-    st.tuples(st.just("head"), st.integers(0, 8)), st.tuples(st.just("tail"), st.integers(0, 8))), max_size=8)
+CONTENTS = st.one_of(
+    st.sampled_from(["ok", "", "yes", "</context_compactor_old>"]),
+    st.text(max_size=30),
+    st.integers(1, 40).map(lambda count: "word " * count),
+    st.none(),
+)
+MESSAGES = st.builds(
+    lambda role, content: {"role": role, "content": content},
+    st.sampled_from(["user", "assistant", "system", "tool"]),
+    CONTENTS,
+)
+TURNS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.lists(MESSAGES, min_size=1, max_size=6)),
+        st.tuples(st.just("edit"), st.integers(0, 50), MESSAGES),
+        st.tuples(st.just("head"), st.integers(0, 8)),
+        st.tuples(st.just("tail"), st.integers(0, 8)),
+    ),
+    max_size=8,
+)
 
 
 def changed(history: list[Message], turn: tuple[Any, ...]) -> list[Message]:
@@ -706,7 +809,7 @@ def changed(history: list[Message], turn: tuple[Any, ...]) -> list[Message]:
         return history + turn[1]
     if kind == "edit":
         return [turn[2] if index == turn[1] % len(history) else message for index, message in enumerate(history)]
-    return history[turn[1]:] if kind == "head" else history[:max(0, len(history) - turn[1])]
+    return history[turn[1] :] if kind == "head" else history[: max(0, len(history) - turn[1])]
 
 
 def check_sections(history: list[Message], cut: Sections, lookback: int, budgets: tuple[int, int]) -> None:
@@ -714,7 +817,7 @@ def check_sections(history: list[Message], cut: Sections, lookback: int, budgets
     assert 0 <= cut.old <= cut.recent <= cut.end <= len(history)
     assert len(history) - cut.end == (lookback if 0 < lookback < len(history) else 0)
     sizes = [rough_estimate_token_length(message["content"] or "") for message in history]
-    recent, old = sum(sizes[cut.recent:cut.end]), sum(sizes[cut.old:cut.recent])
+    recent, old = sum(sizes[cut.recent : cut.end]), sum(sizes[cut.old : cut.recent])
     assert recent <= budgets[0] and (cut.recent == 0 or recent + sizes[cut.recent - 1] > budgets[0])
     assert old <= budgets[1] or cut.recent - cut.old == 1
     assert cut.old == 0 or old > budgets[1] or old + sizes[cut.old - 1] > budgets[1]
@@ -723,8 +826,13 @@ def check_sections(history: list[Message], cut: Sections, lookback: int, budgets
 
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=TURNS, lookback=st.integers(-1, 6), budgets=st.tuples(st.integers(0, 60), st.integers(0, 60)))
-def test_any_history(lab: CompactorLab, monkeypatch: pytest.MonkeyPatch, turns: list[tuple[Any, ...]], lookback: int,
-                     budgets: tuple[int, int]) -> None:
+def test_any_history(
+    lab: CompactorLab,
+    monkeypatch: pytest.MonkeyPatch,
+    turns: list[tuple[Any, ...]],
+    lookback: int,
+    budgets: tuple[int, int],
+) -> None:
     answers = Answers()
     monkeypatch.setattr(LlmApiService, "get_response_from_llm", answers)
     lab.request = RequestContext()

@@ -1,4 +1,5 @@
 """File memories: when they are made, from what, and what is kept when something goes wrong."""
+
 from __future__ import annotations
 
 import json
@@ -50,6 +51,7 @@ def open_file(lab: MemoryLab) -> None:
 
 # -- when --------------------------------------------------------------------------------------------------------------
 
+
 def test_two_messages_touch_nothing(lab: MemoryLab) -> None:
     lab.remember([{"role": "system", "content": "s"}, user("a")])
     assert not (lab.root / "discussions").exists()
@@ -65,10 +67,12 @@ def test_one_system_and_two_others_make_the_file(lab: MemoryLab) -> None:
     assert lab.stored() == []
 
 
-@pytest.mark.parametrize(("turns", "spans"), [
-    ((7,), []), ((8,), [(0, 4)]), ((8, 12), [(0, 4)]), ((8, 13), [(0, 4), (5, 9)])])
-def test_messages_make_memories_where_a_file_is(lab: MemoryLab, turns: tuple[int, ...],
-                                                spans: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    ("turns", "spans"), [((7,), []), ((8,), [(0, 4)]), ((8, 12), [(0, 4)]), ((8, 13), [(0, 4), (5, 9)])]
+)
+def test_messages_make_memories_where_a_file_is(
+    lab: MemoryLab, turns: tuple[int, ...], spans: list[tuple[int, int]]
+) -> None:
     open_file(lab)
     for count in turns:
         lab.remember(chat(count))
@@ -94,8 +98,9 @@ def test_text_makes_memories_without_a_file(lab: MemoryLab) -> None:
     assert len(lab.stored()) == 1
 
 
-@pytest.mark.parametrize(("level", "size", "count"), [(None, 1571, 1), (None, 1572, 0), ("balanced", 1258, 0),
-                                                      ("balanced", 1257, 1)])
+@pytest.mark.parametrize(
+    ("level", "size", "count"), [(None, 1571, 1), (None, 1572, 0), ("balanced", 1258, 0), ("balanced", 1257, 1)]
+)
 def test_level_and_threshold(lab: MemoryLab, level: str | None, size: int, count: int) -> None:
     lab.settings(chunkEstimatedTokenSize=size, wilmerContextEstimationLevel=level)
     lab.remember([user(WORD), *chat(3)])
@@ -124,8 +129,11 @@ def test_system_messages_do_not_count(lab: MemoryLab) -> None:
 
 def test_tool_and_image_messages_count(lab: MemoryLab) -> None:
     open_file(lab)
-    messages = [{"role": "tool", "content": "t", "tool_call_id": "1"}, {"role": "user", "content": "", "images": ["i"]},
-                *chat(6, 2)]
+    messages = [
+        {"role": "tool", "content": "t", "tool_call_id": "1"},
+        {"role": "user", "content": "", "images": ["i"]},
+        *chat(6, 2),
+    ]
     lab.remember(messages)
     assert lab.stored() == [("<t\n\nm2\nm3\nm4>", hash_content("m4"))]
 
@@ -138,6 +146,7 @@ def test_vector_setting_can_be_overridden(lab: MemoryLab) -> None:
 
 # -- what the model sees -----------------------------------------------------------------------------------------------
 
+
 def test_memories_so_far_and_summary(lab: MemoryLab) -> None:
     lab.put("x1", "x2", "x3", "x4", texts=["1", "2", "3", "4 "])
     lab.store.save_summary(" all\n", "h")
@@ -145,8 +154,10 @@ def test_memories_so_far_and_summary(lab: MemoryLab) -> None:
     lab.backend.script(chat_reply("5"), chat_reply("6"))
     lab.backend.responder = None
     lab.remember(said("a", "b", "c", "d", "e", *"xyz"))
-    assert lab.prompts == [f"2{LINE}3{LINE}4#1{LINE}2{LINE}3{LINE}4#all#a",
-                           f"3{LINE}4 {LINE}5#1{LINE}2{LINE}3{LINE}4 {LINE}5#all#b\nc\nd\ne"]
+    assert lab.prompts == [
+        f"2{LINE}3{LINE}4#1{LINE}2{LINE}3{LINE}4#all#a",
+        f"3{LINE}4 {LINE}5#1{LINE}2{LINE}3{LINE}4 {LINE}5#all#b\nc\nd\ne",
+    ]
     assert [text for text, _ in lab.stored()] == ["1", "2", "3", "4 ", "5", "6"]
 
 
@@ -156,7 +167,9 @@ def test_nothing_known_yet(lab: MemoryLab) -> None:
     lab.remember(chat(8))
     sent = lab.backend.requests[0].json["messages"]
     assert [message["content"] for message in sent] == [
-        "S m0\nm1\nm2\nm3\nm4", f"{NONE}#{NONE}#There is not yet a summary file"]
+        "S m0\nm1\nm2\nm3\nm4",
+        f"{NONE}#{NONE}#There is not yet a summary file",
+    ]
 
 
 def test_variables_come_first_and_only_in_the_template(lab: MemoryLab) -> None:
@@ -174,16 +187,19 @@ def test_hash_is_of_the_escaped_form_and_text_has_real_braces(lab: MemoryLab) ->
 
 
 def test_thoughts_are_cut(lab: MemoryLab) -> None:
-    lab.endpoint("Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"},
-                 lab.backend.url)
+    lab.endpoint(
+        "Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}, lab.backend.url
+    )
     lab.backend.responder = lambda request: chat_reply("<think>x</think>fact")
     open_file(lab)
     lab.remember(chat(8))
     assert lab.stored() == [("fact", hash_content("m4"))]
 
 
-@pytest.mark.parametrize("thought", [
-    "<think>A thought that", "\n<THINKING>\nA thought", "[THINK]A thought", "[[T]] own tags", "<think>a</thinking>"])
+@pytest.mark.parametrize(
+    "thought",
+    ["<think>A thought that", "\n<THINKING>\nA thought", "[THINK]A thought", "[[T]] own tags", "<think>a</thinking>"],
+)
 def test_a_thought_without_an_end_is_no_memory(lab: MemoryLab, caplog: pytest.LogCaptureFixture, thought: str) -> None:
     lab.endpoint("Main", {"removeThinking": True, "startThinkTag": "[[t]]", "endThinkTag": "[[/t]]"}, lab.backend.url)
     open_file(lab)
@@ -211,7 +227,9 @@ def test_workflow_gets_the_inputs(lab: MemoryLab) -> None:
     lab.workflow("Maker", [static("{agent1Input}|{agent2Input}|{agent3Input}|{agent4Input}|{Discussion_Id}")])
     lab.remember(said(escape_braces("{agent2Input}"), "b", "c", "d", "e", *"xyz"))
     assert lab.stored()[-1] == (
-        f"{{agent2Input}}\nb\nc\nd\ne|2{{a}}{LINE}3{LINE}4|1{LINE}2{{a}}{LINE}3{LINE}4|sum|d1", hash_content("e"))
+        f"{{agent2Input}}\nb\nc\nd\ne|2{{a}}{LINE}3{LINE}4|1{LINE}2{{a}}{LINE}3{LINE}4|sum|d1",
+        hash_content("e"),
+    )
 
 
 def test_unicode_survives_and_is_escaped_on_disk(lab: MemoryLab) -> None:
@@ -223,6 +241,7 @@ def test_unicode_survives_and_is_escaped_on_disk(lab: MemoryLab) -> None:
 
 
 # -- edits -------------------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def two(lab: MemoryLab) -> MemoryLab:
@@ -281,8 +300,9 @@ def test_deleted_file_waits_for_enough_text(two: MemoryLab) -> None:
     assert "\n".join(text.strip("<>") for text, _ in two.stored()) == "\n".join(f"m{number}" for number in range(10))
 
 
-@pytest.mark.parametrize("names", [("User: ", "Assistant: "), ("Kim: ", "Sera: "),
-                                   ("User: Kim: ", "Assistant: Sera: ")])
+@pytest.mark.parametrize(
+    "names", [("User: ", "Assistant: "), ("Kim: ", "Sera: "), ("User: Kim: ", "Assistant: Sera: ")]
+)
 @pytest.mark.parametrize("anchors", [True, False])
 def test_names_and_prefixes_make_no_new_messages(two: MemoryLab, names: tuple[str, str], anchors: bool) -> None:
     named = [{**message, "content": names[number % 2] + message["content"]} for number, message in enumerate(chat(18))]
@@ -318,6 +338,7 @@ def test_anchors_are_not_needed(two: MemoryLab, content: str | None) -> None:
 
 # -- failures ----------------------------------------------------------------------------------------------------------
 
+
 def answer_all_but(bad: str, reply: Reply) -> Any:
     return lambda request: reply if bad in last_text(request) else chat_reply(f"<{last_text(request)}>")
 
@@ -345,20 +366,25 @@ def test_blank_answer_for_the_only_chunk(lab: MemoryLab) -> None:
     assert lab.stored() == covering((0, 5))
 
 
-@pytest.mark.parametrize("settings", [{"endpointName": ...}, {"endpointName": "Nowhere"}, {"prompt": ""},
-                                      {"fileMemoryWorkflowName": "Nowhere"}])
-def test_wrong_settings_do_not_end_the_chat(lab: MemoryLab, settings: dict[str, Any],
-                                            caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{"endpointName": ...}, {"endpointName": "Nowhere"}, {"prompt": ""}, {"fileMemoryWorkflowName": "Nowhere"}],
+)
+def test_wrong_settings_do_not_end_the_chat(
+    lab: MemoryLab, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     open_file(lab)
     lab.settings(**settings)
     lab.remember(chat(8))
     assert lab.stored() == [] and "Discussion d1: no memory: " in caplog.text
 
 
-def test_workflow_that_raises_is_named_by_kind(lab: MemoryLab, caplog: pytest.LogCaptureFixture,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workflow_that_raises_is_named_by_kind(
+    lab: MemoryLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise KeyError("secret")
+
     open_file(lab)
     lab.settings(fileMemoryWorkflowName="Maker")
     monkeypatch.setattr(WorkflowManager, "start_child", fail)
@@ -381,8 +407,9 @@ def test_unreadable_file_stays(lab: MemoryLab, content: str, caplog: pytest.LogC
     assert lab.path.read_text("utf-8") == content and lab.prompts == [] and "d1/memories.json" in caplog.text
 
 
-def test_full_disk_keeps_what_is_written(lab: MemoryLab, monkeypatch: pytest.MonkeyPatch,
-                                         caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_keeps_what_is_written(
+    lab: MemoryLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     lab.settings(chunkEstimatedTokenSize=4)
     real, writes = os.fsync, []
 
@@ -391,16 +418,29 @@ def test_full_disk_keeps_what_is_written(lab: MemoryLab, monkeypatch: pytest.Mon
         if len(writes) > 3:
             raise OSError(28, "No space left on device")
         real(descriptor)
+
     monkeypatch.setattr(os, "fsync", fsync)
     lab.remember(said("secret1", "secret2", "secret3", "a", "b", "c"))
     assert [text for text, _ in lab.stored()] == ["<secret1>"]
     assert "cannot be stored: No space left" in caplog.text
 
 
-@pytest.mark.parametrize("removed", ["file", "contents", pytest.param("folder", marks=pytest.mark.skipif(
-    sys.platform == "win32", reason="Windows keeps a folder in its place while a file in it is open"))])
-def test_memories_removed_meanwhile_are_all_made_anew(lab: MemoryLab, monkeypatch: pytest.MonkeyPatch,
-                                                      caplog: pytest.LogCaptureFixture, removed: str) -> None:
+@pytest.mark.parametrize(
+    "removed",
+    [
+        "file",
+        "contents",
+        pytest.param(
+            "folder",
+            marks=pytest.mark.skipif(
+                sys.platform == "win32", reason="Windows keeps a folder in its place while a file in it is open"
+            ),
+        ),
+    ],
+)
+def test_memories_removed_meanwhile_are_all_made_anew(
+    lab: MemoryLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, removed: str
+) -> None:
     lab.settings(chunkEstimatedTokenSize=4)
     talk = said(*(f"message{number}" for number in range(9)))
     lab.remember(talk[:6])
@@ -439,11 +479,14 @@ def test_nothing_in_clear_under_a_key(lab: MemoryLab) -> None:
         lab.remember(chat(count), encryption_key=key)
     files = [path for path in lab.path.parent.iterdir() if path.stat().st_size]
     assert {path.name for path in files} == {"memories.json", "memory_anchors.json"}
-    assert all(b"\"text_block\"" not in path.read_bytes() and hash_content("m4").encode() not in path.read_bytes()
-               for path in files)
+    assert all(
+        b'"text_block"' not in path.read_bytes() and hash_content("m4").encode() not in path.read_bytes()
+        for path in files
+    )
 
 
 # -- cancellation ------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("workflow", [False, True])
 def test_cancelled_in_the_middle(lab: MemoryLab, workflow: bool) -> None:
@@ -455,6 +498,7 @@ def test_cancelled_in_the_middle(lab: MemoryLab, workflow: bool) -> None:
             threading.Timer(0.1, lab.request.cancel_scope.cancel).start()
             return Reply(never=True)
         return chat_reply(f"<{last_text(request)}>")
+
     lab.backend.responder = respond
     with pytest.raises(EarlyTerminationException):
         lab.remember(said("firstone", "secondone", "thirdone", "a", "b", "c"))
@@ -473,6 +517,7 @@ def test_cancelled_while_waiting(lab: MemoryLab) -> None:
 
 # -- several at once ---------------------------------------------------------------------------------------------------
 
+
 def test_two_requests_at_once_write_once(lab: MemoryLab) -> None:
     lab.settings(chunkEstimatedTokenSize=5)
     lab.backend.responder = lambda request: chat_reply(f"<{last_text(request)}>", header_delay=0.05)
@@ -484,6 +529,7 @@ def test_two_requests_at_once_write_once(lab: MemoryLab) -> None:
             lab.remember(messages, request=RequestContext(request_id=f"r-{number}"))
         except BaseException as error:
             failures.append(error)
+
     threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
@@ -502,9 +548,21 @@ def test_waiting_has_an_end(lab: MemoryLab, caplog: pytest.LogCaptureFixture) ->
     assert lab.stored() == covering((0, 4))
 
 
-@pytest.mark.parametrize(("key", "complete", "seconds"), [
-    (..., False, 30), (..., True, 600), (100, False, 100), ("0", False, None), (-1, True, None), ("x", True, 600),
-    ("x", False, 30), ("", False, 30), ("", True, 600), (True, False, 30)])
+@pytest.mark.parametrize(
+    ("key", "complete", "seconds"),
+    [
+        (..., False, 30),
+        (..., True, 600),
+        (100, False, 100),
+        ("0", False, None),
+        (-1, True, None),
+        ("x", True, 600),
+        ("x", False, 30),
+        ("", False, 30),
+        ("", True, 600),
+        (True, False, 30),
+    ],
+)
 def test_how_long_to_wait(lab: MemoryLab, key: Any, complete: bool, seconds: float | None) -> None:
     lab.settings(condensationLockTimeoutSeconds=key)
     lab.request.answered_at = 1.0 if complete else None
@@ -548,13 +606,23 @@ def test_a_workflow_inside_a_turn_gets_none(lab: MemoryLab, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("vector", [False, True])
-def test_many_requests_inside_a_turn_are_one_warning(lab: MemoryLab, vector: bool,
-                                                     caplog: pytest.LogCaptureFixture) -> None:
+def test_many_requests_inside_a_turn_are_one_warning(
+    lab: MemoryLab, vector: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """The workflow that writes the memories has memory nodes of its own."""
-    nodes = [{"type": "QualityMemory"}, {"type": "RecentMemory"},
-             {"type": "FullChatSummary"}, static("[]" if vector else "made of {agent1Input}")]
-    lab.settings(chunkEstimatedTokenSize=4, vectorMemoryChunkEstimatedTokenSize=4, useVectorForQualityMemory=vector,
-                 fileMemoryWorkflowName="Maker", vectorMemoryWorkflowName="Maker")
+    nodes = [
+        {"type": "QualityMemory"},
+        {"type": "RecentMemory"},
+        {"type": "FullChatSummary"},
+        static("[]" if vector else "made of {agent1Input}"),
+    ]
+    lab.settings(
+        chunkEstimatedTokenSize=4,
+        vectorMemoryChunkEstimatedTokenSize=4,
+        useVectorForQualityMemory=vector,
+        fileMemoryWorkflowName="Maker",
+        vectorMemoryWorkflowName="Maker",
+    )
     lab.workflow("Maker", nodes)
     lab.remember(chat(9))
     first = caplog.text.count("asks for more of them")
@@ -563,6 +631,7 @@ def test_many_requests_inside_a_turn_are_one_warning(lab: MemoryLab, vector: boo
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------
+
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
@@ -604,6 +673,7 @@ def test_another_broken_file_does_not_keep_memories_from_being_written(lab: Memo
 
 # -- places ------------------------------------------------------------------------------------------------------------
 
+
 def test_key_without_encryption_is_a_place_of_its_own(lab: MemoryLab) -> None:
     for _ in range(2):
         lab.remember(chat(8), api_key_hash="0123456789abcdef")
@@ -632,8 +702,11 @@ def test_stamped_messages_do_not_count(lab: MemoryLab) -> None:
 
 # -- equal messages ----------------------------------------------------------------------------------------------------
 
-CALL: dict[str, Any] = {"role": "assistant", "content": "",
-                        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+CALL: dict[str, Any] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
 
 
 def with_tools(number: int) -> list[Any]:
@@ -657,8 +730,9 @@ def test_no_turn_of_a_chat_with_equal_messages_is_lost(lab: MemoryLab, turn: Any
     assert asked == [str(number) for number in range(len(asked))] and len(asked) >= 18
 
 
-def test_the_words_of_a_failed_script_are_no_memory(lab: MemoryLab, tmp_path: Path,
-                                                    caplog: pytest.LogCaptureFixture) -> None:
+def test_the_words_of_a_failed_script_are_no_memory(
+    lab: MemoryLab, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     script = tmp_path / "maker.py"
     script.write_text("def Invoke(*args):\n    raise KeyError('x')\n", encoding="utf-8")
     lab.workflow("Maker", [{"type": "PythonModule", "module_path": str(script)}])

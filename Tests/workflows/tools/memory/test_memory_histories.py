@@ -1,4 +1,5 @@
 """Conversations that people edit: what their memories cover, whatever was done."""
+
 from __future__ import annotations
 
 import itertools
@@ -81,9 +82,16 @@ class Histories(RuleBasedStateMachine):
         Histories.count += 1
         self.folder = DiscussionFolder(f"d{Histories.count}")
         self.store = MemoryStore(self.folder)
-        self.settings = read_settings(MemorySettings, {
-            "prompt": "p", "lookbackStartTurn": LOOKBACK, "maxMessagesBetweenChunks": EVERY,
-            "chunkEstimatedTokenSize": SIZE}, "test")
+        self.settings = read_settings(
+            MemorySettings,
+            {
+                "prompt": "p",
+                "lookbackStartTurn": LOOKBACK,
+                "maxMessagesBetweenChunks": EVERY,
+                "chunkEstimatedTokenSize": SIZE,
+            },
+            "test",
+        )
         self.history: list[Said] = []
         self.number = 0
         self.names: Sequence[str] = ("", "")
@@ -120,10 +128,19 @@ class Histories(RuleBasedStateMachine):
         before = self.store.memories()
         self._edit(len(self.history) - back)
         self._send()
-        assert self.store.memories()[:len(before)] == before
+        assert self.store.memories()[: len(before)] == before
 
-    @rule(edits=st.lists(st.tuples(st.sampled_from(["edit", "delete", "truncate", "branch", "trim", "talk"]),
-                                   st.integers(0, 40), st.integers(1, 6)), min_size=1, max_size=4))
+    @rule(
+        edits=st.lists(
+            st.tuples(
+                st.sampled_from(["edit", "delete", "truncate", "branch", "trim", "talk"]),
+                st.integers(0, 40),
+                st.integers(1, 6),
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
     def several_edits(self, edits: list[tuple[str, int, int]]) -> None:
         """People do several things before they send the next message."""
         self.appended_only = False
@@ -131,8 +148,11 @@ class Histories(RuleBasedStateMachine):
             self._change(kind, at % len(self.history), times)
         self._send()
 
-    @rule(names=st.sampled_from([("", ""), ("Kim: ", "Sera: "), ("User: ", "Assistant: "),
-                                 ("User: Kim: ", "Assistant: Sera: ")]))
+    @rule(
+        names=st.sampled_from(
+            [("", ""), ("Kim: ", "Sera: "), ("User: ", "Assistant: "), ("User: Kim: ", "Assistant: Sera: ")]
+        )
+    )
     def names_are_switched(self, names: tuple[str, str]) -> None:
         """All texts change: between chat and text completion, with names, with roles."""
         self.names = names
@@ -143,17 +163,17 @@ class Histories(RuleBasedStateMachine):
     def nothing_is_skipped(self) -> None:
         """Old enough messages are in a memory, replaced one that was, or stand behind all that are."""
         known = set(self._memorized()) | self.late_edits
-        eligible = [said.text for said in self.history[:self._end]]
+        eligible = [said.text for said in self.history[: self._end]]
         missing = [index for index, text in enumerate(eligible) if text not in known and text != "ok"]
         if missing:
-            tail = eligible[missing[0]:]
+            tail = eligible[missing[0] :]
             assert not set(tail) & set(self._memorized()) - {"ok"}, f"{missing} of {eligible} were passed over"
 
     @invariant()
     def nothing_is_told_twice_without_edits(self) -> None:
         if self.appended_only:
             told = self._memorized()
-            assert told == [said.text for said in self.history[:len(told)]]
+            assert told == [said.text for said in self.history[: len(told)]]
 
     @invariant()
     def the_newest_are_left_alone(self) -> None:
@@ -189,12 +209,12 @@ class Histories(RuleBasedStateMachine):
         elif kind == "delete" and most:
             del self.history[at]
         elif kind == "truncate":
-            del self.history[len(self.history) - min(times, most):]
+            del self.history[len(self.history) - min(times, most) :]
         elif kind == "branch":
-            del self.history[len(self.history) - min(times, most):]
+            del self.history[len(self.history) - min(times, most) :]
             self._talk(["new"] * (1 + at % 6))
         elif kind == "trim":
-            del self.history[:min(times, most)]
+            del self.history[: min(times, most)]
         elif kind == "talk":
             self._talk(["new", "ok", "new"])
 
@@ -220,18 +240,29 @@ class Histories(RuleBasedStateMachine):
 
     def _send(self) -> None:
         before, expected = self.store.memories(), self._expected_start()
-        messages = [{"role": "system", "content": f"now {self.number}"},
-                    *({"role": "user", "content": self.names[number % 2] + said.text}
-                      for number, said in enumerate(self.history))]
-        context = ExecutionContext(request_id="r", workflow_id="w", discussion_id=self.folder.discussion_id, config={},
-                                   messages=messages, stream=False, request=RequestContext())
+        messages = [
+            {"role": "system", "content": f"now {self.number}"},
+            *(
+                {"role": "user", "content": self.names[number % 2] + said.text}
+                for number, said in enumerate(self.history)
+            ),
+        ]
+        context = ExecutionContext(
+            request_id="r",
+            workflow_id="w",
+            discussion_id=self.folder.discussion_id,
+            config={},
+            messages=messages,
+            stream=False,
+            request=RequestContext(),
+        )
         FileMemoryPass(context, self.settings, self.folder).run()
         after = self.store.memories()
-        assert after[:len(before)] == before
-        made = after[len(before):]
+        assert after[: len(before)] == before
+        made = after[len(before) :]
         start = self._end - len(self._lines(made))
         if made:
-            assert self._lines(made) == [said.text for said in self.history[start:self._end]]
+            assert self._lines(made) == [said.text for said in self.history[start : self._end]]
             assert expected in (None, start), f"memories begin at {start}, not at {expected}"
         elif expected is not None and not EchoCall.silent:
             assert self._end - expected < EVERY, f"{expected} to {self._end} were passed over"
@@ -242,9 +273,10 @@ class Histories(RuleBasedStateMachine):
 
 @pytest.mark.amounts
 def test_histories() -> None:
-    run_state_machine_as_test(Histories, settings=examples(
-        100, stateful_step_count=20, derandomize=True,
-        suppress_health_check=list(HealthCheck)))
+    run_state_machine_as_test(
+        Histories,
+        settings=examples(100, stateful_step_count=20, derandomize=True, suppress_health_check=list(HealthCheck)),
+    )
 
 
 @pytest.mark.parametrize("silent", [False, True])

@@ -1,4 +1,5 @@
 """What is left of the answers of small models."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -16,27 +17,40 @@ PROMPTS = ("Keep notes.", "<notes>\n[Memory_file]\n</notes>\n<part>\n[TextChunk]
 BEFORE = ("Far away.", "Mara lives in Ulm. She has a dog.", "- Balu is ill.")
 
 
-@table(("answer", "kept"), [
-    ("Mara met Tobias.", "Mara met Tobias."),
-    ("<part>\nMara met Tobias.\n</part>", "Mara met Tobias."),
-    ("<notes>Mara met Tobias.", "Mara met Tobias."), ("</part> Mara met Tobias.", "Mara met Tobias."),
-    ("<b>Mara</b> met <Tobias>.", "<b>Mara</b> met <Tobias>."),  # not of the prompt
-    ("Mara lives in Ulm. Mara met Tobias.", "Mara met Tobias."), ("mara lives in ulm!", ""),
-    ("* She has a dog.\n* Balu is ill.\n* Balu is well", "* Balu is well"),
-    ("Mara lives in Ulm, she has a dog\nmara lives in Ulm she has a dog", "Mara lives in Ulm, she has a dog"),
-    ("People\n- Ann\nPeople\n- Tom", "People\n- Ann\nPeople\n- Tom"), ("Far away.", "Far away."),  # too old
-    ("Ann ran. Ann fell. Ann ran. Ann rose.", "Ann ran. Ann fell. Ann rose."),
-    ("1. Ann ran.\n2. Ann ran.\n\n3. Ann fell.", "1. Ann ran.\n\n3. Ann fell."),
-    ("She met Dr. Lee. Then she met Dr. Ray, e.g. Dr. Lee.", "She met Dr. Lee. Then she met Dr. Ray, e.g. Dr. Lee."),
-    ("J. R. Tolkien wrote. J. R. Ewing did not.", "J. R. Tolkien wrote. J. R. Ewing did not."),
-    ("At 3.5 km. At 3.5 m.", "At 3.5 km. At 3.5 m."),
-    ("安走了。安走了。安跌倒了。", "安走了。安跌倒了。"),
-    ("One.\n---\nTwo.\n---\nThree.", "One.\n---\nTwo.\n---\nThree."),
-    ("She has a dog.\n---\nTwo.\n---\nTwo.", "Two."),
-    ("There is not yet a summary file.\nMara met Tobias.", "Mara met Tobias."),
-    ("No preceding memories to show", ""), ("there are not yet any memories", ""),
-    ("There is not yet a summary file in Ann's folder.", "There is not yet a summary file in Ann's folder."),
-    ("  as it was\n", "  as it was\n"), ("<part>\n</part>", ""), ("", "")])
+@table(
+    ("answer", "kept"),
+    [
+        ("Mara met Tobias.", "Mara met Tobias."),
+        ("<part>\nMara met Tobias.\n</part>", "Mara met Tobias."),
+        ("<notes>Mara met Tobias.", "Mara met Tobias."),
+        ("</part> Mara met Tobias.", "Mara met Tobias."),
+        ("<b>Mara</b> met <Tobias>.", "<b>Mara</b> met <Tobias>."),  # not of the prompt
+        ("Mara lives in Ulm. Mara met Tobias.", "Mara met Tobias."),
+        ("mara lives in ulm!", ""),
+        ("* She has a dog.\n* Balu is ill.\n* Balu is well", "* Balu is well"),
+        ("Mara lives in Ulm, she has a dog\nmara lives in Ulm she has a dog", "Mara lives in Ulm, she has a dog"),
+        ("People\n- Ann\nPeople\n- Tom", "People\n- Ann\nPeople\n- Tom"),
+        ("Far away.", "Far away."),  # too old
+        ("Ann ran. Ann fell. Ann ran. Ann rose.", "Ann ran. Ann fell. Ann rose."),
+        ("1. Ann ran.\n2. Ann ran.\n\n3. Ann fell.", "1. Ann ran.\n\n3. Ann fell."),
+        (
+            "She met Dr. Lee. Then she met Dr. Ray, e.g. Dr. Lee.",
+            "She met Dr. Lee. Then she met Dr. Ray, e.g. Dr. Lee.",
+        ),
+        ("J. R. Tolkien wrote. J. R. Ewing did not.", "J. R. Tolkien wrote. J. R. Ewing did not."),
+        ("At 3.5 km. At 3.5 m.", "At 3.5 km. At 3.5 m."),
+        ("安走了。安走了。安跌倒了。", "安走了。安跌倒了。"),
+        ("One.\n---\nTwo.\n---\nThree.", "One.\n---\nTwo.\n---\nThree."),
+        ("She has a dog.\n---\nTwo.\n---\nTwo.", "Two."),
+        ("There is not yet a summary file.\nMara met Tobias.", "Mara met Tobias."),
+        ("No preceding memories to show", ""),
+        ("there are not yet any memories", ""),
+        ("There is not yet a summary file in Ann's folder.", "There is not yet a summary file in Ann's folder."),
+        ("  as it was\n", "  as it was\n"),
+        ("<part>\n</part>", ""),
+        ("", ""),
+    ],
+)
 def test_repetitions_tags_and_placeholders_of_the_prompt_are_removed(answer: str, kept: str) -> None:
     assert clean_memory(answer, PROMPTS, BEFORE) == kept
 
@@ -51,8 +65,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryLab]:
 
 
 def test_memories_of_a_model_that_copies_and_loops(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
-    answers = iter(["<part>\nMara has a dog.\n</part>", "<notes>Mara has a dog.</notes>",
-                    "Mara has a dog. Balu is ill. Balu is ill. Balu is ill."])
+    answers = iter(
+        [
+            "<part>\nMara has a dog.\n</part>",
+            "<notes>Mara has a dog.</notes>",
+            "Mara has a dog. Balu is ill. Balu is ill. Balu is ill.",
+        ]
+    )
     lab.settings(prompt="<notes>[Memory_file]</notes><part>[TextChunk]</part>")
     lab.backend.responder = lambda request: chat_reply(next(answers))
     lab.remember(chat(8))
@@ -78,11 +97,15 @@ def test_a_model_that_only_repeats_itself_does_not_keep_later_messages_out(lab: 
 
 
 def test_a_condensed_memory(lab: MemoryLab) -> None:
-    lab.settings(condenseMemories=True, memoriesBeforeCondensation=2,
-                 condenseMemoriesPrompt="<entries>[MemoriesToCondense]</entries>")
+    lab.settings(
+        condenseMemories=True,
+        memoriesBeforeCondensation=2,
+        condenseMemoriesPrompt="<entries>[MemoriesToCondense]</entries>",
+    )
     lab.put("m1", "m2", "m4")
     lab.backend.responder = lambda request: chat_reply(
-        "<entries>Ann ran. Ann ran.</entries>" if "<entries>" in last_text(request) else "Ann fell.")
+        "<entries>Ann ran. Ann ran.</entries>" if "<entries>" in last_text(request) else "Ann fell."
+    )
     lab.remember(chat(13))
     assert [text for text, _ in lab.stored()] == ["Ann ran.", "of m4", "Ann fell."]
 
@@ -111,14 +134,23 @@ def test_a_memory_of_a_workflow(lab: MemoryLab) -> None:
 
 def test_example_turns_of_a_memory(lab: MemoryLab) -> None:
     """They are sent for memories alone, and a model that copies them leaves nothing of that."""
-    lab.settings(exampleTurns=[{"user": "[part] Ann ran.", "assistant": "Ann ran away."}], condenseMemories=True,
-                 memoriesBeforeCondensation=2, condenseMemoriesPrompt="join [MemoriesToCondense]")
+    lab.settings(
+        exampleTurns=[{"user": "[part] Ann ran.", "assistant": "Ann ran away."}],
+        condenseMemories=True,
+        memoriesBeforeCondensation=2,
+        condenseMemoriesPrompt="join [MemoriesToCondense]",
+    )
     lab.put("m1", "m2")
     said: list[list[str]] = []
 
     def reply(request: RecordedRequest) -> Reply:
-        said.append([f"{message['role']}: {message['content']}" for message in request.json["messages"]
-                     if message["role"] != "system"])
+        said.append(
+            [
+                f"{message['role']}: {message['content']}"
+                for message in request.json["messages"]
+                if message["role"] != "system"
+            ]
+        )
         return chat_reply("Ann ran away.\nBalu is ill." if len(said) == 1 else "joined")
 
     lab.backend.responder = reply

@@ -1,4 +1,5 @@
 """Which messages are new, as a pure function."""
+
 from __future__ import annotations
 
 import json
@@ -16,21 +17,25 @@ from Tests.tables import table
 TEN = [f"m{number}" for number in range(10)]
 
 
-@pytest.mark.parametrize(("hashes", "stored", "end", "start"), [
-    (TEN, ["m3"], 6, 4),
-    (TEN, ["m5"], 6, 6),
-    (TEN, ["m6"], 6, 6),  # the oldest message that is left alone counts too
-    (TEN, ["m7"], 6, 6),  # newer messages were deleted
-    (TEN, ["?"], 6, 0),
-    (TEN, [], 6, 0),
-    (TEN, ["m0", "m3"], 7, 4),
-    (TEN, ["m3", "?"], 7, 4),  # the newest is gone: the one before it counts
-    (TEN, ["m1", "m9"], 7, 7),
-    (TEN, ["m5", "m2"], 7, 3),  # the newest memory decides, wherever it stands
-    (list("abcab"), ["b"], 5, 5),  # the last of equal ones
-    (list("abcab"), ["b"], 3, 2),  # ... that is old enough
-    (["a"], ["a"], 0, 0),
-    ([], ["a"], 0, 0)])
+@pytest.mark.parametrize(
+    ("hashes", "stored", "end", "start"),
+    [
+        (TEN, ["m3"], 6, 4),
+        (TEN, ["m5"], 6, 6),
+        (TEN, ["m6"], 6, 6),  # the oldest message that is left alone counts too
+        (TEN, ["m7"], 6, 6),  # newer messages were deleted
+        (TEN, ["?"], 6, 0),
+        (TEN, [], 6, 0),
+        (TEN, ["m0", "m3"], 7, 4),
+        (TEN, ["m3", "?"], 7, 4),  # the newest is gone: the one before it counts
+        (TEN, ["m1", "m9"], 7, 7),
+        (TEN, ["m5", "m2"], 7, 3),  # the newest memory decides, wherever it stands
+        (list("abcab"), ["b"], 5, 5),  # the last of equal ones
+        (list("abcab"), ["b"], 3, 2),  # ... that is old enough
+        (["a"], ["a"], 0, 0),
+        ([], ["a"], 0, 0),
+    ],
+)
 def test_first_new(hashes: list[str], stored: list[str], end: int, start: int) -> None:
     assert first_new(KnownMessages(hashes), stored, end, {}) == start
 
@@ -46,17 +51,33 @@ def test_first_message_has_none_before_it() -> None:
     assert first_new(KnownMessages(["k", "a", "k"]), ["k"], 3, {"k": MessagePlace(("",))}) == 1
 
 
-@table(("then", "at", "now", "start"), [
-    ("okkkcd", 1, "okkkcde", 2), ("okkkcd", 2, "okkkcde", 3), ("okkkcd", 3, "okkkcde", 4),  # nothing before changed
-    ("kkkk", 1, "kkkkkkkk", 2), ("kakaka", 4, "kakakakaka", 5), ("kakaka", 0, "kaka", 1),
-    ("abkcdk", 5, "cdkef", 3), ("abkcdk", 5, "kefk", 1),  # the beginning was cut off
-    ("kkkkkkkkkkkkkk", 12, "kkkkkkkkkkkkk", 13),  # nobody can tell
-    ("abkcdk", 5, "abkcxk", 6), ("abkcdk", 5, "abkxdk", 6), ("abkcdk", 2, "axkcdk", 3),  # one message before changed
-    ("abkcdk", 5, "abkck", 5), ("abkcdk", 5, "abkcydk", 7),  # ... deleted, or added
-    ("abkcdk", 5, "abkxyk", 0), ("akbkckdk", 7, "akbkxyzk", 0),  # so much changed that it may be another one
-    ("abcdef", 3, "acdef", 3), ("abcdef", 3, "abxdef", 4), ("abcdef", 3, "xyzdef", 4), ("abcdef", 3, "def", 1),
-    ("abkcde", 2, "abcdek", 0), ("abcdef", 3, "abcef", 0),  # it was deleted
-])
+@table(
+    ("then", "at", "now", "start"),
+    [
+        ("okkkcd", 1, "okkkcde", 2),
+        ("okkkcd", 2, "okkkcde", 3),
+        ("okkkcd", 3, "okkkcde", 4),  # nothing before changed
+        ("kkkk", 1, "kkkkkkkk", 2),
+        ("kakaka", 4, "kakakakaka", 5),
+        ("kakaka", 0, "kaka", 1),
+        ("abkcdk", 5, "cdkef", 3),
+        ("abkcdk", 5, "kefk", 1),  # the beginning was cut off
+        ("kkkkkkkkkkkkkk", 12, "kkkkkkkkkkkkk", 13),  # nobody can tell
+        ("abkcdk", 5, "abkcxk", 6),
+        ("abkcdk", 5, "abkxdk", 6),
+        ("abkcdk", 2, "axkcdk", 3),  # one message before changed
+        ("abkcdk", 5, "abkck", 5),
+        ("abkcdk", 5, "abkcydk", 7),  # ... deleted, or added
+        ("abkcdk", 5, "abkxyk", 0),
+        ("akbkckdk", 7, "akbkxyzk", 0),  # so much changed that it may be another one
+        ("abcdef", 3, "acdef", 3),
+        ("abcdef", 3, "abxdef", 4),
+        ("abcdef", 3, "xyzdef", 4),
+        ("abcdef", 3, "def", 1),
+        ("abkcde", 2, "abcdek", 0),
+        ("abcdef", 3, "abcef", 0),  # it was deleted
+    ],
+)
 def test_where_a_memory_ends_now(then: str, at: int, now: str, start: int) -> None:
     place = place_from_json(json.loads(json.dumps(place_of(list(then), at).as_json())))
     assert place is not None
@@ -65,7 +86,8 @@ def test_where_a_memory_ends_now(then: str, at: int, now: str, start: int) -> No
 
 def test_a_text_that_is_said_again_when_the_first_has_left_the_window_is_another_message() -> None:
     history = [text for number in range(3) for text in (f"q{number}", "ok", "ok")] + [
-        text for number in range(3, 6) for text in (f"q{number}", "blank", "ok")]
+        text for number in range(3, 6) for text in (f"q{number}", "blank", "ok")
+    ]
     place = place_of(history[:11], 10)
     assert first_new(KnownMessages(history[14:]), ["blank"], 4, {"blank": place}) == 0
 
@@ -107,23 +129,30 @@ def test_a_message_is_known_though_all_answers_before_it_have_changed(at: int, a
 def test_the_first_message_is_not_taken_for_a_later_one_with_its_text() -> None:
     """The later one was deleted: the memory before it decides, or all of the conversation would be remembered twice."""
     chat = ["ok", *(f"m{number}" for number in range(1, 15)), "ok", "m16"]
-    places = {chat[at]: place_from_json(place_of(chat[:at + 1], at).as_json()) for at in (8, 15)}
+    places = {chat[at]: place_from_json(place_of(chat[: at + 1], at).as_json()) for at in (8, 15)}
     now = [*chat[:12], "other", "words", "follow"]
     assert first_new(KnownMessages(now), ["m8", "ok"], len(now), places) == 9  # type: ignore[arg-type]
     assert first_new(KnownMessages(chat), ["m8", "ok"], len(chat), places) == 16  # type: ignore[arg-type]
     assert first_new(KnownMessages(chat[15:]), ["m8", "ok"], 2, places) == 0  # type: ignore[arg-type]
 
 
-@table(("then", "at", "now", "start"), [
-    (TEN, 4, ["m3", "x", "m4", "y"], 3), (TEN, 4, ["m0", "m4", "x"], 2),  # one is still beside it
-    (TEN, 4, ["x", "y", "m4", "m5"], 3), (TEN, 4, ["x", "m4", "z", "m5"], 2)])
+@table(
+    ("then", "at", "now", "start"),
+    [
+        (TEN, 4, ["m3", "x", "m4", "y"], 3),
+        (TEN, 4, ["m0", "m4", "x"], 2),  # one is still beside it
+        (TEN, 4, ["x", "y", "m4", "m5"], 3),
+        (TEN, 4, ["x", "m4", "z", "m5"], 2),
+    ],
+)
 def test_a_message_is_known_by_what_stood_beside_it(then: list[str], at: int, now: list[str], start: int) -> None:
     assert first_new(KnownMessages(now), [then[at]], len(now), {then[at]: place_of(then, at)}) == start
 
 
-@table(("now", "start"), [
-    (["x", "y", "z", "TEXT", "w"], 4), (["x", "TEXT"], 2), (["x", "y", "z"], 0),
-    (["x", "TEXT", "y", "TEXT"], 0)])  # it is said twice: nothing tells which one it is
+@table(
+    ("now", "start"),
+    [(["x", "y", "z", "TEXT", "w"], 4), (["x", "TEXT"], 2), (["x", "y", "z"], 0), (["x", "TEXT", "y", "TEXT"], 0)],
+)  # it is said twice: nothing tells which one it is
 def test_a_long_text_is_known_whatever_was_done_around_it(now: list[str], start: int) -> None:
     then = [*TEN, "TEXT", *TEN]
     for length, expected in ((40, start), (39, 0)):
@@ -143,9 +172,15 @@ def test_places_that_are_none(value: Any) -> None:
     assert place_from_json(value) is None
 
 
-@pytest.mark.parametrize("value", [{"before": ["a"]}, {"before": ["a"], "index": True, "history": 5},
-                                   {"before": ["a"], "repeatsFirst": 1},
-                                   {"before": ["a"], "key": 1, "length": True, "after": [1]}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"before": ["a"]},
+        {"before": ["a"], "index": True, "history": 5},
+        {"before": ["a"], "repeatsFirst": 1},
+        {"before": ["a"], "key": 1, "length": True, "after": [1]},
+    ],
+)
 def test_places_of_which_little_is_known(value: Any) -> None:
     assert place_from_json(value) == MessagePlace(("a",)) == place_from_json("a")
 
@@ -153,7 +188,7 @@ def test_places_of_which_little_is_known(value: Any) -> None:
 @given(st.lists(st.sampled_from(["blank", "ok", "a", "b"]), min_size=1, max_size=30), st.data())
 def test_whatever_is_repeated_a_growing_history_is_known_exactly(hashes: list[str], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(hashes) - 1))
-    place = place_of(hashes[:index + 1], index)
+    place = place_of(hashes[: index + 1], index)
     assert first_new(KnownMessages(hashes), [hashes[index]], len(hashes), {hashes[index]: place}) == index + 1
 
 
@@ -164,11 +199,11 @@ def test_a_sliding_window_passes_nothing_over(rest: list[str], cut: int, data: s
     if not history:
         return
     index = data.draw(st.integers(min(CONTEXT, len(history) - 1), len(history) - 1))
-    now = history[min(cut, len(history) - 1):]
-    places = {history[index]: place_of(history[:index + 1], index)}
+    now = history[min(cut, len(history) - 1) :]
+    places = {history[index]: place_of(history[: index + 1], index)}
     start = first_new(KnownMessages(now), [history[index]], len(now), places)
     gone = len(history) - len(now)
-    assert not [text for text in now[:start] if text in history[index + 1:] and text.startswith("q")]
+    assert not [text for text in now[:start] if text in history[index + 1 :] and text.startswith("q")]
     assert start == index + 1 - gone or index < gone
 
 
@@ -184,13 +219,18 @@ def test_ordinary_histories(texts: list[str], data: st.DataObject) -> None:
     noted = {hashes[index]: place_of(hashes, index) for index in ends}
     short = {hashes[index]: MessagePlace((hashes[index - 1] if index else "",)) for index in ends}
     expected = find_last_matching_hash_message(
-        messages, [("", found) for found in stored], turns_to_skip_looking_back=lookback)
+        messages, [("", found) for found in stored], turns_to_skip_looking_back=lookback
+    )
     for known in ({}, noted, short):
         assert end - first_new(KnownMessages(hashes), stored, end, known) == expected
 
 
-@given(st.lists(st.sampled_from("abc"), max_size=10), st.lists(st.sampled_from("abcd"), max_size=4),
-       st.integers(0, 10), st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["", *"abc"])))
+@given(
+    st.lists(st.sampled_from("abc"), max_size=10),
+    st.lists(st.sampled_from("abcd"), max_size=4),
+    st.integers(0, 10),
+    st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["", *"abc"])),
+)
 def test_never_beyond_the_end(hashes: list[str], stored: list[str], end: int, before: dict[str, str]) -> None:
     end = min(end, len(hashes))
     places = {key: MessagePlace((value,)) for key, value in before.items()}

@@ -1,4 +1,5 @@
 """A back-end that repeats the conversation in its errors: a redacted log does not."""
+
 from __future__ import annotations
 
 import logging
@@ -34,8 +35,14 @@ def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryChat
         chat.lab.write("ApiTypes/Embed", {"type": "openAIEmbeddings"})
         chat.lab.endpoint("Embed", {"apiTypeConfigFileName": "Embed", "modelNameToSendToAPI": "vec"}, backend.url)
         chat.lab.workflow("Helper", [llm("x")])
-        chat.raw |= {"stateDocumentWorkflowName": "Helper", "prompt": "[TextChunk]", "lookbackStartTurn": 1,
-                     "condenseMemories": True, "memoriesBeforeCondensation": 2, "chunkEstimatedTokenSize": 5}
+        chat.raw |= {
+            "stateDocumentWorkflowName": "Helper",
+            "prompt": "[TextChunk]",
+            "lookbackStartTurn": 1,
+            "condenseMemories": True,
+            "memoriesBeforeCondensation": 2,
+            "chunkEstimatedTokenSize": 5,
+        }
         yield chat
 
 
@@ -65,8 +72,9 @@ def condensation(chat: MemoryChat, context: ExecutionContext) -> None:
 
 def embedding(chat: MemoryChat, context: ExecutionContext) -> None:
     """Older memories too, so that the call is made again without them."""
-    chat.lab.backend.responder = lambda request: (refusal(request) if "embed" in request.path
-                                                  else answered(chat, request))
+    chat.lab.backend.responder = lambda request: (
+        refusal(request) if "embed" in request.path else answered(chat, request)
+    )
     generate_and_store([("old", "h0")], chat.settings, context)
     chat.raw["embeddingEndpointName"] = "Embed"
     generate_and_store([("new", "h1")], chat.settings, context)
@@ -74,8 +82,10 @@ def embedding(chat: MemoryChat, context: ExecutionContext) -> None:
 
 def older_rows(chat: MemoryChat, context: ExecutionContext) -> None:
     chat.lab.backend.responder = lambda request: (
-        refusal(request) if "embed" in request.path and "about old" in request.json["input"]
-        else answered(chat, request))
+        refusal(request)
+        if "embed" in request.path and "about old" in request.json["input"]
+        else answered(chat, request)
+    )
     generate_and_store([("old", "h0")], chat.settings, context)
     chat.raw["embeddingEndpointName"] = "Embed"
     generate_and_store([("new", "h1")], chat.settings, context)
@@ -94,13 +104,17 @@ def answered(chat: MemoryChat, request: object) -> Reply:
 
 
 @pytest.mark.parametrize("redact", [False, True])
-@pytest.mark.parametrize("work", [vector_pass, workflow_pass, state_document, file_pass, condensation, embedding,
-                                  older_rows, search])
+@pytest.mark.parametrize(
+    "work", [vector_pass, workflow_pass, state_document, file_pass, condensation, embedding, older_rows, search]
+)
 def test_what_a_back_end_echoes(chat: MemoryChat, caplog: pytest.LogCaptureFixture, work: Work, redact: bool) -> None:
     chat.lab.backend.responder = refusal
     with caplog.at_level(logging.INFO):
-        chat.within([user("hi"), *numbered(12)], lambda context: work(chat, context),
-                    RequestContext(request_id="r-1", redact=redact))
+        chat.within(
+            [user("hi"), *numbered(12)],
+            lambda context: work(chat, context),
+            RequestContext(request_id="r-1", redact=redact),
+        )
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert any("400" in text for text in told)
     assert any(ECHO in text for text in told) is not redact and ("owl sleeps" in caplog.text) is not redact

@@ -1,4 +1,5 @@
 """The document that says how things stand in a conversation."""
+
 from __future__ import annotations
 
 import errno
@@ -63,10 +64,16 @@ def test_tags_of_the_workflow_and_repetitions_are_removed(chat: MemoryChat) -> N
     assert document(chat) == "# Pets\n- Balu is a dog."
 
 
-@table("answer, kept", [
-    ("```markdown\n# Pets\n- Balu\n```", "# Pets\n- Balu"), ("```\n# Pets\n```", "# Pets"),
-    ("# Code\n```\nx = 1\n```", "# Code\n```\nx = 1\n```"), ("```\na\n```\n```\nb\n```", "```\na\n```\n```\nb\n```"),
-    ("```python\nx = 1\n```", "```python\nx = 1\n```")])
+@table(
+    "answer, kept",
+    [
+        ("```markdown\n# Pets\n- Balu\n```", "# Pets\n- Balu"),
+        ("```\n# Pets\n```", "# Pets"),
+        ("# Code\n```\nx = 1\n```", "# Code\n```\nx = 1\n```"),
+        ("```\na\n```\n```\nb\n```", "```\na\n```\n```\nb\n```"),
+        ("```python\nx = 1\n```", "```python\nx = 1\n```"),
+    ],
+)
 def test_a_document_in_a_code_block(chat: MemoryChat, answer: str, kept: str) -> None:
     chat.answers = lambda prompt: answer
     update(chat, "fact")
@@ -80,12 +87,23 @@ def test_the_present_document_is_an_input_and_becomes_the_backup(chat: MemoryCha
     assert document(chat) == "[- fact][old {text} {agent1Input}\n]" and backup(chat) == "old {text} {agent1Input}\n"
 
 
-@pytest.mark.parametrize("current, ratio, length, kept", [
-    (1000, None, 499, True), (1000, None, 500, False), (1000, 0, 1, False), (500, None, 1, False), (501, None, 1, True),
-    (1000, "0.8", 799, True), (1000, 0.8, 800, False), (1000, 0, 0, True), (100, None, 0, True),
-])
-def test_short_documents(chat: MemoryChat, caplog: pytest.LogCaptureFixture, current: int, ratio: Any, length: int,
-                         kept: bool) -> None:
+@pytest.mark.parametrize(
+    "current, ratio, length, kept",
+    [
+        (1000, None, 499, True),
+        (1000, None, 500, False),
+        (1000, 0, 1, False),
+        (500, None, 1, False),
+        (501, None, 1, True),
+        (1000, "0.8", 799, True),
+        (1000, 0.8, 800, False),
+        (1000, 0, 0, True),
+        (100, None, 0, True),
+    ],
+)
+def test_short_documents(
+    chat: MemoryChat, caplog: pytest.LogCaptureFixture, current: int, ratio: Any, length: int, kept: bool
+) -> None:
     MemoryStore(chat.folder).save_state_document(OLD[:current])
     chat.raw["stateDocumentMinRetentionRatio"] = ratio
     chat.answers = lambda prompt: "n" * length
@@ -106,10 +124,14 @@ def test_loses_too_much() -> None:
     assert loses_too_much(OLD, "", 0.5) and not loses_too_much(OLD, "", 0) and not loses_too_much(OLD, OLD, -1)
 
 
-@pytest.mark.parametrize("raw, said", [
-    ({"useStateDocument": False}, ""), ({"stateDocumentWorkflowName": " "}, "stateDocumentWorkflowName"),
-    ({"stateDocumentWorkflowName": "Nowhere"}, "Nowhere"),
-])
+@pytest.mark.parametrize(
+    "raw, said",
+    [
+        ({"useStateDocument": False}, ""),
+        ({"stateDocumentWorkflowName": " "}, "stateDocumentWorkflowName"),
+        ({"stateDocumentWorkflowName": "Nowhere"}, "Nowhere"),
+    ],
+)
 def test_settings(chat: MemoryChat, caplog: pytest.LogCaptureFixture, raw: dict[str, Any], said: str) -> None:
     chat.raw |= raw
     update(chat, "fact")
@@ -122,8 +144,9 @@ def test_without_facts_nothing_is_asked(chat: MemoryChat) -> None:
     assert chat.lab.prompts == []
 
 
-def test_a_document_changed_meanwhile_is_left_to_who_changed_it(chat: MemoryChat,
-                                                                caplog: pytest.LogCaptureFixture) -> None:
+def test_a_document_changed_meanwhile_is_left_to_who_changed_it(
+    chat: MemoryChat, caplog: pytest.LogCaptureFixture
+) -> None:
     def answer(prompt: str) -> str:
         MemoryStore(chat.folder).save_state_document("by hand")
         return "by the model"
@@ -133,8 +156,9 @@ def test_a_document_changed_meanwhile_is_left_to_who_changed_it(chat: MemoryChat
     assert document(chat) == "by hand" and "changed in the meantime" in caplog.text
 
 
-def test_foreign_failures_are_logged_without_their_words(chat: MemoryChat, monkeypatch: pytest.MonkeyPatch,
-                                                         caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_failures_are_logged_without_their_words(
+    chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*args: Any) -> str:
         raise RuntimeError("SECRET")
 
@@ -144,8 +168,9 @@ def test_foreign_failures_are_logged_without_their_words(chat: MemoryChat, monke
     assert "SECRET" not in caplog.text
 
 
-def test_failures_of_the_system_are_told(chat: MemoryChat, monkeypatch: pytest.MonkeyPatch,
-                                         caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_of_the_system_are_told(
+    chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "SECRET", "SECRET")
 
@@ -155,8 +180,9 @@ def test_failures_of_the_system_are_told(chat: MemoryChat, monkeypatch: pytest.M
     assert "SECRET" not in caplog.text
 
 
-def test_a_folder_in_the_documents_place_is_no_reason_to_fail(chat: MemoryChat,
-                                                              caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_in_the_documents_place_is_no_reason_to_fail(
+    chat: MemoryChat, caplog: pytest.LogCaptureFixture
+) -> None:
     (Path(chat.folder.create()) / "state_document.md").mkdir()
     update(chat, "fact")
     assert "state_document.md is not updated: IsADirectoryError" in caplog.text and chat.lab.prompts == []
@@ -197,9 +223,11 @@ def test_encrypted(chat: MemoryChat) -> None:
         assert Path(chat.folder.plain_file(name)).read_bytes().startswith(b"gAAAA")
 
 
-@pytest.mark.parametrize("text", [
-    cipher_for(KEY).encrypt(b"x").decode(), cipher_for(KEY).encrypt(b"x").decode() + "\n", "gAAAA" + "A" * 200],
-    ids=["token", "token and line end", "almost"])
+@pytest.mark.parametrize(
+    "text",
+    [cipher_for(KEY).encrypt(b"x").decode(), cipher_for(KEY).encrypt(b"x").decode() + "\n", "gAAAA" + "A" * 200],
+    ids=["token", "token and line end", "almost"],
+)
 def test_a_document_that_looks_encrypted(chat: MemoryChat, text: str) -> None:
     """A model may write anything. The conversation can go on, with and without a key."""
     chat.answers = lambda prompt: text

@@ -1,4 +1,5 @@
 """Searchable memories of a conversation: what is new, when it is worked on, and what survives failures."""
+
 from __future__ import annotations
 
 import contextlib
@@ -80,21 +81,44 @@ def hashes(*numbers: int) -> list[str]:
 
 # -- what is new -------------------------------------------------------------------------------------------------------
 
-@table("known, logged, lookback, new", [
-    ("abcdef", "", 2, (0, 4)), ("abcdef", "b", 2, (2, 4)), ("abcdef", "db", 2, (4, 4)), ("abcdef", "xb", 2, (2, 4)),
-    ("abcdef", "xyz", 2, (0, 4)), ("abcdef", "e", 2, (4, 4)), ("abcdef", "eb", 2, (4, 4)), ("abcdef", "xe", 2, (0, 4)),
-    ("abab", "a", 1, (3, 3)), ("aaab", "a", 2, (2, 2)), ("abcdef", "bd", 2, (2, 4)), ("ab", "", 2, (0, 0)),
-    ("a", "", 3, (0, 0)), ("", "a", 0, (0, 0)), ("abc", "", 0, (0, 3)), ("abc", "c", -1, (3, 3)),
-])
+
+@table(
+    "known, logged, lookback, new",
+    [
+        ("abcdef", "", 2, (0, 4)),
+        ("abcdef", "b", 2, (2, 4)),
+        ("abcdef", "db", 2, (4, 4)),
+        ("abcdef", "xb", 2, (2, 4)),
+        ("abcdef", "xyz", 2, (0, 4)),
+        ("abcdef", "e", 2, (4, 4)),
+        ("abcdef", "eb", 2, (4, 4)),
+        ("abcdef", "xe", 2, (0, 4)),
+        ("abab", "a", 1, (3, 3)),
+        ("aaab", "a", 2, (2, 2)),
+        ("abcdef", "bd", 2, (2, 4)),
+        ("ab", "", 2, (0, 0)),
+        ("a", "", 3, (0, 0)),
+        ("", "a", 0, (0, 0)),
+        ("abc", "", 0, (0, 3)),
+        ("abc", "c", -1, (3, 3)),
+    ],
+)
 def test_new_messages(known: str, logged: str, lookback: int, new: tuple[int, int]) -> None:
     """As databases tell it that do not know where messages stood."""
     assert new_messages(KnownMessages(list(known)), [LoggedMessage(found) for found in logged], lookback) == range(*new)
 
 
-@pytest.mark.parametrize("then, at, now, lookback, new", [
-    ("abab", 0, "abab", 1, (1, 3)), ("aaabcd", 1, "aaabcd", 2, (2, 4)), ("abacad", 4, "abaca", 1, (4, 4)),
-    ("abacad", 4, "abaca", 0, (5, 5)), ("abcdef", 4, "cde", 1, (2, 2)), ("abcdef", 4, "cdefg", 1, (3, 4)),
-])
+@pytest.mark.parametrize(
+    "then, at, now, lookback, new",
+    [
+        ("abab", 0, "abab", 1, (1, 3)),
+        ("aaabcd", 1, "aaabcd", 2, (2, 4)),
+        ("abacad", 4, "abaca", 1, (4, 4)),
+        ("abacad", 4, "abaca", 0, (5, 5)),
+        ("abcdef", 4, "cde", 1, (2, 2)),
+        ("abcdef", 4, "cdefg", 1, (3, 4)),
+    ],
+)
 def test_new_messages_behind_a_known_place(then: str, at: int, now: str, lookback: int, new: tuple[int, int]) -> None:
     logged = LoggedMessage(then[at], place_of(list(then), at))
     assert new_messages(KnownMessages(list(now)), [logged], lookback) == range(*new)
@@ -115,10 +139,10 @@ def test_growing_edited_conversations_never_skip_a_message(data: st.DataObject) 
         counter += grown
         edit = data.draw(st.sampled_from(["none", "none", "drop last", "drop one", "change one"]))
         if messages and edit == "drop last":
-            del messages[-data.draw(st.integers(1, 3)):]
+            del messages[-data.draw(st.integers(1, 3)) :]
         elif messages and edit != "none":
             place = data.draw(st.integers(0, len(messages) - 1))
-            messages[place:place + 1] = [] if edit == "drop one" else [f"m{counter}"]
+            messages[place : place + 1] = [] if edit == "drop one" else [f"m{counter}"]
             counter += 1
         end = max(0, len(messages) - lookback)
         new = new_messages(KnownMessages(messages), logged[:10], lookback)
@@ -131,8 +155,7 @@ def test_growing_edited_conversations_never_skip_a_message(data: st.DataObject) 
         elif not set(known) & set(messages[:end]):
             assert new.start == 0
         if new:
-            logged.insert(0, LoggedMessage(messages[new.stop - 1],
-                                           place_of(messages, new.stop - 1) if noted else None))
+            logged.insert(0, LoggedMessage(messages[new.stop - 1], place_of(messages, new.stop - 1) if noted else None))
             assert not new_messages(KnownMessages(messages), logged[:10], lookback)  # at once again: nothing
 
 
@@ -141,8 +164,9 @@ TEXTS = st.sampled_from(["blank", "blank", "ok", "ok", "yes", "unique"])
 
 @examples(300)
 @given(st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=12), st.integers(0, 4), st.data())
-def test_repeats_and_blanks_neither_hide_nor_repeat_anything(turns: list[list[str]], lookback: int,
-                                                             data: st.DataObject) -> None:
+def test_repeats_and_blanks_neither_hide_nor_repeat_anything(
+    turns: list[list[str]], lookback: int, data: st.DataObject
+) -> None:
     """The newest messages may be changed as long as they are among those that are left alone."""
     messages: list[str] = []
     logged: list[LoggedMessage] = []
@@ -150,7 +174,7 @@ def test_repeats_and_blanks_neither_hide_nor_repeat_anything(turns: list[list[st
     for turn in turns:
         messages += [f"unique {len(messages)}" if text == "unique" else text for text in turn]
         if data.draw(st.booleans()) and lookback and len(messages) > lookback + processed:
-            messages[-data.draw(st.integers(1, lookback)):] = ["ok", "blank"]
+            messages[-data.draw(st.integers(1, lookback)) :] = ["ok", "blank"]
         end = max(0, len(messages) - lookback)
         new = new_messages(KnownMessages(messages), logged[:10], lookback)
         assert new == range(min(processed, end), end)
@@ -161,10 +185,13 @@ def test_repeats_and_blanks_neither_hide_nor_repeat_anything(turns: list[list[st
 
 
 @examples(300)
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=12),
-       st.integers(0, 4))
-def test_a_client_that_forgets_or_changes_what_is_old_hides_nothing(steps: list[tuple[int, int, int]],
-                                                                    lookback: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=12),
+    st.integers(0, 4),
+)
+def test_a_client_that_forgets_or_changes_what_is_old_hides_nothing(
+    steps: list[tuple[int, int, int]], lookback: int
+) -> None:
     """Every question that stays until it is old enough is looked at, though all answers and calls are alike."""
     messages: list[str] = []
     logged: list[LoggedMessage] = []
@@ -180,22 +207,34 @@ def test_a_client_that_forgets_or_changes_what_is_old_hides_nothing(steps: list[
             seen.add(f"changed {number}")
             messages[changed] = f"changed {number}"
         new = new_messages(KnownMessages(messages), logged[:10], lookback)
-        seen |= set(messages[new.start:new.stop])
+        seen |= set(messages[new.start : new.stop])
         if new:
             logged.insert(0, LoggedMessage(messages[new.stop - 1], place_of(messages, new.stop - 1)))
-        eligible = messages[:max(0, len(messages) - lookback)]
+        eligible = messages[: max(0, len(messages) - lookback)]
         assert [text for text in eligible if text.startswith("question") and text not in seen] == []
 
 
 # -- trigger -----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("count, raw, calls", [
-    (3, {}, 0), (6, {}, 0), (7, {}, 1), (8, {}, 2), (13, {}, 3), (7, {"vectorMemoryChunkEstimatedTokenSize": 6}, 0),
-    (8, {"vectorMemoryChunkEstimatedTokenSize": 1000}, 1), (7, {"vectorMemoryChunkEstimatedTokenSize": 1000}, 0),
-    (7, {"vectorMemoryChunkEstimatedTokenSize": "1000", "vectorMemoryMaxMessagesBetweenChunks": "4"}, 1),
-    (8, {"lookbackStartTurn": 6}, 0), (2, {"lookbackStartTurn": 0, "vectorMemoryMaxMessagesBetweenChunks": 2}, 1),
-    (7, {"wilmerContextEstimationLevel": "balanced"}, 0), (13, {"wilmerContextEstimationLevel": "xaggressive"}, 2),
-])
+
+@pytest.mark.parametrize(
+    "count, raw, calls",
+    [
+        (3, {}, 0),
+        (6, {}, 0),
+        (7, {}, 1),
+        (8, {}, 2),
+        (13, {}, 3),
+        (7, {"vectorMemoryChunkEstimatedTokenSize": 6}, 0),
+        (8, {"vectorMemoryChunkEstimatedTokenSize": 1000}, 1),
+        (7, {"vectorMemoryChunkEstimatedTokenSize": 1000}, 0),
+        (7, {"vectorMemoryChunkEstimatedTokenSize": "1000", "vectorMemoryMaxMessagesBetweenChunks": "4"}, 1),
+        (8, {"lookbackStartTurn": 6}, 0),
+        (2, {"lookbackStartTurn": 0, "vectorMemoryMaxMessagesBetweenChunks": 2}, 1),
+        (7, {"wilmerContextEstimationLevel": "balanced"}, 0),
+        (13, {"wilmerContextEstimationLevel": "xaggressive"}, 2),
+    ],
+)
 def test_trigger(chat: MemoryChat, count: int, raw: dict[str, Any], calls: int) -> None:
     chat.raw |= raw
     run_pass(chat, numbered(count))
@@ -225,8 +264,11 @@ def test_nothing_twice(chat: MemoryChat) -> None:
 
 
 PLAIN: Message = {"role": "assistant", "content": "ok"}
-CALL: Message = {"role": "assistant", "content": "",
-                 "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+CALL: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
 
 
 def with_tools(number: int) -> list[Message]:
@@ -264,8 +306,9 @@ def test_a_database_without_places_goes_on_as_before(chat: MemoryChat) -> None:
 def test_hash_and_place_are_stored_together(chat: MemoryChat) -> None:
     run_pass(chat, numbered(2))
     with closing(sqlite3.connect(chat.folder.vector_database())) as database:
-        database.execute("CREATE TRIGGER full BEFORE INSERT ON vector_memory_hash_places "
-                         "BEGIN SELECT RAISE(FAIL, 'disk full'); END")
+        database.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON vector_memory_hash_places BEGIN SELECT RAISE(FAIL, 'disk full'); END"
+        )
         database.commit()
     run_pass(chat, numbered(13))
     assert chat.texts == [] and chat.logged == []
@@ -312,9 +355,11 @@ def test_braces_hash_in_their_escaped_form_and_reach_the_llm_as_written(chat: Me
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
+
 def test_items_without_a_summary_are_left_out(chat: MemoryChat) -> None:
     chat.answers = lambda chunk: json.dumps(
-        [{"title": "x"}, memory("one", entities=None), memory(["no"]), memory("two", topics=["zoo"])])
+        [{"title": "x"}, memory("one", entities=None), memory(["no"]), memory("two", topics=["zoo"])]
+    )
     assert generate(chat, ("text", "h1")) == 2
     assert chat.texts == ["one", "two"] and chat.logged == ["h1"]
 
@@ -345,26 +390,33 @@ def test_chunks_before_the_bad_one_stay(chat: MemoryChat) -> None:
 
 
 @pytest.mark.parametrize("nothing", ["[]", "```json\n[]\n```", '{"memories": []}', "Nothing to note: []"])
-def test_nothing_worth_keeping_is_not_asked_again(chat: MemoryChat, caplog: pytest.LogCaptureFixture,
-                                                  nothing: str) -> None:
+def test_nothing_worth_keeping_is_not_asked_again(
+    chat: MemoryChat, caplog: pytest.LogCaptureFixture, nothing: str
+) -> None:
     chat.answers = lambda chunk: nothing
     run_pass(chat, numbered(8))
     assert chat.texts == [] and chat.logged == hashes(0, 4)
     run_pass(chat, numbered(8))
     assert len(chat.lab.prompts) == 2
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warned == ["Discussion k1: the model found nothing worth remembering in 2 of 2 chunks; it is not asked "
-                      "again about them"]
+    assert warned == [
+        "Discussion k1: the model found nothing worth remembering in 2 of 2 chunks; it is not asked again about them"
+    ]
 
 
-@table(("answer", "kept", "told"), [
-    ("null", 0, "an answer of 4 characters holds no memories as JSON"),
-    ("", 0, "an answer of 0 characters holds no memories as JSON"),
-    ('{"memories": null}', 0, "an answer of 18 characters holds no memories as JSON"),
-    ('[{"text": "a"}]', 0, "an answer of 15 characters holds no memories as JSON"),
-    (json.dumps([memory("a"), {"title": "b", "summary": "b"}, "c"]), 1, "Of 3 memories in one answer 1 are kept")])
+@table(
+    ("answer", "kept", "told"),
+    [
+        ("null", 0, "an answer of 4 characters holds no memories as JSON"),
+        ("", 0, "an answer of 0 characters holds no memories as JSON"),
+        ('{"memories": null}', 0, "an answer of 18 characters holds no memories as JSON"),
+        ('[{"text": "a"}]', 0, "an answer of 15 characters holds no memories as JSON"),
+        (json.dumps([memory("a"), {"title": "b", "summary": "b"}, "c"]), 1, "Of 3 memories in one answer 1 are kept"),
+    ],
+)
 def test_an_answer_without_all_that_was_asked_for_leaves_a_line(
-        lab: EngineLab, caplog: pytest.LogCaptureFixture, answer: str, kept: int, told: str) -> None:
+    lab: EngineLab, caplog: pytest.LogCaptureFixture, answer: str, kept: int, told: str
+) -> None:
     chat = MemoryChat(lab, f"k{len(answer)}")
     chat.answers = lambda chunk: answer
     generate(chat, (answer or "blank", "h1"))
@@ -379,8 +431,11 @@ def test_one_bad_chunk_does_not_block_the_conversation(chat: MemoryChat, caplog:
             run_pass(chat, numbered(13))
             assert chat.logged == (hashes(1) if attempt == 3 else [])
     assert [record.levelname for record in caplog.records if "memories were made" in record.message] == ["WARNING"] * 2
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"
-            and "is left without memories" in record.message and "3 times" in record.message]
+    assert [
+        record.message
+        for record in caplog.records
+        if record.levelname == "ERROR" and "is left without memories" in record.message and "3 times" in record.message
+    ]
     assert "SECRET" not in caplog.text
     run_pass(chat, numbered(13))
     assert chat.logged == hashes(1, 5, 9)
@@ -418,15 +473,27 @@ def failover(cause: Exception) -> FailoverError:
     return error
 
 
-@table("error, blames", [
-    (BackendStatusError("x", status=500), True), (BackendStatusError("x", status=413), True),
-    (BackendStatusError("x", status=503), False), (BackendStatusError("x", status=429), False),
-    (BackendConnectionError("x"), False), (BackendTimeoutError("x"), True), (BackendResponseError("x"), True),
-    (GateTimeoutError("x"), False), (ConfigValueError("x"), False), (UnreadableDataError("x"), False),
-    (failover(BackendConnectionError("x")), False), (failover(BackendStatusError("x", status=500)), True),
-    (EarlyTerminationException("x", LOCKED), False), (FailoverError("x"), True), (RuntimeError("x"), True),
-    (KeyError("x"), True),
-])
+@table(
+    "error, blames",
+    [
+        (BackendStatusError("x", status=500), True),
+        (BackendStatusError("x", status=413), True),
+        (BackendStatusError("x", status=503), False),
+        (BackendStatusError("x", status=429), False),
+        (BackendConnectionError("x"), False),
+        (BackendTimeoutError("x"), True),
+        (BackendResponseError("x"), True),
+        (GateTimeoutError("x"), False),
+        (ConfigValueError("x"), False),
+        (UnreadableDataError("x"), False),
+        (failover(BackendConnectionError("x")), False),
+        (failover(BackendStatusError("x", status=500)), True),
+        (EarlyTerminationException("x", LOCKED), False),
+        (FailoverError("x"), True),
+        (RuntimeError("x"), True),
+        (KeyError("x"), True),
+    ],
+)
 def test_whose_fault_it_may_be(error: Exception, blames: bool) -> None:
     assert vector_memories._blames_text(error) is blames
 
@@ -444,6 +511,7 @@ def test_blank_chunks_are_skipped(chat: MemoryChat) -> None:
 
 # -- who answers -------------------------------------------------------------------------------------------------------
 
+
 def test_direct_call_with_the_built_in_prompts(chat: MemoryChat) -> None:
     del chat.raw["vectorMemoryPrompt"]
     generate(chat, ("Mara said [TextChunk].", "h1"))
@@ -455,8 +523,12 @@ def test_direct_call_with_the_built_in_prompts(chat: MemoryChat) -> None:
 
 def test_direct_call_with_own_prompts_endpoint_and_length(chat: MemoryChat) -> None:
     chat.lab.endpoint("Other", {"modelNameToSendToAPI": "model-y"}, chat.lab.backend.url)
-    chat.raw |= {"vectorMemorySystemPrompt": "S {Discussion_Id}", "vectorMemoryPrompt": "P [TextChunk]",
-                 "vectorMemoryEndpointName": "Other", "vectorMemoryMaxResponseSizeInTokens": 77}
+    chat.raw |= {
+        "vectorMemorySystemPrompt": "S {Discussion_Id}",
+        "vectorMemoryPrompt": "P [TextChunk]",
+        "vectorMemoryEndpointName": "Other",
+        "vectorMemoryMaxResponseSizeInTokens": 77,
+    }
     generate(chat, ("x", "h1"))
     sent = chat.lab.backend.requests[0].json
     assert [message["content"] for message in sent["messages"]] == ["S k1", "P x"]
@@ -489,10 +561,12 @@ def test_without_a_name_for_the_conversation(chat: MemoryChat) -> None:
 
 # -- after the memories ------------------------------------------------------------------------------------------------
 
+
 def embedding(chat: MemoryChat, url: str | None = None) -> None:
     chat.lab.write("ApiTypes/Embed", {"type": "openAIEmbeddings"})
-    chat.lab.endpoint("Embed", {"apiTypeConfigFileName": "Embed", "modelNameToSendToAPI": "vec"},
-                      url or chat.lab.backend.url)
+    chat.lab.endpoint(
+        "Embed", {"apiTypeConfigFileName": "Embed", "modelNameToSendToAPI": "vec"}, url or chat.lab.backend.url
+    )
     chat.raw["embeddingEndpointName"] = "Embed"
 
 
@@ -510,8 +584,9 @@ def test_no_vectors_for_nothing(chat: MemoryChat) -> None:
     assert [request.path for request in chat.lab.backend.requests if "embed" in request.path] == []
 
 
-def test_what_follows_the_memories_may_fail(chat: MemoryChat, monkeypatch: pytest.MonkeyPatch,
-                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_what_follows_the_memories_may_fail(
+    chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*args: Any) -> None:
         raise RuntimeError("SECRET")
 
@@ -526,7 +601,7 @@ def test_after_a_failed_embedding_the_pass_embeds_no_more(chat: MemoryChat) -> N
     """A server that hangs would hold up each chunk by minutes. The next pass fills the gap."""
     embedding(chat)
     respond = chat.lab.backend.responder
-    chat.lab.backend.responder = lambda request: (status_reply(503) if "embed" in request.path else respond(request))
+    chat.lab.backend.responder = lambda request: status_reply(503) if "embed" in request.path else respond(request)
     assert generate(chat, ("x", "h1"), ("y", "h2"), ("z", "h3")) == 3
     assert len([request for request in chat.lab.backend.requests if "embed" in request.path]) == 1
     chat.lab.backend.responder = respond
@@ -547,7 +622,8 @@ def held(chat: MemoryChat) -> Iterator[None]:
 
 
 def test_a_held_lock_in_the_workflow_of_memories_is_a_failure_that_does_not_count(
-        chat: MemoryChat, held: None, caplog: pytest.LogCaptureFixture) -> None:
+    chat: MemoryChat, held: None, caplog: pytest.LogCaptureFixture
+) -> None:
     chat.raw["vectorMemoryWorkflowName"] = "Writer"
     locked(chat, "Writer")
     for _ in range(4):
@@ -557,7 +633,8 @@ def test_a_held_lock_in_the_workflow_of_memories_is_a_failure_that_does_not_coun
 
 
 def test_a_held_lock_in_the_workflow_of_the_state_document_costs_that_alone(
-        chat: MemoryChat, held: None, caplog: pytest.LogCaptureFixture) -> None:
+    chat: MemoryChat, held: None, caplog: pytest.LogCaptureFixture
+) -> None:
     chat.raw |= {"useStateDocument": True, "stateDocumentWorkflowName": "State"}
     locked(chat, "State")
     run_pass(chat, numbered(13))
@@ -565,8 +642,9 @@ def test_a_held_lock_in_the_workflow_of_the_state_document_costs_that_alone(
 
 
 @pytest.mark.parametrize("reason, passes", [(CANCELLED, True), (LOCKED, False)])
-def test_only_a_cancellation_leaves_the_embedding(chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, reason: str,
-                                                  passes: bool) -> None:
+def test_only_a_cancellation_leaves_the_embedding(
+    chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, reason: str, passes: bool
+) -> None:
     def stop(*args: Any) -> int:
         raise EarlyTerminationException("stopped", reason)
 
@@ -586,6 +664,7 @@ def test_facts_reach_the_state_document(chat: MemoryChat) -> None:
 
 
 # -- failures, crashes, company ----------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("moment", ["llm", "state document"])
 def test_a_cancelled_request_stores_nothing_more(chat: MemoryChat, moment: str) -> None:
@@ -611,8 +690,9 @@ def test_a_cancelled_request_stores_nothing_more(chat: MemoryChat, moment: str) 
 
 
 @pytest.mark.parametrize("after", [True, False])
-def test_a_crash_costs_nothing_and_doubles_nothing(chat: MemoryChat, monkeypatch: pytest.MonkeyPatch,
-                                                   after: bool) -> None:
+def test_a_crash_costs_nothing_and_doubles_nothing(
+    chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
     class Crash(BaseException):
         pass
 
@@ -634,7 +714,8 @@ def test_a_crash_costs_nothing_and_doubles_nothing(chat: MemoryChat, monkeypatch
 
 
 def test_what_another_worker_has_written_ends_the_pass_with_one_warning(
-        chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def conflict(*_: object, **more: object) -> None:
         raise StateConflictError
 
@@ -658,8 +739,9 @@ def test_a_database_that_is_none_costs_only_memories(chat: MemoryChat, caplog: p
 def test_a_database_error_stops_the_pass_unlogged(chat: MemoryChat, caplog: pytest.LogCaptureFixture) -> None:
     run_pass(chat, numbered(2))
     with closing(sqlite3.connect(chat.folder.vector_database())) as database:
-        database.execute("CREATE TRIGGER full BEFORE INSERT ON vector_memory_hash_log "
-                         "BEGIN SELECT RAISE(FAIL, 'disk full'); END")
+        database.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON vector_memory_hash_log BEGIN SELECT RAISE(FAIL, 'disk full'); END"
+        )
         database.commit()
     run_pass(chat, numbered(13))
     assert chat.texts == [] and len(chat.lab.prompts) == 1 and "disk full" in caplog.text
@@ -685,8 +767,9 @@ def test_two_requests_at_once_make_no_memory_twice(chat: MemoryChat) -> None:
     contexts: list[ExecutionContext] = []
     for _ in range(3):
         chat.within(numbered(13), contexts.append)
-    threads = [threading.Thread(target=VectorMemoryPass(context, chat.settings, chat.folder).run)
-               for context in contexts]
+    threads = [
+        threading.Thread(target=VectorMemoryPass(context, chat.settings, chat.folder).run) for context in contexts
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -694,8 +777,9 @@ def test_two_requests_at_once_make_no_memory_twice(chat: MemoryChat) -> None:
     assert chat.logged == hashes(1, 5, 9) and len(chat.texts) == 3 and len(chat.lab.prompts) == 3
 
 
-def test_memories_wait_for_the_next_time_if_the_turn_never_comes(chat: MemoryChat,
-                                                                 caplog: pytest.LogCaptureFixture) -> None:
+def test_memories_wait_for_the_next_time_if_the_turn_never_comes(
+    chat: MemoryChat, caplog: pytest.LogCaptureFixture
+) -> None:
     chat.raw["condensationLockTimeoutSeconds"] = 0.05
     with chat.folder.lock(MEMORIES):
         run_pass(chat, numbered(13))

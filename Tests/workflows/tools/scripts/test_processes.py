@@ -1,4 +1,5 @@
 """The processes that scripts start, and their end."""
+
 from __future__ import annotations
 
 import logging
@@ -74,6 +75,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
         path = tmp_path / "task.py"
         path.write_text(textwrap.dedent(code), encoding="utf-8")
         return str(path)
+
     return write
 
 
@@ -103,9 +105,14 @@ def runs(pid: int) -> bool:
 # The scripts that are stopped here close neither their pipes nor their children.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stop_ends_them_with_their_children(script: Callable[[str], str], parent: Path, tmp_path: Path, way: str,
-                                              caplog: pytest.LogCaptureFixture,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_them_with_their_children(
+    script: Callable[[str], str],
+    parent: Path,
+    tmp_path: Path,
+    way: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pids = tmp_path / "pids"
     request = RequestContext()
     left_alone = way == "not waited for"  # it sleeps
@@ -117,13 +124,18 @@ def test_a_stop_ends_them_with_their_children(script: Callable[[str], str], pare
     Path(f"{pids}.release").touch()
     child, own = (int(file.read_text()) for file in (pids, Path(f"{pids}.own")))
     assert until(lambda: not runs(child) and not runs(own))
-    assert [record.levelname for record in caplog.records if record.levelno >= logging.WARNING] == \
-        ["WARNING"] * left_alone
+    assert [record.levelname for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "WARNING"
+    ] * left_alone
 
 
 def test_the_script_ends_within_its_moment_when_its_process_was_killed(
-        script: Callable[[str], str], parent: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    script: Callable[[str], str],
+    parent: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pids = tmp_path / "pids"
     request = RequestContext()
     monkeypatch.setattr(thread, "MOMENT_SECONDS", A_MOMENT_HERE)
@@ -186,8 +198,9 @@ def test_no_process_starts_from_a_stopped_script(script: Callable[[str], str], w
     assert until(lambda: answers == ["EarlyTerminationException"])
 
 
-def test_one_that_starts_during_the_end_is_ended(sleeper: subprocess.Popen[bytes],
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_starts_during_the_end_is_ended(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It gets its number while the end waits for it."""
     call, pid = ScriptProcesses(), sleeper.pid
     monkeypatch.setattr(thread, "NUMBER_SECONDS", 30.0)  # for a busy machine
@@ -198,8 +211,9 @@ def test_one_that_starts_during_the_end_is_ended(sleeper: subprocess.Popen[bytes
     assert sleeper.wait(5) != 0
 
 
-def test_a_start_that_failed_delays_the_end_only_for_a_moment(sleeper: subprocess.Popen[bytes],
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_failed_delays_the_end_only_for_a_moment(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = ScriptProcesses()
     with monkeypatch.context() as patch:
         patch.setattr(sleeper, "pid", None)
@@ -209,10 +223,13 @@ def test_a_start_that_failed_delays_the_end_only_for_a_moment(sleeper: subproces
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no os.posix_spawn")
-@pytest.mark.parametrize("start", ["os.system('exit 0')", "os.waitpid(os.posix_spawn(python, [python, '-V'], {}), 0)",
-                                   "Own([python, '-V']).wait()"])
-def test_what_cannot_be_found_is_logged(script: Callable[[str], str], caplog: pytest.LogCaptureFixture,
-                                        start: str) -> None:
+@pytest.mark.parametrize(
+    "start",
+    ["os.system('exit 0')", "os.waitpid(os.posix_spawn(python, [python, '-V'], {}), 0)", "Own([python, '-V']).wait()"],
+)
+def test_what_cannot_be_found_is_logged(
+    script: Callable[[str], str], caplog: pytest.LogCaptureFixture, start: str
+) -> None:
     path = script(f"""
         import os, subprocess
         class Own(subprocess.Popen):
@@ -246,8 +263,9 @@ def test_one_that_has_ended_is_not_touched(sleeper: subprocess.Popen[bytes], mon
         other.kill()
 
 
-def test_one_that_was_reaped_behind_its_back_is_not_touched(sleeper: subprocess.Popen[bytes],
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_was_reaped_behind_its_back_is_not_touched(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The event loop that has to note the end may be busy; the number may be that of another process by now."""
     call = ScriptProcesses()
     with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
@@ -264,8 +282,9 @@ def test_one_that_was_reaped_behind_its_back_is_not_touched(sleeper: subprocess.
         monkeypatch.undo()  # the block around it waits
 
 
-def test_one_of_another_parent_is_not_touched(sleeper: subprocess.Popen[bytes],
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_another_parent_is_not_touched(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = ScriptProcesses()
     with monkeypatch.context() as patch:
         call.add(sleeper)
@@ -281,8 +300,9 @@ def test_the_standard_library_stays_as_it_is(script: Callable[[str], str]) -> No
     assert not hasattr(subprocess.Popen.__init__, "__wrapped__")
 
 
-def test_without_psutil_the_process_itself_is_ended(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch,
-                                                    caplog: pytest.LogCaptureFixture) -> None:
+def test_without_psutil_the_process_itself_is_ended(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
     caplog.set_level(logging.WARNING)
     call = ScriptProcesses()

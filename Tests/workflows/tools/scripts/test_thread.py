@@ -1,4 +1,5 @@
 """A generator on a thread of its own, which a stop leaves."""
+
 from __future__ import annotations
 
 import contextvars
@@ -46,6 +47,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 # -- while nobody stops it ---------------------------------------------------------------------------------------------
+
 
 def test_items_and_result(scope: CancelScope) -> None:
     def steps() -> Generator[int, None, str]:
@@ -192,6 +194,7 @@ def test_an_ended_one_leaves_nothing_at_its_request(scope: CancelScope) -> None:
 
 # -- a stop ------------------------------------------------------------------------------------------------------------
 
+
 def stopped_after(seconds: float, scope: CancelScope, step: Callable[[], object]) -> float:
     """Cancel while ``step`` waits; returns how long it took from then on."""
     cancelled_at = []
@@ -218,8 +221,12 @@ def test_a_step_that_does_not_end_is_left(scope: CancelScope, caplog: pytest.Log
     script = iterate(steps(), scope)
     next(script)
     assert stopped_after(0.03, scope, lambda: next(script)) < IN_TIME
-    assert lines(caplog) == [("WARNING", "The script task.py of request - does not end at a stop: it keeps running, "
-                                         "and its result is discarded")]
+    assert lines(caplog) == [
+        (
+            "WARNING",
+            "The script task.py of request - does not end at a stop: it keeps running, and its result is discarded",
+        )
+    ]
     assert list(script) == [] and not closed.is_set()
     script.close()
     release.set()
@@ -298,8 +305,9 @@ def test_nothing_starts_after_a_stop(scope: CancelScope) -> None:
     assert done == [] and script_threads() == []
 
 
-def test_the_path_stays_out_of_the_log_of_an_encrypted_conversation(scope: CancelScope,
-                                                                    caplog: pytest.LogCaptureFixture) -> None:
+def test_the_path_stays_out_of_the_log_of_an_encrypted_conversation(
+    scope: CancelScope, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     release = threading.Event()
 

@@ -1,4 +1,5 @@
 """Connections of web requests: TLS, tunnels and SOCKS proxies, each against a real server."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -42,6 +43,7 @@ def body(url: str, **keys: Any) -> bytes:
 
 # -- TLS ---------------------------------------------------------------------------------------------------------------
 
+
 def test_an_unknown_certificate(secure: StubBackend) -> None:
     with pytest.raises(WebFetchConnectionError, match="certificate was not accepted"):
         body(secure.url)
@@ -70,8 +72,12 @@ def test_a_server_without_tls(plain: StubBackend) -> None:
 def test_a_chosen_address_keeps_the_name(secure: StubBackend, certificate: Path) -> None:
     """Certificate and Host are those of the name; the second address serves when the first does not."""
     tls = custom_context(True, str(certificate))
-    request = HttpRequest(parse_target(f"https://far.example:{secure.port}/"), "GET", connect_timeout=3,
-                          route=Route(addresses=("127.0.0.2",), tls=tls))
+    request = HttpRequest(
+        parse_target(f"https://far.example:{secure.port}/"),
+        "GET",
+        connect_timeout=3,
+        route=Route(addresses=("127.0.0.2",), tls=tls),
+    )
     with pytest.raises(HttpError, match="connection refused"):
         HttpClient().call(request)
     both = dataclasses.replace(request, route=Route(addresses=("127.0.0.2", "127.0.0.1"), tls=tls))
@@ -108,6 +114,7 @@ def test_a_stop_reaches_a_tls_server(secure: StubBackend) -> None:
 
 # -- tunnels -----------------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def tunnels(secure: StubBackend) -> Iterator[Tunnels]:
     with Tunnels(secure.port) as proxy:
@@ -143,6 +150,7 @@ def test_a_proxy_that_refuses(tunnels: Tunnels) -> None:
 
 # -- SOCKS -------------------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def socks(plain: StubBackend) -> Iterator[Tunnels]:
     with Tunnels(plain.port) as proxy:
@@ -150,9 +158,14 @@ def socks(plain: StubBackend) -> Iterator[Tunnels]:
         proxy.shutdown()
 
 
-@pytest.mark.parametrize(("scheme", "host", "asked"), [
-    ("socks5h", "far.invalid", "far.invalid:80"), ("socks5", "localhost", "127.0.0.1:80"),
-    ("socks4", "localhost", "127.0.0.1:80")])
+@pytest.mark.parametrize(
+    ("scheme", "host", "asked"),
+    [
+        ("socks5h", "far.invalid", "far.invalid:80"),
+        ("socks5", "localhost", "127.0.0.1:80"),
+        ("socks4", "localhost", "127.0.0.1:80"),
+    ],
+)
 def test_a_socks_proxy(socks: Tunnels, scheme: str, host: str, asked: str) -> None:
     assert body(f"http://{host}/x", proxy=f"{scheme}://{socks.address}") == OK
     assert socks.asked == [asked]

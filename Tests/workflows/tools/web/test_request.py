@@ -1,4 +1,5 @@
 """What a redirect makes of a request."""
+
 from __future__ import annotations
 
 import pytest
@@ -16,11 +17,19 @@ def follow(url: str, location: str, status: int = 302, **keys: object) -> WebReq
     return redirected(WebRequest(url, **keys), WebResponse(status, "", {"Location": location}, b""))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("url", "location", "there"), [
-    ("http://a/b/c?d", "e", "http://a/b/e"), ("http://a/b", "//z/y", "http://z/y"), ("http://a/b", "?q", "http://a/b?q"),
-    ("http://a", "https://a/", "https://a/"), ("http://a", " /x y ", "http://a/x%20y"),
-    ("http://a/", "/caf\u00c3\u00a9", "http://a/caf%C3%A9"), ("http://a/", "/caf\u00e9", "http://a/caf%C3%A9"),
-    ("http://a/", "/caf%C3%A9", "http://a/caf%C3%A9")])
+@pytest.mark.parametrize(
+    ("url", "location", "there"),
+    [
+        ("http://a/b/c?d", "e", "http://a/b/e"),
+        ("http://a/b", "//z/y", "http://z/y"),
+        ("http://a/b", "?q", "http://a/b?q"),
+        ("http://a", "https://a/", "https://a/"),
+        ("http://a", " /x y ", "http://a/x%20y"),
+        ("http://a/", "/caf\u00c3\u00a9", "http://a/caf%C3%A9"),
+        ("http://a/", "/caf\u00e9", "http://a/caf%C3%A9"),
+        ("http://a/", "/caf%C3%A9", "http://a/caf%C3%A9"),
+    ],
+)
 def test_locations(url: str, location: str, there: str) -> None:
     following = follow(url, location)
     assert following is not None and following.url == there
@@ -32,9 +41,16 @@ def test_locations_that_lead_nowhere(location: str) -> None:
         follow("http://a/", location)
 
 
-@pytest.mark.parametrize(("url", "location", "kept"), [
-    ("http://a/", "http://a/b", True), ("http://a/", "https://a/", True), ("https://a/", "http://a/", False),
-    ("http://a/", "http://A/", True), ("http://a/", "http://b/", False)])
+@pytest.mark.parametrize(
+    ("url", "location", "kept"),
+    [
+        ("http://a/", "http://a/b", True),
+        ("http://a/", "https://a/", True),
+        ("https://a/", "http://a/", False),
+        ("http://a/", "http://A/", True),
+        ("http://a/", "http://b/", False),
+    ],
+)
 def test_secrets(url: str, location: str, kept: bool) -> None:
     headers = {"AUTHORIZATION": "x", "cookie": "y", "Host": "v", "Accept": "z"}
     following = follow(url, location, headers=headers)

@@ -1,4 +1,5 @@
 """The encoding of values in URLs, beyond what the nodes' own tests send to servers."""
+
 from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
@@ -11,15 +12,26 @@ from Middleware.workflows.tools.web.url_values import encoded, with_encoded_valu
 from Tests.tables import table
 
 
-@table(("url", "expected"), [
-    ("", ""), (mark(""), ""), (mark("a b"), "a b"), (f"https://{mark('a.b/c d')}", "https://a.b/c d"),
-    (f"https://u:{mark('p&=')}@h/{mark('&')}", "https://u:p&=@h/%26"), (f"h:{mark('80')}/{mark('x y')}", "h:80/x%20y"),
-    (f"https://h/#{mark('a b')}", "https://h/#a b"), (f"{mark('https://h')}/{mark('a b')}", "https://h/a%20b"),
-    (f"{mark('https://h/?q=')}{mark('a&b')}", "https://h/?q=a%26b"), (f"//h/{mark('a b')}", "//h/a%20b"),
-    (f"https://h/?{mark('a=1')}&{mark('b=2')}", "https://h/?a=1&b=2"),
-    (f"https://h/?{mark('a=1')}{mark('&b')}", "https://h/?a%3D1%26b"),
-    # Marks without their other half.
-    ("https://h/?q=\ufdd0a b", "https://h/?q=a%20b"), ("https://h/?q=a b\ufdd1&c", "https://h/?q=a b&c")])
+@table(
+    ("url", "expected"),
+    [
+        ("", ""),
+        (mark(""), ""),
+        (mark("a b"), "a b"),
+        (f"https://{mark('a.b/c d')}", "https://a.b/c d"),
+        (f"https://u:{mark('p&=')}@h/{mark('&')}", "https://u:p&=@h/%26"),
+        (f"h:{mark('80')}/{mark('x y')}", "h:80/x%20y"),
+        (f"https://h/#{mark('a b')}", "https://h/#a b"),
+        (f"{mark('https://h')}/{mark('a b')}", "https://h/a%20b"),
+        (f"{mark('https://h/?q=')}{mark('a&b')}", "https://h/?q=a%26b"),
+        (f"//h/{mark('a b')}", "//h/a%20b"),
+        (f"https://h/?{mark('a=1')}&{mark('b=2')}", "https://h/?a=1&b=2"),
+        (f"https://h/?{mark('a=1')}{mark('&b')}", "https://h/?a%3D1%26b"),
+        # Marks without their other half.
+        ("https://h/?q=\ufdd0a b", "https://h/?q=a%20b"),
+        ("https://h/?q=a b\ufdd1&c", "https://h/?q=a b&c"),
+    ],
+)
 def test_places(url: str, expected: str) -> None:
     assert with_encoded_values(url) == expected
 

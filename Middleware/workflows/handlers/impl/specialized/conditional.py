@@ -6,6 +6,7 @@
 
 Characters that do not fit a token are skipped; there is no NOT.
 """
+
 from __future__ import annotations
 
 import logging
@@ -29,8 +30,7 @@ class ConditionalHandler(BaseHandler):
     acts = "no"
     pure = True
 
-    KEYS = {
-        "Conditional": (ConfigKey("condition", "str", "", "The expression to evaluate.", "full"),)}
+    KEYS = {"Conditional": (ConfigKey("condition", "str", "", "The expression to evaluate.", "full"),)}
 
     def handle(self, context: ExecutionContext) -> object:
         condition = self.text(context, "condition")
@@ -43,9 +43,15 @@ Value = bool | float | str
 
 _TOKEN = re.compile(
     r"""(?P<text>'[^']*'|"[^"]*")|(?P<compare>==|!=|>=|<=|>|<)|(?P<paren>[()])|(?P<number>-?\d+(?:\.\d+)?)"""
-    r"""|(?P<word>[A-Za-z_][A-Za-z0-9_]*)""", re.ASCII)
+    r"""|(?P<word>[A-Za-z_][A-Za-z0-9_]*)""",
+    re.ASCII,
+)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
-    ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
 
 # Deeper parentheses would end in a RecursionError.
 _MAX_DEPTH = 200

@@ -1,4 +1,5 @@
 """GetCustomFile and SaveCustomFile: files that the workflow names."""
+
 from __future__ import annotations
 
 import logging
@@ -28,13 +29,23 @@ class GetCustomFileHandler(BaseHandler):
 
     KEYS = {
         "GetCustomFile": (
-            ConfigKey("filepath", "str", None, "The file; the case of its name is ignored.", "full", required=True,
-                      names="file", capability="reads the file"),
+            ConfigKey(
+                "filepath",
+                "str",
+                None,
+                "The file; the case of its name is ignored.",
+                "full",
+                required=True,
+                names="file",
+                capability="reads the file",
+            ),
             ConfigKey("delimiter", "str", None, "Text to replace; customReturnDelimiter, or else a line feed."),
             ConfigKey("customReturnDelimiter", "str", None, "What to replace it with; delimiter if absent."),
             ConfigKey("headCount", "int", None, "Keep this many of the first pieces, at least 1.", "full", least=1),
             ConfigKey("tailCount", "int", None, "Keep this many of the last pieces, at least 1.", "full", least=1),
-            ConfigKey("chunkDelimiter", "str", "\n", "The text between the pieces that are counted."))}
+            ConfigKey("chunkDelimiter", "str", "\n", "The text between the pieces that are counted."),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         if not self.value(context, "filepath"):
@@ -44,16 +55,23 @@ class GetCustomFileHandler(BaseHandler):
         if problem:
             return problem
         delimiter, custom = self._optional(context, "delimiter"), self._optional(context, "customReturnDelimiter")
-        path = contained_path(_path_meant(self.text(context, "filepath")), "filepath", self.value(context, "filepath"),
-                              reading=True)
+        path = contained_path(
+            _path_meant(self.text(context, "filepath")), "filepath", self.value(context, "filepath"), reading=True
+        )
         try:
             return load_custom_file(
-                path, delimiter if delimiter is not None else custom or "\n",
-                custom if custom is not None else delimiter, counts["headCount"], counts["tailCount"],
-                self._optional(context, "chunkDelimiter") or "\n")
+                path,
+                delimiter if delimiter is not None else custom or "\n",
+                custom if custom is not None else delimiter,
+                counts["headCount"],
+                counts["tailCount"],
+                self._optional(context, "chunkDelimiter") or "\n",
+            )
         except OSError as error:
-            raise ConfigValueError(f"node '{context.node_name}': the file of 'filepath' cannot be read: "
-                                   f"{error.strerror}", json_path="filepath") from error
+            raise ConfigValueError(
+                f"node '{context.node_name}': the file of 'filepath' cannot be read: {error.strerror}",
+                json_path="filepath",
+            ) from error
 
     def _optional(self, context: ExecutionContext, name: str) -> str | None:
         value = self.value(context, name)
@@ -67,11 +85,21 @@ class SaveCustomFileHandler(BaseHandler):
 
     KEYS = {
         "SaveCustomFile": (
-            ConfigKey("filepath", "str", None, "The file; missing folders are created.", "full", required=True,
-                      names="file", capability="writes the file"),
+            ConfigKey(
+                "filepath",
+                "str",
+                None,
+                "The file; missing folders are created.",
+                "full",
+                required=True,
+                names="file",
+                capability="writes the file",
+            ),
             ConfigKey("content", "str", None, "The text; required for all modes except remove and trim.", "full"),
             ConfigKey("mode", "str", "overwrite", "What to do with the file.", choices=CUSTOM_FILE_MODES),
-            ConfigKey("find", "str", None, "What replace and remove search for, literally.", "full"))}
+            ConfigKey("find", "str", None, "What replace and remove search for, literally.", "full"),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         problem = self._problem(context)
@@ -93,8 +121,10 @@ class SaveCustomFileHandler(BaseHandler):
         if not self.value(context, "filepath"):
             return NO_PATH
         if mode not in CUSTOM_FILE_MODES:
-            return ("SaveCustomFile: 'mode' must be one of 'overwrite', 'append', 'replace', 'remove', or 'trim', "
-                    f"got '{mode}'")
+            return (
+                "SaveCustomFile: 'mode' must be one of 'overwrite', 'append', 'replace', 'remove', or 'trim', "
+                f"got '{mode}'"
+            )
         if mode not in ("remove", "trim") and self.value(context, "content") is None:
             return "No content specified"
         if mode in ("replace", "remove") and self.value(context, "find") in (None, ""):
@@ -121,8 +151,10 @@ def _count_problem(counts: Mapping[str, object]) -> str:
     if len(given) > 1:
         return "GetCustomFile: specify only one of 'headCount' or 'tailCount', not both"
     # A boolean is an int in Python, but not a count.
-    wrong = next((name for name, count in given.items()
-                  if not isinstance(count, int) or isinstance(count, bool) or count < 1), None)
+    wrong = next(
+        (name for name, count in given.items() if not isinstance(count, int) or isinstance(count, bool) or count < 1),
+        None,
+    )
     return f"GetCustomFile: '{wrong}' must be an integer >= 1" if wrong else ""
 
 

@@ -1,4 +1,5 @@
 """ImageProcessor: lets a vision model describe images."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,8 @@ NO_IMAGES = "There were no images attached to the message"
 IMAGE_BLOCK = "[IMAGE_BLOCK]"
 DEFAULT_MESSAGE = (
     "[SYSTEM: The user recently added one or more images to the conversation. A vision model has looked at them and "
-    f"described them as follows:\n<vision_llm_response>\n{IMAGE_BLOCK}\n</vision_llm_response>]")
+    f"described them as follows:\n<vision_llm_response>\n{IMAGE_BLOCK}\n</vision_llm_response>]"
+)
 
 # How many of the newest messages the output of a node with stored descriptions is about.
 RECENT_MESSAGES = 10
@@ -39,14 +41,29 @@ class ImageProcessorHandler(BaseHandler):
     cleans_itself = True
     needs_endpoint = True
 
-    KEYS = {"ImageProcessor": (
-        *(key for key in PROMPT_KEYS if key.name not in UNUSED_KEYS),
-        ConfigKey("addAsUserMessage", "bool", False, "Insert the descriptions into the conversation."),
-        ConfigKey("message", "str", DEFAULT_MESSAGE, "Text of the inserted message; [IMAGE_BLOCK] is the description.",
-                  "full"),
-        ConfigKey("saveVisionResponsesToDiscussionId", "bool", False, "Store the descriptions with the discussion."),
-        ConfigKey("visionScanMessageLimit", "int", 20,
-                  "How many messages are searched if descriptions are stored.", "early"))}
+    KEYS = {
+        "ImageProcessor": (
+            *(key for key in PROMPT_KEYS if key.name not in UNUSED_KEYS),
+            ConfigKey("addAsUserMessage", "bool", False, "Insert the descriptions into the conversation."),
+            ConfigKey(
+                "message",
+                "str",
+                DEFAULT_MESSAGE,
+                "Text of the inserted message; [IMAGE_BLOCK] is the description.",
+                "full",
+            ),
+            ConfigKey(
+                "saveVisionResponsesToDiscussionId", "bool", False, "Store the descriptions with the discussion."
+            ),
+            ConfigKey(
+                "visionScanMessageLimit",
+                "int",
+                20,
+                "How many messages are searched if descriptions are stored.",
+                "early",
+            ),
+        )
+    }
 
     def handle(self, context: ExecutionContext) -> object:
         self.check_endpoint(context)
@@ -93,8 +110,9 @@ class ImageProcessorHandler(BaseHandler):
         recent = set(own[-RECENT_MESSAGES:])
         return join_descriptions(text for index, text in texts.items() if index in recent)
 
-    def _with_new_ones(self, context: ExecutionContext, messages: Sequence[Message],
-                       scanned: Sequence[int]) -> dict[int, str]:
+    def _with_new_ones(
+        self, context: ExecutionContext, messages: Sequence[Message], scanned: Sequence[int]
+    ) -> dict[int, str]:
         """Return the descriptions by message, old and new; the new ones are stored unless they are blank."""
         state = state_of(context)
         store = VisionResponses(state) if state is not None else None
@@ -102,9 +120,11 @@ class ImageProcessorHandler(BaseHandler):
         hashes = {index: hash_message_with_images(messages[index]) for index in scanned}
         missing = [index for index in scanned if hashes[index] not in known]
         texts = ImageDescriber(context, messages).describe(
-            (index, image) for index in missing for image in images_of(messages[index]))
-        new = {hashes[index]: join_descriptions(texts[image] for image in images_of(messages[index]))
-               for index in missing}
+            (index, image) for index in missing for image in images_of(messages[index])
+        )
+        new = {
+            hashes[index]: join_descriptions(texts[image] for image in images_of(messages[index])) for index in missing
+        }
         if store is not None:
             store.add({key: text for key, text in new.items() if text}, context.request.cancel_scope)
         return {index: known[key] if key in known else new[key] for index, key in hashes.items()}
@@ -128,5 +148,3 @@ def _sent_messages(context: ExecutionContext) -> list[Message]:
     # The node's own list may be a copy with timestamps; the whole run shares the other.
     shared = context.run.messages if context.run is not None else context.messages
     return shared if len(shared) == len(context.messages) else context.messages
-
-

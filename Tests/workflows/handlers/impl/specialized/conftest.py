@@ -19,8 +19,10 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
 @pytest.fixture
 def both(lab: EngineLab) -> Callable[..., Any]:
     """Runs nodes twice; their result, the same whether streamed or not."""
+
     def run(*nodes: dict[str, Any]) -> Any:
         result = lab.run(list(nodes))
         assert lab.streamed(list(nodes)) == result
         return result
+
     return run

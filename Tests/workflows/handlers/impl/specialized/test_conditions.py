@@ -1,4 +1,5 @@
 """The expressions of the Conditional node."""
+
 from __future__ import annotations
 
 import logging
@@ -17,31 +18,104 @@ from Tests.properties import examples
 from Tests.tables import table
 
 
-@table("text", [
-    "TRUE OR FALSE AND FALSE", "FALSE AND FALSE OR TRUE", "5 == 5.0", "TRUE == 1", "FALSE == 0", "true==TRUE",
-    "-5 < 3", "'x' != 5", "abc", "!TRUE", "a == a", "'a' == a", '"it\'s" == "it\'s"', "'two\nlines'", "5 >= 5",
-    "5 <= 5.0", "3 > -4", "TRUE > FALSE", "inf > 99999", "nan != nan", "((TRUE))", "(TRUE) AND (1 == 1)",
-    "TRUE or FALSE", "TRUE aNd TRUE", "'AND'", "'or' == 'or'", "ANDROID", "a != A", "'' != 'x'", "x_1 == x_1",
-    "(1 == 1 OR FALSE) AND TRUE", "0.5", "-1", "$ TRUE #",
-])
+@table(
+    "text",
+    [
+        "TRUE OR FALSE AND FALSE",
+        "FALSE AND FALSE OR TRUE",
+        "5 == 5.0",
+        "TRUE == 1",
+        "FALSE == 0",
+        "true==TRUE",
+        "-5 < 3",
+        "'x' != 5",
+        "abc",
+        "!TRUE",
+        "a == a",
+        "'a' == a",
+        '"it\'s" == "it\'s"',
+        "'two\nlines'",
+        "5 >= 5",
+        "5 <= 5.0",
+        "3 > -4",
+        "TRUE > FALSE",
+        "inf > 99999",
+        "nan != nan",
+        "((TRUE))",
+        "(TRUE) AND (1 == 1)",
+        "TRUE or FALSE",
+        "TRUE aNd TRUE",
+        "'AND'",
+        "'or' == 'or'",
+        "ANDROID",
+        "a != A",
+        "'' != 'x'",
+        "x_1 == x_1",
+        "(1 == 1 OR FALSE) AND TRUE",
+        "0.5",
+        "-1",
+        "$ TRUE #",
+    ],
+)
 def test_true(text: str) -> None:
     assert evaluate_condition(text)
 
 
-@table("text", [
-    "(TRUE OR FALSE) AND FALSE", "5 == '5'", '"5" > "3"', "TRUE == 'TRUE'", "a == A", "0", '""', "''", "0.0", "FALSE",
-    "false", "1 == 2", "'a' < 'b'", "'a' <= 'a'", "5 > 5", "TRUE != 1", "5 != 5", "nan == nan", "'x' > 1",
-])
+@table(
+    "text",
+    [
+        "(TRUE OR FALSE) AND FALSE",
+        "5 == '5'",
+        '"5" > "3"',
+        "TRUE == 'TRUE'",
+        "a == A",
+        "0",
+        '""',
+        "''",
+        "0.0",
+        "FALSE",
+        "false",
+        "1 == 2",
+        "'a' < 'b'",
+        "'a' <= 'a'",
+        "5 > 5",
+        "TRUE != 1",
+        "5 != 5",
+        "nan == nan",
+        "'x' > 1",
+    ],
+)
 def test_false(text: str) -> None:
     assert not evaluate_condition(text)
     parse_condition(text)  # well-formed
 
 
-@table("text", [
-    "1 < 2 < 3", "5 >", "()", "(TRUE", "TRUE)", "NOT TRUE", "5=5", "1e5 == 100000", "(1) == (1)", "5-3", "> 5",
-    "TRUE AND", "OR TRUE", "TRUE AND OR TRUE", "yes, sure == yes", "== yes", "'it's' == 'a'", "((", "TRUE FALSE",
-    "5 == (5)", "." * 3 + "AND",
-])
+@table(
+    "text",
+    [
+        "1 < 2 < 3",
+        "5 >",
+        "()",
+        "(TRUE",
+        "TRUE)",
+        "NOT TRUE",
+        "5=5",
+        "1e5 == 100000",
+        "(1) == (1)",
+        "5-3",
+        "> 5",
+        "TRUE AND",
+        "OR TRUE",
+        "TRUE AND OR TRUE",
+        "yes, sure == yes",
+        "== yes",
+        "'it's' == 'a'",
+        "((",
+        "TRUE FALSE",
+        "5 == (5)",
+        "." * 3 + "AND",
+    ],
+)
 def test_errors_are_false(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConditionSyntaxError):
         parse_condition(text)
@@ -73,11 +147,28 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
 # -- a second evaluator, which splits where the one under test descends ------------------------------------------------
 
 _OPERANDS: dict[str, object] = {
-    "TRUE": True, "false": False, "0": 0.0, "1": 1.0, "-2.5": -2.5, "inf": float("inf"), "word": "word", "Word": "Word",
-    "''": "", "'AND'": "AND", '"a b"': "a b", "'1'": "1", "'('": "(",
+    "TRUE": True,
+    "false": False,
+    "0": 0.0,
+    "1": 1.0,
+    "-2.5": -2.5,
+    "inf": float("inf"),
+    "word": "word",
+    "Word": "Word",
+    "''": "",
+    "'AND'": "AND",
+    '"a b"': "a b",
+    "'1'": "1",
+    "'('": "(",
 }
-_SIGNS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le,
-          ">=": operator.ge}
+_SIGNS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
 _TOKENS = st.sampled_from([*_OPERANDS, *_SIGNS, "(", ")", "AND", "or", "and", "OR"])
 
 
@@ -137,12 +228,20 @@ def found(text: str) -> bool | None:
 
 _UNITS = st.one_of(
     st.sampled_from(sorted(_OPERANDS)).map(lambda token: [token]),
-    st.tuples(st.sampled_from(sorted(_OPERANDS)), st.sampled_from(sorted(_SIGNS)),
-              st.sampled_from(sorted(_OPERANDS))).map(list))
-_EXPRESSIONS = st.recursive(_UNITS, lambda inner: st.one_of(
-    inner.map(lambda tokens: ["(", *tokens, ")"]),
-    st.tuples(inner, st.sampled_from(["AND", "OR", "and", "Or"]), inner).map(
-        lambda parts: [*parts[0], parts[1], *parts[2]])), max_leaves=8)
+    st.tuples(
+        st.sampled_from(sorted(_OPERANDS)), st.sampled_from(sorted(_SIGNS)), st.sampled_from(sorted(_OPERANDS))
+    ).map(list),
+)
+_EXPRESSIONS = st.recursive(
+    _UNITS,
+    lambda inner: st.one_of(
+        inner.map(lambda tokens: ["(", *tokens, ")"]),
+        st.tuples(inner, st.sampled_from(["AND", "OR", "and", "Or"]), inner).map(
+            lambda parts: [*parts[0], parts[1], *parts[2]]
+        ),
+    ),
+    max_leaves=8,
+)
 
 
 @examples(300)
@@ -155,9 +254,10 @@ def test_well_formed_expressions_against_the_reference(tokens: list[str]) -> Non
 @examples(300)
 @given(_EXPRESSIONS, st.integers(0, 30), st.lists(_TOKENS, max_size=2), st.integers(0, 2))
 def test_damaged_expressions_against_the_reference(
-        tokens: list[str], position: int, added: list[str], removed: int) -> None:
+    tokens: list[str], position: int, added: list[str], removed: int
+) -> None:
     position %= len(tokens)
-    tokens = [*tokens[:position], *added, *tokens[position + removed:]]
+    tokens = [*tokens[:position], *added, *tokens[position + removed :]]
     assert found(" ".join(tokens)) == expected(tokens)
 
 

@@ -1,4 +1,5 @@
 """GetCustomFile and SaveCustomFile."""
+
 from __future__ import annotations
 
 import errno
@@ -34,18 +35,30 @@ def save(path: object, **keys: Any) -> dict[str, Any]:
 
 # -- GetCustomFile -----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("keys", "text"), [
-    ({}, "l1\nl2\nl3\n"), ({"delimiter": "\n", "customReturnDelimiter": "|"}, "l1|l2|l3|"), ({"tailCount": 2}, "l3\n"),
-    ({"headCount": 1}, "l1"), ({"customReturnDelimiter": "|"}, "l1\nl2\nl3\n"), ({"delimiter": "l"}, "l1\nl2\nl3\n"),
-    ({"delimiter": "\n", "customReturnDelimiter": ""}, "l1\nl2\nl3\n"),
-    ({"delimiter": "", "customReturnDelimiter": "|"}, "l1\nl2\nl3\n"),
-    ({"delimiter": "{x}", "customReturnDelimiter": "|"}, "l1\nl2\nl3\n"),
-    ({"delimiter": "l", "customReturnDelimiter": "{x}"}, "{x}1\n{x}2\n{x}3\n"),
-    ({"tailCount": 1}, ""), ({"tailCount": 9}, "l1\nl2\nl3\n"),
-    ({"headCount": None, "tailCount": None}, "l1\nl2\nl3\n"),
-    ({"headCount": 2, "chunkDelimiter": "l"}, "l1\n"), ({"headCount": 1, "chunkDelimiter": ""}, "l1"),
-    ({"headCount": 2, "delimiter": "\n", "customReturnDelimiter": "|"}, "l1|l2"),
-    ({"headCount": "{agent1Output}"}, "l1\nl2"), ({"tailCount": "{agent1Output}"}, "l3\n")])
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({}, "l1\nl2\nl3\n"),
+        ({"delimiter": "\n", "customReturnDelimiter": "|"}, "l1|l2|l3|"),
+        ({"tailCount": 2}, "l3\n"),
+        ({"headCount": 1}, "l1"),
+        ({"customReturnDelimiter": "|"}, "l1\nl2\nl3\n"),
+        ({"delimiter": "l"}, "l1\nl2\nl3\n"),
+        ({"delimiter": "\n", "customReturnDelimiter": ""}, "l1\nl2\nl3\n"),
+        ({"delimiter": "", "customReturnDelimiter": "|"}, "l1\nl2\nl3\n"),
+        ({"delimiter": "{x}", "customReturnDelimiter": "|"}, "l1\nl2\nl3\n"),
+        ({"delimiter": "l", "customReturnDelimiter": "{x}"}, "{x}1\n{x}2\n{x}3\n"),
+        ({"tailCount": 1}, ""),
+        ({"tailCount": 9}, "l1\nl2\nl3\n"),
+        ({"headCount": None, "tailCount": None}, "l1\nl2\nl3\n"),
+        ({"headCount": 2, "chunkDelimiter": "l"}, "l1\n"),
+        ({"headCount": 1, "chunkDelimiter": ""}, "l1"),
+        ({"headCount": 2, "delimiter": "\n", "customReturnDelimiter": "|"}, "l1|l2"),
+        ({"headCount": "{agent1Output}"}, "l1\nl2"),
+        ({"tailCount": "{agent1Output}"}, "l3\n"),
+    ],
+)
 def test_get(lab: EngineLab, path: Path, keys: dict[str, Any], text: str) -> None:
     path.write_bytes(b"l1\nl2\nl3\n")
     assert lab.run([static("2"), get(path, **keys)]) == text
@@ -55,16 +68,25 @@ def test_get(lab: EngineLab, path: Path, keys: dict[str, Any], text: str) -> Non
 WRONG = "GetCustomFile: '{}' must be an integer >= 1"
 
 
-@pytest.mark.parametrize(("keys", "text"), [
-    ({"headCount": 1, "tailCount": 1}, "GetCustomFile: specify only one of 'headCount' or 'tailCount', not both"),
-    ({"headCount": 0, "tailCount": "x"}, "GetCustomFile: specify only one of 'headCount' or 'tailCount', not both"),
-    ({"headCount": 0}, WRONG.format("headCount")), ({"tailCount": -1}, WRONG.format("tailCount")),
-    ({"headCount": True}, WRONG.format("headCount")), ({"tailCount": "2"}, WRONG.format("tailCount")),
-    ({"tailCount": 2.0}, WRONG.format("tailCount")), ({"tailCount": "{agent1Output}"}, WRONG.format("tailCount")),
-    ({"headCount": "{nope}"}, WRONG.format("headCount")), ({"filepath": None}, "No filepath specified"),
-    ({"filepath": ""}, "No filepath specified"), ({"filepath": None, "headCount": 0}, "No filepath specified"),
-    ({}, "Custom instruction file did not exist"),
-    ({"filepath": "{agent2Output}"}, "Custom instruction file did not exist")])
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"headCount": 1, "tailCount": 1}, "GetCustomFile: specify only one of 'headCount' or 'tailCount', not both"),
+        ({"headCount": 0, "tailCount": "x"}, "GetCustomFile: specify only one of 'headCount' or 'tailCount', not both"),
+        ({"headCount": 0}, WRONG.format("headCount")),
+        ({"tailCount": -1}, WRONG.format("tailCount")),
+        ({"headCount": True}, WRONG.format("headCount")),
+        ({"tailCount": "2"}, WRONG.format("tailCount")),
+        ({"tailCount": 2.0}, WRONG.format("tailCount")),
+        ({"tailCount": "{agent1Output}"}, WRONG.format("tailCount")),
+        ({"headCount": "{nope}"}, WRONG.format("headCount")),
+        ({"filepath": None}, "No filepath specified"),
+        ({"filepath": ""}, "No filepath specified"),
+        ({"filepath": None, "headCount": 0}, "No filepath specified"),
+        ({}, "Custom instruction file did not exist"),
+        ({"filepath": "{agent2Output}"}, "Custom instruction file did not exist"),
+    ],
+)
 def test_get_without_a_text(lab: EngineLab, path: Path, keys: dict[str, Any], text: str) -> None:
     assert lab.run([static("two"), static(""), {**get(path), **keys}]) == text
 
@@ -80,7 +102,8 @@ def test_get_an_empty_file_or_a_folder(lab: EngineLab, path: Path) -> None:
 
 
 def test_get_a_file_that_lies_in_the_public_folder(
-        lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever the server was started; a file of the working directory comes first."""
     public, here = tmp_path / "public", tmp_path / "here"
     for folder in (public / "texts", here):
@@ -96,7 +119,8 @@ def test_get_a_file_that_lies_in_the_public_folder(
 
 
 def test_a_file_of_the_public_folder_may_lie_in_an_allowed_one(
-        lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "public" / "texts").mkdir(parents=True)
     (tmp_path / "public" / "texts" / "a.md").write_text("allowed")
     (tmp_path / "public" / "b.md").write_text("not allowed")
@@ -133,6 +157,7 @@ def test_get_what_must_not_be_read(lab: EngineLab, path: Path, monkeypatch: pyte
 
 # -- SaveCustomFile ----------------------------------------------------------------------------------------------------
 
+
 def test_overwrite(lab: EngineLab, path: Path) -> None:
     nodes = [static("new {{x}}\n"), save(path, content="{agent1Output}")]
     assert lab.run(nodes) == f"File successfully saved to {path}"
@@ -148,16 +173,29 @@ def test_append(lab: EngineLab, path: Path) -> None:
     assert path.read_text() == "xy"
 
 
-@pytest.mark.parametrize(("keys", "message", "text"), [
-    ({"mode": "replace", "find": "a{agent1Output}", "content": "z"},
-     "File successfully updated: replaced 2 occurrence(s) in {}", "z\nb\n\nz c\nd\n"),
-    ({"mode": "replace", "find": "b", "content": ""}, "File successfully updated: replaced 1 occurrence(s) in {}",
-     "a1\n\n\na1 c\nd\n"),
-    ({"mode": "replace", "find": "q", "content": "z"},
-     "File unchanged: no occurrence of the target text found in {}", None),
-    ({"mode": "remove", "find": "a"}, "File successfully updated: removed 2 line(s) from {}", "b\n\nd\n"),
-    ({"mode": "remove", "find": "A"}, "File unchanged: no line matching the target text found in {}", None),
-    ({"mode": "trim"}, "File successfully tidied: removed 1 blank line(s) from {}", "a1\nb\na1 c\nd\n")])
+@pytest.mark.parametrize(
+    ("keys", "message", "text"),
+    [
+        (
+            {"mode": "replace", "find": "a{agent1Output}", "content": "z"},
+            "File successfully updated: replaced 2 occurrence(s) in {}",
+            "z\nb\n\nz c\nd\n",
+        ),
+        (
+            {"mode": "replace", "find": "b", "content": ""},
+            "File successfully updated: replaced 1 occurrence(s) in {}",
+            "a1\n\n\na1 c\nd\n",
+        ),
+        (
+            {"mode": "replace", "find": "q", "content": "z"},
+            "File unchanged: no occurrence of the target text found in {}",
+            None,
+        ),
+        ({"mode": "remove", "find": "a"}, "File successfully updated: removed 2 line(s) from {}", "b\n\nd\n"),
+        ({"mode": "remove", "find": "A"}, "File unchanged: no line matching the target text found in {}", None),
+        ({"mode": "trim"}, "File successfully tidied: removed 1 blank line(s) from {}", "a1\nb\na1 c\nd\n"),
+    ],
+)
 def test_changes(lab: EngineLab, path: Path, keys: dict[str, Any], message: str, text: str | None) -> None:
     before = "a1\nb\n\na1 c\nd\n"
     path.write_bytes(before.encode())
@@ -165,10 +203,17 @@ def test_changes(lab: EngineLab, path: Path, keys: dict[str, Any], message: str,
     assert path.read_bytes().decode() == (before if text is None else text)
 
 
-@pytest.mark.parametrize(("keys", "message"), [
-    ({"mode": "replace", "find": "q", "content": ""}, "File unchanged: no occurrence of the target text found in {}"),
-    ({"mode": "remove", "find": "q"}, "File unchanged: no line matching the target text found in {}"),
-    ({"mode": "trim"}, "File unchanged: no blank lines to remove in {}")])
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"mode": "replace", "find": "q", "content": ""},
+            "File unchanged: no occurrence of the target text found in {}",
+        ),
+        ({"mode": "remove", "find": "q"}, "File unchanged: no line matching the target text found in {}"),
+        ({"mode": "trim"}, "File unchanged: no blank lines to remove in {}"),
+    ],
+)
 def test_changes_create_nothing(lab: EngineLab, path: Path, keys: dict[str, Any], message: str) -> None:
     assert lab.run([save(path, **keys)]) == message.format(path)
     assert not path.exists()
@@ -177,23 +222,35 @@ def test_changes_create_nothing(lab: EngineLab, path: Path, keys: dict[str, Any]
 MODES = "SaveCustomFile: 'mode' must be one of 'overwrite', 'append', 'replace', 'remove', or 'trim', got '{}'"
 
 
-@table(("keys", "message"), [
-    ({"filepath": None, "mode": "x"}, "No filepath specified"), ({"filepath": ""}, "No filepath specified"),
-    ({"mode": "x"}, MODES.format("x")), ({"mode": "Append", "content": "y"}, MODES.format("Append")),
-    ({"mode": 5}, MODES.format("5")), ({"mode": ["trim"]}, MODES.format("['trim']")),
-    ({}, "No content specified"), ({"mode": None}, "No content specified"),
-    ({"mode": "append"}, "No content specified"),
-    ({"mode": "replace"}, "No content specified"), ({"content": None}, "No content specified"),
-    ({"mode": "replace", "content": "y"}, "SaveCustomFile: mode 'replace' requires a 'find' value"),
-    ({"mode": "remove", "find": None}, "SaveCustomFile: mode 'remove' requires a 'find' value"),
-    ({"mode": "remove", "find": ""}, "SaveCustomFile: mode 'remove' requires a 'find' value"),
-    ({"mode": "remove", "find": "{agent1Output}"},
-     "Error saving file: 'find' is empty, and mode 'remove' needs a text to look for"),
-    ({"filepath": "{agent1Output}", "content": "y"}, "Error saving file: the file path is empty"),
-    ({"filepath": "a\0b", "content": "y"}, "Error saving file: {}"),
-    ({"filepath": "{chat_user_prompt_last_one}/x/", "content": "y"}, "Error saving file: hi/x/: {}")])
-def test_nothing_is_saved(lab: EngineLab, path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any],
-                          message: str) -> None:
+@table(
+    ("keys", "message"),
+    [
+        ({"filepath": None, "mode": "x"}, "No filepath specified"),
+        ({"filepath": ""}, "No filepath specified"),
+        ({"mode": "x"}, MODES.format("x")),
+        ({"mode": "Append", "content": "y"}, MODES.format("Append")),
+        ({"mode": 5}, MODES.format("5")),
+        ({"mode": ["trim"]}, MODES.format("['trim']")),
+        ({}, "No content specified"),
+        ({"mode": None}, "No content specified"),
+        ({"mode": "append"}, "No content specified"),
+        ({"mode": "replace"}, "No content specified"),
+        ({"content": None}, "No content specified"),
+        ({"mode": "replace", "content": "y"}, "SaveCustomFile: mode 'replace' requires a 'find' value"),
+        ({"mode": "remove", "find": None}, "SaveCustomFile: mode 'remove' requires a 'find' value"),
+        ({"mode": "remove", "find": ""}, "SaveCustomFile: mode 'remove' requires a 'find' value"),
+        (
+            {"mode": "remove", "find": "{agent1Output}"},
+            "Error saving file: 'find' is empty, and mode 'remove' needs a text to look for",
+        ),
+        ({"filepath": "{agent1Output}", "content": "y"}, "Error saving file: the file path is empty"),
+        ({"filepath": "a\0b", "content": "y"}, "Error saving file: {}"),
+        ({"filepath": "{chat_user_prompt_last_one}/x/", "content": "y"}, "Error saving file: hi/x/: {}"),
+    ],
+)
+def test_nothing_is_saved(
+    lab: EngineLab, path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], message: str
+) -> None:
     monkeypatch.chdir(path.parent)
     result = lab.run([static(""), {**save(path), **keys}])
     assert result.startswith(message.removesuffix("{}")) and (message.endswith("{}") or result == message)
@@ -226,8 +283,10 @@ def test_home(lab: EngineLab, path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_conversation_text_is_written_as_typed(lab: EngineLab, path: Path) -> None:
-    lab.run([save(path, content="{chat_user_prompt_last_one}")],
-            user("a __WILMER_L_CURLY__agent1Output__WILMER_R_CURLY__ é"))
+    lab.run(
+        [save(path, content="{chat_user_prompt_last_one}")],
+        user("a __WILMER_L_CURLY__agent1Output__WILMER_R_CURLY__ é"),
+    )
     assert path.read_bytes() == "a {agent1Output} é".encode()
 
 

@@ -1,4 +1,5 @@
 """Nodes that read or write files, kept in the directories that the user's file allows."""
+
 from __future__ import annotations
 
 import sys
@@ -25,8 +26,11 @@ def base(lab: EngineLab, tmp_path: Path) -> Path:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*"))
-            if path.is_file() and "configs" not in path.parts}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "configs" not in path.parts
+    }
 
 
 def get(path: object) -> dict[str, Any]:
@@ -85,8 +89,15 @@ def test_a_link_that_leads_out(lab: EngineLab, base: Path, tmp_path: Path, name:
 @pytest.mark.parametrize("keys", [{"cursorDirectory": "{agent1Output}"}, {"returnFile": "{agent1Output}/x.md"}])
 def test_the_files_of_the_chunk_processor(lab: EngineLab, base: Path, tmp_path: Path, keys: dict[str, Any]) -> None:
     lab.workflow("Each", [static("x")])
-    node = {"type": "ConversationChunkProcessor", "id": "n", "workflowName": "Each", "chunkSize": 1,
-            "lookbackMessages": 0, "cursorDirectory": str(base / "cursors"), **keys}
+    node = {
+        "type": "ConversationChunkProcessor",
+        "id": "n",
+        "workflowName": "Each",
+        "chunkSize": 1,
+        "lookbackMessages": 0,
+        "cursorDirectory": str(base / "cursors"),
+        **keys,
+    }
     messages = [user("a"), user("b")]
     for folder, allowed in ((tmp_path / "out", False), (base / "in", True)):
         lab.workflow("Main", [static(str(folder)), node])

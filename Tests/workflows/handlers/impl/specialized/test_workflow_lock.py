@@ -1,4 +1,5 @@
 """WorkflowLock: runs that wait for nobody, and end where somebody else is at work."""
+
 from __future__ import annotations
 
 import sqlite3
@@ -45,8 +46,9 @@ def child(name: str = "Child", **more: Any) -> dict[str, Any]:
 
 def begin(lab: EngineLab, *nodes: dict[str, Any], name: str = "Main", **fields: Any) -> Iterator[Any]:
     lab.workflow(name, list(nodes), **fields.pop("variables", {}))
-    return start(lab, name, user("hi"), probes={"WorkflowLock": WorkflowLockHandler(None, WorkflowVariableManager())},
-                 **fields)
+    return start(
+        lab, name, user("hi"), probes={"WorkflowLock": WorkflowLockHandler(None, WorkflowVariableManager())}, **fields
+    )
 
 
 def run(lab: EngineLab, *nodes: dict[str, Any], **fields: Any) -> list[Any]:
@@ -54,11 +56,17 @@ def run(lab: EngineLab, *nodes: dict[str, Any], **fields: Any) -> list[Any]:
         return list(begin(lab, *nodes, **fields))
 
 
-@pytest.mark.parametrize(("encrypt", "lock_id", "kept"), [
-    (True, "gate", "gate"), (False, "of {chat_user_prompt_last_one}", "of hi"),
-    (True, "of {chat_user_prompt_last_one}", hash_content("of hi"))])
-def test_what_was_said_is_not_stored_where_a_user_wants_encryption(lab: EngineLab, path: Path, encrypt: bool,
-                                                                   lock_id: str, kept: str) -> None:
+@pytest.mark.parametrize(
+    ("encrypt", "lock_id", "kept"),
+    [
+        (True, "gate", "gate"),
+        (False, "of {chat_user_prompt_last_one}", "of hi"),
+        (True, "of {chat_user_prompt_last_one}", hash_content("of hi")),
+    ],
+)
+def test_what_was_said_is_not_stored_where_a_user_wants_encryption(
+    lab: EngineLab, path: Path, encrypt: bool, lock_id: str, kept: str
+) -> None:
     lab.user(encryptUsingApiKey=encrypt)
     found: list[str] = []
 
