@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -350,6 +351,25 @@ def test_what_waits_is_sent_when_the_server_ends(tmp_path: Path) -> None:
         assert traced.server.ask("Single").status == 200
         end(traced.server)
         assert len(traced.collector.trees()) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="several processes share no socket there")
+def test_each_of_several_processes_sends_its_own(tmp_path: Path, database_url: str) -> None:
+    with closing(Traced(tmp_path / "Public", "--database", database_url, "--workers", "2", "--concurrency", "0",
+                        OTEL_BSP_SCHEDULE_DELAY="600000")) as traced:
+        assert until(lambda: traced.server.output().count(") serves\n") == 2, 120)
+        runs: dict[str, str] = {}
+
+        def both_have_answered() -> bool:
+            headers = traced.server.ask("Single").headers
+            runs[headers["x-request-id"]] = headers["x-wilmer-worker"]
+            return len(set(runs.values())) == 2
+
+        assert until(both_have_answered, 60)
+        end(traced.server)
+        found = traced.collector.trees()
+        assert found.keys() == runs.keys()
+        assert len({(runs[run_id], root.resource["service.instance.id"]) for run_id, root in found.items()}) == 2
 
 
 def test_a_collector_that_never_answers_holds_up_no_request_and_no_end(tmp_path: Path) -> None:
