@@ -355,8 +355,18 @@ def test_what_waits_is_sent_when_the_server_ends(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="several processes share no socket there")
 def test_each_of_several_processes_sends_its_own(tmp_path: Path, database_url: str) -> None:
-    with closing(Traced(tmp_path / "Public", "--database", database_url, "--workers", "2", "--concurrency", "0",
-                        OTEL_BSP_SCHEDULE_DELAY="600000")) as traced:
+    with closing(
+        Traced(
+            tmp_path / "Public",
+            "--database",
+            database_url,
+            "--workers",
+            "2",
+            "--concurrency",
+            "0",
+            OTEL_BSP_SCHEDULE_DELAY="600000",
+        )
+    ) as traced:
         assert until(lambda: traced.server.output().count(") serves\n") == 2, 120)
         runs: dict[str, str] = {}
 
