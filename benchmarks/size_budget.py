@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(["TOO LARGE:", *failed]))
         print(
             f"Take as many lines out of the room, or run {UPDATE} in the commit that grows it, and give the reason "
-            "in the commit's body."
+            "in the commit's body. A new room gets its row in the same way."
         )
         return 1
     if options.check and (smaller := shrunk(recorded, measured)):
