@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from Middleware.addons.check.file_kinds import FileKind
-from Middleware.addons.check.preset_checks import NativeKeys, add_native
+from Middleware.addons.check.files import FileKind, NativeKeys, add_native
 from Middleware.utilities.config.keys.api_type import MARKED_TURNS
 from Scripts.generate import generated_files
 from Scripts.generate.schema_values import Schema, caseless, of_key

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check.file_checks import check_content
-from Middleware.addons.check.file_kinds import KINDS
+from Middleware.addons.check.files import KINDS, check_content
 from Middleware.addons.check.findings import Finding
 from Middleware.cli.commands import COMMANDS
 from Middleware.common import instance_global_variables as instance

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
-from Middleware.addons.check.data_checks import check_conversation_modes, check_data_folders, check_modes
+from Middleware.addons.check.directories import check_conversation_modes, check_data_folders, check_modes
+from Middleware.addons.check.endpoints import TURN_ON, named_as_strict, strict_template
 from Middleware.addons.check.findings import Finding, Selection, Summary, count_of, human_text, json_text
-from Middleware.addons.check.online import check_servers, origins
-from Middleware.addons.check.scope import split_words
+from Middleware.addons.check.lookups import path_of
+from Middleware.addons.check.tree import split_words
 from Middleware.addons.check.tree_check import CheckResult, TreeCheck
 from Middleware.cli import users
 from Middleware.cli.arguments import (
@@ -25,19 +28,40 @@ from Middleware.cli.arguments import (
 )
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.exceptions import ConfigurationError
+from Middleware.llmapis import api_types
+from Middleware.llmapis.api_keys import resolve_api_key
+from Middleware.llmapis.backend_errors import STRICT_TEMPLATE
+from Middleware.llmapis.handlers.impl.claude_api_handler import API_VERSION
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import quoted
+from Middleware.utilities.config.json_source import JsonSource
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
+from Middleware.utilities.http.client import HttpClient
+from Middleware.utilities.http.problems import HttpError
+from Middleware.utilities.http.wire import HttpRequest, parse_target
 from Middleware.utilities.terminal import wants_colour
-from Middleware.utilities.text_utils import counted
+from Middleware.utilities.text_utils import counted, nearest
 
 # Return the findings about files with tests, given by their paths.
 FileCheck = Callable[[Iterable[str]], Iterable[Finding]]
-
 DESCRIPTION = """Checks the configuration: every JSON file, what the files name, and the rules of workflows with the
 settings of each user. Errors come first. After names of users, it covers only what these users reach; after paths of
 files or folders, only those. Exit status: 0 if there is nothing worse than warnings (with --strict: than notes), 1
 otherwise, 2 for a wrong command line."""
+# A server at home answers within milliseconds, a remote one within a second; a check must not take long.
+PROBE_SECONDS = 2.0
+# Each server that does not answer costs the whole timeout; few configurations have more of them than this.
+PARALLEL = 16
+# Lists of thousands of models are below it; anything larger is not a list of models.
+MAX_LIST_BYTES = 4 * 1024 * 1024
+# A message shows at most this many of a server's models.
+SHOWN_MODELS = 5
+UNAUTHORIZED = 401
+# What these servers write into ``owned_by``. They answer with the model that is loaded, whatever name is sent.
+ONE_MODEL = frozenset(("llamacpp", "koboldcpp", "user"))
+OLLAMA_TYPES = frozenset((api_types.OLLAMA_CHAT, api_types.OLLAMA_GENERATE, api_types.OLLAMA_EMBEDDINGS))
 
 
 def main(words: Sequence[str], check_test_files: FileCheck) -> int:
@@ -109,7 +133,7 @@ def _take_scope(options: argparse.Namespace) -> None:
 
 
 def _users_without_flag(arguments: LaunchArguments, options: argparse.Namespace) -> list[str]:
-    """Return the words that are not flags, if they name users: the first may be the folder of the configuration."""
+    """Return the words that are not flags, if they name users: the first may also be the folder of the configuration."""
     words = [word for word in (word.strip() for word in options.positionals) if word]
     folder = config_utils.clean_directory(words[0]) if words else None
     if not folder or os.path.isdir(folder) or not arguments.config_directory:
@@ -182,3 +206,238 @@ def _spellings() -> Iterator[Finding]:
             f"it is named as '{meant.rpartition('/')[2]}', which differs in upper and lower case. It works; "
             "write the name as it is spelled here",
         )
+
+
+# -- LLM servers -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """What its server is asked about an endpoint file, and with what.
+
+    Attributes:
+        kind: the canonical name of its API.
+        model: the name that the server is sent; empty if it is sent none.
+        is_asked_for_template: nothing says yet whether its chat template needs ``alternateRoles``.
+    """
+
+    file: str
+    origin: str
+    address: str
+    kind: str
+    model: str
+    is_asked_for_template: bool
+    key: str = field(repr=False)
+
+    @property
+    def list_url(self) -> str:
+        return api_types.backend_url(self.address, "/api/tags" if self.kind in OLLAMA_TYPES else "/v1/models")
+
+
+def check_servers(servers: Mapping[str, Sequence[str]], endpoints: Mapping[str, object]) -> list[Finding]:
+    """Return a warning for each server that does not answer, and for each model that its server does not have.
+
+    ``servers``: the origins of ``endpoints``. All are asked at the same time.
+    """
+    with ThreadPoolExecutor(min(PARALLEL, max(len(servers), 1))) as pool:
+        problems = dict(zip(servers, pool.map(why_silent, servers), strict=True))
+        answering = [
+            one
+            for file, content in endpoints.items()
+            if isinstance(content, Mapping)
+            and (one := _question(file, content))
+            and not problems.get(one.origin, "unknown")
+        ]
+        # KoboldCpp's own API has no names of models.
+        naming = [one for one in answering if one.model and one.kind != api_types.KOBOLD_GENERATE]
+        # llama.cpp speaks no other types.
+        asked = [
+            one
+            for one in answering
+            if one.is_asked_for_template and one.kind in (api_types.OPENAI_CHAT, api_types.OPENAI_COMPLETION)
+        ]
+        # Several files often name the same server, which is asked once.
+        lists = {(one.list_url, one.kind, one.key): one for one in naming}
+        answers = dict(zip(lists, pool.map(_ask_for_models, lists.values()), strict=True))
+        templates = {(one.origin, one.key): one for one in asked}
+        strict = dict(zip(templates, pool.map(_is_strict, templates.values()), strict=True))
+    silent = [_silent(origin, servers[origin], problem) for origin, problem in problems.items() if problem]
+    refusing = [
+        _located(
+            Finding(
+                "note",
+                one.file,
+                "endpoint",
+                None,
+                strict_template(f"the chat template that {one.origin} has loaded"),
+                TURN_ON,
+            )
+        )
+        for one in asked
+        if strict[one.origin, one.key]
+    ]
+    return [
+        *silent,
+        *refusing,
+        *(finding for one in naming for finding in _of_model(one, *answers[one.list_url, one.kind, one.key])),
+    ]
+
+
+def origins(endpoints: Mapping[str, object]) -> dict[str, list[str]]:
+    """Return the origins of endpoint files, such as ``http://127.0.0.1:5001``, each with the files that name it."""
+    found: dict[str, list[str]] = {}
+    for display, content in endpoints.items():
+        origin = _origin(content.get("endpoint")) if isinstance(content, Mapping) else ""
+        if origin:
+            found.setdefault(origin, []).append(display)
+    return found
+
+
+def _question(file: str, content: Mapping[str, object]) -> Question | None:
+    """Return an endpoint file whose server can be asked; None for one with a mistake, which other checks report."""
+    address, name = ENDPOINT.text(content, "endpoint"), ENDPOINT.text(content, "apiTypeConfigFileName").strip()
+    origin = _origin(address)
+    if not origin or not name:
+        return None
+    try:
+        kind = api_types.canonical_type(config_utils.load_api_type(name))
+        key = resolve_api_key(ENDPOINT.value(content, "apiKey"), file)
+    except ConfigurationError:
+        return None
+    model = "" if ENDPOINT.flag(content, "dontIncludeModel") else api_types.model_name(content).strip()
+    # What the name of the model says is a finding of the file already.
+    is_open = not ENDPOINT.flag(content, "alternateRoles") and not named_as_strict(content)
+    return Question(file, origin, address, kind, model, is_open, key)
+
+
+def _ask_for_models(endpoint: Question) -> tuple[int, list[Mapping[str, object]]]:
+    """Return the status and the entries of a server's list of models. The key is only sent where it is needed."""
+    status, entries = _list(endpoint.list_url, {})
+    if status == UNAUTHORIZED and endpoint.key:
+        status, entries = _list(
+            endpoint.list_url,
+            {"x-api-key": endpoint.key, "anthropic-version": API_VERSION}
+            if endpoint.kind == api_types.CLAUDE_MESSAGES
+            else {"Authorization": f"Bearer {endpoint.key}"},
+        )
+    return status, entries
+
+
+def _list(url: str, headers: Mapping[str, str]) -> tuple[int, list[Mapping[str, object]]]:
+    status, content = _get(url, headers)
+    found = content.get("models", content.get("data")) if isinstance(content, dict) else None
+    return status, [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _get(url: str, headers: Mapping[str, str]) -> tuple[int, object]:
+    """Return the status and the JSON of a server's answer; 0 if there is none, None for anything but JSON."""
+    try:
+        request = HttpRequest(
+            parse_target(url),
+            "GET",
+            {"Accept": "application/json", **headers},
+            PROBE_SECONDS,
+            PROBE_SECONDS,
+            max_bytes=MAX_LIST_BYTES,
+        )
+        response = HttpClient().call(request, seconds=PROBE_SECONDS)
+        return response.head.status, json.loads(response.body) if response.complete else None
+    # The server has answered already; not every one has such a page. RecursionError: JSON that nests too deeply.
+    except (HttpError, ConfigurationError):
+        return 0, None
+    except (ValueError, RecursionError):
+        return response.head.status, None
+
+
+def _of_model(endpoint: Question, status: int, entries: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
+    if status == UNAUTHORIZED:
+        problem = "does not accept the API key of this file" if endpoint.key else "wants an API key"
+        yield _located(Finding("warning", endpoint.file, "apiKey", None, f"{endpoint.origin} {problem}"))
+    # Foreign strings are shown on a terminal.
+    names = sorted(
+        {
+            name
+            for one in entries
+            for key in ("id", "name")
+            if isinstance(name := one.get(key), str) and name.isprintable()
+        }
+    )
+    if (
+        not names
+        or any(one.get("owned_by") in ONE_MODEL for one in entries)
+        or has_model(endpoint.model, endpoint.kind, names)
+    ):
+        return
+    more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
+    yield _located(
+        Finding(
+            "warning",
+            endpoint.file,
+            "modelNameToSendToAPI",
+            None,
+            f"{endpoint.origin} has no model {quoted(endpoint.model)}",
+            f"one of its models: {', '.join(names[:SHOWN_MODELS])}{more}",
+            nearest(endpoint.model, names, 0.6),
+        )
+    )
+
+
+def _is_strict(endpoint: Question) -> bool:
+    """Return whether a llama.cpp server has loaded a chat template that accepts only users and assistants in turn."""
+    url = f"{endpoint.origin}/props"
+    status, props = _get(url, {})
+    if status == UNAUTHORIZED and endpoint.key:
+        props = _get(url, {"Authorization": f"Bearer {endpoint.key}"})[1]
+    template = props.get("chat_template") if isinstance(props, dict) else None
+    return isinstance(template, str) and STRICT_TEMPLATE.search(template) is not None
+
+
+def has_model(model: str, kind: str, names: Sequence[str]) -> bool:
+    """Return whether a server of the API ``kind`` with these models takes the name of a model."""
+    # Ollama ignores case, and others do not.
+    fold = str.casefold if kind in OLLAMA_TYPES else str
+    wanted = fold(model).removesuffix(":latest")
+    # LiteLLM lists patterns such as openai/*, for every model of a provider.
+    return any(
+        wanted == fold(name).removesuffix(":latest") or (name.endswith("*") and model.startswith(name[:-1]))
+        for name in names
+    )
+
+
+def _located(finding: Finding) -> Finding:
+    return finding.located(JsonSource.read(path_of(finding.file)))
+
+
+def _silent(origin: str, files: Sequence[str], problem: str) -> Finding:
+    more = f" ({len(files) - 1} more endpoint files name it)" if len(files) > 1 else ""
+    return _located(
+        Finding(
+            "warning",
+            files[0],
+            "endpoint",
+            None,
+            f"{origin} {problem}{more}",
+            "a server that runs and can be reached from this computer",
+        )
+    )
+
+
+def _origin(url: object) -> str:
+    """Return scheme, host and port; empty for an invalid address, which is reported elsewhere. Never has a password."""
+    try:
+        target = parse_target(url) if isinstance(url, str) else None
+    except ConfigurationError:
+        return ""
+    return f"{target.scheme}://{target.host_header}" if target else ""
+
+
+def why_silent(origin: str) -> str:
+    """Return what keeps a server from answering; empty if it answers with any status."""
+    try:
+        request = HttpRequest(parse_target(f"{origin}/"), "GET", {}, PROBE_SECONDS, PROBE_SECONDS, max_bytes=0)
+        HttpClient().call(request, seconds=PROBE_SECONDS)
+    except HttpError as error:
+        return f"does not answer: {error.problem.text}"
+    except ConfigurationError as error:
+        return f"cannot be asked: {error}"
+    return ""

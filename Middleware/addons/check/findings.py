@@ -167,8 +167,8 @@ def report(findings: Sequence[Finding]) -> str:
 
 def _block(file: str, findings: Sequence[Finding], excerpts: Excerpts) -> str:
     asked_by = findings[0].asked_by
-    own = f"Workflow {_short(file)}" if file.startswith("Workflows/") else file
-    name = f"{file}, needed by workflow {_short(asked_by)}" if asked_by else own
+    own = f"Workflow {workflow_name(file)}" if file.startswith("Workflows/") else file
+    name = f"{file}, needed by workflow {workflow_name(asked_by)}" if asked_by else own
     lines = [
         line
         for finding in findings[:MAX_LISTED]
@@ -179,7 +179,8 @@ def _block(file: str, findings: Sequence[Finding], excerpts: Excerpts) -> str:
     return "\n".join([f"{name}: {counted(len(findings), 'thing')} to look at", *lines])
 
 
-def _short(file: str) -> str:
+def workflow_name(file: str) -> str:
+    """Return how messages name the workflow of a file."""
     return file.removeprefix("Workflows/").removesuffix(".json")
 
 

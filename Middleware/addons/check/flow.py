@@ -6,19 +6,32 @@ that nodes run. What it does not follow counts as unknown, so that nothing is re
 
 from __future__ import annotations
 
+import math
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from Middleware.addons.check.findings import Finding, workflow_name
 from Middleware.addons.check.lookups import Lookups
-from Middleware.addons.check.node_checks import NodeView, child_workflows, node_label, texts_in
-from Middleware.addons.check.text_checks import parsed_template, variables_in
+from Middleware.addons.check.nodes import (
+    NodeView,
+    child_folder,
+    child_names,
+    child_workflows,
+    node_label,
+    texts_in,
+    views_of,
+)
+from Middleware.addons.check.texts import parsed_template, variables_in
 from Middleware.services.llm_calls.prompt_parts import prompt_templates
+from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
+from Middleware.utilities.text_utils import counted
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.processors.workflows_processor import find_responder
 
@@ -344,3 +357,115 @@ def _needed_by_text(text: str, variables: Mapping[str, object]) -> Iterator[str]
 def _needed_by_template(text: str) -> Iterator[str]:
     optional = {f"agent{number}Input" for found in _OPTIONAL.findall(text) for number in found}
     return (name for name in variables_in(text, jinja=True) if name not in optional)
+
+
+# -- findings about inputs ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A node that runs a workflow.
+
+    Attributes:
+        path: the JSON path of what names the workflow.
+        missing: the inputs that the workflow uses above those that the node passes, each with its node and JSON path.
+    """
+
+    view: NodeView
+    path: str
+    missing: Mapping[int, tuple[NodeView, str]]
+
+
+class Inputs:
+    """The inputs that workflows use, and those that their callers pass."""
+
+    def __init__(self) -> None:
+        # By file: its callers, each once, whichever user reaches it.
+        self._calls: dict[str, dict[tuple[str, int], _Call]] = defaultdict(dict)
+        self._named: set[str] = set()
+
+    def add(self, loaded: LoadedWorkflow, lookups: Lookups) -> None:
+        """Add a workflow as a caller of the workflows that it runs."""
+        for view in (one for one in views_of(loaded) if not one.is_misread):
+            folder = child_folder(view)
+            # Nodes without this key pass inputs of their own.
+            count = messages_first(view) + len(passed(view)) if "scoped_variables" in view.keys else math.inf
+            for path, name in child_names(view) if folder is not None else ():
+                child_loaded = None if "{" in name else lookups.child(name, folder or None, loaded)
+                if child_loaded is not None:
+                    missing = missing_inputs(child_loaded, count, lookups, _replaced_prompts(view))
+                    self._calls[child_loaded.display].setdefault(
+                        (loaded.display, view.index), _Call(view, path, missing)
+                    )
+
+    def named(self, names: Iterable[str]) -> None:
+        """Add names in settings: the program itself runs these workflows, and passes inputs to some of them."""
+        self._named.update(name.rpartition("/")[2].casefold() for name in names)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the inputs that no caller passes, where they are used, and those that some pass, at the others."""
+        for display, calls in self._calls.items():
+            stem = display.rpartition("/")[2].removesuffix(".json").casefold()
+            everywhere = set.intersection(*(set(one.missing) for one in calls.values()))
+            everywhere = set() if stem in self._named else everywhere
+            yield from _passed_by_none([*calls.values()], everywhere)
+            for call in calls.values():
+                missing = {number: use for number, use in call.missing.items() if number not in everywhere}
+                if missing:
+                    yield _passed_by_others(call, missing)
+
+
+def _passed_by_none(calls: Sequence[_Call], numbers: Collection[int]) -> Iterator[Finding]:
+    most = max(len(passed(call.view)) + messages_first(call.view) for call in calls)
+    for number in sorted(numbers):
+        view, path = calls[0].missing[number]
+        given = f"pass {most} at most" if most else "pass none"
+        entries = "one entry" if number == 1 else f"{number} entries"
+        yield view.finding(
+            "warning",
+            "",
+            f"{{agent{number}Input}} is never filled in: the nodes that run this workflow {given}",
+            path=path,
+            expected=f"'scoped_variables' with {entries} in the node that runs it",
+        )
+
+
+def _passed_by_others(call: _Call, missing: Mapping[int, tuple[NodeView, str]]) -> Finding:
+    view, count = call.view, len(passed(call.view))
+    user = next(iter(missing.values()))[0]
+    where = child(view.path, "scoped_variables") if "scoped_variables" in view.node else call.path
+    names = ", ".join(f"{{agent{number}Input}}" for number in sorted(missing))
+    other = quoted(workflow_name(user.loaded.display))
+    return view.finding(
+        "warning",
+        "",
+        f"{names} in {user.label} of workflow {other} "
+        f"{'is' if len(missing) == 1 else 'are'} not filled in when this node runs it: it passes "
+        f"{counted(count, 'input') if count else 'no inputs'}",
+        path=where,
+        expected="'scoped_variables' with " + counted(max(missing) - messages_first(view), "entry", "entries"),
+    )
+
+
+def check_request_inputs(loaded: LoadedWorkflow, lookups: Lookups, caller: str = "a request") -> Iterator[Finding]:
+    """Yield a finding for each input of a workflow that ``caller`` runs, which passes none."""
+    for number, (view, path) in missing_inputs(loaded, 0, lookups).items():
+        yield view.finding(
+            "warning",
+            "",
+            f"{{agent{number}Input}} is never filled in where {caller} runs this "
+            "workflow: only nodes that run a workflow pass inputs",
+            path=path,
+            expected="a variable of the conversation, such as {chat_user_prompt_last_one}",
+        )
+
+
+def _replaced_prompts(view: NodeView) -> list[str]:
+    """Return the prompts that a node replaces in its child, for some value at least."""
+    routes = view.node.get("routeOverrides")
+    sources = [view.node, *(routes.values() if isinstance(routes, Mapping) else ())]
+    return [
+        key
+        for key, names in REPLACED_BY.items()
+        if any(source.get(name) for source in sources if isinstance(source, Mapping) for name in names)
+    ]

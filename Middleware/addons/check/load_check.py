@@ -12,15 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from Middleware.addons.check.data_checks import check_data_folders
-from Middleware.addons.check.endpoint_checks import check_endpoint_presets, check_key
-from Middleware.addons.check.file_checks import check_content, syntax_finding
-from Middleware.addons.check.file_kinds import KINDS, kind_of
+from Middleware.addons.check.directories import check_data_folders
+from Middleware.addons.check.endpoints import check_endpoint_presets, check_key
+from Middleware.addons.check.files import KINDS, check_content, kind_of, syntax_finding
 from Middleware.addons.check.findings import Finding, count_of, distinct, report, with_excerpts
 from Middleware.addons.check.lookups import Lookups, path_of
 from Middleware.addons.check.tree_check import TreeCheck
-from Middleware.addons.check.user_checks import UserCheck, allowed_folders, check_current_user
-from Middleware.addons.check.workflow_checks import all_located, check_workflow
+from Middleware.addons.check.users import UserCheck, allowed_folders, check_current_user
+from Middleware.addons.check.workflows import all_located, check_workflow
 from Middleware.cli import users
 from Middleware.cli.console import program_name, same_configuration
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError, WilmerError

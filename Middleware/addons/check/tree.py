@@ -1,27 +1,22 @@
-"""The files below the config root, each with its kind, and the workflows that a user reaches."""
+"""The files below the config root, each with its kind, and those that the command line names."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.addons.check.file_kinds import KINDS, FileKind, kind_of
+from Middleware.addons.check.files import KINDS, FileKind, kind_of
 from Middleware.addons.check.findings import Finding
-from Middleware.addons.check.lookups import FOLDER_CUTOFF, Lookups, files_in, folders_in
-from Middleware.addons.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.addons.check.node_checks import child_folder, child_names, views_of
-from Middleware.addons.check.user_checks import UserCheck
+from Middleware.addons.check.lookups import FOLDER_CUTOFF
+from Middleware.addons.check.memory import COMPACTOR_KEY, MEMORY_KEY
+from Middleware.cli.console import StartError
 from Middleware.exceptions import ConfigurationError
-from Middleware.services.memory.compactor_settings import CompactorSettings
-from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import is_remark, quoted
-from Middleware.utilities.config.declarations import settings_keys
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.lookup import FORBIDDEN_FOLDER, dangling_target
+from Middleware.utilities.config.paths import clean_directory, holds_users
 from Middleware.utilities.config.store import config_store
-from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.files.file_access import is_forbidden
 from Middleware.utilities.text_utils import nearest, plain
 
@@ -30,7 +25,6 @@ DEFAULT_WORKFLOW = "_DefaultWorkflow.json"
 SETTINGS_KEYS = {MEMORY_KEY: "memory-settings", COMPACTOR_KEY: "compactor-settings"}
 # Collections whose files must not be in folders of their own.
 FLAT_COLLECTIONS = ("MCPServers",)
-
 # Windows hides the last ending, so that Main.json.txt looks like Main.json there.
 OTHER_ENDINGS = (".json.txt", ".jsonc", ".json5", ".jsn", ".json.json")
 
@@ -231,99 +225,99 @@ def _content(file: TreeFile) -> Mapping[str, object]:
     return data if isinstance(data, dict) else {}
 
 
-SETTINGS_WORKFLOWS = tuple(
-    key.name
-    for cls in (MemorySettings, CompactorSettings)
-    for key in settings_keys(cls).values()
-    if key.names == "workflow"
-)
+# -- files and folders on the command line -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class WorkflowReference:
-    """A workflow to find: by name alone, in one folder, or as the child of another."""
+class Scope:
+    """Files and folders by their names in messages; the whole configuration without any."""
 
-    name: str
-    folder: str | None = None
-    calling_folder: str | None = None
-    calling_name: str | None = None
+    names: tuple[str, ...] = ()
 
-    def load(self, lookups: Lookups) -> LoadedWorkflow | None:
-        """Return the workflow; None if none can be read: ``lookups`` then know the file, if there is one."""
-        try:
-            return config_utils.load_workflow(self.name, self.folder, self.calling_folder, self.calling_name)
-        except ConfigurationError as error:
-            if error.file:
-                lookups.named[error.file] = "workflow"
-            return None
+    def holds(self, file: str) -> bool:
+        """Return whether a file, given by its name in messages, is one of them or in one of them."""
+        return not self.names or any(file == name or file.startswith(f"{name}/") for name in self.names)
 
 
-def reached_workflows(user: UserCheck, lookups: Lookups, workflows: Collection[str]) -> Iterator[LoadedWorkflow]:
-    """Yield every workflow that a request of the user, or a node of another workflow, can lead to, each file once.
+EVERYTHING = Scope()
 
-    Shared workflows that no list shows to a client are left out (``UserCheck.chooses_shared``).
-    ``workflows``: all workflow files, relative to the config root. Those in the user's own folders belong to the user.
+
+def split_words(words: Iterable[str], root: str, is_given: bool) -> tuple[Scope, list[str], str]:
+    """Return the scope that the words name, the other words, and the config root of the scope ("" without a scope).
+
+    Args:
+        root: the config root without these words.
+        is_given: the command line names that root, so that no other one may be meant.
     """
-    return followed([*_of_user(user, workflows), *(_shared() if user.chooses_shared() else ())], lookups)
-
-
-def followed(first: Iterable[WorkflowReference], lookups: Lookups) -> Iterator[LoadedWorkflow]:
-    """Yield these workflows, and every workflow that a node of them can lead to, each file once."""
-    waiting = [*first]
-    known: set[str] = set()
-    asked: set[WorkflowReference] = set()
-    while waiting:
-        wanted = waiting.pop(0)
-        loaded = None if wanted in asked else wanted.load(lookups)
-        asked.add(wanted)
-        if loaded is None or loaded.display in known:
+    inside: list[str] = []
+    others: list[str] = []
+    found = ""
+    for word in words:
+        path = "" if _is_user(word, root) else _existing(word, root)
+        home = _root_of(path, root, is_given) if path else ""
+        if word.lower().endswith(".json") and not path and not _is_user(word, root):
+            raise StartError(_no_file(word, root))
+        if path and os.path.isfile(path):
+            _require_configuration(path, home)
+        if not home or path == home:
+            others.append(word)
             continue
-        known.add(loaded.display)
-        yield loaded
-        waiting += _children(loaded)
-        # The check of the workflow just yielded may have looked up settings files, which name workflows too.
-        waiting += [
-            WorkflowReference(str(file.content[key]))
-            for file in lookups.settings_files()
-            for key in SETTINGS_WORKFLOWS
-            if isinstance(file.content.get(key), str) and file.content[key].strip()
-        ]
+        if found and found != home:
+            raise StartError(f"{word} is in another configuration ({home}) than the paths before it ({found}).")
+        found = found or home
+        inside.append(os.path.relpath(path, home).replace(os.sep, "/"))
+    return Scope(tuple(inside)), others, found
 
 
-def _of_user(user: UserCheck, workflows: Collection[str]) -> Iterator[WorkflowReference]:
-    yield from map(WorkflowReference, user.workflow_names())
+def _no_file(word: str, root: str) -> str:
+    folder, name = os.path.split(word)
+    names = [one for above in (os.curdir, root) for one in _listed(os.path.join(above, folder))]
+    near = nearest(name, names)
+    return f"There is no file {word}." + (f" Did you mean {os.path.join(folder, near)}?" if near else "")
+
+
+def _is_user(word: str, root: str) -> bool:
+    folder, _, name = word.replace("\\", "/").rpartition("/")
+    return f"{name}.json".casefold() in (one.casefold() for one in _listed(os.path.join(root, "Users", folder)))
+
+
+def _listed(folder: str) -> Sequence[str]:
     try:
-        folders = user_workflow_folders()
-    # Reported at the user's file.
-    except ConfigurationError:
-        return
-    for folder in folders:
-        prefix = f"Workflows/{folder}/".casefold()
-        yield from (
-            WorkflowReference(file[len(prefix) : -len(".json")])
-            for file in workflows
-            if file.casefold().startswith(prefix)
+        return os.listdir(folder)
+    # There is no such folder, or none can have this name.
+    except (OSError, ValueError):
+        return ()
+
+
+def _existing(word: str, root: str) -> str:
+    """Return the path that a word means, relative to the working directory or to the config root; "" if none exists."""
+    text = clean_directory(word) or ""
+    paths = (os.path.abspath(text), os.path.join(os.path.abspath(root), text))
+    return next((os.path.normpath(path) for path in paths if text and os.path.lexists(path)), "")
+
+
+def _root_of(path: str, root: str, is_given: bool) -> str:
+    """Return the folder of the configuration around a path, or the path itself; "" if there is none."""
+    # The second spelling is for a root that is named through a link, such as /tmp on macOS.
+    for above in (os.path.abspath(root), os.path.realpath(root)):
+        if path == above or path.startswith(above + os.sep):
+            return above
+    if is_given:
+        return ""
+    while not holds_users(path):
+        path, last = os.path.dirname(path), path
+        if path == last:
+            return ""
+    # On Windows and macOS the root of the disk has a folder 'Users', which is not ours.
+    return "" if path == os.path.dirname(path) else path
+
+
+def _require_configuration(path: str, home: str) -> None:
+    """Raise StartError for a file that is no part of a configuration."""
+    if not home:
+        raise StartError(
+            f"{path} is in no configuration folder, that is one with a folder 'Users'. Copy the file "
+            "into such a folder, or name it with --ConfigDirectory."
         )
-
-
-def _shared() -> Iterator[WorkflowReference]:
-    try:
-        shared = config_utils.shared_workflow_folder()
-        names = [*folders_in("Workflows", *shared.split("/")), *files_in("Workflows", *shared.split("/"))]
-        selections = [config_utils.shared_selection(name) for name in names]
-    # Reported at the user's file.
-    except ConfigurationError:
-        return
-    for selection in selections:
-        if selection is not None:
-            yield WorkflowReference(*selection)
-
-
-def _children(loaded: LoadedWorkflow) -> Iterator[WorkflowReference]:
-    for view in views_of(loaded):
-        folder = child_folder(view)
-        if folder is None:
-            continue
-        for _, name in child_names(view):
-            if "{" not in name:
-                yield WorkflowReference(name, folder or None, loaded.folder, loaded.name)
+    if not path.lower().endswith((".json", *OTHER_ENDINGS)):
+        raise StartError(f"{path} is not a configuration file: their names end in .json.")

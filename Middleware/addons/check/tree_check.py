@@ -8,21 +8,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from Middleware.addons.check.call_checks import Inputs
-from Middleware.addons.check.endpoint_checks import (
+from Middleware.addons.check.endpoints import (
     check_endpoint_presets,
     check_key,
     check_preset_folder,
     check_presets_anywhere,
 )
-from Middleware.addons.check.file_checks import SETTINGS, SourceCheck, check_source
+from Middleware.addons.check.files import SETTINGS, SourceCheck, check_source
 from Middleware.addons.check.findings import Finding, distinct, in_order
+from Middleware.addons.check.flow import Inputs
 from Middleware.addons.check.lookups import Lookups
-from Middleware.addons.check.prompt_checks import Beginnings
-from Middleware.addons.check.scope import EVERYTHING, Scope
-from Middleware.addons.check.tree import Tree, TreeFile, reached_workflows, read_tree, settings_like
-from Middleware.addons.check.user_checks import UserCheck, allowed_folders, check_current_user
-from Middleware.addons.check.workflow_checks import check_workflow
+from Middleware.addons.check.prompts import Beginnings
+from Middleware.addons.check.tree import EVERYTHING, Scope, Tree, TreeFile, read_tree, settings_like
+from Middleware.addons.check.users import UserCheck, allowed_folders, check_current_user, reached_workflows
+from Middleware.addons.check.workflows import check_workflow
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
@@ -328,7 +327,7 @@ class TreeCheck:
         beginnings.add(loaded)
 
     def _unpassed_inputs(self) -> Iterator[Finding]:
-        """Yield the inputs of workflows that callers do not pass; all callers of the checked users are known."""
+        """Yield the inputs of workflows that callers do not pass; of the users who are checked, all callers are known."""
         for file in self._tree.of_kind("user", *SETTINGS):
             content = self._sources[file.display].content if file.display in self._sources else None
             names = content.values() if isinstance(content, dict) else ()

@@ -11,17 +11,16 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from Middleware.addons.check.file_checks import check_source
-from Middleware.addons.check.file_kinds import KINDS
+from Middleware.addons.check.files import KINDS, check_source
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.lookups import ConfigFile, Lookups
-from Middleware.addons.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.addons.check.node_checks import NodeView, child_folder, child_names, texts_in, views_of
-from Middleware.addons.check.text_checks import variables_in
-from Middleware.addons.check.tree import SETTINGS_WORKFLOWS, reached_workflows, read_tree, settings_like
+from Middleware.addons.check.memory import COMPACTOR_KEY, MEMORY_KEY
+from Middleware.addons.check.nodes import NodeView, child_folder, child_names, texts_in, views_of
+from Middleware.addons.check.texts import variables_in
+from Middleware.addons.check.tree import read_tree, settings_like
 from Middleware.addons.check.tree_check import FileOnlyLookups
-from Middleware.addons.check.user_checks import MEMORY_KEYS, UserCheck
-from Middleware.addons.check.workflow_checks import check_workflow
+from Middleware.addons.check.users import MEMORY_KEYS, SETTINGS_WORKFLOWS, UserCheck, reached_workflows
+from Middleware.addons.check.workflows import check_workflow
 from Middleware.addons.console.catalog_model import Child, Node, Workflow, WorkflowFinding, WorkflowSummary, WorkflowUse
 from Middleware.addons.records.completion import ConfigVersions
 from Middleware.exceptions import ConfigurationError, WilmerError
@@ -65,7 +64,7 @@ class WorkflowCatalog:
                 self._add_unused(display, path)
 
     def workflow(self, path: str) -> Workflow | None:
-        """Return one of them by its path below ``Workflows``, without ``.json``; None if it is not there."""
+        """Return one of them by the path of its file below ``Workflows``, without ``.json``; None if it is not there."""
         display = f"{FOLDER}{path}.json"
         summary = next((one for one in self.workflows() if one.path == display), None)
         if summary is None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from Middleware.addons.check.file_checks import syntax_finding
+from Middleware.addons.check.files import syntax_finding
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.workflow_tests.reach import Reach
 from Middleware.addons.workflow_tests.suites import (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.check import data_checks
+from Middleware.addons.check import directories
 from Middleware.cli.commands import COMMANDS
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
@@ -420,12 +420,12 @@ def test_a_windows_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path)
-    usage = data_checks.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(data_checks.shutil, "disk_usage", lambda path: usage._replace(free=50 * 1024 * 1024))
+    usage = directories.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(directories.shutil, "disk_usage", lambda path: usage._replace(free=50 * 1024 * 1024))
     assert "warning: the directory of conversations: only 50 MB are free" in told_of(
         capsys, "--PublicDirectory", str(tmp_path)
     )
-    monkeypatch.setattr(data_checks.shutil, "disk_usage", lambda path: usage._replace(free=1024))
+    monkeypatch.setattr(directories.shutil, "disk_usage", lambda path: usage._replace(free=1024))
     assert "error: the directory of conversations: only 0 MB are free" in told_of(
         capsys, "--PublicDirectory", str(tmp_path)
     )
@@ -439,7 +439,7 @@ def test_a_directory_that_cannot_be_written(
 
     write_tree(tmp_path)
     (tmp_path / "DiscussionIds").mkdir()
-    monkeypatch.setattr(data_checks.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(directories.tempfile, "TemporaryFile", refuse)
     assert "nothing can be written there: Permission denied" in told_of(capsys, "--PublicDirectory", str(tmp_path))
 
 

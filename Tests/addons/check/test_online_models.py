@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check import online
+from Middleware.addons.check import command
 from Middleware.cli.commands import COMMANDS
 from Middleware.utilities import config_utils
 from Tests.addons.check.config_tree import ENDPOINT, changed, write_tree
@@ -155,5 +155,4 @@ def test_a_server_is_asked_once_for_several_files(tmp_path: Path, capsys: pytest
     ],
 )
 def test_names(model: str, names: list[str], has: bool) -> None:
-    question = online.ModelQuestion("f", "o", "u", "openAIChatCompletion", model, "")
-    assert online._has(question, names) == has
+    assert command.has_model(model, "openAIChatCompletion", names) == has

@@ -105,6 +105,20 @@ FOUND: dict[str, tuple[tuple[Mistake, ...], Expected]] = {
         ),
         ("note", GENERAL, "nodes[2].systemPrompt", "the output of node 1 'Summary'", OUTPUT),
     ),
+    # Each way through such nodes is one of millions.
+    "summary joined with all that was joined from it": (
+        (
+            nodes(
+                SUMMARY,
+                *(
+                    {"type": "StringConcatenator", "strings": [f"{{agent{one}Output}}" for one in range(1, last)]}
+                    for last in range(2, 31)
+                ),
+                answer(systemPrompt="{agent30Output}"),
+            ),
+        ),
+        ("note", GENERAL, "nodes[30].systemPrompt", "the output of node 1 'Summary'", OUTPUT),
+    ),
     "child": (
         (
             nodes(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.check.file_kinds import KINDS
+from Middleware.addons.check.files import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.handlers.registry import node_types
@@ -74,23 +74,10 @@ the object is called like one of the configuration."""
 # run console's pages of workflows, and tests that are made of recorded files.
 AS_WRITTEN = (
     *(
-        f"Middleware/addons/check/{name}_checks.py"
-        for name in (
-            "call",
-            "condition",
-            "endpoint",
-            "file",
-            "memory",
-            "node",
-            "preset",
-            "prompt",
-            "user",
-            "value",
-            "workflow",
-        )
+        f"Middleware/addons/check/{name}.py"
+        for name in ("endpoints", "files", "flow", "memory", "nodes", "prompts", "texts", "users", "workflows")
     ),
     "Middleware/utilities/config/",
-    "Middleware/addons/check/flow.py",
     "Middleware/addons/console/workflow_catalog.py",
     "Middleware/addons/console/exported_test.py",
 )

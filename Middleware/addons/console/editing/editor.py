@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from Middleware.addons.check.file_kinds import KINDS, kind_of
+from Middleware.addons.check.files import KINDS, kind_of
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.tree import read_tree
 from Middleware.addons.console.calls import ConsoleError

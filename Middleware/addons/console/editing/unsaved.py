@@ -12,21 +12,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from Middleware.addons.check.endpoint_checks import (
+from Middleware.addons.check.endpoints import (
     check_endpoint_presets,
     check_key,
     check_preset_folder,
     check_presets_anywhere,
 )
-from Middleware.addons.check.file_checks import SETTINGS, check_content, duplicate_keys, syntax_finding
-from Middleware.addons.check.file_kinds import KINDS, FileKind, kind_of
+from Middleware.addons.check.files import (
+    KINDS,
+    SETTINGS,
+    FileKind,
+    check_content,
+    duplicate_keys,
+    kind_of,
+    syntax_finding,
+)
 from Middleware.addons.check.findings import Finding, distinct
 from Middleware.addons.check.lookups import ConfigFile, Lookups, Problem
-from Middleware.addons.check.memory_checks import check_settings_file
+from Middleware.addons.check.memory import check_settings_file
 from Middleware.addons.check.tree import SETTINGS_KEYS, settings_like
 from Middleware.addons.check.tree_check import FileOnlyLookups
-from Middleware.addons.check.user_checks import SHARED_FOLDER, UserCheck, allowed_folders, check_current_user
-from Middleware.addons.check.workflow_checks import all_located, check_workflow
+from Middleware.addons.check.users import SHARED_FOLDER, UserCheck, allowed_folders, check_current_user
+from Middleware.addons.check.workflows import all_located, check_workflow
 from Middleware.addons.workflow_tests.reading import read_tests
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
@@ -274,7 +281,7 @@ def users_of(display: str, kind: FileKind) -> list[str]:
 
 
 def _uses(user: str, display: str, kind: str) -> bool:
-    """Return whether a file is a user's: its own, one in the user's folders, or one that the user's file names."""
+    """Return whether a file is a user's: the user's own, one in the user's folders, or one that the user's file names."""
     if kind == "user":
         found = find_user_file(user)
         return found is not None and found.display == display

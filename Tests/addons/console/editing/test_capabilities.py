@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check.file_kinds import KINDS
+from Middleware.addons.check.files import KINDS
 from Middleware.addons.console.editing.capabilities import Contents, capabilities_of, gained
 from Middleware.addons.records.kept_secrets import masked
 from Middleware.workflows.handlers.registry import node_types
@@ -57,8 +57,7 @@ GAINED = [
         flow(CURL, base="{host}", host="a"),
         flow(CURL, base="{host}", host="b"),
         [
-            "node 1 runs curl with -H Authorization: Bearer <kept secret 1> {base}/x, where {base} is {host}, "
-            "where {host} "
+            "node 1 runs curl with -H Authorization: Bearer <kept secret 1> {base}/x, where {base} is {host}, where {host} "
             "is b"
         ],
     ),

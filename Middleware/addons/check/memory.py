@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from Middleware.addons.check.findings import Finding, finding_in
 from Middleware.addons.check.lookups import ConfigFile, Lookups, Problem
-from Middleware.addons.check.node_checks import COMMON, NO_ENDPOINT, ONE_ENDPOINT, NodeView, limit_problems
+from Middleware.addons.check.nodes import COMMON, NO_ENDPOINT, ONE_ENDPOINT, NodeView, limit_problems
 from Middleware.services.llm_calls.prompt_parts import PART_KEYS, prompt_templates
 from Middleware.services.memory import compactor_settings, memory_settings
 from Middleware.services.memory.compactor_settings import CompactorSettings
@@ -31,24 +31,19 @@ from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 
 # The keys of a node, which also apply in settings files, for LLM calls of their own.
 NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS} - {*PART_KEYS}
-
 EMBEDDINGS_EXPECTED = "an endpoint whose API type has the 'type' openAIEmbeddings or ollamaEmbeddings"
 MEMORY_KEY, COMPACTOR_KEY = memory_settings.USER_KEY, compactor_settings.USER_KEY
-
 # Keys of the user's file that name workflows -> the nodes that run these.
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "recentMemoryToolWorkflow": ("QualityMemory", "RecentMemory"),
     "chatSummaryToolWorkflow": ("FullChatSummary",),
     "conversationMemoryToolWorkflow": ("ConversationMemory",),
 }
-
 USER_KEYS = frozenset({MEMORY_KEY, COMPACTOR_KEY, "fileMemoryToolWorkflow", *HELPERS})
 # The columns of the search index that a search weighs.
 WEIGHT_COUNT = 5
-
 LIMIT, VECTOR_LIMIT = "maxResponseSizeInTokens", "vectorMemoryMaxResponseSizeInTokens"
 CONDENSE_LIMIT = "condenseMemoriesMaxResponseSizeInTokens"
-
 T = TypeVar("T")
 
 

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from Middleware.addons.check.findings import Finding, shown_address
 from Middleware.addons.check.lookups import files_in, folder_problem, folders_in
-from Middleware.addons.check.preset_checks import SENT_AS_STRING, unquoted
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import (
@@ -24,6 +23,7 @@ from Middleware.llmapis.call_turns import group_of
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_remark, quoted
+from Middleware.utilities.config.declarations import number_from
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import CANONICAL_SAMPLER_KEYS, ENDPOINT
@@ -46,11 +46,10 @@ PATHS = (
     "/api/embed",
     "/generate/stream",
 )
-
-
 # Parts of the names of models whose chat template refuses anything but users and assistants in turn.
 STRICT_MODELS = re.compile(r"gemma|mistral", re.IGNORECASE)
 TURN_ON = "'alternateRoles': true, which sends such messages in a form that every template accepts"
+SENT_AS_STRING = "is a string and is sent as one, which many servers refuse"
 
 
 def named_as_strict(content: Mapping[str, object]) -> bool:
@@ -499,3 +498,9 @@ def _preset_type(content: Mapping[str, object]) -> str:
 def _is_remote(backup: Mapping[str, object]) -> bool:
     # The host name is not resolved: a check uses no network.
     return classify_host(str(backup.get("endpoint") or ""), resolve=False) == "remote"
+
+
+def unquoted(value: object) -> str:
+    """Return how a number that is written as a string is meant to be written; "" for anything else."""
+    is_number = isinstance(value, str) and number_from(value, whole=False) is not None
+    return f"the number without quotes, {str(value).strip()}" if is_number else ""

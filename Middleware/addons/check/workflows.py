@@ -6,14 +6,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
-from Middleware.addons.check.call_checks import check_child_answers, check_loop, check_request_inputs
-from Middleware.addons.check.condition_checks import check_condition
-from Middleware.addons.check.file_kinds import HOMES
-from Middleware.addons.check.findings import Finding
-from Middleware.addons.check.lookups import Lookups, path_of
-from Middleware.addons.check.memory_checks import check_memory, check_memory_node
-from Middleware.addons.check.node_checks import (
+from Middleware.addons.check.files import HOMES
+from Middleware.addons.check.findings import Finding, workflow_name
+from Middleware.addons.check.flow import (
+    CHOICES,
+    DEFAULT_CONTENT,
+    Flow,
+    Value,
+    check_request_inputs,
+)
+from Middleware.addons.check.lookups import Lookups, Problem, path_of
+from Middleware.addons.check.memory import check_memory, check_memory_node
+from Middleware.addons.check.nodes import (
     NodeView,
     check_answer_choices,
     check_curl_node,
@@ -25,11 +31,12 @@ from Middleware.addons.check.node_checks import (
     texts_in,
     views_of,
 )
-from Middleware.addons.check.prompt_checks import check_block_size, check_relative_times
-from Middleware.addons.check.text_checks import (
+from Middleware.addons.check.prompts import check_block_size, check_relative_times
+from Middleware.addons.check.texts import (
     Names,
     TextProblem,
     TextRules,
+    check_condition,
     check_early_text,
     check_handed_down_text,
     check_jinja,
@@ -37,7 +44,6 @@ from Middleware.addons.check.text_checks import (
     check_plain_value,
     check_text,
 )
-from Middleware.addons.check.value_checks import check_choice
 from Middleware.utilities.config.check import KeyCheck, Severity, quoted, shortened
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.json_source import child
@@ -49,6 +55,7 @@ from Middleware.utilities.templates.substitution import has_braces
 from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.managers.workflow_manager import MAX_NESTING
 from Middleware.workflows.processors.workflows_processor import find_responder
 
 # Keys whose texts a child workflow fills in again.
@@ -61,7 +68,6 @@ HANDED_DOWN = frozenset(
         "routeOverrides",
     }
 )
-
 NAMES_OF_NODES = frozenset({"type", "title", "agentName", "dependsOn"})
 NEVER_HONOURED = "isResponder"
 # Keys that may occur in any node as a comment or leftover.
@@ -298,6 +304,159 @@ def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[
     titles = [title for node in nodes for title in (node.get("title"), node.get("agentName")) if isinstance(title, str)]
     return found, "" if found else nearest(entry, titles)
 
+
+# -- workflows that run each other -------------------------------------------------------------------------------------
+
+# A held lock ends the run, so the nodes behind one need not run.
+_MAY_END_THE_RUN = "WorkflowLock"
+
+
+def check_loop(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Yield a finding if the node always leads back to its own workflow. A loop has one, in its first file."""
+    if view.runs_as != "CustomWorkflow" or not _always_runs(view.loaded, view.index):
+        return
+    circle = _circle(view, lookups)
+    if circle and view.loaded.display == min(loaded.display for loaded in circle):
+        names = " -> ".join(workflow_name(loaded.display) for loaded in (*circle, view.loaded))
+        yield view.finding(
+            "error",
+            "workflowName",
+            f"the workflow runs itself again and again, without a condition: {names}",
+            expected="a ConditionalCustomWorkflow that ends the loop",
+        )
+
+
+def _always_runs(loaded: LoadedWorkflow, index: int) -> bool:
+    return not any(node.get("type") == _MAY_END_THE_RUN for node in loaded.nodes[:index])
+
+
+def _circle(view: NodeView, lookups: Lookups) -> list[LoadedWorkflow]:
+    """Return the workflows on the way from a node back to its workflow, which is the first; none without such a way."""
+    waiting = [[view.loaded, following] for following in child_workflows(view, lookups) or ()]
+    known: set[str] = set()
+    while waiting:
+        way = waiting.pop(0)
+        if way[-1].display == view.loaded.display:
+            return way[:-1]
+        if way[-1].display not in known and len(way) <= MAX_NESTING:
+            known.add(way[-1].display)
+            waiting += [
+                [*way, following]
+                for following in lookups.always_run_by(way[-1], lambda loaded: _always_run_by(loaded, lookups))
+            ]
+    return []
+
+
+def _always_run_by(loaded: LoadedWorkflow, lookups: Lookups) -> Iterator[LoadedWorkflow]:
+    for view in views_of(loaded):
+        if view.runs_as == "CustomWorkflow" and _always_runs(loaded, view.index):
+            yield from child_workflows(view, lookups) or ()
+
+
+def check_child_answers(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Yield a finding if only a node inside a child is marked to answer, and the child's result goes nowhere."""
+    nodes = view.loaded.nodes
+    is_last = view.index == len(nodes) - 1
+    if view.runs_as not in ("CustomWorkflow", "ConditionalCustomWorkflow") or is_last or any(map(is_responder, nodes)):
+        return
+    marked = next(
+        (loaded for loaded in child_workflows(view, lookups) or () if any(map(is_responder, loaded.nodes))), None
+    )
+    if marked is None or _is_used(view):
+        return
+    last = NodeView(view.loaded, len(nodes) - 1, nodes[-1], "Standard", {})
+    yield view.finding(
+        "warning",
+        "",
+        f"a node of the child workflow {quoted(workflow_name(marked.display))} is marked "
+        f"to answer, but no node of this workflow is, so that {last.label} answers and the child's text "
+        "goes nowhere",
+        expected='"returnToUser": true in the node that runs the child',
+    )
+
+
+def _is_used(view: NodeView) -> bool:
+    name = f"agent{view.index + 1}Output"
+    everything = [view.loaded.variables, *view.loaded.nodes[view.index + 1 :]]
+    return any(re.search(rf"\b{name}\b", text) for one in everything for _, text, _ in texts_in(one, "", SECRET_KEYS))
+
+
+# -- workflows that are chosen by a value ------------------------------------------------------------------------------
+
+
+def check_choice(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Yield findings about the keys of a node that chooses a workflow by a value."""
+    table = view.node.get(CHOICES)
+    if CHOICES not in view.keys or not isinstance(table, Mapping):
+        return
+    value = Flow(view.loaded, lookups).text(view.node.get("conditionalKey"), NODE.flag(view.node, "jinja2"), view.index)
+    keys = {name.strip().lower(): name for name, target in table.items() if target}
+    has_fallback = keys.pop("default", None) is not None or view.node.get(DEFAULT_CONTENT) is not None
+    if value.texts is not None:
+        yield from _check_fixed(view, value, value.texts, keys, has_fallback)
+    elif value.is_open and not has_fallback:
+        yield view.finding(
+            "warning",
+            CHOICES,
+            f"the value is {value.source}, which may be any text, and there is no "
+            "'Default'; the request fails where the text is not exactly one of the keys",
+            expected="'Default' with the workflow for every other value",
+        )
+    if value.lists_categories:
+        yield from _check_categories(view, keys, lookups)
+
+
+def _check_fixed(
+    view: NodeView, value: Value, texts: Mapping[str, str], keys: Mapping[str, str], has_fallback: bool
+) -> Iterator[Finding]:
+    without_key = [text for key, text in texts.items() if key not in keys]
+    never = [name for key, name in keys.items() if key not in texts]
+    said = f"{value.source}, which is {_listed(texts.values())}"
+    if without_key and not has_fallback:
+        fails = "no request can pass this node" if len(without_key) == len(texts) else "the request fails then"
+        unused = f" (the keys are {', '.join(map(quoted, keys.values()))})" if never else ""
+        yield view.finding(
+            "error" if len(without_key) == len(texts) else "warning",
+            CHOICES,
+            f"the value is {said}; there is no key {_listed(without_key)}{unused} and no 'Default', so that {fails}",
+            expected=f"the keys {_listed(texts.values(), 'and')}, or 'Default' for every other value",
+        )
+        return
+    for name in never:
+        yield view.finding(
+            "warning",
+            "",
+            f"the workflow of {quoted(name)} never runs: the value is {said}",
+            suggestion=nearest(name, texts.values()),
+            path=child(child(view.path, CHOICES), name),
+        )
+
+
+def _check_categories(view: NodeView, keys: Mapping[str, str], lookups: Lookups) -> Iterator[Finding]:
+    """Yield keys that are no categories although the LLM chooses among the categories of the routing."""
+    name = lookups.user_name("routingConfig") if lookups.has_user else ""
+    routing = lookups.routing(name) if isinstance(name, str) and name else {}
+    if isinstance(routing, Problem) or not routing:
+        return
+    known = {category.strip().lower() for category in routing}
+    for value, key in keys.items():
+        if value not in known:
+            yield view.finding(
+                "warning",
+                "",
+                f"{quoted(key)} is not a category of the routing {quoted(name)}, among which the LLM chooses",
+                expected=", ".join(routing),
+                suggestion=nearest(key, routing),
+                path=child(child(view.path, CHOICES), key),
+            )
+
+
+def _listed(texts: Any, word: str = "or") -> str:
+    named = [quoted(text) if text else "an empty text" for text in texts]
+    return f" {word} ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
 
 # A new check of single nodes is one function in this list.
 NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (

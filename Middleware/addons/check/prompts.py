@@ -1,6 +1,6 @@
-"""Prompts that a server reads again with each message, because what changes stands before what stays.
+"""Checks of prompts: of what a server reads again with each message, and of what an LLM needs to choose a category.
 
-These findings need all workflows of a user, so they are part of the check of a whole configuration only.
+What is read again shows only in all workflows of a user, so that it is found in the check of a whole configuration.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from Middleware.addons.check.findings import Finding
-from Middleware.addons.check.flow import UNKNOWN, Flow, Value
+from Middleware.addons.check.findings import Finding, workflow_name
+from Middleware.addons.check.flow import CATEGORY_VARIABLES, UNKNOWN, Flow, Value
 from Middleware.addons.check.lookups import Lookups
-from Middleware.addons.check.node_checks import NodeView, child_workflows, views_of
+from Middleware.addons.check.nodes import NodeView, child_workflows, texts_in, views_of
 from Middleware.llmapis.call_turns import group_of, model_of, server_of
+from Middleware.services.prompt_categorization_service import UNKNOWN as NO_CATEGORY
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.declarations import number_from
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -23,10 +25,11 @@ from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.prompt_extraction_utils import block_size
 from Middleware.utilities.templates.substitution import Field, SubstitutionError, parse
+from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.processors.workflows_processor import find_responder
 
 _CONVERSATION = re.compile(r"(?:chat|templated)_user_prompt_\w+|messages")
 _JINJA_TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
-
 COUNT, LIMIT = "lastMessagesToSendInsteadOfPrompt", "lastMessagesToSendInsteadOfPromptMaxTokenSize"
 BLOCK_SIZE = "messageBlockSize"
 EXAMPLES = "exampleTurns"
@@ -36,7 +39,6 @@ FEWEST_SLIDING = 6
 ALL_MESSAGES = 1000
 # Less is read in a moment.
 MOST_CONSTANT = 300
-
 _AFTER = "so that the server reads the whole conversation after it again"
 
 
@@ -204,11 +206,7 @@ class _Prompt:
             )
         if value.writer is not None:
             file, label = value.writer
-            where = (
-                ""
-                if file == self.view.loaded.display
-                else (f" of workflow {quoted(file.removeprefix('Workflows/').removesuffix('.json'))}")
-            )
+            where = "" if file == self.view.loaded.display else f" of workflow {quoted(workflow_name(file))}"
             yield self.view.advice(
                 key,
                 f"{subject} the output of {label}{where}, which changes from call to call, {_AFTER}",
@@ -280,7 +278,7 @@ class _Prompt:
 
 
 def example_texts(node: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the texts of the examples of a node in their order, with keys. Wrong ones are reported themselves."""
+    """Return the texts of the examples of a node in their order, each with the key. Wrong ones are reported themselves."""
     turns = node.get(EXAMPLES)
     return [
         (EXAMPLES, text)
@@ -317,3 +315,53 @@ def _jinja_pieces(text: str) -> Iterator[tuple[str, list[str]]]:
         depth += (word in ("if", "for")) - (word in ("endif", "endfor"))
         end = tag.end()
     yield text[end:], []
+
+
+# -- routes ------------------------------------------------------------------------------------------------------------
+
+
+def check_category_prompt(loaded: LoadedWorkflow, routing: Mapping[str, object], lookups: Lookups) -> Iterator[Finding]:
+    """Yield a finding if no text of a workflow whose LLM chooses a category says what the categories are."""
+    texts = _all_texts(loaded, lookups) if Flow(loaded, lookups).result().is_open else None
+    names = [name.casefold() for name in routing if name != NO_CATEGORY]
+    if texts is None or any(
+        CATEGORY_VARIABLES.search(text) or any(name in text.casefold() for name in names) for text in texts
+    ):
+        return
+    index = find_responder(loaded.nodes)
+    node = loaded.nodes[index]
+    view = NodeView(loaded, index, node, "Standard", {})
+    yield view.finding(
+        "warning",
+        next((key for key in ("prompt", "systemPrompt") if node.get(key)), ""),
+        "nothing in this workflow, which chooses the category, tells the LLM what the categories are "
+        f"({', '.join(routing)})",
+        expected="{category_colon_descriptions} in a prompt",
+    )
+
+
+def _all_texts(loaded: LoadedWorkflow, lookups: Lookups) -> list[str] | None:
+    """Return all texts of a workflow and of those that it runs; None if one of its nodes may bring others."""
+    texts = [text for _, text, _ in texts_in(dict(lookups.user_variables()), "", frozenset())]
+    waiting, known = [loaded], {loaded.display}
+    while waiting:
+        one = waiting.pop()
+        texts += [text for _, text, _ in texts_in([dict(one.variables), *one.nodes], "", frozenset())]
+        for index, node in enumerate(one.nodes):
+            children = _brought_by(one, index, node, lookups)
+            if children is None:
+                return None
+            waiting += [following for following in children if following.display not in known]
+            known.update(following.display for following in children)
+    return texts
+
+
+def _brought_by(
+    loaded: LoadedWorkflow, index: int, node: Mapping[str, Any], lookups: Lookups
+) -> list[LoadedWorkflow] | None:
+    """Return the workflows that a node runs; None if it may read texts that no file of a workflow shows."""
+    node_type = node.get("type", "Standard")
+    handler = node_types().get(node_type) if isinstance(node_type, str) else None
+    if handler is None or handler.reaches_outside or node_type == "GetCustomFile" or node.get("structuredOutputFile"):
+        return None
+    return child_workflows(NodeView(loaded, index, node, node_type, handler.TABLES[node_type]), lookups)

@@ -1,30 +1,33 @@
-"""Checks of the names in a user file: routing, workflows, settings files, templates and folders."""
+"""Checks of the names in a user file, and the workflows that the user's requests reach."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from Middleware.addons.check.call_checks import check_request_inputs
 from Middleware.addons.check.findings import Finding
-from Middleware.addons.check.flow import Flow, Value
+from Middleware.addons.check.flow import Flow, Value, check_request_inputs
 from Middleware.addons.check.lookups import (
     FOLDER_CUTOFF,
     ConfigFile,
     Lookups,
     Problem,
+    files_in,
     folder_exists,
     folder_problem,
     folders_in,
 )
-from Middleware.addons.check.memory_checks import COMPACTOR_KEY, EMBEDDINGS_EXPECTED, HELPERS, MEMORY_KEY
-from Middleware.addons.check.prompt_checks import odd_block_size
-from Middleware.addons.check.value_checks import check_category_prompt
+from Middleware.addons.check.memory import COMPACTOR_KEY, EMBEDDINGS_EXPECTED, HELPERS, MEMORY_KEY
+from Middleware.addons.check.nodes import child_folder, child_names, views_of
+from Middleware.addons.check.prompts import check_category_prompt, odd_block_size
 from Middleware.exceptions import ConfigurationError
+from Middleware.services.memory.compactor_settings import CompactorSettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.prompt_categorization_service import UNKNOWN, match_category
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_meant, meant_key, no_effect, quoted
+from Middleware.utilities.config.declarations import settings_keys
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.users import (
@@ -33,7 +36,7 @@ from Middleware.utilities.config.users import (
     current_snapshot,
     find_user_file,
 )
-from Middleware.utilities.config.workflows import user_workflow_folders
+from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.text_utils import nearest
 
@@ -392,3 +395,103 @@ def check_current_user(content: Mapping[str, object], display: str, users: Colle
             )
     except ConfigurationError as error:
         yield Finding("error", display, "currentUser", None, str(error))
+
+
+# -- workflows that are reached ----------------------------------------------------------------------------------------
+
+SETTINGS_WORKFLOWS = tuple(
+    key.name
+    for cls in (MemorySettings, CompactorSettings)
+    for key in settings_keys(cls).values()
+    if key.names == "workflow"
+)
+
+
+@dataclass(frozen=True)
+class WorkflowReference:
+    """A workflow to find: by name alone, in one folder, or as the child of another."""
+
+    name: str
+    folder: str | None = None
+    calling_folder: str | None = None
+    calling_name: str | None = None
+
+    def load(self, lookups: Lookups) -> LoadedWorkflow | None:
+        """Return the workflow; None if there is none that can be read: ``lookups`` then know the file, if there is one."""
+        try:
+            return config_utils.load_workflow(self.name, self.folder, self.calling_folder, self.calling_name)
+        except ConfigurationError as error:
+            if error.file:
+                lookups.named[error.file] = "workflow"
+            return None
+
+
+def reached_workflows(user: UserCheck, lookups: Lookups, workflows: Collection[str]) -> Iterator[LoadedWorkflow]:
+    """Yield every workflow that a request of the user, or a node of another workflow, can lead to, each file once.
+
+    Shared workflows that no list shows to a client are left out (``UserCheck.chooses_shared``).
+    ``workflows``: all workflow files, relative to the config root. Those in the user's own folders belong to the user.
+    """
+    return followed([*_of_user(user, workflows), *(_shared() if user.chooses_shared() else ())], lookups)
+
+
+def followed(first: Iterable[WorkflowReference], lookups: Lookups) -> Iterator[LoadedWorkflow]:
+    """Yield these workflows, and every workflow that a node of them can lead to, each file once."""
+    waiting = [*first]
+    known: set[str] = set()
+    asked: set[WorkflowReference] = set()
+    while waiting:
+        wanted = waiting.pop(0)
+        loaded = None if wanted in asked else wanted.load(lookups)
+        asked.add(wanted)
+        if loaded is None or loaded.display in known:
+            continue
+        known.add(loaded.display)
+        yield loaded
+        waiting += _children(loaded)
+        # The check of the workflow just yielded may have looked up settings files, which name workflows too.
+        waiting += [
+            WorkflowReference(str(file.content[key]))
+            for file in lookups.settings_files()
+            for key in SETTINGS_WORKFLOWS
+            if isinstance(file.content.get(key), str) and file.content[key].strip()
+        ]
+
+
+def _of_user(user: UserCheck, workflows: Collection[str]) -> Iterator[WorkflowReference]:
+    yield from map(WorkflowReference, user.workflow_names())
+    try:
+        folders = user_workflow_folders()
+    # Reported at the user's file.
+    except ConfigurationError:
+        return
+    for folder in folders:
+        prefix = f"Workflows/{folder}/".casefold()
+        yield from (
+            WorkflowReference(file[len(prefix) : -len(".json")])
+            for file in workflows
+            if file.casefold().startswith(prefix)
+        )
+
+
+def _shared() -> Iterator[WorkflowReference]:
+    try:
+        shared = config_utils.shared_workflow_folder()
+        names = [*folders_in("Workflows", *shared.split("/")), *files_in("Workflows", *shared.split("/"))]
+        selections = [config_utils.shared_selection(name) for name in names]
+    # Reported at the user's file.
+    except ConfigurationError:
+        return
+    for selection in selections:
+        if selection is not None:
+            yield WorkflowReference(*selection)
+
+
+def _children(loaded: LoadedWorkflow) -> Iterator[WorkflowReference]:
+    for view in views_of(loaded):
+        folder = child_folder(view)
+        if folder is None:
+            continue
+        for _, name in child_names(view):
+            if "{" not in name:
+                yield WorkflowReference(name, folder or None, loaded.folder, loaded.name)

@@ -139,11 +139,9 @@ FILE_KEYS = {
     "SaveCustomFile": ("filepath",),
     "ConversationChunkProcessor": ("cursorDirectory", "returnFile"),
 }
-
 RISKY_KEYS = {"PythonModule": ("module_path",), "MCPToolCall": ("server", "tool")}
 _PATH_PLACEHOLDER = re.compile(r"\{+\s*([^\W\d]\w{0,99})")
 _FOREIGN_IN_PATH = re.compile(r"agent\d+Output|chat_user_prompt_|templated_user_prompt_|messages")
-
 CHILD_KEYS = ("workflowName", "fileMemoryWorkflowName")
 
 
@@ -351,7 +349,6 @@ _INSTEAD = {
     "json": "--data-raw with -H 'Content-Type: application/json', which takes a text as it is",
 }
 _DATA_INSTEAD = "--data-raw, which takes a text as it is"
-
 _PLACEHOLDER = re.compile(r"\{[^{}]+\}")
 _JINJA_PLACEHOLDER = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _NAME = re.compile(r"[^\W\d]\w{0,99}")
