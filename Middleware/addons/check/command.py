@@ -133,7 +133,7 @@ def _take_scope(options: argparse.Namespace) -> None:
 
 
 def _users_without_flag(arguments: LaunchArguments, options: argparse.Namespace) -> list[str]:
-    """Return the words that are not flags, if they name users: the first may also be the folder of the configuration."""
+    """Return the words that are not flags, if they name users: the first may be the folder of the configuration."""
     words = [word for word in (word.strip() for word in options.positionals) if word]
     folder = config_utils.clean_directory(words[0]) if words else None
     if not folder or os.path.isdir(folder) or not arguments.config_directory:

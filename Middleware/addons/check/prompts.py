@@ -278,7 +278,7 @@ class _Prompt:
 
 
 def example_texts(node: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the texts of the examples of a node in their order, each with the key. Wrong ones are reported themselves."""
+    """Return the texts of the examples of a node in their order, with keys. Wrong ones are reported themselves."""
     turns = node.get(EXAMPLES)
     return [
         (EXAMPLES, text)

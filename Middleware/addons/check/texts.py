@@ -365,7 +365,7 @@ def _stray_braces(text: str, rules: TextRules) -> TextProblem:
 
 
 def _fields(text: str) -> tuple[dict[str, str], bool]:
-    """Return the names of a text's placeholders with the start of their format, and whether the braces are well-formed."""
+    """Return the names of a text's placeholders with the start of their format, and whether the braces fit."""
     try:
         template = parse(text)
     except SubstitutionError:

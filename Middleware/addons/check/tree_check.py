@@ -327,7 +327,7 @@ class TreeCheck:
         beginnings.add(loaded)
 
     def _unpassed_inputs(self) -> Iterator[Finding]:
-        """Yield the inputs of workflows that callers do not pass; of the users who are checked, all callers are known."""
+        """Yield the inputs of workflows that callers do not pass; all callers of the checked users are known."""
         for file in self._tree.of_kind("user", *SETTINGS):
             content = self._sources[file.display].content if file.display in self._sources else None
             names = content.values() if isinstance(content, dict) else ()

@@ -417,7 +417,7 @@ class WorkflowReference:
     calling_name: str | None = None
 
     def load(self, lookups: Lookups) -> LoadedWorkflow | None:
-        """Return the workflow; None if there is none that can be read: ``lookups`` then know the file, if there is one."""
+        """Return the workflow; None if none can be read: ``lookups`` then know the file, if there is one."""
         try:
             return config_utils.load_workflow(self.name, self.folder, self.calling_folder, self.calling_name)
         except ConfigurationError as error:

@@ -64,7 +64,7 @@ class WorkflowCatalog:
                 self._add_unused(display, path)
 
     def workflow(self, path: str) -> Workflow | None:
-        """Return one of them by the path of its file below ``Workflows``, without ``.json``; None if it is not there."""
+        """Return one of them by its path below ``Workflows``, without ``.json``; None if it is not there."""
         display = f"{FOLDER}{path}.json"
         summary = next((one for one in self.workflows() if one.path == display), None)
         if summary is None:

@@ -79,7 +79,7 @@ class Assistance:
 
 
 def assist(display: str, text: str, offset: int) -> Assistance:
-    """Return the proposals for a position in the text of the configuration file ``display``, which may have mistakes."""
+    """Return the proposals for a position in the text of the file ``display``, which may have mistakes."""
     source = JsonSource(text, display)
     try:
         content: object = source.parse()

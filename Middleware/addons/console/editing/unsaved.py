@@ -281,7 +281,7 @@ def users_of(display: str, kind: FileKind) -> list[str]:
 
 
 def _uses(user: str, display: str, kind: str) -> bool:
-    """Return whether a file is a user's: the user's own, one in the user's folders, or one that the user's file names."""
+    """Return whether a file is a user's: its own, one in the user's folders, or one that the user's file names."""
     if kind == "user":
         found = find_user_file(user)
         return found is not None and found.display == display

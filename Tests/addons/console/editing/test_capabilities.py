@@ -57,7 +57,8 @@ GAINED = [
         flow(CURL, base="{host}", host="a"),
         flow(CURL, base="{host}", host="b"),
         [
-            "node 1 runs curl with -H Authorization: Bearer <kept secret 1> {base}/x, where {base} is {host}, where {host} "
+            "node 1 runs curl with -H Authorization: Bearer <kept secret 1> {base}/x, where {base} is {host}, "
+            "where {host} "
             "is b"
         ],
     ),
