@@ -9,18 +9,16 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
-from Middleware.addons.records.model import RunDocument, RunFacts
-from Middleware.addons.records.queries import Key, RunQuery, key_of, key_text, searched_of
+from Middleware.addons.records.model import Mark, RunDocument, RunFacts, RunRingView, StoredRun
+from Middleware.addons.records.queries import Key, RunQuery, key_of, key_text, searched_of, strings_in
+from Middleware.addons.records.store.writer import RunStore
 from Middleware.addons.records.texts import normalised
 from Middleware.addons.records.viewers import Viewer
 from Middleware.exceptions import ClientError
-
-if TYPE_CHECKING:
-    from Middleware.addons.records.store.writer import RunStore
 
 TextsState: TypeAlias = Literal["kept", "ring", "none", "private"]
 """Where the texts of a run are: on disk, in memory only, nowhere, or not for this viewer."""
@@ -58,51 +56,10 @@ class RunPage:
     searched: int | None = None
 
 
-@dataclass(frozen=True)
-class Mark:
-    """What somebody said about a run on disk."""
-
-    pinned: bool = False
-    note: str | None = None
-
-
-@dataclass
-class StoredRun:
-    """A run on disk: its facts without texts, or with those that are in clear, and what was said about it."""
-
-    facts: RunFacts
-    mark: Mark
-    texts_kept: bool
-    n: int = 0
-    segment: int = 0
-    # The encrypted short texts of a private run.
-    sealed: str | None = field(default=None, repr=False)
-
-
-class RunRingView(Protocol):
-    """The newest runs, in memory."""
-
-    def documents(self) -> list[RunDocument]:
-        """Return the runs, newest first, with those that have not ended."""
-
-    def get(self, run_id: str) -> RunDocument | None:
-        """Return one of them."""
-
-    def remove(self, run_ids: Collection[str]) -> None:
-        """Forget some of them."""
-
-    def clear(self) -> None:
-        """Forget all that have ended."""
-
-
 class RunArchive:
-    """All runs that this server knows.
+    """All runs that this server knows: those in memory, and those on disk."""
 
-    Args:
-        store: the runs on disk; None without a folder.
-    """
-
-    def __init__(self, ring: RunRingView, store: RunStore | None = None) -> None:
+    def __init__(self, ring: RunRingView, store: RunStore) -> None:
         self._ring, self._store = ring, store
 
     # -- lists -------------------------------------------------------------------------------------------------------
@@ -114,15 +71,12 @@ class RunArchive:
         ids = [document.facts["id"] for document in known]
         fitting = [document for document in known if self._fits(document, query, viewer)]
         found = [self.shown(document, viewer) for document in fitting if _is_after(document, query.before)]
-        total = len(fitting)
-        if self._store is not None:
-            stored, count = self._store.page(query, viewer, ids, query.limit + 1)
-            found += [self._shown_of_store(run, viewer) for run in stored]
-            total += count
+        stored, count = self._store.reader.page(query, viewer, ids, query.limit + 1)
+        found += [self._shown_of_store(run, viewer) for run in stored]
         found.sort(key=key_of, reverse=True)
         shown = found[: query.limit]
         following = key_text(key_of(shown[-1])) if len(found) > len(shown) else None
-        return RunPage(self._marked(shown, ids), following, total)
+        return RunPage(self._marked(shown, ids), following, len(fitting) + count)
 
     def choices(self, viewer: Viewer) -> dict[str, list[str]]:
         """Return the names that occur in runs of the viewer, for the filters ``workflow``, ``endpoint``, ``user``."""
@@ -131,9 +85,8 @@ class RunArchive:
             names["endpoint"].update(facts["endpoints"])
             names["workflow"].update(filter(None, [facts["workflow"]]))
             names["user"].update(filter(None, [facts["user"]]))
-        if self._store is not None:
-            for name, more in self._store.choices(viewer).items():
-                names[name].update(more)
+        for name, more in self._store.reader.choices(viewer).items():
+            names[name].update(more)
         # So many names are no list to choose from.
         return {name: sorted(found)[:200] for name, found in names.items()}
 
@@ -178,7 +131,7 @@ class RunArchive:
             reverse=True,
         )
         left_out = list(known) if without is None else without
-        stored = iter(()) if self._store is None else self._store.each(query, viewer, left_out)
+        stored = self._store.reader.each(query, viewer, left_out)
         one = next(stored, None)
         for document in fitting:
             while one is not None and key_of(one.facts) > key_of(document.facts):
@@ -193,15 +146,15 @@ class RunArchive:
         count = sum(
             self._fits(document, query, viewer) and _is_after(document, query.before) for document in known.values()
         )
-        return count + (self._store.count(query, viewer, list(known)) if self._store is not None else 0)
+        return count + self._store.reader.count(query, viewer, list(known))
 
     @contextlib.contextmanager
     def _searcher(self, query: RunQuery, viewer: Viewer) -> Iterator[Callable[[RunDocument | StoredRun], bool]]:
-        with self._store.searcher(query, viewer) if self._store else contextlib.nullcontext() as finds_stored:
+        with self._store.reader.searcher(query, viewer) as finds_stored:
 
             def finds(candidate: RunDocument | StoredRun) -> bool:
                 if isinstance(candidate, StoredRun):
-                    return finds_stored is not None and finds_stored(candidate)
+                    return finds_stored(candidate)
                 return _finds_in(candidate, query, viewer.reads(candidate.facts))
 
             yield finds
@@ -219,11 +172,10 @@ class RunArchive:
             found = normalised(document)
             shown = self._marked([self.shown(found, viewer)], [run_id])[0]
             return _document(found, shown, viewer.reads(document.facts))
-        stored = self._stored(run_id)
+        stored = self._store.reader.one(run_id)
         if stored is None or not viewer.sees(stored.facts):
             return None
-        assert self._store is not None
-        found = self._store.document(stored, viewer)
+        found = self._store.reader.document(stored, viewer)
         shown = self._shown_of_store(replace(stored, facts=found.facts), viewer)
         # The index knows only whether texts were written, and their file may have been damaged since.
         if shown["texts"] == "kept" and not any(span.texts for span in found.spans):
@@ -248,13 +200,11 @@ class RunArchive:
             if run.facts["id"] in known:
                 continue
             document = (
-                normalised(run, texts=False) if isinstance(run, RunDocument) else self._without_texts(run, viewer)
+                normalised(run, texts=False)
+                if isinstance(run, RunDocument)
+                else self._store.reader.document(run, viewer, with_texts=False)
             )
             yield _document(document, self.shown(document, viewer), reads=False)
-
-    def _without_texts(self, run: StoredRun, viewer: Viewer) -> RunDocument:
-        assert self._store is not None
-        return self._store.document(run, viewer, with_texts=False)
 
     def earlier(self, document: RunDocument, viewer: Viewer) -> Iterator[RunDocument]:
         """Yield the runs of the same conversation before this one that the viewer may see, newest first, at most 20."""
@@ -275,7 +225,7 @@ class RunArchive:
                 if shown is not None and shown.facts["conversation"] == conversation:
                     known.add(document.facts["id"])
                     yield shown
-        for run_id in [] if self._store is None else self._store.earlier(conversation, place):
+        for run_id in self._store.reader.earlier(conversation, place):
             shown = None if run_id in known else self.run(run_id, viewer)
             if shown is not None:
                 yield shown
@@ -287,32 +237,30 @@ class RunArchive:
                 body = normalised(document).config_texts.get(config_hash)
                 if body is not None:
                     return body
-        return None if self._store is None else self._store.config_body(config_hash)
+        return self._store.reader.config_body(config_hash)
 
     def used(self) -> dict[str, int | None]:
         """Return the space that the runs on disk take, their number, and when the oldest began."""
-        if self._store is None:
-            return {"bytes": 0, "runs": 0, "oldest": None}
-        return self._store.used()
+        return self._store.reader.used()
 
     def dropped(self) -> dict[str, int]:
         """Return how many runs lost their texts on the way to the disk, and how many were not written at all."""
-        return {"texts": 0, "runs": 0} if self._store is None else self._store.dropped()
+        return self._store.dropped()
 
     # -- changes -----------------------------------------------------------------------------------------------------
     def pin(self, run_id: str, viewer: Viewer, pinned: bool) -> None:
         """Keep a run beyond all limits, or no longer. Raises ClientError if it cannot be, or not by this viewer."""
         run = self._own(run_id, viewer, "pinned")
-        assert self._store is not None
-        self._store.pin(run, pinned)
+        with self._store.disk() as disk:
+            disk.pin(run, pinned)
 
     def note(self, run_id: str, viewer: Viewer, text: str | None) -> None:
         """Write a note on a run. Raises ClientError as ``pin`` does."""
         if text is not None and len(text) > MOST_NOTE:
             raise ClientError(f"'note' has {len(text):,} characters. Expected: at most {MOST_NOTE:,}.", param="note")
         run = self._own(run_id, viewer, "given a note")
-        assert self._store is not None
-        self._store.note(run, text or None)
+        with self._store.disk() as disk:
+            disk.note(run, text or None)
 
     def delete(self, run_id: str, viewer: Viewer) -> None:
         """Delete a run, with those of its texts that no other run has. Raises ClientError as ``pin`` does."""
@@ -321,16 +269,17 @@ class RunArchive:
             _demand(viewer, document.facts)
             _demand_finished(document)
             self._ring.remove([run_id])
-            self._flush_store()
-        elif self._stored(run_id) is None:
-            raise _unknown(run_id)
-        stored = self._stored(run_id)
+            # The writer writes what has ended, so that it is found on disk.
+            self._store.flush()
+        stored = self._store.reader.one(run_id)
         if stored is not None:
             if not viewer.sees(stored.facts):
                 raise _unknown(run_id)
             _demand(viewer, stored.facts)
-            assert self._store is not None
-            self._store.delete([stored])
+            with self._store.disk() as disk:
+                disk.delete([stored])
+        elif document is None or not viewer.sees(document.facts):
+            raise _unknown(run_id)
 
     def delete_all(self, viewer: Viewer) -> int:
         """Delete all runs that have ended and that the viewer may delete; return their number."""
@@ -344,7 +293,7 @@ class RunArchive:
         def wanted(facts: RunFacts) -> bool:
             return viewer.changes(facts) and (key_hash is None or facts["key_hash"] == key_hash)
 
-        self._flush_store()
+        self._store.flush()
         known = self._ring.documents()
         ended = {
             document.facts["id"]
@@ -353,13 +302,14 @@ class RunArchive:
         }
         unfinished = [document.facts["id"] for document in known if not document.finished]
         self._ring.remove(ended)
-        if self._store is None:
-            return len(ended)
-        stored = [run for run in self._store.each(query, viewer, unfinished) if wanted(run.facts)]
-        if query == RunQuery() and viewer.role == "operator":
-            self._store.delete_everything(unfinished)
-        else:
-            self._store.delete(stored)
+        stored = [run for run in self._store.reader.each(query, viewer, unfinished) if wanted(run.facts)]
+        everything = query == RunQuery() and viewer.role == "operator"
+        if stored or (everything and self._store.reader.exists()):
+            with self._store.disk() as disk:
+                if everything:
+                    disk.delete_everything(unfinished)
+                else:
+                    disk.delete(stored)
         return len(ended | {run.facts["id"] for run in stored})
 
     # -- help --------------------------------------------------------------------------------------------------------
@@ -369,8 +319,8 @@ class RunArchive:
         if document is not None and viewer.sees(document.facts):
             _demand(viewer, document.facts)
             _demand_finished(document)
-            self._flush_store()
-        stored = self._stored(run_id)
+            self._store.flush()
+        stored = self._store.reader.one(run_id)
         if stored is not None and viewer.sees(stored.facts):
             _demand(viewer, stored.facts)
             return stored
@@ -378,20 +328,12 @@ class RunArchive:
             raise ClientError(_NOT_KEPT.format(run_id[:8], done), HTTPStatus.CONFLICT)
         raise _unknown(run_id)
 
-    def _flush_store(self) -> None:
-        """Let the writer write what has ended, so that it is found on disk."""
-        if self._store is not None:
-            self._store.flush()
-
-    def _stored(self, run_id: str) -> StoredRun | None:
-        return None if self._store is None else self._store.one(run_id)
-
     def _marked(self, shown: list[ShownRun], ring_ids: Collection[str]) -> list[ShownRun]:
         """Add what was said about the runs that came from memory."""
         in_memory = set(ring_ids)
         wanted = [run["id"] for run in shown if run["id"] in in_memory]
-        if wanted and self._store is not None:
-            marks = self._store.marks(wanted)
+        if wanted:
+            marks = self._store.reader.marks(wanted)
             for run in shown:
                 mark = marks.get(run["id"])
                 if mark is not None:
@@ -401,7 +343,7 @@ class RunArchive:
     def shown(self, document: RunDocument, viewer: Viewer) -> ShownRun:
         """Return the facts of a run in memory as the viewer may see them, without what was said about it."""
         facts = document.facts
-        kept = self._store is not None and self._store.keeps_texts(document)
+        kept = self._store.keeps_texts(document)
         state: TextsState = "private" if not viewer.reads(facts) else "kept" if kept else "ring"
         return _shown(facts, viewer, Mark(), state)
 
@@ -410,8 +352,8 @@ class RunArchive:
             return _shown(run.facts, viewer, run.mark, "private")
         state: TextsState = "kept" if run.texts_kept else "private" if run.facts["private"] else "none"
         shown = _shown(run.facts, viewer, run.mark, state)
-        if run.sealed is not None and self._store is not None:
-            shown["question"], shown["answer"], shown["error"] = self._store.unsealed(run, viewer)
+        if run.sealed is not None:
+            shown["question"], shown["answer"], shown["error"] = self._store.reader.unsealed(run, viewer)
         return shown
 
 
@@ -421,20 +363,6 @@ def _finds_in(document: RunDocument, query: RunQuery, reads: bool) -> bool:
     return reads and any(
         query.found_in(strings_in(text)) for span in normalised(document).spans for text in span.texts.values()
     )
-
-
-def strings_in(value: object) -> Iterator[str]:
-    """Yield all strings in a value of JSON, but not the names in objects."""
-    # A list of our own and no recursion: what clients send may be nested deeply.
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            left.extend(one.values())
-        elif isinstance(one, (list, tuple)):
-            left.extend(one)
 
 
 def _shown(facts: RunFacts, viewer: Viewer, mark: Mark, state: TextsState) -> ShownRun:

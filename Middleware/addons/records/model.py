@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict, get_args
 
 if TYPE_CHECKING:
     from Middleware.models.trace_context import TraceContext
@@ -211,3 +211,40 @@ class RunDocument:
         if 0 < span_id <= len(self.spans) and self.spans[span_id - 1].id == span_id:
             return self.spans[span_id - 1]
         return next((span for span in self.spans if span.id == span_id), None)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What somebody said about a run on disk."""
+
+    pinned: bool = False
+    note: str | None = None
+
+
+@dataclass
+class StoredRun:
+    """A run on disk: its facts without texts, or with those that are in clear, and what was said about it."""
+
+    facts: RunFacts
+    mark: Mark
+    texts_kept: bool
+    n: int = 0
+    segment: int = 0
+    # The encrypted short texts of a private run.
+    sealed: str | None = field(default=None, repr=False)
+
+
+class RunRingView(Protocol):
+    """The newest runs, in memory."""
+
+    def documents(self) -> list[RunDocument]:
+        """Return the runs, newest first, with those that have not ended."""
+
+    def get(self, run_id: str) -> RunDocument | None:
+        """Return one of them."""
+
+    def remove(self, run_ids: Collection[str]) -> None:
+        """Forget some of them."""
+
+    def clear(self) -> None:
+        """Forget all that have ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -94,6 +94,20 @@ def searched_of(facts: RunFacts, shows_texts: bool) -> list[str | None]:
     """Return what a search in facts and short texts looks at."""
     known = [facts["id"], facts["route"], facts["route.reason"], facts["workflow"], facts["discussion"]]
     return [*known, facts["question"], facts["answer"], facts["error"]] if shows_texts else known
+
+
+def strings_in(value: object) -> Iterator[str]:
+    """Yield all strings in a value of JSON, but not the names in objects."""
+    # A list of our own and no recursion: what clients send may be nested deeply.
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            left.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            left.extend(one)
 
 
 def key_of(facts: RunFacts) -> Key:

@@ -72,7 +72,7 @@ class Console:
         for start in range(0, RUNS, 1000):
             for document in self.all[start : start + 1000]:
                 self.store.finished(document)
-            assert until(lambda: self.store.used()["runs"] == start + 1000)  # noqa: B023
+            assert until(lambda: self.store.reader.used()["runs"] == start + 1000)  # noqa: B023
         self.ring.counter = RunRing().counter  # type: ignore[attr-defined]
         records = SimpleNamespace(
             mode="on",

@@ -16,6 +16,8 @@ from Middleware.addons.console.workflow_routes import MOST_BOXES, map_of
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.settings import RecordSettings
+from Middleware.addons.records.store.writer import RunStore
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Tests.addons.console.console_lab import Browser, accepted
@@ -37,14 +39,16 @@ class Console:
             users=("tester", "other"),
         )
         console = ConsoleFolder(str(folder / "Console"))
+        settings = RecordSettings(console, "facts")
+        self.store = store = RunStore(console, ring, settings)
         records = SimpleNamespace(
             mode="on",
             recording="facts",
             folder=console,
-            archive=RunArchive(ring),
-            settings=SimpleNamespace(mode=lambda: "facts"),
+            archive=RunArchive(ring, store),
+            settings=settings,
             make_workflow_catalog=make_workflow_catalog,
-            store=_store(folder),
+            store=store,
         )
         console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
         application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
@@ -52,12 +56,6 @@ class Console:
             Browser(application).sign_in_with(key) for key in (OWN_KEY, ALL_KEY, OTHER_KEY)
         )
         self.operator = Browser(application).sign_in(time.time(), console.secret())
-
-
-def _store(folder: Path) -> SimpleNamespace:
-    from Tests.addons.console.console_lab import FakeRecords
-
-    return SimpleNamespace(index=FakeRecords(folder).index)
 
 
 def make_workflow_catalog(users: Iterable[str] | None) -> WorkflowCatalog:
@@ -83,7 +81,9 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring: Ring) -> Iter
     )
     lab.write("Workflows/tester/sub/Part", {"nodes": [{"type": "StaticResponse", "content": "x"}]})
     lab.write("Workflows/tester/Unused", {"nodes": []})
-    yield Console(tmp_path, ring)
+    made = Console(tmp_path, ring)
+    yield made
+    made.store.close()
 
 
 def ran(folder: str, name: str, *nodes: tuple[int, int, str]) -> RunDocument:

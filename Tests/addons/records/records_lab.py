@@ -6,8 +6,8 @@ import itertools
 import time
 from dataclasses import replace
 
-from Middleware.addons.records.archive import strings_in
 from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.queries import strings_in
 from Middleware.addons.records.store.packing import UNSAID
 
 _numbers = itertools.count(1)

@@ -194,7 +194,9 @@ def test_filters_give_exactly_the_matching_runs(tmp_path, words, expected):
         store.finished(one)
     store.flush()
     query = RunQuery.parse(words)
-    for archive in (RunArchive(Ring(*documents.values())), RunArchive(Ring(), store)):
+    nothing = ConsoleFolder(str(tmp_path / "Nothing"))
+    empty = RunStore(nothing, Ring(), RecordSettings(nothing, "off"))
+    for archive in (RunArchive(Ring(*documents.values()), empty), RunArchive(Ring(), store)):
         page = archive.runs(query, Viewer("operator"))
         assert {one["id"] for one in page.runs} == expected
         assert page.total == len(expected)

@@ -219,8 +219,8 @@ def test_a_long_run_is_written_before_its_end_and_interrupted_by_a_crash(tmp_pat
     at_work = run(status="running", started=int((time.time() - 5) * 1e6), ended=None)
     lab = Lab(tmp_path / "Console", ring=Ring(at_work))
     lab.store.began()
-    assert eventually(lambda: lab.store.one(at_work.facts["id"]) is not None)
-    assert lab.store.one(at_work.facts["id"]).facts["status"] == "running"
+    assert eventually(lambda: lab.store.reader.one(at_work.facts["id"]) is not None)
+    assert lab.store.reader.one(at_work.facts["id"]).facts["status"] == "running"
     # Another process sees that its writer lives.
     other = Lab(tmp_path / "Console")
     assert other.archive.run(at_work.facts["id"], OPERATOR).facts["status"] == "running"
@@ -305,8 +305,8 @@ def test_two_processes_write_to_one_folder(tmp_path):
         names += [child.stdout.readline().split()[0] for _ in range(100)]
     lab = Lab(path)
     lab.record(run())
-    assert eventually(lambda: all(lab.store.one(name) for name in names))
-    assert len({lab.store.one(name).segment for name in names}) == 2
+    assert eventually(lambda: all(lab.store.reader.one(name) for name in names))
+    assert len({lab.store.reader.one(name).segment for name in names}) == 2
     assert all(lab.archive.run(name, OPERATOR).spans for name in names)
     # Nobody removes what another process writes to.
     lab.settings.change({"runs": 100})
@@ -335,7 +335,7 @@ def test_an_index_without_tables_is_one_that_is_being_created(tmp_path, caplog):
     suspected = []
     (tmp_path / "index.db").touch()
     reader = Reader(str(tmp_path), lambda: suspected.append(True))
-    assert reader.usage().runs == 0 and reader.one("none") is None
+    assert reader.used()["runs"] == 0 and reader.one("none") is None
     assert not suspected and not caplog.records
 
 
@@ -488,7 +488,7 @@ def test_a_damaged_index_is_set_aside_and_a_new_one_begun(tmp_path, damage, capl
     assert again.ids() == [one.facts["id"]]
     assert f"index.db.{'old' if damage == 'version' else 'damaged'}" in again.files()
     # The number of the first segment is not given again.
-    assert again.store.one(one.facts["id"]).segment == 2
+    assert again.store.reader.one(one.facts["id"]).segment == 2
     again.archive.delete_all(OPERATOR)
     assert not [name for name in again.files() if "damaged" in name or "old" in name]
     again.close()
@@ -546,7 +546,7 @@ def test_a_file_that_another_process_locks_is_tried_again_soon(lab, monkeypatch,
         assert eventually(lambda: lab.store._try_at > 0)
         other.execute("ROLLBACK")
     # Far below the 30 seconds of a disk that fails.
-    assert eventually(lambda: lab.store.one(late.facts["id"]), 15)
+    assert eventually(lambda: lab.store.reader.one(late.facts["id"]), 15)
     assert "not written" not in caplog.text
 
 

@@ -12,9 +12,8 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 
-from Middleware.addons.records.archive import StoredRun
 from Middleware.addons.records.folder import OWNER_ONLY, ConsoleFolder
-from Middleware.addons.records.model import UNFINISHED, RunDocument
+from Middleware.addons.records.model import UNFINISHED, RunDocument, StoredRun
 from Middleware.addons.records.settings import StoredSettings
 from Middleware.addons.records.store import index, segments
 from Middleware.addons.records.store.index import PINNED, UNPINNED

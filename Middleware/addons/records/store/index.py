@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from Middleware.addons.records.archive import Mark, StoredRun
 from Middleware.addons.records.folder import OWNER_ONLY
-from Middleware.addons.records.model import RunFacts
+from Middleware.addons.records.model import Mark, RunFacts, StoredRun
 from Middleware.addons.records.queries import RunQuery
 from Middleware.addons.records.viewers import Viewer
 from Middleware.utilities import sqlite

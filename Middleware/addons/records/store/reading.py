@@ -12,13 +12,12 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar, cast
 
-from Middleware.addons.records.archive import Mark, StoredRun, strings_in
-from Middleware.addons.records.model import RunDocument, RunFacts
-from Middleware.addons.records.queries import RunQuery, key_of, searched_of
+from Middleware.addons.records.model import Mark, RunDocument, RunFacts, StoredRun
+from Middleware.addons.records.queries import RunQuery, key_of, searched_of, strings_in
 from Middleware.addons.records.store import index, segments
 from Middleware.addons.records.store.packing import document_of, from_json, text_ids, to_json
 from Middleware.addons.records.viewers import Viewer
@@ -33,15 +32,6 @@ T = TypeVar("T")
 # So many rows are read at once, so that no reader keeps the log from being written back.
 ROWS = 200
 NO_TEXTS = (None, None, None)
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The space that the runs on disk take, their number, and when the oldest began."""
-
-    bytes: int = 0
-    runs: int = 0
-    oldest: int | None = None
 
 
 class Reader:
@@ -105,8 +95,8 @@ class Reader:
 
         return self._read(read, list[str]())
 
-    def usage(self) -> Usage:
-        """Return what the runs take."""
+    def used(self) -> dict[str, int | None]:
+        """Return the space that the runs take in ``bytes``, the number of ``runs``, and when the ``oldest`` began."""
         size = 0
         with contextlib.suppress(OSError):
             for name in os.listdir(self._folder):
@@ -116,7 +106,7 @@ class Reader:
         count, oldest = self._read(
             lambda database: database.execute("SELECT count(*), min(started) FROM run").fetchone(), (0, None)
         )
-        return Usage(size, count, oldest)
+        return {"bytes": size, "runs": count, "oldest": oldest}
 
     # -- one run -----------------------------------------------------------------------------------------------------
     def one(self, run_id: str) -> StoredRun | None:
@@ -146,6 +136,10 @@ class Reader:
             for span in document.spans:
                 span.status = "cancelled" if span.status == "running" else span.status
         return document
+
+    def unsealed(self, run: StoredRun, viewer: Viewer) -> Sequence[str | None]:
+        """Return question, answer and error of a private run; None for what the viewer cannot decrypt."""
+        return NO_TEXTS if run.sealed is None else opened(run.sealed, run.facts["user"], viewer)
 
     def config_body(self, config_hash: str) -> str | None:
         """Return the text of a configuration file that a run has used."""

@@ -10,19 +10,15 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from Middleware.addons.records.archive import Mark, RunRingView, StoredRun
 from Middleware.addons.records.folder import ConsoleFolder
-from Middleware.addons.records.model import RunDocument
-from Middleware.addons.records.queries import Key, RunQuery
+from Middleware.addons.records.model import RunDocument, RunRingView
 from Middleware.addons.records.settings import RecordMode, RecordSettings
 from Middleware.addons.records.texts import completed, normalised, without_texts
-from Middleware.addons.records.viewers import Viewer
 from Middleware.utilities.native_threads import SimpleQueue, new_lock, start_native
 from Middleware.utilities.once import Once
 
@@ -244,8 +240,8 @@ class RunStore:
         if not documents:
             return True
         try:
-            with self._guard:
-                self._opened().write(documents, self.settings.mode() == "texts")
+            with self.disk() as disk:
+                disk.write(documents, self.settings.mode() == "texts")
         except _disk_errors() as error:
             now = time.monotonic()
             if _is_busy(error):
@@ -324,8 +320,8 @@ class RunStore:
     def _quietly(self, work: Callable[[Disk], object]) -> bool:
         """Do some housekeeping; return what it returned. What fails now will work another time."""
         try:
-            with self._guard:
-                return bool(work(self._opened()))
+            with self.disk() as disk:
+                return bool(work(disk))
         except _disk_errors() as error:
             logger.debug("%s: %s", self.folder.path, error)
             return False
@@ -347,18 +343,6 @@ class RunStore:
         with self._guard:
             if self._disk is not None:
                 self._disk.close()
-
-    def _opened(self) -> Disk:
-        if self._is_suspect and self._disk is not None:
-            # Opening looks at the whole file.
-            self._is_suspect = False
-            self._disk.close()
-        if self._disk is None:
-            # SQLite is loaded with the first run: an idle server does without.
-            from Middleware.addons.records.store.disk import Disk
-
-            self._disk = Disk(self.folder, self.settings.current)
-        return self._disk
 
     # -- from outside ------------------------------------------------------------------------------------------------
     def flush(self) -> None:
@@ -401,8 +385,10 @@ class RunStore:
     def _suspect(self) -> None:
         self._is_suspect = True
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-    def _read(self) -> Reader:
+    # -- for others ----------------------------------------------------------------------------------------------------
+    @property
+    def reader(self) -> Reader:
+        """What was written."""
         if self._reader is None:
             from Middleware.addons.records.store.reading import Reader
 
@@ -412,79 +398,20 @@ class RunStore:
                 self._quietly(lambda disk: disk.open())
         return self._reader
 
-    def page(self, query: RunQuery, viewer: Viewer, without: Sequence[str], limit: int) -> tuple[list[StoredRun], int]:
-        """Return the newest runs that fit, and how many there are regardless of ``before``."""
-        return self._read().page(query, viewer, without, limit)
-
-    def count(self, query: RunQuery, viewer: Viewer, without: Sequence[str]) -> int:
-        """Return how many runs fit."""
-        return self._read().count(query, viewer, without)
-
-    def each(self, query: RunQuery, viewer: Viewer, without: Sequence[str]) -> Iterator[StoredRun]:
-        """Yield all runs that fit, newest first."""
-        return self._read().each(query, viewer, without)
-
-    def choices(self, viewer: Viewer) -> dict[str, list[str]]:
-        """Return the names for the filters."""
-        return self._read().choices(viewer)
-
-    def earlier(self, conversation: str, key: Key) -> list[str]:
-        """Return the ids of the runs of a conversation before a place, newest first."""
-        return self._read().earlier(conversation, key)
-
-    def one(self, run_id: str) -> StoredRun | None:
-        """Return a run without its spans."""
-        return self._read().one(run_id)
-
-    def marks(self, run_ids: Sequence[str]) -> dict[str, Mark]:
-        """Return what was said about these runs."""
-        return self._read().marks(run_ids)
-
-    def document(self, run: StoredRun, viewer: Viewer, with_texts: bool = True) -> RunDocument:
-        """Return a run with its spans, and the texts that the viewer can decrypt."""
-        return self._read().document(run, viewer, with_texts)
-
-    def unsealed(self, run: StoredRun, viewer: Viewer) -> Sequence[str | None]:
-        """Return question, answer and error of a private run; None for what the viewer cannot decrypt."""
-        from Middleware.addons.records.store.reading import NO_TEXTS, opened
-
-        return NO_TEXTS if run.sealed is None else opened(run.sealed, run.facts["user"], viewer)
-
-    def config_body(self, config_hash: str) -> str | None:
-        """Return the text of a configuration file that a run has used."""
-        return self._read().config_body(config_hash)
-
-    def searcher(self, query: RunQuery, viewer: Viewer) -> AbstractContextManager[Callable[[StoredRun], bool]]:
-        """Return the search of a text in all texts of runs."""
-        return self._read().searcher(query, viewer)
-
-    def used(self) -> dict[str, int | None]:
-        """Return the space that the runs take, their number, and when the oldest began."""
-        usage = self._read().usage()
-        return {"bytes": usage.bytes, "runs": usage.runs, "oldest": usage.oldest}
-
-    # -- changing ----------------------------------------------------------------------------------------------------
-    def pin(self, run: StoredRun, pinned: bool) -> None:
-        """Keep a run beyond all limits, or no longer. Raises ClientError, sqlite3.Error, OSError."""
+    @contextlib.contextmanager
+    def disk(self) -> Iterator[Disk]:
+        """Give the block the files, which nobody else writes to until it ends. Raises sqlite3.Error, OSError."""
         with self._guard:
-            self._opened().pin(run, pinned)
+            if self._is_suspect and self._disk is not None:
+                # Opening looks at the whole file.
+                self._is_suspect = False
+                self._disk.close()
+            if self._disk is None:
+                # SQLite is loaded with the first run: an idle server does without.
+                from Middleware.addons.records.store.disk import Disk
 
-    def note(self, run: StoredRun, text: str | None) -> None:
-        """Write a note on a run. Raises sqlite3.Error, OSError."""
-        with self._guard:
-            self._opened().note(run, text)
-
-    def delete(self, runs: Sequence[StoredRun]) -> None:
-        """Delete runs with what only they use. Raises sqlite3.Error, OSError."""
-        if runs:
-            with self._guard:
-                self._opened().delete(runs)
-
-    def delete_everything(self, kept: Collection[str]) -> None:
-        """Delete all runs but some. Raises sqlite3.Error, OSError."""
-        if self._read().exists():
-            with self._guard:
-                self._opened().delete_everything(kept)
+                self._disk = Disk(self.folder, self.settings.current)
+            yield self._disk
 
 
 def _is_busy(error: Exception) -> bool:
