@@ -16,7 +16,11 @@ AT_THE_TOP = ("README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md")
 @cache
 def all_pages() -> dict[str, Page]:
     """By name."""
-    paths = [*(PROJECT / name for name in AT_THE_TOP), *sorted((PROJECT / "Docs").rglob("*.md"))]
+    paths = [
+        *(PROJECT / name for name in AT_THE_TOP),
+        *sorted((PROJECT / "Docs").rglob("*.md")),
+        *sorted((PROJECT / "Middleware/addons").glob("*/README.md")),
+    ]
     return {page.name: page for page in (read(path, PROJECT) for path in paths if path.is_file())}
 
 

@@ -1,10 +1,11 @@
-"""The architecture, the glossary and the table of what is where name modules, classes and constants that exist."""
+"""The architecture, the pages of add-ons and the table of what is where name modules and names that exist."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 
+from Tests.docs.markdown import Page
 from Tests.docs.pages import all_pages, moved_names
 from Tests.integration.launcher import PROJECT
 from Tests.tables import table
@@ -15,10 +16,20 @@ FLOORS = ("addons", "cli", "api", "workflows", "services", "llmapis", "utilities
 _FILE = re.compile(r"[\w./-]+\.py|[\w.]+(?:/[\w.-]+)+/?")
 _NAME = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[a-z]+(?:_[a-z]+)+")
 _CONSTANT = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
+INSIDE = [
+    *(all_pages()[f"Docs/Developer/{name}.md"] for name in ("requests", "memory", "listeners", "check", "records")),
+    *(all_pages()[f"Docs/Developer/{name}.md"] for name in ("console", "postgres")),
+]
+"""The pages that say how something works inside."""
+ADD_ONS = {page.name.split("/")[2]: page for page in all_pages().values() if page.name.startswith("Middleware/addons/")}
 GLOSSARY = all_pages()["Docs/Developer/glossary.md"]
-FILES = sorted({code.text for code in (*PAGE.codes, *GLOSSARY.codes, *INDEX.codes) if _FILE.fullmatch(code.text)})
+EXPLAINED = [PAGE, *INSIDE, *ADD_ONS.values()]
+MOST_LINES_OF_AN_ADD_ON = 15
+FILES = sorted(
+    {code.text for page in (*EXPLAINED, GLOSSARY, INDEX) for code in page.codes if _FILE.fullmatch(code.text)}
+)
 ROWS = sorted({code.line for code in INDEX.codes})
-NAMES = sorted({code.text for code in PAGE.codes if _NAME.fullmatch(code.text)})
+NAMES = sorted({code.text for page in EXPLAINED for code in page.codes if _NAME.fullmatch(code.text)})
 
 
 @cache
@@ -59,13 +70,46 @@ def test_what_a_row_names_is_in_its_files(line: int) -> None:
             assert any(re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")) for path in found), name
 
 
-@table("row", [row for row in PAGE.source.splitlines() if row.startswith("| `")])
-def test_a_file_without_folder_lies_beside_the_one_before_it(row: str) -> None:
+@table("row", [row for page in (PAGE, *INSIDE) for row in page.source.splitlines() if row.startswith("| `")])
+def test_a_file_without_folder_lies_next_to_the_one_before_it(row: str) -> None:
     folder = ""
     for name in re.findall(r"`([\w./]+\.py)`", row.split("|")[1]):
         folder = name.rpartition("/")[0] or folder
         path = f"{folder}/{name.rpartition('/')[2]}".lstrip("/")
         assert any((PROJECT / root / path).exists() for root in ("", "Middleware"))
+
+
+def test_the_spine_is_there_and_stays_short() -> None:
+    """The page names its files and their lines; a reader of the whole spine needs an evening."""
+    chapter = PAGE.source.split("## The spine\n")[1].split("\n## ")[0]
+    rows = [row.split("|") for row in chapter.splitlines() if row.startswith("| `")]
+    files, names = [row[1].strip(" `") for row in rows], [re.findall(r"`(\w+)`", row[2]) for row in rows]
+    stated = re.match(r"\s*These (\d+) files, ([\d,]+) lines in all,", chapter)
+    texts = [sources()[f"Middleware/{file}"] for file in files]
+    assert stated and len(set(files)) == len(files) == int(stated[1])
+    lines, most = sum(text.count("\n") for text in texts), int(stated[2].replace(",", "")) * 1.1
+    assert lines <= most, "the spine has grown by more than a tenth"
+    for text, row in zip(texts, names, strict=True):
+        assert [name for name in row if not re.search(rf"\b{name}\b", text)] == []
+
+
+@table(
+    "name", sorted(path.name for path in (PROJECT / "Middleware/addons").iterdir() if (path / "__init__.py").is_file())
+)
+def test_the_page_of_an_add_on_names_its_modules(name: str) -> None:
+    """Its rows about modules name each module without its ending, and nothing else that looks like one."""
+    page = ADD_ONS[name]
+    named = {code for row in _rows(page, "Modules") for code in re.findall(r"`(\w+)`", row)}
+    paths = [path for path in sources() if path.startswith(f"Middleware/addons/{name}/")]
+    modules = {path.rpartition("/")[2].removesuffix(".py") for path in paths} - {"__init__"}
+    assert page.source.count("\n") <= MOST_LINES_OF_AN_ADD_ON
+    assert modules - named == set()
+    assert [code for code in named - modules if not any(code in sources()[path] for path in paths)] == []
+    assert PAGE.source.count(f"addons/{name}/README.md)") == 1
+
+
+def _rows(page: Page, first: str) -> list[str]:
+    return [row for row in page.source.splitlines() if row.startswith(f"| {first}")]
 
 
 def test_every_floor_is_named() -> None:
