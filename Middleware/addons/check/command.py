@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from Middleware.addons.check.directories import check_conversation_modes, check_data_folders, check_modes
 from Middleware.addons.check.endpoints import TURN_ON, named_as_strict, strict_template
 from Middleware.addons.check.findings import Finding, Selection, Summary, count_of, human_text, json_text
-from Middleware.addons.check.lookups import path_of
+from Middleware.addons.check.lookups import located
 from Middleware.addons.check.tree import split_words
 from Middleware.addons.check.tree_check import CheckResult, TreeCheck
 from Middleware.cli import users
@@ -34,7 +34,6 @@ from Middleware.llmapis.backend_errors import STRICT_TEMPLATE
 from Middleware.llmapis.handlers.impl.claude_api_handler import API_VERSION
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import quoted
-from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
@@ -263,7 +262,7 @@ def check_servers(servers: Mapping[str, Sequence[str]], endpoints: Mapping[str, 
         strict = dict(zip(templates, pool.map(_is_strict, templates.values()), strict=True))
     silent = [_silent(origin, servers[origin], problem) for origin, problem in problems.items() if problem]
     refusing = [
-        _located(
+        located(
             Finding(
                 "note",
                 one.file,
@@ -352,7 +351,7 @@ def _get(url: str, headers: Mapping[str, str]) -> tuple[int, object]:
 def _of_model(endpoint: Question, status: int, entries: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
     if status == UNAUTHORIZED:
         problem = "does not accept the API key of this file" if endpoint.key else "wants an API key"
-        yield _located(Finding("warning", endpoint.file, "apiKey", None, f"{endpoint.origin} {problem}"))
+        yield located(Finding("warning", endpoint.file, "apiKey", None, f"{endpoint.origin} {problem}"))
     # Foreign strings are shown on a terminal.
     names = sorted(
         {
@@ -369,7 +368,7 @@ def _of_model(endpoint: Question, status: int, entries: Sequence[Mapping[str, ob
     ):
         return
     more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
-    yield _located(
+    yield located(
         Finding(
             "warning",
             endpoint.file,
@@ -404,13 +403,9 @@ def has_model(model: str, kind: str, names: Sequence[str]) -> bool:
     )
 
 
-def _located(finding: Finding) -> Finding:
-    return finding.located(JsonSource.read(path_of(finding.file)))
-
-
 def _silent(origin: str, files: Sequence[str], problem: str) -> Finding:
     more = f" ({len(files) - 1} more endpoint files name it)" if len(files) > 1 else ""
-    return _located(
+    return located(
         Finding(
             "warning",
             files[0],

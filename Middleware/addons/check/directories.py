@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from Middleware.addons.check.findings import Finding
-from Middleware.addons.check.lookups import ConfigFile, Lookups, path_of
+from Middleware.addons.check.lookups import ConfigFile, Lookups, located, path_of
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command
 from Middleware.utilities.config.check import Severity, quoted
-from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import counted
 
@@ -44,11 +43,7 @@ class DataDirectory:
         """Return a finding where the directory is named, or under its own path."""
         text = f"the directory of {self.purpose}{f' ({self.path})' if self.file else ''}: {message}"
         finding = Finding(severity, self.file or os.path.abspath(self.path), self.key, None, text, expected)
-        return _located(finding) if self.key else finding
-
-
-def _located(finding: Finding) -> Finding:
-    return finding.located(JsonSource.read(path_of(finding.file)))
+        return located(finding) if self.key else finding
 
 
 def check_data_folders(users: Sequence[str], logs: str | None = None) -> Iterator[Finding]:
@@ -95,7 +90,7 @@ def _of_user(file: ConfigFile) -> Iterator[tuple[DataDirectory, list[Finding]]]:
         foreign = []
         if written and os.name != "nt" and _WINDOWS_PATH.match(written) and not os.path.isdir(written):
             foreign = [
-                _located(
+                located(
                     Finding(
                         "warning",
                         file.display,

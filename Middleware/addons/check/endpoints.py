@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 from Middleware.addons.check.findings import Finding, shown_address
-from Middleware.addons.check.lookups import files_in, folder_problem, folders_in
-from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
+from Middleware.addons.check.lookups import files_in, folder_problem, folders_in, problem_of
+from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import (
     ALIASES,
@@ -90,7 +90,7 @@ class EndpointCheck:
         yield from self._quoted_numbers()
         yield from self._cleaning()
         yield from self._backup()
-        yield from self._stand_in()
+        yield from self._linked("swapStandIn", self._check_stand_in)
         yield from self._group()
 
     def _at(self, severity: Severity, path: str, message: str, expected: str = "", suggestion: str = "") -> Finding:
@@ -226,19 +226,26 @@ class EndpointCheck:
     # -- the backup --------------------------------------------------------------------------------------------------
     def _backup(self) -> Iterator[Finding]:
         key = "backupEndpointName"
+        if _name(self._content, "backupPresetName") and not _name(self._content, key):
+            yield self._at("note", "backupPresetName", f"'backupPresetName' has no effect without '{key}'")
+        yield from self._linked(key, self._check_backup)
+
+    def _linked(
+        self, key: str, check: Callable[[str, str, FoundFile, Mapping[str, object]], Iterator[Finding]]
+    ) -> Iterator[Finding]:
+        """Yield a finding if there is no endpoint of the name under ``key``, else what ``check`` finds about it."""
         name = _name(self._content, key)
-        if not name:
-            if _name(self._content, "backupPresetName"):
-                yield self._at("note", "backupPresetName", f"'backupPresetName' has no effect without '{key}'")
-            return
-        found = self._other(key, name)
-        if isinstance(found, Finding):
-            yield found
-            return
-        backup = _content(found)
+        found = beside(self._display, name) if name else None
+        if name and found is None:
+            folder, _, own = self._display.rpartition("/")
+            near = nearest(name, [file for file in files_in(*folder.split("/")) if f"{file}.json" != own], 0.6)
+            yield self._at("error", key, f"endpoint {quoted(name)} does not exist in {folder}", "", near)
+        other = _content(found) if found is not None else None
         # A file that cannot be read is reported itself.
-        if backup is None:
-            return
+        if found is not None and other is not None:
+            yield from check(key, name, found, other)
+
+    def _check_backup(self, key: str, name: str, found: FoundFile, backup: Mapping[str, object]) -> Iterator[Finding]:
         circle = self._circle(found, key)
         if circle:
             yield self._at("warning", key, f"the backups form a circle: {circle}", "a last endpoint without a backup")
@@ -259,29 +266,9 @@ class EndpointCheck:
                 '"allowRemoteBackup": true in the file of that endpoint',
             )
 
-    def _other(self, key: str, name: str) -> FoundFile | Finding:
-        """Return the file of the endpoint that is named under ``key``, or the finding that there is none."""
-        found = beside(self._display, name)
-        if found is not None:
-            return found
-        folder, _, own = self._display.rpartition("/")
-        near = nearest(name, [file for file in files_in(*folder.split("/")) if f"{file}.json" != own], 0.6)
-        return self._at("error", key, f"endpoint {quoted(name)} does not exist in {folder}", "", near)
-
-    def _stand_in(self) -> Iterator[Finding]:
+    def _check_stand_in(self, key: str, name: str, found: FoundFile, other: Mapping[str, object]) -> Iterator[Finding]:
         """Yield a finding if the endpoint in ``swapStandIn`` can never take the calls of this one."""
-        key, group = "swapStandIn", group_of(self._content)
-        name = _name(self._content, key)
-        if not name:
-            return
-        found = self._other(key, name)
-        if isinstance(found, Finding):
-            yield found
-            return
-        other = _content(found)
-        # A file that cannot be read is reported itself.
-        if other is None:
-            return
+        group = group_of(self._content)
         expected = (
             f"another endpoint with the 'swapGroup' {quoted(group)}"
             if group
@@ -392,9 +379,8 @@ def is_address(url: str) -> bool:
 
 def missing(display: str, key: str, error: ConfigurationError) -> Finding:
     """Return the finding for a name under ``key`` that no file has."""
-    text = str(error).removesuffix(f" Did you mean '{error.suggestion}'?")
-    text = text.rstrip(".") if isinstance(error, ConfigNotFoundError) else text
-    return Finding("error", display, key, None, text, "", error.suggestion)
+    problem = problem_of(error)
+    return Finding("error", display, key, None, problem.message, "", problem.suggestion)
 
 
 def _takes(api_type: Mapping[str, object], sampler: str) -> bool:

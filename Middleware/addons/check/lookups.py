@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from Middleware.addons.check.findings import Finding
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_types import EMBEDDINGS_TYPES
 from Middleware.llmapis.endpoint_file import EndpointFile
@@ -35,6 +36,11 @@ FOLDER_CUTOFF = 0.6
 def path_of(display: str) -> str:
     """Return the path of a file by its name in messages."""
     return os.path.join(config_utils.get_root_config_directory(), *display.split("/"))
+
+
+def located(finding: Finding) -> Finding:
+    """Return a finding with its position in its file, which is read for it."""
+    return finding.located(JsonSource.read(path_of(finding.file)))
 
 
 def files_in(*parts: str) -> list[str]:
