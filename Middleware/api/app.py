@@ -72,11 +72,7 @@ def build_wsgi_application(
         gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
     browsers = BrowserSafety(globals_.ALLOWED_ORIGINS)
     stored = process().one(discussions)
-    console = (
-        None
-        if records is None or not records.has_console
-        else _console(records, browsers, gated, observer, bool(stored.worker))
-    )
+    console = None if records is None or not records.has_console else _console(records, browsers, gated, observer)
     return AdmissionMiddleware(
         gated,
         globals_.MAX_REQUEST_MB,
@@ -90,16 +86,14 @@ def build_wsgi_application(
 
 
 def _console(
-    records: RunRecords, browsers: BrowserSafety, gated: WSGIApplication, observer: Listeners, shared: bool
+    records: RunRecords, browsers: BrowserSafety, gated: WSGIApplication, observer: Listeners
 ) -> ConsoleApplication:
     """Return the WSGI application of the console."""
     # Imported here: without a console, nothing of it is needed.
     from Middleware.addons.console.application import ConsoleApplication, no_gate
 
     gate = gated.pass_through if isinstance(gated, ConcurrencyLimitMiddleware) else no_gate
-    return ConsoleApplication(
-        records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB, shared=shared
-    )
+    return ConsoleApplication(records, globals_.ACCESS_KEYS, browsers, gated, gate, observer, globals_.MAX_REQUEST_MB)
 
 
 def __getattr__(name: str) -> object:

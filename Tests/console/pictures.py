@@ -228,7 +228,7 @@ class Evening:
 
     def link(self) -> str:
         found = re.search(
-            r"http://\S+#signin=[\w-]+", run_launcher(SCRIPT, "console", "--PublicDirectory", self.public).stdout
+            r"http://\S+#signin=[\w.-]+", run_launcher(SCRIPT, "console", "--PublicDirectory", self.public).stdout
         )
         assert found
         return found[0]

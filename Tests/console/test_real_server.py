@@ -19,7 +19,7 @@ from Tests.integration.launcher import PROJECT, USER, Backend, Launcher, run_lau
 from Tests.stub_backend import chat_stream_reply
 
 SCRIPT = "run_waitress.py"
-LINK = re.compile(r"http://127\.0\.0\.1:\d+/console/#signin=[\w-]+")
+LINK = re.compile(r"http://127\.0\.0\.1:\d+/console/#signin=[\w.-]+")
 
 
 class Console:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from Tests.integration.launcher import USER, Backend, Launcher, run_launcher, standard_tree
 from Tests.workflows.engine_lab import until
 
-LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/console/#signin=([\w-]+)")
+LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/console/#signin=([\w.-]+)")
 API = "/console/api/"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -93,6 +94,26 @@ def test_a_key_opens_the_console_as_far_as_its_line_says(console: Console) -> No
     # The list is read again after a second. Asking more often would look like guessing.
     time.sleep(1.5)
     assert sign_in(console, OWN)[0] == 200
+
+
+def test_a_session_of_a_key_outlives_a_restart_but_not_its_end(tmp_path: Path) -> None:
+    flags = ("--accepted-keys-file", str(tmp_path / "keys.txt"))
+    write(tmp_path, OWN, ALL)
+    with Backend() as backend:
+        console = Console(tmp_path, backend, "run_waitress.py", *flags)
+        with console.server:
+            kept, ended, revoked = (sign_in(console, key)[1]["token"] for key in (OWN, OWN, ALL))
+            assert call(console, "DELETE", f"{API}session", key=ended)[0] == 200
+        write(tmp_path, OWN)
+        console = Console(tmp_path, backend, "run_waitress.py", *flags)
+        with console.server:
+            statuses = [call(console, "GET", f"{API}session", key=token)[0] for token in (kept, ended, revoked)]
+            assert statuses == [200, 401, 401]
+    folder = console.tree.public / "Console"
+    for file in folder.iterdir():
+        assert sys.platform == "win32" or stat.S_IMODE(file.stat().st_mode) == 0o600, file
+        content = file.read_bytes()
+        assert not [secret for secret in (OWN, ALL, kept, revoked) if secret.encode() in content], file
 
 
 def test_pages_of_others_get_nothing(console: Console) -> None:

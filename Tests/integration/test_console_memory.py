@@ -17,7 +17,7 @@ from Tests.workflows.engine_lab import until
 
 SCRIPT = "run_waitress.py"
 LENGTH = 24
-CODE = re.compile(r"#signin=([\w-]+)")
+CODE = re.compile(r"#signin=([\w.-]+)")
 
 
 class Talk:

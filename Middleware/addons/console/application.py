@@ -34,7 +34,7 @@ from Middleware.addons.console.calls import (
     error_type,
     require_known,
 )
-from Middleware.addons.console.sessions import KeySessions, OperatorSessions, Session, Sessions, SharedKeySessions
+from Middleware.addons.console.sessions import Session, Sessions
 from Middleware.addons.console.static_files import StaticFiles
 from Middleware.api.dialects import api_type_of
 from Middleware.api.edge.access_keys import KEY_NAME_KEY, PERMITTED_USERS_KEY, AccessKeys
@@ -99,7 +99,6 @@ class ConsoleApplication:
         listeners: of the engine's events, for such calls.
         max_request_mb: largest body in units of 1024 * 1024 bytes; 0 for any size.
         modules: the modules of routes; by default all.
-        shared: other processes with the same folder and address may get the next call of a browser.
     """
 
     def __init__(
@@ -114,7 +113,6 @@ class ConsoleApplication:
         modules: Sequence[str] | None = None,
         static: StaticFiles | None = None,
         clock: Callable[[], float] = time.time,
-        shared: bool = False,
     ) -> None:
         self.records = records
         self.keys = keys
@@ -127,9 +125,7 @@ class ConsoleApplication:
         self._static = static or StaticFiles()
         self._routes: Routes | None = None
         self._logged: Once[str] = Once()
-        secret, operators = records.folder.secret, OperatorSessions(records.store.index, clock)
-        of_keys = SharedKeySessions(keys, operators, secret, clock) if shared else KeySessions(keys, clock)
-        self.sessions = Sessions(operators, of_keys, secret, clock)
+        self.sessions = Sessions(records.store.index, records.folder.secret, keys, clock)
 
     @staticmethod
     def leads_to(environ: WSGIEnvironment) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from Middleware.addons.console.sessions import OperatorSessions
+from Middleware.addons.console.sessions import SessionTable
 from Middleware.addons.console.sign_in import sign_in_link
 from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
@@ -57,12 +57,12 @@ def main(words: Sequence[str]) -> int:
         return 1
 
 
-def _operators() -> OperatorSessions:
+def _operators() -> SessionTable:
     """Return the operators' sessions in the console's folder."""
     from Middleware.addons.records.store.index import INDEX_FILE, open_index
 
     path = console_folder().file(INDEX_FILE)
-    return OperatorSessions(lambda: closing(open_index(path)))
+    return SessionTable(lambda: closing(open_index(path)))
 
 
 def _revoke() -> int:

@@ -1,9 +1,10 @@
-"""Who is signed in to the console: operators, known by a hash in the store, and keys, known in memory alone, or, where
-several processes share the console, by a token that contains the session."""
+"""Who is signed in to the console: operators, by a hash in the index, and clients' keys, by a token that contains the
+session. Both outlive the server, and are known to every process on the console's folder."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -12,7 +13,7 @@ import math
 import secrets
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from Middleware.addons.console.calls import ConsoleError, Role
 from Middleware.addons.console.sign_in import read_code
+from Middleware.addons.records.folder import SECRET_BYTES
 from Middleware.api.edge.access_keys import BEARER, AccessKeys, Grant, api_key_in
 from Middleware.utilities.encryption_utils import hash_api_key
-from Middleware.utilities.once import Once
+from Middleware.utilities.once import BoundedCache, Once
 
 if TYPE_CHECKING:
     import sqlite3
@@ -44,8 +46,10 @@ TOUCH_SECONDS = 3600
 # By it a token that has expired is told from a guessed key, and does not count as a failed sign-in.
 TOKEN_PREFIX = "wilmer-console-"
 TOKEN_BYTES = 32
-# Far more than there are browsers of one household; the oldest goes.
+# Listed at most. Far more than there are browsers of one household; the one not used for longest is not listed.
 MAX_KEY_SESSIONS = 500
+# The first bits of each token of the library: its version, and zeros of the time.
+FERNET_BEGINNING = "gAAAA"
 FAILURES, FAILURE_SECONDS = 10, 60.0
 # Peers whose failures are remembered. Forgetting one costs an attacker with so many addresses nothing anyway.
 MAX_PEERS = 1000
@@ -110,8 +114,8 @@ def _line(digest: bytes, label: str, created: int, used: int, role: Role = Role.
     return {"id": _id(digest), "label": label, "role": role.word, "created": created, "used": used, "current": False}
 
 
-class OperatorSessions:
-    """The sessions of operators, in the tables ``session`` and ``spent`` of the index.
+class SessionTable:
+    """What the index knows of sessions: those of operators, and which sign-in codes and tokens of keys were used up.
 
     A session that could not be written, or read again, lives in memory: a full disk must not keep its owner from
     looking why.
@@ -256,9 +260,9 @@ class OperatorSessions:
         return result
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _KeySession:
-    """A session of a client's key."""
+    """A session of a client's key, as its token contains it; ``created`` in microseconds."""
 
     key: str = field(repr=False)
     created: int
@@ -266,13 +270,28 @@ class _KeySession:
 
 
 class KeySessions:
-    """The sessions of keys. They live in memory together with the key, because it decrypts."""
+    """The sessions of clients' keys: each is encrypted in its token with the secret of the console's folder.
 
-    def __init__(self, keys: AccessKeys | None, clock: Callable[[], float] = time.time) -> None:
+    A session outlives the server, and every process on the folder knows it. No key is on the server's disk, and none
+    can be read from a token without the secret. A session that has ended is noted in the index, where all processes
+    look.
+    """
+
+    def __init__(
+        self,
+        keys: AccessKeys | None,
+        table: SessionTable,
+        secret: Callable[[], bytes],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._keys = keys
+        self._table = table
+        self._secret = secret
         self._clock = clock
-        self._lock = threading.Lock()
-        self._sessions: OrderedDict[bytes, _KeySession] = OrderedDict()
+        # The secret as it was read last: a disk that fails ends no session. Before that, one of this process.
+        self._known_secret = secrets.token_bytes(SECRET_BYTES)
+        # For the list of signed-in browsers.
+        self._seen: BoundedCache[bytes, _KeySession] = BoundedCache(MAX_KEY_SESSIONS)
 
     def session_of(self, key: str) -> Session:
         """Return what a key may do now. Raises ConsoleError: 401 for no accepted key, 403 for one without a role."""
@@ -284,129 +303,86 @@ class KeySessions:
         return _granted(grant, key)
 
     def begin(self, key: str, label: str) -> tuple[str, Session]:
-        """Begin a session; return it and its token. Raises ConsoleError as ``session_of`` does."""
+        """Begin a session; return its token and it. Raises ConsoleError as ``session_of`` does."""
         session = self.session_of(key)
         known = _KeySession(key, int(self._clock() * MICROSECONDS), session.key_name or label)
-        token = self._token(known)
+        content = json.dumps([known.key, known.created, known.label])
+        token = TOKEN_PREFIX + self._fernet().encrypt(content.encode("utf-8")).decode("ascii")
         digest = _hash(token)
-        self._keep(digest, known)
-        return token, self._timed(session, digest, known.created)
-
-    def _token(self, session: _KeySession) -> str:
-        return new_token()
-
-    def _keep(self, digest: bytes, session: _KeySession) -> None:
-        with self._lock:
-            self._sessions[digest] = session
-            while len(self._sessions) > MAX_KEY_SESSIONS:
-                self._sessions.popitem(last=False)
+        self._seen.put(digest, known)
+        return token, _timed(session, digest, known)
 
     def find(self, token: str) -> Session | None:
-        """Return the session of a token; None if its time is up, or its key has lost the right."""
-        digest = _hash(token)
-        known = self._sessions.get(digest)
-        if known is None:
+        """Return the session of a token; None if it has ended, or is no token of a key."""
+        digest, known = _hash(token), self._opened(token)
+        if known is None or self._table.is_spent(digest):
+            self._seen.pop(digest)
             return None
-        try:
-            if known.created + KEY_SECONDS * MICROSECONDS < self._clock() * MICROSECONDS:
-                raise ConsoleError(401, "The time of this session is up.")
-            return self._timed(self.session_of(known.key), digest, known.created)
-        except ConsoleError:
-            with self._lock:
-                self._sessions.pop(digest, None)
-            return None
-
-    def lines(self) -> list[SessionLine]:
-        """Return all sessions, the newest first."""
-        with self._lock:
-            known = list(self._sessions.items())
-        lines = []
-        for digest, session in reversed(known):
-            with_right = self._right_of(session.key)
-            if with_right is not None and session.created + KEY_SECONDS * MICROSECONDS >= self._clock() * MICROSECONDS:
-                lines.append(_line(digest, session.label, session.created, session.created, with_right))
-        return lines
-
-    def end(self, name: str) -> bool:
-        """End the session with this id; return False if there is none."""
-        with self._lock:
-            found = [digest for digest in self._sessions if _id(digest) == name]
-            for digest in found:
-                del self._sessions[digest]
-        return bool(found)
-
-    def _right_of(self, key: str) -> Role | None:
-        try:
-            return self.session_of(key).role
-        except ConsoleError:
-            return None
-
-    @staticmethod
-    def _timed(session: Session, digest: bytes, created: int) -> Session:
-        return replace(session, expires=created + KEY_SECONDS * MICROSECONDS, id=_id(digest))
-
-
-class SharedKeySessions(KeySessions):
-    """The sessions of keys of several processes on one console folder, of which any may get the next call.
-
-    A token contains its session, encrypted with the folder's secret: no key is on the server's disk, and none can be
-    read from a token without that. A session that has ended is noted in the index, where all of them look.
-    """
-
-    def __init__(
-        self,
-        keys: AccessKeys | None,
-        operators: OperatorSessions,
-        secret: Callable[[], bytes],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(keys, clock)
-        self._operators = operators
-        self._secret = secret
-
-    def find(self, token: str) -> Session | None:
-        digest = _hash(token)
-        known = self._sessions.get(digest) or self._opened(token)
-        if known is None or self._operators.is_spent(digest):
-            with self._lock:
-                self._sessions.pop(digest, None)
-            return None
-        self._keep(digest, known)
-        session = super().find(token)
+        session = self._session(digest, known)
         if session is None:
-            self._spend(digest, known)
+            # For ever, even if the key is accepted again.
+            self._end(digest, known)
+        else:
+            self._seen.put(digest, known)
         return session
 
+    def lines(self) -> list[SessionLine]:
+        """Return the sessions that this process has seen, the newest first."""
+        return [
+            _line(digest, known.label, known.created, known.created, session.role)
+            for digest, known in sorted(self._listed(), key=lambda one: -one[1].created)
+            if (session := self._session(digest, known)) is not None
+        ]
+
     def end(self, name: str) -> bool:
-        with self._lock:
-            found = {digest: known for digest, known in self._sessions.items() if _id(digest) == name}
-        for digest, known in found.items():
-            self._spend(digest, known)
-        return super().end(name)
+        """End the session with this id; return False if this process has seen none."""
+        found = [(digest, known) for digest, known in self._listed() if _id(digest) == name]
+        for digest, known in found:
+            self._end(digest, known)
+        return bool(found)
 
-    def _spend(self, digest: bytes, session: _KeySession) -> None:
-        self._operators.spend(digest, session.created // MICROSECONDS + KEY_SECONDS + 1)
+    def _listed(self) -> list[tuple[bytes, _KeySession]]:
+        digests = self._seen.keys()
+        return [(digest, known) for digest in digests if (known := self._seen.get(digest)) is not None]
 
-    def _token(self, session: _KeySession) -> str:
-        content = json.dumps([session.key, session.created, session.label])
-        return TOKEN_PREFIX + self._fernet().encrypt(content.encode("utf-8")).decode("ascii")
+    def _end(self, digest: bytes, known: _KeySession) -> None:
+        self._table.spend(digest, known.created // MICROSECONDS + KEY_SECONDS + 1)
+        self._seen.pop(digest)
+
+    def _session(self, digest: bytes, known: _KeySession) -> Session | None:
+        """Return what a session may do now; None if its time is up, or its key has lost the right."""
+        if known.created + KEY_SECONDS * MICROSECONDS < self._clock() * MICROSECONDS:
+            return None
+        try:
+            return _timed(self.session_of(known.key), digest, known)
+        except ConsoleError:
+            return None
 
     def _opened(self, token: str) -> _KeySession | None:
-        # Imported here, as elsewhere: most servers never encrypt.
+        sealed = token.removeprefix(TOKEN_PREFIX)
+        # An operator's token, so that a server with no other never loads the library.
+        if not sealed.startswith(FERNET_BEGINNING):
+            return None
         from cryptography.fernet import InvalidToken
 
         try:
-            content = self._fernet().decrypt(token.removeprefix(TOKEN_PREFIX).encode("ascii", "replace"))
-        # Without the folder, nobody can be signed in.
-        except (InvalidToken, OSError):
+            content = self._fernet().decrypt(sealed.encode("ascii", "replace"))
+        except InvalidToken:
             return None
-        key, created, label = json.loads(content)
-        return _KeySession(key, created, label)
+        return _KeySession(*json.loads(content))
 
     def _fernet(self) -> Fernet:
+        # Imported here, as elsewhere: most servers never encrypt.
         from cryptography.fernet import Fernet
 
-        return Fernet(base64.urlsafe_b64encode(hmac.digest(self._secret(), b"wilmer console key session", "sha256")))
+        with contextlib.suppress(OSError):
+            self._known_secret = self._secret()
+        key = hmac.digest(self._known_secret, b"wilmer console key session", "sha256")
+        return Fernet(base64.urlsafe_b64encode(key))
+
+
+def _timed(session: Session, digest: bytes, known: _KeySession) -> Session:
+    return replace(session, expires=known.created + KEY_SECONDS * MICROSECONDS, id=_id(digest))
 
 
 def _granted(grant: Grant, key: str) -> Session:
@@ -427,15 +403,15 @@ class FailedSignIns:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+        self._times: BoundedCache[str, deque[float]] = BoundedCache(MAX_PEERS)
 
     def add(self, peer: str) -> None:
         """Count a failure."""
+        # Of two failures at once, each counts.
         with self._lock:
-            self._times.setdefault(peer, deque(maxlen=FAILURES)).append(self._clock())
-            self._times.move_to_end(peer)
-            while len(self._times) > MAX_PEERS:
-                self._times.popitem(last=False)
+            times = self._times.get(peer) or deque(maxlen=FAILURES)
+            times.append(self._clock())
+            self._times.put(peer, times)
 
     def seconds_to_wait(self, peer: str) -> int:
         """Return after how many seconds the peer may try again; 0 for now."""
@@ -450,18 +426,20 @@ class Sessions:
     """Signs in, and finds who makes a call.
 
     Args:
-        secret: returns the secret of the console's folder, by which sign-in codes are made.
+        index: opens the index of the console's folder.
+        secret: returns the secret of that folder. Sign-in codes are signed with it, and tokens of keys encrypted.
+        keys: the accepted keys; None if any key is accepted.
     """
 
     def __init__(
         self,
-        operators: OperatorSessions,
-        keys: KeySessions,
+        index: Index,
         secret: Callable[[], bytes],
+        keys: AccessKeys | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.operators = operators
-        self.keys = keys
+        self.operators = SessionTable(index, clock)
+        self.keys = KeySessions(keys, self.operators, secret, clock)
         self._secret = secret
         self._clock = clock
         self._failed = FailedSignIns()
@@ -521,10 +499,6 @@ class Sessions:
                 f"Too many failed sign-ins. Try again in {seconds} seconds.",
                 headers=(("Retry-After", str(seconds)),),
             )
-
-    def end(self, session: Session) -> None:
-        """Sign out."""
-        self.end_by_id(session.id)
 
     def end_by_id(self, name: str) -> bool:
         """End the session with this id; return False if there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import logging
 import time
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 from Middleware.addons.console import application as console_module
 from Middleware.addons.console.application import ConsoleApplication
 from Middleware.addons.console.calls import Call, Role
-from Middleware.addons.console.sessions import FAILURES, OPERATOR_SECONDS
+from Middleware.addons.console.sessions import FAILURES, FERNET_BEGINNING, OPERATOR_SECONDS, TOKEN_PREFIX
 from Middleware.addons.console.sign_in import CODE_SECONDS, make_code, read_code
 from Middleware.addons.console.static_files import StaticFiles
 from Middleware.api.edge.access_keys import AccessKeys
@@ -42,7 +44,6 @@ class Lab:
         (self.static / "index.html").write_text('<script nonce="{nonce}" src="static/{version}/app.js">', "utf-8")
         (self.static / "app.js").write_text("export default 1;", "utf-8")
         (self.static / "pages" / "one.mjs").write_text("export default 2;", "utf-8")
-        shared = options.pop("shared", False)
         browsers = BrowserSafety(options.pop("origins", ()), machine="mill")
         self.console_app = ConsoleApplication(
             self.records,
@@ -52,7 +53,6 @@ class Lab:
             modules=("session_routes",),
             static=StaticFiles(self.static),
             clock=lambda: self.now,
-            shared=shared,
         )
         routes = self.console_app.routes
         routes.add("GET", "things/NAME", Role.OWN, self.thing, query=("kind",))
@@ -364,7 +364,7 @@ def test_a_session_ends_with_the_right_of_its_key(locked: Lab, tmp_path: Path) -
 
 def test_a_key_is_signed_in_with_all_processes_on_one_folder(tmp_path: Path) -> None:
     path = tmp_path / "keys.txt"
-    one, two = (Lab(tmp_path, accepted(path, *LINES), shared=True) for _ in range(2))
+    one, two = (Lab(tmp_path, accepted(path, *LINES)) for _ in range(2))
     browser = one.browser().sign_in_with(OWN_KEY)
     elsewhere, later, revoked = two.browser(), two.browser(), two.browser()
     elsewhere.token = later.token = browser.token
@@ -373,7 +373,7 @@ def test_a_key_is_signed_in_with_all_processes_on_one_folder(tmp_path: Path) -> 
     assert OWN_KEY not in browser.token and OWN_KEY not in str(base64.urlsafe_b64decode(browser.token[15:]))
     # Signed out of one is signed out of all, also where nobody has seen the token.
     assert elsewhere.call("DELETE", "session").status == 200
-    third = Lab(tmp_path, accepted(path, *LINES), shared=True)
+    third = Lab(tmp_path, accepted(path, *LINES))
     unseen = third.browser()
     unseen.token = browser.token
     assert [each.get("session").status for each in (browser, elsewhere, unseen)] == [401, 401, 401]
@@ -389,17 +389,84 @@ def test_a_key_is_signed_in_with_all_processes_on_one_folder(tmp_path: Path) -> 
         two.console_app.keys._next_look = 0.0  # type: ignore[union-attr]
         assert revoked.get("session").status == status
     # Nor is a token of another folder one.
-    other = Lab(tmp_path / "other", accepted(path, *LINES), shared=True)
-    other.console_app.sessions.keys._secret = lambda: b"x" * 32  # type: ignore[attr-defined]
+    other = Lab(tmp_path / "other", accepted(path, *LINES))
+    other.console_app.sessions.keys._secret = lambda: b"x" * 32
     foreign = other.browser()
     foreign.token = one.browser().sign_in_with(OWN_KEY).token
     assert foreign.get("session").status == 401
 
 
-def test_without_other_processes_a_token_of_a_key_says_nothing(locked: Lab, tmp_path: Path) -> None:
-    browser = Lab(tmp_path, locked.console_app.keys).browser()
-    browser.token = locked.browser().sign_in_with(OWN_KEY).token
-    assert browser.get("session").status == 401 and len(browser.token) < 80
+def test_a_session_of_a_key_outlives_the_server(locked: Lab, tmp_path: Path) -> None:
+    kept, ended = (locked.browser().sign_in_with(OWN_KEY) for _ in range(2))
+    assert ended.call("DELETE", "session").status == 200
+    restarted = Lab(tmp_path, locked.console_app.keys)
+    browsers = [restarted.browser() for _ in range(2)]
+    browsers[0].token, browsers[1].token = kept.token, ended.token
+    assert [browser.get("session").status for browser in browsers] == [200, 401]
+    # The operator sees it, with its role of today, and can end it.
+    operator = restarted.operator()
+    line = next(line for line in operator.get("sessions").json["sessions"] if line["role"] == "own")
+    assert line["label"] == "Ann's phone"
+    assert operator.call("DELETE", f"sessions/{line['id']}").status == 200
+    assert kept.get("session").status == 401
+    assert OWN_KEY.encode() not in b"".join(path.read_bytes() for path in tmp_path.glob("index.db*"))
+
+
+def sealed(key: bytes, content: bytes) -> str:
+    return TOKEN_PREFIX + Fernet(base64.urlsafe_b64encode(key)).encrypt(content).decode("ascii")
+
+
+def test_a_token_cannot_be_made_or_changed(locked: Lab) -> None:
+    browser = locked.browser().sign_in_with(OWN_KEY)
+    token, now = browser.token, int(locked.now * 1e6)
+    content = json.dumps([ALL_KEY, now, ""]).encode()
+    purpose = b"wilmer console key session"
+    forged = {
+        "sealed with the secret itself": sealed(SECRET, content),
+        "sealed with a key that anybody can derive": sealed(hmac.digest(b"", purpose, "sha256"), content),
+        "sealed with the secret of another folder": sealed(hmac.digest(b"x" * 32, purpose, "sha256"), content),
+        "a sign-in code": TOKEN_PREFIX + make_code(SECRET, locked.now),
+        "a session, not encrypted": TOKEN_PREFIX + FERNET_BEGINNING + base64.urlsafe_b64encode(content).decode(),
+        "the id of a session": TOKEN_PREFIX + locked.console_app.sessions.keys.lines()[0]["id"],
+        "its beginning": token[:-1],
+        "no ASCII": TOKEN_PREFIX + FERNET_BEGINNING + "\u00e9",
+        "nothing": TOKEN_PREFIX,
+    }
+    for place in range(len(TOKEN_PREFIX), len(token)):
+        changed = "A" if token[place] != "A" else "B"
+        forged[f"letter {place} changed"] = token[:place] + changed + token[place + 1 :]
+    for how, wrong in forged.items():
+        browser.token = wrong
+        assert browser.get("session").status == 401, how
+    browser.token = sealed(hmac.digest(SECRET, purpose, "sha256"), json.dumps([OWN_KEY, now, ""]).encode())
+    assert browser.get("session").json["role"] == "own", "otherwise these rows would prove nothing"
+
+
+def test_a_token_is_no_sign_in_code(lab: Lab) -> None:
+    browser = lab.browser().sign_in_with("sk-anything")
+    for code in (browser.token, browser.token.removeprefix(TOKEN_PREFIX), "\ud800", "\u00e9.A.A", "a.b.c", ".", ".."):
+        assert lab.browser().post("session", {"code": code}).status == 401, code
+
+
+def test_a_key_signs_in_on_a_disk_that_fails(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = lab.browser().sign_in_with("sk-anything")
+
+    def broken() -> Any:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(lab.console_app.sessions.operators, "_index", broken)
+    monkeypatch.setattr(lab.console_app.sessions.keys, "_secret", broken)
+    after = lab.browser().sign_in_with("sk-anything")
+    for browser in (before, after):
+        assert browser.get("session").status == 200
+        assert browser.call("DELETE", "session").status == 200 and browser.get("session").status == 401
+    # Without a secret that was ever read, the process has one that nobody can guess.
+    other = lab_of(lab)
+    monkeypatch.setattr(other.console_app.sessions.keys, "_secret", broken)
+    browser = other.browser().sign_in_with("sk-anything")
+    assert browser.get("session").status == 200
+    browser.token = sealed(hmac.digest(b"", b"wilmer console key session", "sha256"), b'["k", 9999999999999999, ""]')
+    assert browser.get("session").status == 401
 
 
 def test_ten_wrong_keys_slow_a_peer_down(locked: Lab) -> None:
