@@ -3,17 +3,17 @@
 # own, each installed anew when what it is made from has changed: venv-clients for the Python packages, venv-agents for
 # the agent among them, Tests/clients/npm/node_modules and Tests/clients/agents/node_modules for those of npm.
 # Without Node.js the tests that need npm are left out; with WILMER_ALL_CLIENTS=1 that is an error.
-# With --no-agents as the first argument, the coding agents, whose environments are large, are left out. All other
+# With --python as the first argument, only the Python packages are tested, whose environment is small. All other
 # arguments go to pytest.
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 
 . Scripts/developer/environment.sh
 
-agents=1 chosen=()
-if [ "${1-}" = --no-agents ]; then
+others=1 chosen=()
+if [ "${1-}" = --python ]; then
     shift
-    agents='' chosen=(--ignore=Tests/clients/test_coding_agents.py)
+    others='' chosen=(--ignore=Tests/clients/test_coding_agents.py --ignore=Tests/clients/test_npm_clients.py)
 fi
 
 # left_out WHAT WHY: say what is not tested, which .ci/run does not accept.
@@ -46,15 +46,17 @@ export PIP_NO_COMPILE=1
 # The registries are slow and the installers wait for them, so all of them run at once.
 waiting=()
 prepare_environment venv-clients requirements-clients.txt & waiting+=($!)
-if node -e 'process.exit(Number.parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null \
-    && npm --version >/dev/null 2>&1; then
-    prepare_npm Tests/clients/npm ci & waiting+=($!)
-    # Not "ci": some registries lack the programs for other systems, and it would insist on them.
-    [ -z "$agents" ] || { prepare_npm Tests/clients/agents "install --no-save" & waiting+=($!); }
-else
-    left_out "the clients and agents of npm" "They need Node.js 20 or later with npm."
+if [ -n "$others" ]; then
+    prepare_aider & waiting+=($!)
+    if node -e 'process.exit(Number.parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null \
+        && npm --version >/dev/null 2>&1; then
+        prepare_npm Tests/clients/npm ci & waiting+=($!)
+        # Not "ci": some registries lack the programs for other systems, and it would insist on them.
+        prepare_npm Tests/clients/agents "install --no-save" & waiting+=($!)
+    else
+        left_out "the clients and agents of npm" "They need Node.js 20 or later with npm."
+    fi
 fi
-[ -z "$agents" ] || { prepare_aider & waiting+=($!); }
 for job in "${waiting[@]}"; do
     wait "$job" || exit 1
 done
