@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 def _operators() -> SessionTable:
     """Return the operators' sessions in the console's folder."""
-    from Middleware.addons.records.store.index import INDEX_FILE, open_index
+    from Middleware.addons.records.store.files import INDEX_FILE, open_index
 
     path = console_folder().file(INDEX_FILE)
     return SessionTable(lambda: closing(open_index(path)))

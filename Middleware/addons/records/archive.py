@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Literal, TypeAlias, cast
 
 from Middleware.addons.records.model import Mark, RunDocument, RunFacts, RunRingView, StoredRun
-from Middleware.addons.records.queries import Key, RunQuery, key_of, key_text, searched_of, strings_in
+from Middleware.addons.records.queries import Key, RunQuery, key_of, key_text, searched_of
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.addons.records.texts import normalised
 from Middleware.addons.records.viewers import Viewer
@@ -360,9 +360,7 @@ class RunArchive:
 def _finds_in(document: RunDocument, query: RunQuery, reads: bool) -> bool:
     if query.found_in(searched_of(document.facts, reads)):
         return True
-    return reads and any(
-        query.found_in(strings_in(text)) for span in normalised(document).spans for text in span.texts.values()
-    )
+    return reads and query.found_in_spans(normalised(document))
 
 
 def _shown(facts: RunFacts, viewer: Viewer, mark: Mark, state: TextsState) -> ShownRun:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from Middleware.addons.records.model import RUN_KINDS, RUN_STATUSES, RunFacts
+from Middleware.addons.records.model import RUN_KINDS, RUN_STATUSES, RunDocument, RunFacts
 from Middleware.exceptions import ClientError
 from Middleware.utilities.text_utils import did_you_mean
 
@@ -88,6 +88,10 @@ class RunQuery:
         """Return whether one of the texts contains what is searched for."""
         wanted = self.q.casefold()
         return any(text is not None and wanted in text.casefold() for text in texts)
+
+    def found_in_spans(self, document: RunDocument) -> bool:
+        """Return whether one of the texts of a run's spans contains what is searched for."""
+        return any(self.found_in(strings_in(text)) for span in document.spans for text in span.texts.values())
 
 
 def searched_of(facts: RunFacts, shows_texts: bool) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""The files of the store, for the one thread of this process that writes to them."""
+"""The files of the store, for the one thread of this process that writes to them and removes what is too much."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from http import HTTPStatus
 from Middleware.addons.records.folder import OWNER_ONLY, ConsoleFolder
 from Middleware.addons.records.model import UNFINISHED, RunDocument, StoredRun
 from Middleware.addons.records.settings import StoredSettings
-from Middleware.addons.records.store import index, segments
-from Middleware.addons.records.store.index import PINNED, UNPINNED
-from Middleware.addons.records.store.reading import sealed
-from Middleware.addons.records.store.retention import DAY, Retention, set_aside
-from Middleware.addons.records.store.segments import SegmentWriter
+from Middleware.addons.records.store import files
+from Middleware.addons.records.store.files import INDEX_FILE, PINNED, PINNED_FILE, UNPINNED, SegmentWriter
+from Middleware.addons.records.store.index import ShortTexts, put_run, sealed
 from Middleware.exceptions import ClientError
 from Middleware.utilities import sqlite
 from Middleware.utilities.files.file_access import folder_lock, process_lock
@@ -27,6 +25,7 @@ from Middleware.utilities.files.file_access import folder_lock, process_lock
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024
+DAY = 24 * 60 * 60
 SEGMENT_BYTES = 32 * MEGABYTE
 SEGMENT_SECONDS = DAY
 # The limits of retention are kept by removing whole segments, so none may hold a large part of what is kept.
@@ -34,6 +33,13 @@ PARTS = 8
 MOST_PINNED_BYTES = 256 * MEGABYTE
 # The versions of configuration files that are kept. Each takes a kilobyte or two.
 MOST_CONFIGS = 5000
+# So many rows are deleted at once, so that other processes need not wait for the rest.
+PORTION = 500
+# Pages of the index that are given back at once.
+VACUUM_PAGES = 500
+# A segment that a process has just made has no rows yet.
+SURELY_USED = 600.0
+MICROSECONDS = 1_000_000
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -91,7 +97,7 @@ class Disk:
         kept = with_texts and (not facts["private"] or document.encryption_key is not None)
         if document.config_texts is not self._config_texts:
             self._put_configs(database, document)
-        n, is_new = index.put_run(
+        n, is_new = put_run(
             database, facts, _short_texts(document, kept), self._number, lambda before, n: self._forget(before, [n])
         )
         segment.put(n, document, kept)
@@ -128,25 +134,25 @@ class Disk:
 
     @property
     def _index_path(self) -> str:
-        return self._folder.file(index.INDEX_FILE)
+        return self._folder.file(INDEX_FILE)
 
     def _opened_segment(self, database: sqlite3.Connection) -> SegmentWriter:
         if self._segment is not None and not self._segment.is_there():
             self._close_segment()
         if self._segment is None:
             with sqlite.transaction(database):
-                self._number = segments.new_segment(self._folder.path, database)
-            path = self._folder.file(segments.segment_name(self._number))
+                self._number = files.new_segment(self._folder.path, database)
+            path = self._folder.file(files.segment_name(self._number))
             try:
                 self._lock.enter_context(
-                    process_lock(self._folder.file(segments.lock_name(self._number)), timeout=0, mode=OWNER_ONLY)
+                    process_lock(self._folder.file(files.lock_name(self._number)), timeout=0, mode=OWNER_ONLY)
                 )
                 self._segment = SegmentWriter(path)
             except BaseException:
                 # A full disk would otherwise leave an empty file at each attempt.
                 self._close_segment()
                 with contextlib.suppress(OSError):
-                    segments.remove_database(path)
+                    files.remove_database(path)
                 raise
             self._runs_in_segment, self._begun, self._compressed = 0, time.time(), None
         return self._segment
@@ -166,7 +172,7 @@ class Disk:
             return
         most_bytes = min(SEGMENT_BYTES, settings.megabytes * MEGABYTE // PARTS)
         if (
-            segments.size_of(self._segment.path) >= most_bytes
+            files.size_of(self._segment.path) >= most_bytes
             or self._runs_in_segment >= settings.runs // PARTS
             or not 0 <= time.time() - self._begun < SEGMENT_SECONDS
         ):
@@ -196,7 +202,7 @@ class Disk:
         self._close_segment()
         if self._index is not None:
             with contextlib.suppress(sqlite3.Error):
-                segments.truncate_log(self._index)
+                files.truncate_log(self._index)
             self._index.close()
             self._index = None
 
@@ -207,7 +213,7 @@ class Disk:
         self._lock.close()
         if self._number:
             with contextlib.suppress(OSError):
-                os.unlink(self._folder.file(segments.lock_name(self._number)))
+                os.unlink(self._folder.file(files.lock_name(self._number)))
         self._number = 0
 
     # -- changes of single runs --------------------------------------------------------------------------------------
@@ -220,14 +226,14 @@ class Disk:
             return
         if not pinned:
             return
-        path = self._folder.file(segments.PINNED_FILE)
-        if segments.size_of(path) > MOST_PINNED_BYTES:
+        path = self._folder.file(PINNED_FILE)
+        if files.size_of(path) > MOST_PINNED_BYTES:
             raise ClientError(
                 f"The pinned runs take more than {MOST_PINNED_BYTES // MEGABYTE} MB. Unpin others first.",
                 HTTPStatus.CONFLICT,
             )
-        with contextlib.closing(index.open_database(path, segments.TABLES)) as target:
-            segments.copy_run(self._folder.file(segments.segment_name(run.segment)), run.n, target)
+        with contextlib.closing(files.open_segment(path)) as target:
+            files.copy_run(self._folder.file(files.segment_name(run.segment)), run.n, target)
         with sqlite.transaction(database):
             database.execute("UPDATE run SET segment = ? WHERE n = ?", (PINNED, run.n))
         self._forget(run.segment, [run.n])
@@ -246,64 +252,64 @@ class Disk:
             self._forget(segment, numbers)
             with sqlite.transaction(database):
                 database.executemany("DELETE FROM run WHERE n = ?", [(n,) for n in numbers])
-        segments.truncate_log(database)
+        files.truncate_log(database)
 
     def delete_everything(self, kept: Collection[str]) -> None:
         """Delete all runs but those with an id in ``kept``, whole files where that is possible."""
         database = self.open()
         self._close_segment()
-        numbers = segments.segment_numbers(self._folder.path)
+        numbers = files.segment_numbers(self._folder.path)
         with sqlite.transaction(database):
             database.execute(
                 "DELETE FROM run WHERE id NOT IN (SELECT value FROM json_each(?))", (json.dumps(list(kept)),)
             )
             used = {row[0] for row in database.execute("SELECT DISTINCT segment FROM run")}
         for number in numbers:
-            if number not in used and not segments.is_written(self._folder.path, number):
+            if number not in used and not files.is_written(self._folder.path, number):
                 with contextlib.suppress(OSError):
-                    segments.remove_database(self._folder.file(segments.segment_name(number)))
+                    files.remove_database(self._folder.file(files.segment_name(number)))
         if not used & {PINNED, UNPINNED}:
-            segments.remove_database(self._folder.file(segments.PINNED_FILE))
+            files.remove_database(self._folder.file(PINNED_FILE))
         for name in set_aside(self._folder.path):
             os.unlink(self._folder.file(name))
-        segments.truncate_log(database)
+        files.truncate_log(database)
 
     def _forget(self, segment: int, numbers: Sequence[int]) -> None:
         """Remove trees and their own texts from a file, if it is still there and can be read."""
-        path = self._folder.file(segments.segment_name(segment))
+        path = self._folder.file(files.segment_name(segment))
         if segment == self._number and self._segment is not None:
             self._segment.forget_known()
         if os.path.exists(path):
             try:
-                with contextlib.closing(index.open_database(path, segments.TABLES)) as database:
-                    segments.forget_runs(database, numbers)
-            except (*segments.UNREADABLE, index.OtherVersionError) as error:
+                with contextlib.closing(files.open_segment(path)) as database:
+                    files.forget_runs(database, numbers)
+            except (*files.UNREADABLE, files.OtherVersionError) as error:
                 # A full disk, for example, is told to whoever wants to delete.
                 if isinstance(error, sqlite3.Error) and sqlite.error_code(error) not in _DAMAGED:
                     raise
                 logger.warning(
                     "%s of the run console is damaged, so nothing is removed from it: %s",
-                    segments.segment_name(segment),
+                    files.segment_name(segment),
                     error,
                 )
 
 
 def open_sound_index(folder: ConsoleFolder) -> sqlite3.Connection:
     """Return the index for writing. One that is damaged, or of another version, is set aside, and a new one begun."""
-    path = os.path.join(folder.made(), index.INDEX_FILE)
+    path = os.path.join(folder.made(), INDEX_FILE)
     try:
-        return index.open_index(path)
-    except index.OtherVersionError:
+        return files.open_index(path)
+    except files.OtherVersionError:
         _set_aside(folder, "old")
     except sqlite3.DatabaseError as error:
         if sqlite.error_code(error) not in _DAMAGED:
             raise
         _set_aside(folder, "damaged")
-    return index.open_index(path)
+    return files.open_index(path)
 
 
 def _set_aside(folder: ConsoleFolder, ending: str) -> None:
-    path = folder.file(index.INDEX_FILE)
+    path = folder.file(INDEX_FILE)
     with folder_lock(folder.path):
         # Another process may have done it meanwhile.
         if _is_usable(path):
@@ -322,9 +328,9 @@ def _set_aside(folder: ConsoleFolder, ending: str) -> None:
 
 def _is_usable(path: str) -> bool:
     try:
-        with contextlib.closing(index.open_index(path)) as database:
+        with contextlib.closing(files.open_index(path)) as database:
             return _is_sound(database)
-    except (sqlite3.Error, index.OtherVersionError):
+    except (sqlite3.Error, files.OtherVersionError):
         return False
 
 
@@ -340,7 +346,7 @@ def end_interrupted(database: sqlite3.Connection, folder: str, own: int = 0) -> 
     condition = f"status IN ({', '.join('?' * len(UNFINISHED))})"
     rows = database.execute(f"SELECT DISTINCT segment FROM run WHERE {condition}", tuple(UNFINISHED)).fetchall()
     for (segment,) in rows:
-        if segment != own and not segments.is_written(folder, segment):
+        if segment != own and not files.is_written(folder, segment):
             with sqlite.transaction(database):
                 database.execute(
                     f"UPDATE run SET status = 'interrupted' WHERE segment = ? AND {condition}", (segment, *UNFINISHED)
@@ -354,7 +360,7 @@ def _is_same(path: str, inode: int) -> bool:
         return False
 
 
-def _short_texts(document: RunDocument, kept: bool) -> index.ShortTexts:
+def _short_texts(document: RunDocument, kept: bool) -> ShortTexts:
     """Return the short texts as the index has them: only if they are kept, sealed for a private run."""
     facts = document.facts
     if not kept:
@@ -363,3 +369,125 @@ def _short_texts(document: RunDocument, kept: bool) -> index.ShortTexts:
         return sealed(facts, document.encryption_key), None, None
     # Not NULL: that is how the row says that texts are kept.
     return facts["question"] or "", facts["answer"], facts["error"]
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
+
+
+class Retention:
+    """The removal of runs from a folder, by the one thread that writes to ``database``, its index."""
+
+    def __init__(self, folder: str, database: sqlite3.Connection, own: Collection[int] = ()) -> None:
+        self._folder, self._database = folder, database
+        # These stay, whoever holds them: in this process no file tells that.
+        self._own = frozenset(own)
+
+    def apply(self, settings: StoredSettings, now: float | None = None) -> None:
+        """Remove what is beyond the limits. Files go first, because deleting rows needs space. Raises sqlite3.Error."""
+        now = time.time() if now is None else now
+        limit = self._oldest_kept(settings, now)
+        self._remove_segments_before(limit)
+        self._delete_rows("started < ? AND segment != ?", limit, PINNED)
+        self._remove_lost(now)
+        self._fit(settings.megabytes * 1024 * 1024)
+        self._remove_set_aside(now - settings.days * DAY)
+        self._give_back()
+
+    def _oldest_kept(self, settings: StoredSettings, now: float) -> int:
+        """Return the moment before which runs are too old, or too many."""
+        limit = int((now - settings.days * DAY) * MICROSECONDS)
+        row = self._database.execute(
+            "SELECT started FROM run WHERE segment != ? ORDER BY started DESC LIMIT 1 OFFSET ?",
+            (PINNED, settings.runs - 1),
+        ).fetchone()
+        return limit if row is None else max(limit, row[0])
+
+    def _remove_segments_before(self, limit: int) -> None:
+        rows = self._database.execute(
+            "SELECT segment FROM run WHERE segment > 0 GROUP BY segment HAVING max(started) < ?", (limit,)
+        ).fetchall()
+        for (number,) in rows:
+            self._remove(number)
+
+    def _remove_lost(self, now: float) -> None:
+        """Remove segments without rows and locks without segments; delete rows without a segment."""
+        known = {row[0] for row in self._database.execute("SELECT DISTINCT segment FROM run WHERE segment > 0")}
+        there = set(files.segment_numbers(self._folder))
+        for number in there - known:
+            with contextlib.suppress(OSError):
+                if now - os.stat(self._path(number)).st_mtime > SURELY_USED:
+                    self._remove(number)
+        for number in known - there:
+            self._delete_rows("segment = ?", number)
+
+    def _fit(self, most: int) -> None:
+        """Remove segments, the oldest first, until all take no more than ``most`` bytes."""
+        numbers = files.segment_numbers(self._folder)
+        sizes = {number: files.size_of(self._path(number)) for number in numbers}
+        total = sum(sizes.values()) + files.size_of(os.path.join(self._folder, INDEX_FILE))
+        for number in numbers:
+            if total <= most:
+                return
+            if self._remove(number):
+                total -= sizes[number]
+                self._delete_rows("segment = ?", number)
+
+    def _remove(self, number: int) -> bool:
+        """Remove a segment unless somebody writes to it; return whether it is gone."""
+        if number in self._own or files.is_written(self._folder, number):
+            return False
+        try:
+            files.remove_database(self._path(number))
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._folder, files.lock_name(number)))
+        # Windows does not remove what somebody reads. The next time will do.
+        except OSError as error:
+            logger.debug("%s cannot be removed now: %s", files.segment_name(number), error.strerror)
+            return False
+        return True
+
+    def _delete_rows(self, condition: str, *values: object) -> None:
+        while True:
+            rows = self._database.execute(
+                f"SELECT n, segment FROM run WHERE {condition} LIMIT {PORTION}", values
+            ).fetchall()
+            self._forget_unpinned([n for n, segment in rows if segment == UNPINNED])
+            with sqlite.transaction(self._database):
+                self._database.executemany("DELETE FROM run WHERE n = ?", [(n,) for n, _ in rows])
+            if len(rows) < PORTION:
+                return
+
+    def _forget_unpinned(self, numbers: list[int]) -> None:
+        """Remove runs that were pinned once from the file of the pinned ones."""
+        path = os.path.join(self._folder, PINNED_FILE)
+        if numbers and os.path.exists(path):
+            try:
+                with contextlib.closing(files.open_segment(path)) as database:
+                    files.forget_runs(database, numbers)
+            except (*files.UNREADABLE, files.OtherVersionError) as error:
+                logger.debug("%s: %s", path, error)
+
+    def _remove_set_aside(self, before: float) -> None:
+        """Remove old indexes, which hold texts too."""
+        for name in set_aside(self._folder):
+            path = os.path.join(self._folder, name)
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_mtime < before:
+                    os.unlink(path)
+
+    def _give_back(self) -> None:
+        """Return the free pages of the index to the file system."""
+        while self._database.execute("PRAGMA freelist_count").fetchone()[0] > 0:
+            # Each step of the statement frees a page.
+            self._database.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+            if self._database.execute("PRAGMA auto_vacuum").fetchone()[0] != 2:
+                return
+        files.truncate_log(self._database)
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, files.segment_name(number))
+
+
+def set_aside(folder: str) -> list[str]:
+    """Return the names of indexes that were damaged, or of another version. Raises OSError."""
+    return [name for name in os.listdir(folder) if name.startswith((f"{INDEX_FILE}.old", f"{INDEX_FILE}.damaged"))]

@@ -1,4 +1,4 @@
-"""``index.db``: one row for each run on disk, and the tables of the console that are not about runs."""
+"""The rows of ``index.db``, one for each run on disk, and the reader that finds runs by them."""
 
 from __future__ import annotations
 
@@ -8,40 +8,33 @@ import logging
 import operator
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeAlias, cast
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias, TypeVar, cast
 
-from Middleware.addons.records.folder import OWNER_ONLY
-from Middleware.addons.records.model import Mark, RunFacts, StoredRun
-from Middleware.addons.records.queries import RunQuery
+from Middleware.addons.records.model import Mark, RunDocument, RunFacts, StoredRun
+from Middleware.addons.records.queries import RunQuery, key_of, searched_of, strings_in
+from Middleware.addons.records.store import files
+from Middleware.addons.records.store.files import PINNED, UNPINNED
+from Middleware.addons.records.store.packing import document_of, from_json, json_of, text_ids, to_json
 from Middleware.addons.records.viewers import Viewer
-from Middleware.utilities import sqlite
+from Middleware.exceptions import DataKeyError
+from Middleware.services.memory.discussion_keys import data_key
+from Middleware.utilities.encryption_utils import cipher_for
+from Middleware.utilities.once import Once
 from Middleware.utilities.text_utils import without_surrogates
 
 logger = logging.getLogger(__name__)
 
-INDEX_FILE = "index.db"
-VERSION = 1
-# A pinned run is in pinned.db, and so is one that was pinned once: retention removes it when it is too old.
-PINNED, UNPINNED = 0, -1
+T = TypeVar("T")
+# So many rows are read at once, so that no reader keeps the log from being written back.
+ROWS = 200
+NO_TEXTS = (None, None, None)
 
-TABLES = (
-    "CREATE TABLE run (n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, segment INTEGER NOT NULL, kind TEXT NOT NULL, "
-    "origin TEXT, status TEXT NOT NULL, error_type TEXT, user TEXT, key_hash TEXT, private INTEGER NOT NULL, "
-    "client TEXT, model TEXT, stream INTEGER, workflow TEXT, route TEXT, reason TEXT, discussion TEXT, "
-    "conversation BLOB, started INTEGER NOT NULL, queued INTEGER, first_token INTEGER, answered INTEGER, "
-    "ended INTEGER, nodes INTEGER, calls INTEGER, endpoints TEXT, tokens_in INTEGER, tokens_out INTEGER, "
-    "tokens_cached INTEGER, estimated INTEGER, question TEXT, answer TEXT, error TEXT, note TEXT)",
-    "CREATE INDEX run_started ON run(started)",
-    "CREATE INDEX run_conversation ON run(conversation, n)",
-    "CREATE TABLE config (hash BLOB PRIMARY KEY, path TEXT NOT NULL, body BLOB NOT NULL)",
-    "CREATE TABLE session (hash BLOB PRIMARY KEY, created INTEGER, used INTEGER, label TEXT)",
-    "CREATE TABLE change (n INTEGER PRIMARY KEY, at INTEGER, session TEXT, path TEXT, what TEXT, backup TEXT)",
-    # The codes of sign-in links that were used, until they would have expired.
-    "CREATE TABLE spent (nonce BLOB PRIMARY KEY, until INTEGER)",
-)
+
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 Value: TypeAlias = "str | int | bytes | None"
 
@@ -56,12 +49,8 @@ class _Column:
     read: Callable[[object], object] | None = None
 
 
-# One for all rows: to make it takes longer than to use it.
-_json_of = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
 def _to_json(value: object) -> Value:
-    return None if value is None else _json_of(value)
+    return None if value is None else json_of(value)
 
 
 def _from_json(value: object) -> object:
@@ -122,88 +111,6 @@ _SELECT = f"SELECT {', '.join(_NAMES)}, n, segment, note FROM run"
 _INSERT = f"INSERT INTO run ({', '.join(_NAMES)}, segment) VALUES ({', '.join('?' * (len(_NAMES) + 1))})"
 _UPDATE = f"UPDATE run SET {', '.join(f'{name} = ?' for name in _NAMES)}, segment = ? WHERE n = ?"
 
-
-class OtherVersionError(Exception):
-    """The file has the tables of another version."""
-
-
-# -- opening ----------------------------------------------------------------------------------------------------------
-
-
-def open_index(path: str) -> sqlite3.Connection:
-    """Return a connection for writing; the file and its tables are created. Raises sqlite3.Error, OSError.
-
-    Raises OtherVersionError for a file of another version.
-    """
-    return _opened(path, TABLES, "auto_vacuum = INCREMENTAL")
-
-
-def open_database(path: str, tables: Iterable[str]) -> sqlite3.Connection:
-    """Return a connection for writing to a file with trees and texts. Raises as ``open_index``."""
-    return _opened(path, tables, "auto_vacuum = NONE")
-
-
-def _opened(path: str, tables: Iterable[str], first: str) -> sqlite3.Connection:
-    # SQLite would create the file with the umask's bits, readable by others.
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, OWNER_ONLY))
-    database = sqlite3.connect(path, timeout=sqlite.SLICE_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        # It takes effect only while the file is empty, and the write-ahead log writes a header.
-        sqlite.set_pragma(database, first)
-        sqlite.use_write_ahead_log(database)
-        # In pages of 4 KB: a log of 2 MB is written back.
-        for setting in (
-            "synchronous = NORMAL",
-            "secure_delete = ON",
-            "wal_autocheckpoint = 512",
-            f"journal_size_limit = {4 * 1024 * 1024}",
-        ):
-            sqlite.set_pragma(database, setting)
-        _create(database, tables)
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _create(database: sqlite3.Connection, tables: Iterable[str]) -> None:
-    if _version(database) == VERSION:
-        return
-    with sqlite.transaction(database):
-        version = _version(database)
-        # Another process may have made them meanwhile.
-        if version == VERSION:
-            return
-        if version or database.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise OtherVersionError(f"version {version}")
-        for statement in tables:
-            database.execute(statement)
-        database.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def _version(database: sqlite3.Connection) -> int:
-    return int(sqlite.when_free(lambda: database.execute("PRAGMA user_version").fetchone())[0])
-
-
-@contextlib.contextmanager
-def reading(path: str) -> Iterator[sqlite3.Connection]:
-    """Open a file for reading while the block runs. Raises sqlite3.Error."""
-    address = f"{Path(path).absolute().as_uri()}?mode=ro"
-    database = sqlite3.connect(
-        address, timeout=sqlite.BUSY_SECONDS, isolation_level=None, uri=True, check_same_thread=False
-    )
-    with contextlib.closing(database):
-        yield database
-
-
-def has_tables(database: sqlite3.Connection) -> bool:
-    """Return whether a file has its tables already: its writer creates it first, and then all of them at once."""
-    return _version(database) != 0
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
-
 ShortTexts: TypeAlias = "tuple[str | None, str | None, str | None]"
 """Question, answer and error, as the row has them."""
 
@@ -223,12 +130,8 @@ def put_run(
         return _put(database, values, segment, moved)
     except UnicodeEncodeError:
         # JSON can spell half a character, SQLite takes none.
-        return _put(
-            database,
-            [without_surrogates(value) if isinstance(value, str) else value for value in values],
-            segment,
-            moved,
-        )
+        values = [without_surrogates(value) if isinstance(value, str) else value for value in values]
+        return _put(database, values, segment, moved)
 
 
 def _put(
@@ -248,65 +151,309 @@ def _put(
     return n, False
 
 
+def _run_of(row: Sequence[object]) -> StoredRun:
+    values = dict(zip(_NAMES, row, strict=False))
+    n, segment, note = cast("tuple[int, int, str | None]", tuple(row[len(_NAMES) :]))
+    kept = values["question"] is not None
+    sealed = None
+    if values["private"]:
+        sealed, values["question"] = cast("str | None", values["question"]), None
+    facts = {
+        column.fact: values[column.name] if column.read is None else column.read(values[column.name])
+        for column in COLUMNS
+    }
+    # They stand in the tree, with the spans.
+    facts["config"] = []
+    return StoredRun(cast(RunFacts, facts), Mark(segment == PINNED, note), kept, n, segment, sealed)
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
-Unseal: TypeAlias = "Callable[[str, str | None], Sequence[str | None]]"
-"""Returns question, answer and error out of the sealed texts of a user's private run."""
+
+class Reader:
+    """Reads the store in a folder. Thread-safe: each call opens what it needs, read-only, and closes it again.
+
+    What cannot be read is reported once in the log, and is as if it were not there. ``suspect`` is called when that is
+    the index.
+    """
+
+    def __init__(self, folder: str, suspect: Callable[[], object]) -> None:
+        self._folder, self._suspect = folder, suspect
+        self._index = os.path.join(folder, files.INDEX_FILE)
+        self._problems: Once[str] = Once()
+
+    def exists(self) -> bool:
+        """Return whether anything was ever written."""
+        return os.path.exists(self._index)
+
+    # -- lists -------------------------------------------------------------------------------------------------------
+    def page(self, query: RunQuery, viewer: Viewer, without: Sequence[str], limit: int) -> tuple[list[StoredRun], int]:
+        """Return the newest runs that fit, and how many there are regardless of ``before``."""
+
+        def read(database: sqlite3.Connection) -> tuple[list[StoredRun], int]:
+            found = _select(database, query, viewer, without, limit)
+            return found, _count(database, replace(query, before=None), viewer, without)
+
+        return self._read(read, (list[StoredRun](), 0))
+
+    def count(self, query: RunQuery, viewer: Viewer, without: Sequence[str]) -> int:
+        """Return how many runs fit."""
+        return self._read(lambda database: _count(database, query, viewer, without), 0)
+
+    def each(self, query: RunQuery, viewer: Viewer, without: Sequence[str]) -> Iterator[StoredRun]:
+        """Yield all runs that fit, newest first."""
+        while True:
+            found = self._read(
+                partial(_select, query=query, viewer=viewer, without=without, limit=ROWS), list[StoredRun]()
+            )
+            yield from found
+            if len(found) < ROWS:
+                return
+            query = replace(query, before=key_of(found[-1].facts))
+
+    def choices(self, viewer: Viewer) -> dict[str, list[str]]:
+        """Return the names that occur in the viewer's runs, by the filter that they are for."""
+        condition, values = _seen_by(viewer)
+
+        def read(database: sqlite3.Connection) -> dict[str, list[str]]:
+            # So many names are no list to choose from.
+            found = {
+                name: [
+                    row[0]
+                    for row in database.execute(
+                        f"SELECT DISTINCT {name} FROM run WHERE {name} IS NOT NULL AND {condition} LIMIT 200", values
+                    )
+                ]
+                for name in ("workflow", "user")
+            }
+            rows = database.execute(f"SELECT DISTINCT endpoints FROM run WHERE {condition} LIMIT 1000", values)
+            return {**found, "endpoint": sorted({name for row in rows for name in cast("list[str]", _names(row[0]))})}
+
+        return self._read(read, {})
+
+    def earlier(self, conversation: str, key: tuple[int, str]) -> list[str]:
+        """Return the ids of the runs of a conversation that are older than ``key``, newest first."""
+
+        def read(database: sqlite3.Connection) -> list[str]:
+            rows = database.execute(
+                "SELECT id FROM run WHERE conversation = ? AND (started, id) < (?, ?) ORDER BY started DESC LIMIT 50",
+                (bytes.fromhex(conversation), *key),
+            )
+            return [row[0] for row in rows]
+
+        return self._read(read, list[str]())
+
+    def used(self) -> dict[str, int | None]:
+        """Return the space that the runs take in ``bytes``, the number of ``runs``, and when the ``oldest`` began."""
+        size = 0
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._folder):
+                if name.endswith((".db", ".db-wal")):
+                    with contextlib.suppress(OSError):
+                        size += os.stat(os.path.join(self._folder, name)).st_size
+        count, oldest = self._read(
+            lambda database: database.execute("SELECT count(*), min(started) FROM run").fetchone(), (0, None)
+        )
+        return {"bytes": size, "runs": count, "oldest": oldest}
+
+    # -- one run -----------------------------------------------------------------------------------------------------
+    def one(self, run_id: str) -> StoredRun | None:
+        """Return a run without its spans."""
+
+        def read(database: sqlite3.Connection) -> StoredRun | None:
+            row = database.execute(f"{_SELECT} WHERE id = ?", (run_id,)).fetchone()
+            return None if row is None else _run_of(row)
+
+        return self._read(read, None)
+
+    def marks(self, run_ids: Sequence[str]) -> dict[str, Mark]:
+        """Return what was said about these runs, as far as they are on disk."""
+        ids = json.dumps(list(run_ids))
+
+        def read(database: sqlite3.Connection) -> dict[str, Mark]:
+            rows = database.execute(
+                "SELECT id, segment, note FROM run WHERE id IN (SELECT value FROM json_each(?))", (ids,)
+            )
+            return {run_id: Mark(segment == PINNED, note) for run_id, segment, note in rows}
+
+        return self._read(read, {})
+
+    def document(self, run: StoredRun, viewer: Viewer, with_texts: bool = True) -> RunDocument:
+        """Return a run with its spans, and the texts that the viewer can decrypt; without spans if they are lost."""
+        name = files.segment_name(run.segment)
+        try:
+            with files.reading(os.path.join(self._folder, name)) as database:
+                document = document_of(
+                    run.facts,
+                    files.load_tree(database, run.n),
+                    partial(files.load_text, database),
+                    partial(_unsealed, run.facts, viewer),
+                    with_texts,
+                )
+        except files.UNREADABLE as error:
+            self._report(name, error)
+            return RunDocument(run.facts, [], normalised=True)
+        if run.facts["status"] == "interrupted":
+            for span in document.spans:
+                span.status = "cancelled" if span.status == "running" else span.status
+        return document
+
+    def unsealed(self, run: StoredRun, viewer: Viewer) -> Sequence[str | None]:
+        """Return question, answer and error of a private run; None for what the viewer cannot decrypt."""
+        return NO_TEXTS if run.sealed is None else opened(run.sealed, run.facts["user"], viewer)
+
+    def config_body(self, config_hash: str) -> str | None:
+        """Return the text of a configuration file that a run has used."""
+
+        def read(database: sqlite3.Connection) -> str | None:
+            row = database.execute("SELECT body FROM config WHERE hash = ?", (bytes.fromhex(config_hash),)).fetchone()
+            return None if row is None else zlib.decompress(row[0]).decode("utf-8", "surrogatepass")
+
+        try:
+            return self._read(read, None)
+        # It comes from an address.
+        except ValueError:
+            return None
+
+    @contextlib.contextmanager
+    def searcher(self, query: RunQuery, viewer: Viewer) -> Iterator[Callable[[StoredRun], bool]]:
+        """Yield a function that tells whether a run contains what is searched for in any of its texts."""
+        with contextlib.closing(_Search(self._folder, query, viewer, self._report)) as search:
+            yield search.finds
+
+    # -- help --------------------------------------------------------------------------------------------------------
+    def _read(self, action: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
+        # An idle folder has no file yet.
+        if not self.exists():
+            return otherwise
+        try:
+            with files.reading(self._index) as database:
+                return action(database) if files.has_tables(database) else otherwise
+        except sqlite3.Error as error:
+            self._suspect()
+            self._report(files.INDEX_FILE, error)
+            return otherwise
+
+    def _report(self, name: str, error: Exception) -> None:
+        # A missing segment was removed a moment ago, or by somebody who tidied up.
+        if os.path.exists(os.path.join(self._folder, name)) and self._problems.first(name):
+            logger.warning("%s of the run console cannot be read, and is left out: %s", name, error)
 
 
-def select(
-    database: sqlite3.Connection,
-    query: RunQuery,
-    viewer: Viewer,
-    without: Sequence[str],
-    unseal: Unseal,
-    limit: int = -1,
-) -> Iterator[StoredRun]:
-    """Yield the runs that fit, newest first."""
-    condition, values = _condition(database, query, viewer, without, unseal)
+class _Search:
+    """A search in all texts of runs; each text of a segment is looked at once."""
+
+    def __init__(self, folder: str, query: RunQuery, viewer: Viewer, report: Callable[[str, Exception], None]) -> None:
+        self._folder, self._query, self._viewer, self._report = folder, query, viewer, report
+        self._segment: int | None = None
+        self._database: sqlite3.Connection | None = None
+        self._left = contextlib.ExitStack()
+        self._found: dict[int, bool] = {}
+
+    def close(self) -> None:
+        self._left.close()
+
+    def finds(self, run: StoredRun) -> bool:
+        """Return whether the run contains the text."""
+        reads = self._viewer.reads(run.facts)
+        texts = searched_of(run.facts, reads)
+        if reads and run.sealed is not None:
+            texts += opened(run.sealed, run.facts["user"], self._viewer)
+        if self._query.found_in(texts):
+            return True
+        if not reads or not run.texts_kept:
+            return False
+        try:
+            return self._finds_in(run, self._opened(run.segment))
+        except files.UNREADABLE as error:
+            self._report(files.segment_name(run.segment), error)
+            return False
+
+    def _opened(self, segment: int) -> sqlite3.Connection:
+        if self._database is None or segment != self._segment:
+            self._left.close()
+            self._database, self._segment, self._found = None, segment, {}
+            path = os.path.join(self._folder, files.segment_name(segment))
+            self._database = self._left.enter_context(files.reading(path))
+        return self._database
+
+    def _finds_in(self, run: StoredRun, database: sqlite3.Connection) -> bool:
+        body = files.load_tree(database, run.n)
+        if run.facts["private"]:
+            document = document_of(
+                run.facts, body, partial(files.load_text, database), partial(_unsealed, run.facts, self._viewer)
+            )
+            return self._query.found_in_spans(document)
+        stored = cast("dict[str, list[list[object]]]", from_json(body))
+        short = (strings_in(row[8]) for row in stored["spans"])
+        return any(self._query.found_in(texts) for texts in short) or any(
+            self._has(number, database) for number in text_ids(body)
+        )
+
+    def _has(self, number: int, database: sqlite3.Connection) -> bool:
+        known = self._found.get(number)
+        if known is None:
+            text = files.load_text(database, number).decode("utf-8", "replace")
+            known = self._found[number] = self._is_in(text)
+        return known
+
+    def _is_in(self, text: str) -> bool:
+        if self._query.found_in([text]):
+            return True
+        # In JSON, some characters are written otherwise.
+        escaped = json.dumps(self._query.q, ensure_ascii=False)[1:-1]
+        return escaped != self._query.q and replace(self._query, q=escaped).found_in([text])
+
+
+# -- private runs ------------------------------------------------------------------------------------------------------
+
+
+def sealed(facts: RunFacts, key: bytes) -> str:
+    """Return question, answer and error of a private run, encrypted."""
+    texts = [facts["question"], facts["answer"], facts["error"]]
+    return cipher_for(key).encrypt(zlib.compress(to_json(texts))).decode("ascii")
+
+
+def opened(token: str, user: str | None, viewer: Viewer) -> Sequence[str | None]:
+    """Return question, answer and error; None for each if the viewer's key is another."""
+    data = _decrypted(token.encode("ascii", "replace"), user, viewer)
+    try:
+        return NO_TEXTS if data is None else cast("list[str | None]", from_json(zlib.decompress(data)))
+    except (zlib.error, ValueError):
+        return NO_TEXTS
+
+
+def _unsealed(facts: RunFacts, viewer: Viewer, token: bytes) -> bytes | None:
+    return _decrypted(token, facts["user"], viewer) if viewer.reads(facts) else None
+
+
+def _decrypted(token: bytes, user: str | None, viewer: Viewer) -> bytes | None:
+    if viewer.api_key is None or not user:
+        return None
+    try:
+        return cipher_for(data_key(viewer.api_key, user)).decrypt(token)
+    except DataKeyError:
+        return None
+
+
+# -- the SQL of a query ------------------------------------------------------------------------------------------------
+
+
+def _select(
+    database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str], limit: int
+) -> list[StoredRun]:
+    condition, values = _condition(database, query, viewer, without)
     rows = database.execute(f"{_SELECT} WHERE {condition} ORDER BY started DESC, id DESC LIMIT ?", (*values, limit))
-    return map(_run_of, rows)
+    return [_run_of(row) for row in rows]
 
 
-def count(database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str], unseal: Unseal) -> int:
-    """Return how many runs fit."""
-    condition, values = _condition(database, query, viewer, without, unseal)
+def _count(database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str]) -> int:
+    condition, values = _condition(database, query, viewer, without)
     return int(database.execute(f"SELECT count(*) FROM run WHERE {condition}", values).fetchone()[0])
 
 
-def one(database: sqlite3.Connection, run_id: str) -> StoredRun | None:
-    """Return a run by its id."""
-    row = database.execute(f"{_SELECT} WHERE id = ?", (run_id,)).fetchone()
-    return None if row is None else _run_of(row)
-
-
-def marks(database: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, Mark]:
-    """Return what was said about these runs."""
-    rows = database.execute(
-        "SELECT id, segment, note FROM run WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(run_ids)),)
-    )
-    return {run_id: Mark(segment == PINNED, note) for run_id, segment, note in rows}
-
-
-def choices(database: sqlite3.Connection, viewer: Viewer) -> dict[str, list[str]]:
-    """Return the names that occur in the viewer's runs, by the filter that they are for."""
-    condition, values = _seen_by(viewer)
-    # So many names are no list to choose from.
-    found = {
-        name: [
-            row[0]
-            for row in database.execute(
-                f"SELECT DISTINCT {name} FROM run WHERE {name} IS NOT NULL AND {condition} LIMIT 200", values
-            )
-        ]
-        for name in ("workflow", "user")
-    }
-    rows = database.execute(f"SELECT DISTINCT endpoints FROM run WHERE {condition} LIMIT 1000", values)
-    return {**found, "endpoint": sorted({name for row in rows for name in cast("list[str]", _names(row[0]))})}
-
-
 def _condition(
-    database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str], unseal: Unseal
+    database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str]
 ) -> tuple[str, list[Value]]:
     """Return the SQL of a query, and its values."""
     seen, values = _seen_by(viewer)
@@ -333,20 +480,20 @@ def _condition(
     if query.until is not None:
         add("started < ?", query.until)
     if query.q and not query.all_texts:
-        _add_search(database, query, viewer, unseal)
+        _add_search(database, query, viewer)
         columns = "id, route, reason, workflow, discussion, question, answer, error"
         add(f"found(private, user, key_hash, {columns})")
     return " AND ".join(parts), values
 
 
-def _add_search(database: sqlite3.Connection, query: RunQuery, viewer: Viewer, unseal: Unseal) -> None:
+def _add_search(database: sqlite3.Connection, query: RunQuery, viewer: Viewer) -> None:
     wanted = query.q.casefold()
 
     def found(private: int, user: str | None, key_hash: str | None, *texts: str | None) -> bool:
         if private:
             sealed, texts = texts[5], texts[:5]
             if sealed is not None and key_hash is not None and key_hash == viewer.key_hash:
-                texts = (*texts, *unseal(sealed, user))
+                texts = (*texts, *opened(sealed, user, viewer))
         # One text of all is quicker than one after the other. No query contains this character.
         return wanted in "\0".join(filter(None, texts)).casefold()
 
@@ -363,19 +510,3 @@ def _seen_by(viewer: Viewer) -> tuple[str, list[Value]]:
     if viewer.users is None:
         return "1", []
     return f"({own} OR user IN (SELECT value FROM json_each(?)))", [viewer.key_hash, json.dumps(sorted(viewer.users))]
-
-
-def _run_of(row: Sequence[object]) -> StoredRun:
-    values = dict(zip(_NAMES, row, strict=False))
-    n, segment, note = cast("tuple[int, int, str | None]", tuple(row[len(_NAMES) :]))
-    kept = values["question"] is not None
-    sealed = None
-    if values["private"]:
-        sealed, values["question"] = cast("str | None", values["question"]), None
-    facts = {
-        column.fact: values[column.name] if column.read is None else column.read(values[column.name])
-        for column in COLUMNS
-    }
-    # They stand in the tree, with the spans.
-    facts["config"] = []
-    return StoredRun(cast(RunFacts, facts), Mark(segment == PINNED, note), kept, n, segment, sealed)

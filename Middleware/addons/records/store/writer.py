@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from Middleware.addons.records.store.disk import Disk
-    from Middleware.addons.records.store.reading import Reader
+    from Middleware.addons.records.store.index import Reader
 
 logger = logging.getLogger(__name__)
 
@@ -390,7 +390,7 @@ class RunStore:
     def reader(self) -> Reader:
         """What was written."""
         if self._reader is None:
-            from Middleware.addons.records.store.reading import Reader
+            from Middleware.addons.records.store.index import Reader
 
             self._reader = Reader(self.folder.path, self._suspect)
             # Runs of a server that crashed are marked before anybody sees them.

@@ -1,4 +1,6 @@
-"""The files with the trees and texts of runs: segments, of which whole files are removed, and those of pinned runs."""
+"""The files of the store: ``index.db``, with a row for each run and the tables of the console that are not about runs,
+and the files with trees and texts: segments, of which whole files are removed, and that of pinned runs.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ import os
 import re
 import sqlite3
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
+from Middleware.addons.records.folder import OWNER_ONLY
 from Middleware.addons.records.model import ConfigVersion, RunDocument
 from Middleware.addons.records.repeated_lists import KnownLists
-from Middleware.addons.records.store.index import open_database, reading
 from Middleware.addons.records.store.packing import (
     PLAIN,
     SEALED,
@@ -31,12 +34,12 @@ from Middleware.utilities import sqlite
 from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.utilities.files.file_access import process_lock
 
+INDEX_FILE = "index.db"
+VERSION = 1
+# A pinned run is in pinned.db, and so is one that was pinned once: retention removes it when it is too old.
+PINNED, UNPINNED = 0, -1
 PINNED_FILE = "pinned.db"
 _SEGMENT = re.compile(r"seg-(\d{6,})\.db")
-TABLES = (
-    "CREATE TABLE tree (n INTEGER PRIMARY KEY, coding INTEGER NOT NULL, body BLOB NOT NULL)",
-    "CREATE TABLE text (id INTEGER PRIMARY KEY, hash BLOB UNIQUE, coding INTEGER NOT NULL, body BLOB NOT NULL)",
-)
 HASH_BYTES = 16
 # What is remembered of texts that were written, so that a message of a long conversation is found without its hash.
 MOST_KNOWN, MOST_KNOWN_BYTES = 20_000, 8 * 1024 * 1024
@@ -46,13 +49,40 @@ TRANSACTION_BYTES = 2 * 1024 * 1024
 # ones are compressed at once.
 IDLE_ZIP_ABOVE, TREE_ZIP_ABOVE = 512, 256 * 1024
 IDLE_TREES = 200
+INDEX_TABLES = (
+    "CREATE TABLE run (n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, segment INTEGER NOT NULL, kind TEXT NOT NULL, "
+    "origin TEXT, status TEXT NOT NULL, error_type TEXT, user TEXT, key_hash TEXT, private INTEGER NOT NULL, "
+    "client TEXT, model TEXT, stream INTEGER, workflow TEXT, route TEXT, reason TEXT, discussion TEXT, "
+    "conversation BLOB, started INTEGER NOT NULL, queued INTEGER, first_token INTEGER, answered INTEGER, "
+    "ended INTEGER, nodes INTEGER, calls INTEGER, endpoints TEXT, tokens_in INTEGER, tokens_out INTEGER, "
+    "tokens_cached INTEGER, estimated INTEGER, question TEXT, answer TEXT, error TEXT, note TEXT)",
+    "CREATE INDEX run_started ON run(started)",
+    "CREATE INDEX run_conversation ON run(conversation, n)",
+    "CREATE TABLE config (hash BLOB PRIMARY KEY, path TEXT NOT NULL, body BLOB NOT NULL)",
+    "CREATE TABLE session (hash BLOB PRIMARY KEY, created INTEGER, used INTEGER, label TEXT)",
+    "CREATE TABLE change (n INTEGER PRIMARY KEY, at INTEGER, session TEXT, path TEXT, what TEXT, backup TEXT)",
+    # The codes of sign-in links that were used, until they would have expired.
+    "CREATE TABLE spent (nonce BLOB PRIMARY KEY, until INTEGER)",
+)
+SEGMENT_TABLES = (
+    "CREATE TABLE tree (n INTEGER PRIMARY KEY, coding INTEGER NOT NULL, body BLOB NOT NULL)",
+    "CREATE TABLE text (id INTEGER PRIMARY KEY, hash BLOB UNIQUE, coding INTEGER NOT NULL, body BLOB NOT NULL)",
+)
 
 
 class DamagedError(Exception):
     """A file has other content than was written. The text names the file."""
 
 
-# -- names -------------------------------------------------------------------------------------------------------------
+class OtherVersionError(Exception):
+    """The file has the tables of another version."""
+
+
+# What reading a file may raise that is not as it was written.
+UNREADABLE = (sqlite3.Error, DamagedError, zlib.error, ValueError, KeyError, IndexError, TypeError)
+
+
+# -- names and removal -------------------------------------------------------------------------------------------------
 
 
 def segment_name(number: int) -> str:
@@ -111,7 +141,87 @@ def size_of(path: str) -> int:
     return size
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+def open_index(path: str) -> sqlite3.Connection:
+    """Return a connection for writing; the file and its tables are created. Raises sqlite3.Error, OSError.
+
+    Raises OtherVersionError for a file of another version.
+    """
+    return _opened(path, INDEX_TABLES, "auto_vacuum = INCREMENTAL")
+
+
+def open_segment(path: str) -> sqlite3.Connection:
+    """Return a connection for writing to a file with trees and texts. Raises as ``open_index``."""
+    return _opened(path, SEGMENT_TABLES, "auto_vacuum = NONE")
+
+
+def _opened(path: str, tables: Iterable[str], first: str) -> sqlite3.Connection:
+    # SQLite would create the file with the umask's bits, readable by others.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, OWNER_ONLY))
+    database = sqlite3.connect(path, timeout=sqlite.SLICE_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        # It takes effect only while the file is empty, and the write-ahead log writes a header.
+        sqlite.set_pragma(database, first)
+        sqlite.use_write_ahead_log(database)
+        # In pages of 4 KB: a log of 2 MB is written back.
+        for setting in (
+            "synchronous = NORMAL",
+            "secure_delete = ON",
+            "wal_autocheckpoint = 512",
+            f"journal_size_limit = {4 * 1024 * 1024}",
+        ):
+            sqlite.set_pragma(database, setting)
+        _create(database, tables)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _create(database: sqlite3.Connection, tables: Iterable[str]) -> None:
+    if _version(database) == VERSION:
+        return
+    with sqlite.transaction(database):
+        version = _version(database)
+        # Another process may have made them meanwhile.
+        if version == VERSION:
+            return
+        if version or database.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise OtherVersionError(f"version {version}")
+        for statement in tables:
+            database.execute(statement)
+        database.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _version(database: sqlite3.Connection) -> int:
+    return int(sqlite.when_free(lambda: database.execute("PRAGMA user_version").fetchone())[0])
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[sqlite3.Connection]:
+    """Open a file for reading while the block runs. Raises sqlite3.Error."""
+    address = f"{Path(path).absolute().as_uri()}?mode=ro"
+    database = sqlite3.connect(
+        address, timeout=sqlite.BUSY_SECONDS, isolation_level=None, uri=True, check_same_thread=False
+    )
+    with contextlib.closing(database):
+        yield database
+
+
+def has_tables(database: sqlite3.Connection) -> bool:
+    """Return whether a file has its tables already: its writer creates it first, and then all of them at once."""
+    return _version(database) != 0
+
+
+def truncate_log(database: sqlite3.Connection) -> None:
+    """Write the write-ahead log back, and leave nothing in it."""
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+
+# -- trees and texts: writing ------------------------------------------------------------------------------------------
 
 
 class SegmentWriter:
@@ -119,7 +229,7 @@ class SegmentWriter:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.database = open_database(path, TABLES)
+        self.database = open_segment(path)
         self._id = os.stat(path).st_ino
         self._known: dict[object, int] = {}
         self.lists, self.characters = KnownLists[Numbers](), 0
@@ -245,12 +355,7 @@ class SegmentWriter:
         self.database.close()
 
 
-def truncate_log(database: sqlite3.Connection) -> None:
-    """Write the write-ahead log back, and leave nothing in it."""
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-
-
-# -- reading and removing ----------------------------------------------------------------------------------------------
+# -- trees and texts: reading and removing -----------------------------------------------------------------------------
 
 
 def load_tree(database: sqlite3.Connection, n: int) -> bytes:
@@ -304,7 +409,3 @@ def _copied(database: sqlite3.Connection, target: sqlite3.Connection, number: in
     if known is not None:
         return int(known[0])
     return int(target.execute("INSERT INTO text (hash, coding, body) VALUES (?, ?, ?)", row).lastrowid or 0)
-
-
-# What reading a file may raise that is not as it was written.
-UNREADABLE = (sqlite3.Error, DamagedError, zlib.error, ValueError, KeyError, IndexError, TypeError)
