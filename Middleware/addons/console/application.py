@@ -202,7 +202,7 @@ class ConsoleApplication:
         """Return the route of a call that its session may make. Raises ConsoleError."""
         self._require_own_page(environ)
         method = environ["REQUEST_METHOD"]
-        find = partial(self.routes.find, "GET" if method == "HEAD" else method, words[1:])
+        find = partial(self.routes.find, "GET" if method == "HEAD" else method, words)
         authenticate = partial(
             self.sessions.of_call, environ.get("REMOTE_ADDR", ""), environ.get("HTTP_AUTHORIZATION"), count
         )

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIEnvironment
+
+from werkzeug.exceptions import NotFound
+from werkzeug.routing import BaseConverter, Map, Rule
 
 from Middleware.models.request_context import RequestContext
 from Middleware.services.response_builder_service import to_json
@@ -123,7 +127,6 @@ class Forward:
 
 
 Answer = Callable[["Call"], object]
-FOLDER = "FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +134,7 @@ class Route:
     """A line of the API.
 
     Attributes:
-        words: of its path below ``/console/api/``; one in capitals stands for any text, and ``FOLDER`` for any number
-            of words.
+        path: below ``/console/api/``; a word in capitals stands for any text, and ``FOLDER`` for any number of words.
         least: the least role that may call it.
         query: the names that may stand in the query.
         edit: it changes a file of the configuration, and needs ``--console edit``.
@@ -140,28 +142,28 @@ class Route:
     """
 
     method: str
-    words: tuple[str, ...]
+    path: str
     least: Role
     answer: Answer
     query: tuple[str, ...] = ()
     edit: bool = False
     runs: bool = False
 
-    def parts(self, words: tuple[str, ...]) -> dict[str, str] | None:
-        """Return the parts of a path of this route; None for another path."""
-        if FOLDER in self.words:
-            begin = self.words.index(FOLDER)
-            end = len(words) - (len(self.words) - begin - 1)
-            words = (*words[:begin], "/".join(words[begin:end]), *words[max(begin, end) :])
-        if len(words) != len(self.words):
-            return None
-        parts = {}
-        for own, word in zip(self.words, words, strict=True):
-            if own.isupper():
-                parts[own] = word
-            elif own != word:
-                return None
-        return parts
+
+class _Part(BaseConverter):
+    """A word of a path, which may be empty: the answer then says what was not found."""
+
+    regex = "[^/]*"
+
+
+class _Folder(BaseConverter):
+    """Any number of words, each with the slash behind it."""
+
+    regex = "(?s:(?:.*/)?)"
+    part_isolating = False
+
+    def to_python(self, value: str) -> str:
+        return value.removesuffix("/")
 
 
 class Routes:
@@ -169,6 +171,10 @@ class Routes:
 
     def __init__(self) -> None:
         self.all: list[Route] = []
+        # By its path: what a call with another method gets is decided below.
+        self._methods: dict[str, dict[str, Route]] = {}
+        self._map = Map(converters={"part": _Part, "folder": _Folder}, merge_slashes=False)
+        self._matcher = self._map.bind("")
 
     def add(
         self,
@@ -182,22 +188,26 @@ class Routes:
         runs: bool = False,
     ) -> None:
         """Add a route; ``path`` is relative, with parts in capitals: ``runs/ID/texts/SPAN``."""
-        self.all.append(Route(method, tuple(path.split("/")), least, answer, query, edit, runs))
+        route = Route(method, path, least, answer, query, edit, runs)
+        self.all.append(route)
+        if path not in self._methods:
+            self._methods[path] = {}
+            rule = re.sub("[A-Z]+", r"<part:\g<0>>", path).replace("<part:FOLDER>/", "<folder:FOLDER>")
+            self._map.add(Rule(f"/api/{rule}", endpoint=path))
+        self._methods[path][method] = route
 
-    def find(self, method: str, words: tuple[str, ...]) -> tuple[Route, dict[str, str]]:
-        """Return the route of a call and the parts of its path. Raises ConsoleError."""
-        allowed = []
-        for route in self.all:
-            parts = route.parts(words)
-            # A word of its own goes before a part: the routes are few, and none of them overlap otherwise.
-            if parts is not None and route.method == method:
-                return route, parts
-            if parts is not None:
-                allowed.append(route.method)
-        if allowed:
-            names = ", ".join(sorted(set(allowed)))
+    def find(self, method: str, words: Sequence[str]) -> tuple[Route, Mapping[str, str]]:
+        """Return the route of a call and the parts of its path, which begins with ``api``. Raises ConsoleError."""
+        try:
+            path, parts = self._matcher.match("/".join(words))
+        except NotFound:
+            name = "/".join(words[1:])[:100]
+            raise ConsoleError(404, f"There is no call {name!r}. Docs/User/console-api.md lists all.") from None
+        methods = self._methods[path]
+        if method not in methods:
+            names = ", ".join(sorted(methods))
             raise ConsoleError(405, f"This call takes {names}, not {method[:20]!r}.", headers=(("Allow", names),))
-        raise ConsoleError(404, f"There is no call {'/'.join(words)[:100]!r}. Docs/User/console-api.md lists all.")
+        return methods[method], parts
 
 
 @dataclass

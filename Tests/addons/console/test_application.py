@@ -15,7 +15,7 @@ from cryptography.fernet import Fernet
 
 from Middleware.addons.console import application as console_module
 from Middleware.addons.console.application import ConsoleApplication
-from Middleware.addons.console.calls import Call, Role
+from Middleware.addons.console.calls import Call, ConsoleError, Role
 from Middleware.addons.console.sessions import FAILURES, FERNET_BEGINNING, OPERATOR_SECONDS, TOKEN_PREFIX
 from Middleware.addons.console.sign_in import CODE_SECONDS, make_code, read_code
 from Middleware.addons.console.static_files import StaticFiles
@@ -550,12 +550,41 @@ def test_a_call_gets_its_parts_and_query(lab: Lab) -> None:
 
 
 @table(
+    ("path", "parts"),
+    [
+        ("things/a%0Ab", {"NAME": "a\nb"}),
+        ("things/%3CNAME%3E", {"NAME": "<NAME>"}),
+        ("files/c", {"FOLDER": "", "NAME": "c"}),
+        ("files//c", {"FOLDER": "", "NAME": "c"}),
+        ("files/a/b%0A/c", {"FOLDER": "a/b\n", "NAME": "c"}),
+        ("files/../all/c", {"FOLDER": "../all", "NAME": "c"}),
+        ("things//edges", {"NAME": ""}),
+        ("/console/api//all", None),
+        ("things/a/b", None),
+        ("things", {}),
+        ("files", None),
+        ("ALL", None),
+        ("things/a/", {"NAME": "a"}),
+    ],
+)
+def test_parts_of_a_path(lab: Lab, path: str, parts: dict[str, str] | None) -> None:
+    routes = lab.console_app.routes
+    routes.add("GET", "files/FOLDER/NAME", Role.OWN, lab.thing)
+    routes.add("GET", "things/NAME/edges", Role.OWN, lab.thing)
+    routes.add("GET", "things", Role.OWN, lab.thing)
+    answer = lab.operator().get(path)
+    assert (answer.json["parts"] if answer.status == 200 else None) == parts
+    assert answer.status in (200, 404)
+
+
+@table(
     ("method", "path", "status", "word"),
     [
         ("GET", "things/a?kin=1", 400, "Did you mean 'kind'?"),
         ("GET", "things/a?kind=1&kind=2", 400, "twice"),
         ("GET", "thing/a", 404, "console-api.md"),
-        ("PATCH", "things/a", 405, "GET, PUT"),
+        ("PATCH", "things/a", 405, "This call takes GET, PUT, not 'PATCH'."),
+        ("DELETE", "things", 405, "This call takes POST, not 'DELETE'."),
         ("PUT", "things/a", 403, "--console edit"),
     ],
 )
@@ -563,6 +592,12 @@ def test_a_wrong_call_is_told_what_is_wrong(lab: Lab, method: str, path: str, st
     answer = lab.operator().call(method, path, {} if method == "PUT" else None)
     assert answer.status == status and word in answer.message
     assert set(answer.json["error"]) == {"message", "type", "where"}
+
+
+def test_a_method_is_spelled_as_it_was_added(lab: Lab) -> None:
+    with pytest.raises(ConsoleError) as refused:
+        lab.console_app.routes.find("get", ("api", "things", "a"))
+    assert (refused.value.status, refused.value.headers) == (405, (("Allow", "GET, PUT"),))
 
 
 @table(("body", "word"), [("{", "valid JSON"), ("[]", "JSON object"), ("\udcff", "valid JSON")])

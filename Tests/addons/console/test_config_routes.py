@@ -147,8 +147,8 @@ def test_without_the_right_no_call_changes_a_file(consoles: Consoles, role: str,
     queries = {"events": "?wait=0", "config/file": f"?path={GENERAL}", "config/history": f"?path={GENERAL}"}
     browser = consoles.browsers[role, mode]
     # The end of the session comes last.
-    for route in sorted(load_routes().all, key=lambda one: one.words == ("session",)):
-        name = "/".join(route.words)
+    for route in sorted(load_routes().all, key=lambda one: one.path == "session"):
+        name = route.path
         # Calls that run the engine need one, and a check of everything is a process that a test above starts.
         if route.runs or name == "config/check-all":
             continue

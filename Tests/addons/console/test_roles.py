@@ -268,7 +268,7 @@ SAVING = {"PUT config/file", "POST runs/ID/test/save"}
 
 
 def test_every_call_has_its_least_role() -> None:
-    routes = {f"{route.method} {'/'.join(route.words)}": route for route in load_routes().all}
+    routes = {f"{route.method} {route.path}": route for route in load_routes().all}
     assert {name: route.least for name, route in routes.items()} == {name: LEAST.get(name) for name in routes}
     assert {name for name, route in routes.items() if route.edit} == SAVING & set(routes)
 
@@ -276,7 +276,7 @@ def test_every_call_has_its_least_role() -> None:
 @table("role", [*SEEN])
 def test_a_role_may_not_call_what_needs_a_greater_one(lab: Lab, role: str) -> None:
     for route in load_routes().all:
-        path = "/".join("1" if word.isupper() else word for word in route.words)
+        path = "/".join("1" if word.isupper() else word for word in route.path.split("/"))
         needs_more = route.least > Role[role.upper()]
         if needs_more or (route.edit and role == "operator"):
             answer = lab.browsers[role].call(route.method, path, {} if route.method in ("POST", "PUT") else None)
