@@ -22,7 +22,6 @@ from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatH
 from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateHandler
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
-from Middleware.llmapis.prompt_beginnings import PromptBeginnings
 from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
 from Middleware.llmapis.transport import get_transport
 from Middleware.models.cancel_scope import CancelScope
@@ -245,8 +244,6 @@ class LlmApiService:
         request = current_request()
         # Asked for now: an abandoned stream ends in whatever context the garbage collector runs.
         site = current_node(request)
-        if logger.isEnabledFor(logging.DEBUG):
-            process().one(PromptBeginnings).look(site, call)
         if watch is not None:
             watch.start(call, self.settings)
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from Middleware.addons.records.live_run import GATE, MESSAGE_BYTES, MICROSECONDS, LiveRun
 from Middleware.addons.records.model import Attribute, RunDocument, Span, SpanStatus
+from Middleware.addons.records.prompt_beginnings import PromptBeginnings
 from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.exceptions import EarlyTerminationException
@@ -23,8 +24,11 @@ from Middleware.utilities.config.keys.node import NODE, WORKFLOW_FILE
 from Middleware.utilities.encryption_utils import hash_api_key
 
 if TYPE_CHECKING:
+    from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
     from Middleware.workflows.events import RunRecord
     from Middleware.workflows.models.execution_context import NodeExecutionInfo
+
+logger = logging.getLogger(__name__)
 
 UNNAMED = "N/A"
 # Read by name and default: each node is asked for them, and a call would take longer than all else that is noted of it.
@@ -60,6 +64,7 @@ class RunRecorder:
         self.ring, self.sink, self._settings, self._secret = ring, sink, settings, secret
         # Those at work, by request id. Single operations of a dict are atomic.
         self._runs: dict[str, LiveRun] = {}
+        self._beginnings = PromptBeginnings()
 
     # -- the request ---------------------------------------------------------------------------------------------
     def request_arrived(self, request: RequestContext) -> None:
@@ -232,6 +237,10 @@ class RunRecorder:
         dropped = run.dropped.pop((call.run_id, call.node_index), None)
         if dropped:
             run.dropped_by_call[id(call)] = dropped
+
+    def llm_prompt(self, call: LlmCallRecord, prompt: Prompt) -> None:
+        if logger.isEnabledFor(logging.DEBUG):
+            self._beginnings.look(current_site(), prompt)
 
     def llm_call_finished(self, call: LlmCallRecord) -> None:
         self._end_call(call, None)

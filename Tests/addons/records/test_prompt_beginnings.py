@@ -1,4 +1,4 @@
-"""How far the prompt of a node is the same as at its last call."""
+"""How far the prompt of a node is the same as at its last call, as the log says where runs are recorded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.records.prompt_beginnings import MAX_NODES, PromptBeginnings
+from Middleware.addons.records.recorder import RunRecorder
+from Middleware.addons.records.ring import RunRing
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
-from Middleware.llmapis.prompt_beginnings import MAX_NODES, PromptBeginnings
 from Middleware.models.llm_call import NodeSite
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.events import Listeners
@@ -86,20 +88,24 @@ def test_other_nodes_and_discussions_are_not_compared(caplog: pytest.LogCaptureF
     assert not lines(caplog)
 
 
-@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+@pytest.mark.parametrize(("level", "recorded"), [(logging.DEBUG, True), (logging.INFO, True), (logging.DEBUG, False)])
 def test_two_turns_of_a_redacted_conversation(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: int
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: int, recorded: bool
 ) -> None:
+    recorder: Any = RunRecorder(RunRing()) if recorded else None
     turns = [user("my secret")], [user("my secret"), assistant("<my secret>"), user("more")]
     with StubBackend() as backend, caplog.at_level(level):
         lab = EngineLab(tmp_path, monkeypatch, backend)
         lab.workflow("Main", [llm(systemPrompt="Be kind.")])
-        for messages in turns:
-            with request_scope(RequestContext(request_id=lab.request.request_id, redact=True)):
-                list(start(lab, "Main", *messages, discussion_id="mill"))
+        for number, messages in enumerate(turns):
+            lab.request = RequestContext(request_id=f"r-{number}", redact=True)
+            with request_scope(lab.request):
+                if recorder is not None:
+                    recorder.request_arrived(lab.request)
+                list(start(lab, "Main", *messages, discussion_id="mill", listener=recorder))
     assert lines(caplog) == (
         ["beginning unchanged for 17 of 32 characters, then differs in message 3 (assistant)"]
-        if level == logging.DEBUG
+        if recorded and level == logging.DEBUG
         else []
     )
     assert "secret" not in caplog.text
