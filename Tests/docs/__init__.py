@@ -10,7 +10,7 @@
   notes count, too, as an unknown key is but a note there.
 - ```` ```json node ````: one node or several, checked within a workflow. Brackets around several may be missing.
 - ```` ```json node=ImageProcessor ````: some keys of a node of that type; braces may be missing.
-- ```` ```json part=user ````: some keys of a file of that kind (one of ``file_kinds.KINDS``); braces may be missing.
+- ```` ```json part=user ````: some keys of a file of that kind (one of ``files.KINDS``); braces may be missing.
 - ```` ```json wire ````: a request or an answer; ```` ```json other ````: a file of another program. Only parsed.
 - ```` ```python file=/scripts/roll.py ````: a script by its path in a workflow; other Python blocks are compiled.
 

@@ -215,7 +215,7 @@ def _openness(root: str, wide: Sequence[str]) -> str:
 def _wide(root: str) -> Iterator[str]:
     """Yield the folders and files of conversations below ``root`` that not only their owner can use."""
     for folder, folders, files in os.walk(root):
-        # Beside the folders there are files of old installations, and others that are no conversations.
+        # Next to the folders are files of old installations, and others that hold no conversations.
         stored = [name for name in files if folder != root or name.endswith((".json", ".db"))]
         for path in (os.path.join(folder, name) for name in (*folders, *stored)):
             if _mode(path) & (stat.S_IRWXG | stat.S_IRWXO):

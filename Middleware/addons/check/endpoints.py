@@ -58,7 +58,7 @@ def named_as_strict(content: Mapping[str, object]) -> bool:
 
 
 def strict_template(what: str) -> str:
-    """Return what is said about an endpoint that needs ``alternateRoles``."""
+    """Return the message about an endpoint that needs ``alternateRoles``."""
     return (
         f"{what} accepts only users and assistants in turn, so that requests with two messages of the user in a "
         "row, an empty answer or a later system message fail"
@@ -235,7 +235,7 @@ class EndpointCheck:
     ) -> Iterator[Finding]:
         """Yield a finding if there is no endpoint of the name under ``key``, else what ``check`` finds about it."""
         name = _name(self._content, key)
-        found = beside(self._display, name) if name else None
+        found = nearby(self._display, name) if name else None
         if name and found is None:
             folder, _, own = self._display.rpartition("/")
             near = nearest(name, [file for file in files_in(*folder.split("/")) if f"{file}.json" != own], 0.6)
@@ -306,7 +306,7 @@ class EndpointCheck:
         folder, _, own = self._display.rpartition("/")
         members: dict[str, list[str]] = {}
         for name in files_in(*folder.split("/")):
-            found = beside(self._display, name) if f"{name}.json" != own else None
+            found = nearby(self._display, name) if f"{name}.json" != own else None
             other = group_of(_content(found) or {}) if found is not None else ""
             members.setdefault(other, []).append(f"{name}.json")
         # Groups such as "card 0" and "card 1" are two on purpose.
@@ -329,7 +329,7 @@ class EndpointCheck:
         while following is not None and following.display not in chain:
             chain.append(following.display)
             name = _name(_content(following) or {}, key)
-            following = beside(following.display, name) if name else None
+            following = nearby(following.display, name) if name else None
         if following is None or not following.display == self._display == min(chain):
             return ""
         return " -> ".join(display.rpartition("/")[2].removesuffix(".json") for display in (*chain, self._display))
@@ -424,10 +424,10 @@ def _presets(display: str, content: Mapping[str, object]) -> Iterator[tuple[str,
     own, backup = _name(content, "appendPresetName"), _name(content, "backupPresetName")
     if own and _preset_type(content):
         yield "appendPresetName", own, _preset_type(content)
-    found = beside(display, _name(content, "backupEndpointName")) if backup else None
+    found = nearby(display, _name(content, "backupEndpointName")) if backup else None
     preset_type = _preset_type(_content(found) or {}) if found is not None else ""
     # The name may be that of an endpoint, which lends its samplers.
-    donor = beside(display, backup) if preset_type and len(split_name(backup)) == 1 else None
+    donor = nearby(display, backup) if preset_type and len(split_name(backup)) == 1 else None
     if preset_type and (donor is None or not (_content(donor) or {}).get("presetSamplers")):
         yield "backupPresetName", backup, preset_type
 
@@ -435,7 +435,7 @@ def _presets(display: str, content: Mapping[str, object]) -> Iterator[tuple[str,
 # -- other files -------------------------------------------------------------------------------------------------------
 
 
-def beside(display: str, name: str) -> FoundFile | None:
+def nearby(display: str, name: str) -> FoundFile | None:
     """Return the endpoint ``name`` in the folder of another, or in one around it: users may choose any of them."""
     folders = display.split("/")[:-1]
     for depth in range(len(folders), 0 if len(folders) == 1 else 1, -1):

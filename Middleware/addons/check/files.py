@@ -407,7 +407,7 @@ MAX_SAID = 200
 
 
 def check_schema(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """Yield a finding if a schema allows anything, or is no JSON Schema."""
+    """Yield a finding if a schema allows anything, or is not a JSON Schema."""
     expected = "a JSON schema such as an object with 'type' and 'properties'"
     if not content:
         yield Finding("error", display, "", None, "the schema is empty", expected)

@@ -47,7 +47,7 @@ class Finding:
         users: the users whose settings it applies to, if it does not apply to all users of the file.
         about: the file whose mistake this finding only repeats, as it cannot be used.
         offset: the index in the string at ``json_path`` to which the position belongs, if it is inside a string.
-        is_advice: a note about what servers read again, which costs time and is no mistake.
+        is_advice: a note about what servers read again, which costs time and is not a mistake.
     """
 
     severity: Severity

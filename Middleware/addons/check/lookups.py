@@ -443,7 +443,7 @@ def problem_of(error: ConfigurationError, file: str = "") -> Problem:
 
 
 def _nearest_script(path: str) -> str:
-    """Return the name of the script beside ``path`` that is most like it; empty if none is."""
+    """Return the name of the script next to ``path`` that is most like it; empty without such a script."""
     folder, name = os.path.split(path)
     try:
         return nearest(name, [entry for entry in os.listdir(folder or os.curdir) if entry.endswith(".py")], 0.6)

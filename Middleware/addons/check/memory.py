@@ -84,9 +84,9 @@ def check_memory(loaded: LoadedWorkflow, views: Sequence[NodeView], lookups: Loo
 
 def check_settings_file(kind: str, lookups: Lookups) -> Iterator[Finding]:
     """Yield the findings about the settings file of this kind that the current user's file names, as if in full use."""
-    nobody = LoadedWorkflow("", "", "", "", [], {})
+    no_workflow = LoadedWorkflow("", "", "", "", [], {})
     types = {"QualityMemory"} if kind == "memory-settings" else {"ContextCompactor"}
-    yield from _Needs(nobody, types, lookups).settings()
+    yield from _Needs(no_workflow, types, lookups).settings()
 
 
 class _Needs:

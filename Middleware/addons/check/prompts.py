@@ -35,7 +35,7 @@ BLOCK_SIZE = "messageBlockSize"
 EXAMPLES = "exampleTurns"
 # Five messages and less, such as those of a router, are read in a moment.
 FEWEST_SLIDING = 6
-# Whoever writes so many means all messages, and no context window holds more.
+# So many mean all messages: no context window holds more.
 ALL_MESSAGES = 1000
 # Less is read in a moment.
 MOST_CONSTANT = 300
@@ -99,17 +99,17 @@ def _different_beginnings(places: Sequence[_Place]) -> Iterator[Finding]:
     """Yield a finding for the first node whose prompts throw those of another one out of the server's memory."""
     single = {server_of(place.endpoint) for place in places if ENDPOINT.number(place.endpoint, "parallelCalls") == 1}
     first: dict[tuple[str, str], NodeView] = {}
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     # Other types call their LLM only at times: when memories are due, or for a picture.
     for place in (place for place in places if place.view.runs_as == "Standard"):
         view, other = place.view, first.setdefault(place.model, place.view)
         if (
-            place.model in told
+            place.model in reported
             or place.model[0] not in single
             or NODE.value(view.node, "systemPrompt") == NODE.value(other.node, "systemPrompt")
         ):
             continue
-        told.add(place.model)
+        reported.add(place.model)
         key = "systemPrompt" if "systemPrompt" in view.node else ""
         yield view.advice(
             key,
@@ -122,10 +122,10 @@ def _different_beginnings(places: Sequence[_Place]) -> Iterator[Finding]:
 
 def _alternating_models(places: Sequence[_Place]) -> Iterator[Finding]:
     """Yield a finding for each endpoint whose model is loaded between two calls of another one."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for index, place in enumerate(places):
         group, name = group_of(place.endpoint), _endpoint_name(place.view)
-        if not group or name.casefold() in told or ENDPOINT.text(place.endpoint, "swapStandIn").strip():
+        if not group or name.casefold() in reported or ENDPOINT.text(place.endpoint, "swapStandIn").strip():
             continue
         others = {
             number: model_of(one.endpoint)
@@ -135,7 +135,7 @@ def _alternating_models(places: Sequence[_Place]) -> Iterator[Finding]:
         later = {model for number, model in others.items() if number > index}
         around = next((places[number] for number, model in others.items() if number < index and model in later), None)
         if around is not None:
-            told.add(name.casefold())
+            reported.add(name.casefold())
             yield place.view.advice(
                 "endpointName",
                 f"the model of endpoint '{name}' is loaded between two calls of endpoint "

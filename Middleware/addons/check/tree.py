@@ -284,7 +284,7 @@ def _is_user(word: str, root: str) -> bool:
 def _listed(folder: str) -> Sequence[str]:
     try:
         return os.listdir(folder)
-    # There is no such folder, or none can have this name.
+    # There is no such folder, or no folder can have this name.
     except (OSError, ValueError):
         return ()
 

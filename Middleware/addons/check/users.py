@@ -76,7 +76,7 @@ class UserCheck:
             yield from self._default()
 
     def category_prompt(self) -> Iterator[Finding]:
-        """Yield a finding if the LLM that chooses a category of the routing is not told the categories."""
+        """Yield a finding if no prompt shows the categories to the LLM that chooses one of them."""
         routing = self._lookups.routing(self._name("routingConfig")) if self._name("routingConfig") else {}
         chooser = self._lookups.own_workflow(self._name("categorizationWorkflow") or DEFAULT_WORKFLOW)
         if (
