@@ -9,9 +9,8 @@ from typing import Literal, TypeAlias, TypedDict, get_args
 
 from Middleware.addons.records.analysis.comparison import own_calls, title_of, type_of
 from Middleware.addons.records.analysis.critical_path import SpanTree
-from Middleware.addons.records.analysis.explanation import number
 from Middleware.addons.records.analysis.prefix import payload_of
-from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.model import RunDocument, Span, number
 from Middleware.addons.records.payloads import message_text, output_text, read_payload
 from Middleware.addons.records.recorded_request import NotKeptError, recorded_request
 from Middleware.utilities import config_utils

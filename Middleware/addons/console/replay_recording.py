@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from Middleware.addons.records.analysis.comparison import chain_of, title_of, type_of
 from Middleware.addons.records.analysis.critical_path import SpanTree
-from Middleware.addons.records.analysis.explanation import number
-from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.model import RunDocument, Span, number
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,11 @@ RunFacts = TypedDict(
 )
 
 
+def number(value: Attribute) -> int | None:
+    """Return the value of an attribute as a whole number, None for anything that is no number."""
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
 @dataclass(slots=True)
 class Span:
     """One piece of a run with a beginning and an end.

@@ -1,22 +1,25 @@
-"""Record the outputs of the nodes in one test, in an order that does not depend on threads."""
+"""The nodes of one test, out of the recorded run, in an order that does not depend on threads."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from Middleware.addons.records.analysis.critical_path import SpanTree
+from Middleware.addons.records.model import Span, number
 from Middleware.addons.records.payloads import output_text
-from Middleware.addons.workflow_tests.suites import is_title, title_of
+from Middleware.addons.records.recorder import UNNAMED, RunRecorder
+from Middleware.addons.records.ring import RunRing
+from Middleware.addons.workflow_tests.suites import is_title
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.llm_call import current_site
 from Middleware.utilities.text_utils import restore_braces
-from Middleware.workflows.events import EngineListener, RunRecord
+from Middleware.workflows.events import RunRecord
 from Middleware.workflows.models.execution_context import NodeExecutionInfo
 from Middleware.workflows.processors.workflows_processor import find_responder
 
 
-@dataclass
+@dataclass(frozen=True)
 class NodeRun:
     """One node that ran.
 
@@ -27,10 +30,8 @@ class NodeRun:
 
     workflow: str
     title: str
-    index: int
-    output: str | None = None
-    endpoint: str = ""
-    runs: list[WorkflowRun] = field(default_factory=list)
+    output: str | None
+    endpoint: str
 
     @property
     def name(self) -> str:
@@ -40,16 +41,8 @@ class NodeRun:
         return is_title(name, self.workflow, self.title)
 
 
-@dataclass
-class WorkflowRun:
-    """One run of a workflow file, with its nodes as they started."""
-
-    record: RunRecord
-    nodes: list[NodeRun] = field(default_factory=list)
-
-
-class Recorder(EngineListener):
-    """Listens to the engine. Thread-safe.
+class Recorder(RunRecorder):
+    """Records the run of one test.
 
     Attributes:
         late_failures: nodes, as ``Workflow/title``, with the errors that they raised after the answer of their run.
@@ -57,76 +50,45 @@ class Recorder(EngineListener):
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__(RunRing())
         self.late_failures: list[tuple[str, BaseException]] = []
-        self._top: list[WorkflowRun] = []
-        # By the id of their record, which they keep alive, so that the id is not used again.
-        self._runs: dict[int, WorkflowRun] = {}
-
-    # -- events --------------------------------------------------------------------------------------------------
-    def run_started(self, record: RunRecord) -> None:
-        with self._lock:
-            parent = self._current_node()
-            run = self._runs[id(record)] = WorkflowRun(record)
-            (self._top if parent is None else parent.runs).append(run)
-
-    def node_started(self, record: RunRecord, index: int, node_type: str, name: str) -> None:
-        title = title_of(record.run.nodes[index - 1], node_type)
-        with self._lock:
-            self._runs[id(record)].nodes.append(NodeRun(record.run.workflow_name, title, index))
-
-    def node_delivered(self, record: RunRecord, index: int, output: object) -> None:
-        with self._lock:
-            self._node(record, index).output = text_of(output)
+        # By the id of the node's span.
+        self._endpoints: dict[int, str] = {}
 
     def node_finished(self, record: RunRecord, info: NodeExecutionInfo) -> None:
-        with self._lock:
-            self._node(record, info.node_index).endpoint = info.endpoint_name
+        span = self._runs[record.run.request_id].nodes[record.run.workflow_id, info.node_index]
+        self._endpoints[span.id] = info.endpoint_name
+        super().node_finished(record, info)
 
     def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: BaseException) -> None:
         # A lock that is held ends the run on purpose.
-        is_late = index - 1 > find_responder(record.run.nodes)
-        if is_late and not isinstance(error, EarlyTerminationException):
-            with self._lock:
-                self.late_failures.append((self._node(record, index).name, error))
+        if index - 1 > find_responder(record.run.nodes) and not isinstance(error, EarlyTerminationException):
+            title = node_type if name == UNNAMED else name
+            self.late_failures.append((f"{record.run.workflow_name}/{title}", error))
+        super().node_failed(record, index, node_type, name, error)
 
-    # -- afterwards ----------------------------------------------------------------------------------------------
     def nodes(self) -> list[NodeRun]:
         """Return all nodes that ran, in the order of their file, each followed by the nodes that it started."""
-        return list(_flat(self._top))
+        return [node for run in self._runs.values() for node in self._below(SpanTree(run.spans), None)]
+
+    def _below(self, tree: SpanTree, around: Span | None) -> Iterator[NodeRun]:
+        # Nodes that ran in parallel may have started in any order.
+        for span in sorted(tree.children(around), key=lambda span: number(span.attributes.get("node.index")) or 0):
+            if span.kind == "node" and around is not None:
+                output = text_of(span.texts["output"]) if "output" in span.texts else None
+                yield NodeRun(around.name, span.name, output, self._endpoints.get(span.id, ""))
+            yield from self._below(tree, span)
 
     def caller(self) -> tuple[str, str]:
         """Return workflow and title of the node that this thread runs; two empty strings outside a node."""
-        with self._lock:
-            node = self._current_node()
-        return ("", "") if node is None else (node.workflow, node.title)
-
-    def _node(self, record: RunRecord, index: int) -> NodeRun:
-        return next(node for node in self._runs[id(record)].nodes if node.index == index)
-
-    def _current_node(self) -> NodeRun | None:
         site = current_site()
         if site is None:
-            return None
-        found = [
-            node
-            for run in self._runs.values()
-            if run.record.run.chain == site.chain
-            for node in run.nodes
-            if node.index == site.node_index
-        ]
-        # The same workflow may have run before under the same chain.
-        return found[-1] if found else None
+            return "", ""
+        # A thread that a script has left behind may call after its node.
+        node = self._around(self._runs[site.request_id])
+        return site.workflow_name, site.node_name if node is None else node.name
 
 
 def text_of(output: object) -> str:
     """Return an output as tests see it: with real braces, and with tool calls as JSON on a separate line."""
     return restore_braces(output_text(output))
-
-
-def _flat(runs: list[WorkflowRun]) -> Iterator[NodeRun]:
-    for run in runs:
-        # Nodes that ran in parallel may have started in any order.
-        for node in sorted(run.nodes, key=lambda node: node.index):
-            yield node
-            yield from _flat(node.runs)

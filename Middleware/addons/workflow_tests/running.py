@@ -88,6 +88,7 @@ def run_test(test: WorkflowTest, folder: Path, load_check: LoadCheck) -> Result:
         outside=sandbox,
         listeners=Listeners([sandbox.recorder, load_check]),
     )
+    request.report("request_arrived", request)
     with request_scope(request):
         failures = _failures(test, request, sandbox)
     return Result(test, time.perf_counter() - started, failures, sandbox.log)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.addons.records.analysis.critical_path import SpanTree
-from Middleware.addons.records.analysis.explanation import number, phases
-from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.analysis.explanation import phases
+from Middleware.addons.records.model import RunDocument, Span, number
 from Middleware.addons.records.queries import RunQuery
 
 if TYPE_CHECKING:

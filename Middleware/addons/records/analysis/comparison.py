@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict
 
 from Middleware.addons.records.analysis.critical_path import SpanTree
-from Middleware.addons.records.analysis.explanation import number
 from Middleware.addons.records.analysis.prefix import last_attempt, payload_of
-from Middleware.addons.records.model import ConfigVersion, RunDocument, Span
+from Middleware.addons.records.model import ConfigVersion, RunDocument, Span, number
 from Middleware.addons.records.payloads import prompt_parts
 from Middleware.utilities.config.users import CURRENT_USER_FILE
 

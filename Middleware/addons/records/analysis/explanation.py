@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.addons.records.analysis.critical_path import SpanTree, TimeSlice, critical_path, end_of
-from Middleware.addons.records.model import Attribute, RunDocument, Span
+from Middleware.addons.records.model import RunDocument, Span, number
 from Middleware.utilities.text_utils import counted
 
 if TYPE_CHECKING:
@@ -227,11 +227,6 @@ def _milliseconds(span: Span, name: str) -> int | None:
     return (
         round(value * 1000) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
     )
-
-
-def number(value: Attribute) -> int | None:
-    """Return the value of an attribute as a whole number, None for anything that is no number."""
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _endpoint(tree: SpanTree, span: Span) -> str:

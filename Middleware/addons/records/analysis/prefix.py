@@ -10,8 +10,7 @@ from itertools import zip_longest
 from typing import TypedDict
 
 from Middleware.addons.records.analysis.critical_path import SpanTree
-from Middleware.addons.records.analysis.explanation import number
-from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.model import RunDocument, Span, number
 from Middleware.addons.records.payloads import PromptPart, prompt_parts
 from Middleware.utilities.text_utils import counted
 
