@@ -43,11 +43,13 @@ from collections.abc import Sequence
 from email.message import Message
 from typing import Any
 
+from Middleware import addons
 from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MAX_DIGITS
 from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
 from Middleware.api.running.running_requests import running_requests
 from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.console import say
+from Middleware.cli.launch import Launch
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import (
     BOTH_FRAMINGS,
@@ -58,7 +60,7 @@ from Middleware.cli.serving.listening import (
     start_listening,
 )
 from Middleware.cli.signals import StopSignals
-from Middleware.cli.startup import Launch, run
+from Middleware.cli.startup import run
 
 logger = logging.getLogger(__name__)
 
@@ -268,8 +270,8 @@ def serve(launch: Launch) -> None:
             eventlet.sleep(0.2)
         acceptor.kill()
         launch.sock.close()
-        if launch.drain_seconds:
-            _drain(signals, launch.drain_seconds)
+        if launch.arguments.drain_seconds:
+            _drain(signals, launch.arguments.drain_seconds)
         if signals.forced:
             return
         helper = eventlet.spawn(shut_down, limits.SHUTDOWN_SECONDS)
@@ -288,6 +290,7 @@ def _drain(signals: StopSignals, seconds: float) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    addons.load()
     if eventlet is None:
         say(
             "NOTICE: the package eventlet is not installed; Waitress is used instead. "

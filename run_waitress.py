@@ -17,12 +17,14 @@ if __name__ == "__main__":
 import sys
 from collections.abc import Sequence
 
+from Middleware import addons
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.serve_waitress import serve
 from Middleware.cli.startup import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    addons.load()
     return run(serve, argv, limits.WORKER_THREADS, several=True)
 
 

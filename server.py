@@ -22,13 +22,17 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from Middleware.cli.arguments import LaunchArguments, database_of_environment
-from Middleware.cli.preparation import build_load_check, configure, require_optional_packages
+from Middleware import addons
+from Middleware.cli.addon import addons as all_addons
+from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.launch import Launch
+from Middleware.cli.preparation import build_application, configure
 from Middleware.cli.running_server import announce_until_exit
 from Middleware.cli.startup import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    addons.load()
     # imported here because a WSGI host brings its own server and may not have Waitress
     from Middleware.cli.serving import limits, serve_waitress
 
@@ -45,16 +49,17 @@ if __name__ == "__main__":
 
 from Middleware.cli import shipped_configuration  # noqa: E402  - of no use to the launcher, which has ended above
 
-arguments = LaunchArguments(database=database_of_environment())
+addons.load()
+launch = Launch(LaunchArguments())
 shipped_configuration.provide()
-require_optional_packages(arguments)
-configure(arguments)
+for addon in all_addons():
+    addon.check(launch)
+configure(launch)
 announce_until_exit()
 
 from Middleware.api.api_server import ApiServer  # noqa: E402  - after the settings are in place
-from Middleware.api.app import build_wsgi_application  # noqa: E402
 from Middleware.cli.call_order import log_call_order  # noqa: E402
 
 server = ApiServer()
-application: Callable[..., Any] = build_wsgi_application(server.app, listeners=[build_load_check()])
+application: Callable[..., Any] = build_application(launch, server.app)
 log_call_order()

@@ -30,9 +30,10 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Middleware.cli.arguments import DATABASE_VARIABLE, LaunchArguments, apply_arguments, database_of_environment
+from Middleware.addons.postgres.addon import require_database_packages
+from Middleware.addons.postgres.addresses import DATABASE_VARIABLE, chosen_database
+from Middleware.cli.arguments import LaunchArguments, apply_arguments
 from Middleware.cli.console import StartError
-from Middleware.cli.preparation import require_database_packages
 from Middleware.cli.standard_streams import run_command
 from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.utilities import config_utils, sqlite
@@ -156,7 +157,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=_positive, default=32, help="texts in one request (32)")
     parser.add_argument("--timeout", type=_seconds, default=120.0, help="seconds to wait for an answer (120)")
     options = parser.parse_args(arguments)
-    options.database = options.database or database_of_environment()
+    options.database = chosen_database(options)
     if options.db is None and not (options.database and options.discussion):
         parser.error("give --db PATH, or --database URL with --discussion ID")
     return options

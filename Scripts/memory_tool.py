@@ -11,8 +11,10 @@ if __name__ == "__main__":
     prerequisites.require_python()
     prerequisites.require_packages()
 
+from Middleware import addons
 from Middleware.addons.discussions.command import run as main
 from Middleware.cli.standard_streams import run_command
 
 if __name__ == "__main__":
+    addons.load()
     sys.exit(run_command(main))

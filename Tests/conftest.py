@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from Middleware import addons
 from Middleware.utilities.http.pool import ConnectionPool
 from Tests.amounts import DEEP_EXAMPLES, USUAL_EXAMPLES, amount
 from Tests.postgres_lab import database as database
@@ -53,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Programs that the tests start inherit that, and tests of signals need it.
     """
     load_property_profile()
+    addons.load()
     pass_over_clients_that_left()
     config.pluginmanager.register(UnclosedDatabases())
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -24,9 +24,10 @@ from types import CodeType, FrameType
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, PROJECT)
 
+from Middleware.cli.launch import Launch  # noqa: E402
 from Middleware.cli.serving import limits  # noqa: E402
 from Middleware.cli.serving.serve_waitress import serve  # noqa: E402
-from Middleware.cli.startup import Launch, run  # noqa: E402
+from Middleware.cli.startup import run  # noqa: E402
 
 # What does not change for so long, and so many looks in a row, has come to its end on every thread.
 STILL_SECONDS, STILL_LOOKS = 0.004, 3

@@ -7,6 +7,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from Middleware import addons
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.serve_waitress import serve
 from Middleware.cli.startup import run
@@ -24,4 +25,5 @@ if __name__ == "__main__":
         "BACKGROUND_WAIT_SECONDS",
     ):
         setattr(call_queue, name, getattr(call_queue, name) / SPEED)
+    addons.load()
     sys.exit(run(serve, None, limits.WORKER_THREADS))

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from Middleware.addons.init import demo
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import users
-from Middleware.cli.serving.listening import url_of, urls_elsewhere
+from Middleware.cli.serving.listening import urls_elsewhere
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.exceptions import ConfigurationError
+from Middleware.models.process import process
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container, own_command
 from Middleware.utilities.config.paths import page_shown
 from Middleware.utilities.config.users import has_current_user_file
+from Middleware.utilities.conversations.discussion_folder import discussions
 from Middleware.utilities.http.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from Middleware.addons.postgres.worker import StateWorker
-    from Middleware.addons.records.records import RunRecords
+    from Middleware.cli.launch import Launch
 
 logger = logging.getLogger(__name__)
 
@@ -35,23 +34,8 @@ PRIVATE_ONLY = (
 )
 
 
-def describe(
-    host: str,
-    port: int,
-    address: str,
-    is_demo: bool = False,
-    records: RunRecords | None = None,
-    state: StateWorker | None = None,
-    workers: int = 1,
-) -> list[str]:
-    """Return the lines printed at start: resolved directories, users, address, and notes for the operator.
-
-    Args:
-        address: the numeric address of ``host``, which decides who can connect.
-        records: the recorded runs; None where none are.
-        state: the connections to the state database; None with files.
-        workers: the number of processes on this address, each of which says its own number.
-    """
+def describe(launch: Launch) -> list[str]:
+    """Return the lines printed at start: resolved directories, users, address, and notes for the operator."""
     public = config_utils.get_root_public_directory()
     conversations = _data_directory(
         config_utils.get_discussions_root_directory,
@@ -63,44 +47,20 @@ def describe(
         instance.USER_LEVEL_SQLITE_DIRECTORY,
         os.path.join(public, "SqlLiteDBs"),
     )
+    folders = [f"  Conversations:  {conversations}", f"  Lock databases: {locks}"]
     log_folder = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else f"{instance.LOGGING_DIRECTORY} (off)"
-    base = url_of(host, port)
     lines = [
         f"WilmerAI {VERSION}",
         f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",
-        *(
-            [f"  Conversations:  {conversations}", f"  Lock databases: {locks}"]
-            if state is None
-            else [f"  Database:       {state.description}, {_workers(state, workers)}"]
-        ),
+        # Conversations that are not in files have a line among those of the add-on that has them.
+        *([] if process().one(discussions).worker else folders),
         f"  Log files:      {log_folder}",
         f"  Users:          {served_users()}",
-        f"  Listening on:   {host}, port {port}: {base}",
+        f"  Listening on:   {launch.host}, port {launch.port}: {launch.url}",
     ]
-    if others := urls_elsewhere(address, port):
+    if others := urls_elsewhere(launch.address, launch.port):
         lines.append(f"  Other devices:  {', '.join(others)}")
-    if records is not None and records.has_console:
-        lines.append(f"  Console:        {_console_address(base, records)}")
-    if records is not None and records.metrics is not None:
-        lines.append(f"  Metrics:        {base}/metrics")
-    lines += describe_access(address)
-    return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if is_demo else demo.elsewhere())
-
-
-def _workers(state: StateWorker, count: int) -> str:
-    return f"this is worker {state.session.number}" if count == 1 else f"{count} workers on this address"
-
-
-def _console_address(base: str, records: RunRecords) -> str:
-    """Return the address of the console: on a terminal a link that signs in, which must not get into a log file."""
-    # Imported here: without a console, nothing of it is needed.
-    from Middleware.addons.console.sign_in import PATH, sign_in_link
-
-    if sys.stdout.isatty():
-        # Without its folder, nobody can be signed in; the page says how to go on.
-        with contextlib.suppress(OSError):
-            return sign_in_link(base, records.folder)
-    return f"{base}{PATH}"
+    return [*lines, *launch.lines, *describe_access(launch.address), *launch.hints]
 
 
 def served_users() -> str:

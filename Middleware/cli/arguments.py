@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from Middleware.api.edge.browser_safety import ANY, NULL, normal_origin
+from Middleware.cli.addon import Flags, addons
 from Middleware.cli.console import say
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.paths import is_package, page_shown
+from Middleware.utilities.config.paths import is_package
 from Middleware.utilities.text_utils import nearest
 
 ALL_INTERFACES = "0.0.0.0"
 # Most options are known by a part of their long names.
 OPTION_CUTOFF = 0.6
-DATABASE_VARIABLE = "WILMER_DATABASE_URL"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
@@ -33,7 +33,6 @@ class LaunchArguments:
     Attributes:
         first_word: the configuration folder if it was given without its flag.
         concurrency_timeout: seconds a request waits for a slot.
-        workers: how many processes serve; with more than one, this process only starts them.
         drain_seconds: how long requests may go on after a signal to stop; 0: they are cancelled.
         max_request_mb: largest request body in units of 1024 * 1024 bytes; 0 for any size.
         accepted_keys_file: absolute path of the list of keys that clients need.
@@ -42,11 +41,7 @@ class LaunchArguments:
         file_logging: True if the switch was given, else None (a user file may decide).
         log_level: name of the lowest level that is logged, or None for the environment or the default.
         verbose: a terminal shows the whole log.
-        console: ``off``, ``on``, or ``edit``: files of the configuration may be saved from it.
-        record: what is kept of runs on the disk: ``off``, ``facts`` or ``texts``; None: as the settings say.
-        metrics: ``/metrics`` is served.
-        database: the address of the state database that several processes share; None for files.
-        otel: each request is sent as a trace, as OpenTelemetry's environment variables say.
+        flags: all flags as they were read, those of add-ons among them; empty if no command line was read.
     """
 
     config_directory: str | None = None
@@ -55,7 +50,6 @@ class LaunchArguments:
     discussion_directory: str | None = None
     sqlite_directory: str | None = None
     logging_directory: str | None = None
-    console_directory: str | None = None
     users: list[str] = field(default_factory=list)
     file_logging: bool | None = None
     port: int | None = None
@@ -64,18 +58,13 @@ class LaunchArguments:
     concurrency_timeout: float = 900
     concurrency_level: str = "wilmer"
     max_request_mb: int = 256
-    workers: int = 1
     drain_seconds: float = 0
     accepted_keys_file: str | None = None
     allow_origins: tuple[str, ...] = ()
     allow_public: bool = False
     log_level: str | None = None
     verbose: bool = False
-    console: str = "on"
-    record: str | None = None
-    metrics: bool = False
-    otel: bool = False
-    database: str | None = None
+    flags: argparse.Namespace = field(default_factory=argparse.Namespace)
 
 
 class Parser(argparse.ArgumentParser):
@@ -242,7 +231,6 @@ def _add_directory_flags(parser: argparse.ArgumentParser) -> None:
     add("--LoggingDirectory", metavar="P", help="folder of the log files; <user> stands for the user's name")
     add("--UserLevelSqlLiteDirectory", metavar="P", help="folder of the lock databases")
     add("--DiscussionDirectory", metavar="P", help="folder of the stored conversations")
-    add("--ConsoleDirectory", metavar="P", help="folder of the recorded runs (default: <public directory>/Console)")
 
 
 def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
@@ -305,14 +293,6 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
         help="largest request body in megabytes, 0 = any size (default: %(default)s)",
     )
     add(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes that serve, for all cores of this machine; more than one need --database "
-        "(default: %(default)s)",
-    )
-    add(
         "--drain-seconds",
         type=float,
         default=0,
@@ -321,41 +301,13 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
         "(default: %(default)s, they are cancelled)",
     )
     add(
-        "--console",
-        choices=("off", "on", "edit"),
-        default="on",
-        help="the run console, at /console/: off, on, or edit: also change the configuration with it "
-        "(default: %(default)s)",
-    )
-    add(
-        "--record",
-        choices=("off", "facts", "texts"),
-        help="what is kept on disk of each run: nothing; times, names and counts; or the conversation, too "
-        "(default: what the console's settings say, else facts)",
-    )
-    add(
-        "--metrics",
-        action="store_true",
-        help="serve counts and times of requests and LLM calls at /metrics, for Prometheus",
-    )
-    add(
-        "--otel",
-        action="store_true",
-        help="send each request as a trace to an OpenTelemetry collector; the variables "
-        "OTEL_... say where to (default: http://localhost:4318)",
-    )
-    add(
-        "--database",
-        metavar="URL",
-        help="postgresql://...: keep conversations in this database, which several servers share (default: environment "
-        f"{DATABASE_VARIABLE}, else files)",
-    )
-    add(
         "--log-level",
         type=str.upper,
         choices=LOG_LEVELS,
         help="DEBUG writes conversation text to the log (default: environment WILMER_LOG_LEVEL, else INFO)",
     )
+    for addon in addons():
+        addon.add_flags(Flags(parser, **replaced))
 
 
 def parse_arguments(
@@ -376,24 +328,13 @@ def parse_arguments(
         concurrency_timeout=raw.concurrency_timeout,
         concurrency_level=raw.concurrency_level,
         max_request_mb=raw.max_request_mb,
-        workers=raw.workers,
         drain_seconds=raw.drain_seconds,
         accepted_keys_file=_file(raw.accepted_keys_file),
         allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))),
         allow_public=raw.allow_public,
         log_level=raw.log_level,
         verbose=raw.verbose,
-        console=raw.console,
-        record=raw.record,
-        metrics=raw.metrics,
-        otel=raw.otel,
-        database=raw.database or database_of_environment(),
     )
-
-
-def database_of_environment() -> str | None:
-    """Return the address of the state database that the environment names."""
-    return os.environ.get(DATABASE_VARIABLE, "").strip() or None
 
 
 def parse_command_arguments(
@@ -416,16 +357,16 @@ def parse_command_arguments(
 def _directories(raw: argparse.Namespace) -> LaunchArguments:
     """Return the directories and users on the command line, with defaults for all other options."""
     positionals = [*raw.positionals, "", ""]
-    named, first_word = _directory(raw.ConfigDirectory), _directory(positionals[0])
+    named, first_word = given_directory(raw.ConfigDirectory), given_directory(positionals[0])
     return LaunchArguments(
         config_directory=named or first_word,
         first_word=None if named else first_word,
-        public_directory=_directory(raw.PublicDirectory),
-        discussion_directory=_directory(raw.DiscussionDirectory),
-        sqlite_directory=_directory(raw.UserLevelSqlLiteDirectory),
-        logging_directory=_directory(raw.LoggingDirectory, keep_trailing=True),
-        console_directory=_directory(raw.ConsoleDirectory),
+        public_directory=given_directory(raw.PublicDirectory),
+        discussion_directory=given_directory(raw.DiscussionDirectory),
+        sqlite_directory=given_directory(raw.UserLevelSqlLiteDirectory),
+        logging_directory=given_directory(raw.LoggingDirectory, keep_trailing=True),
         users=_names(raw.User) or _names([positionals[1]]),
+        flags=raw,
     )
 
 
@@ -440,7 +381,6 @@ def apply_arguments(arguments: LaunchArguments) -> None:
         ("PUBLIC_DIRECTORY", arguments.public_directory),
         ("DISCUSSION_DIRECTORY", arguments.discussion_directory),
         ("USER_LEVEL_SQLITE_DIRECTORY", arguments.sqlite_directory),
-        ("CONSOLE_DIRECTORY", arguments.console_directory),
         ("USERS", list(arguments.users) or None),
         ("FILE_LOGGING", arguments.file_logging),
         ("PORT", arguments.port),
@@ -453,6 +393,8 @@ def apply_arguments(arguments: LaunchArguments) -> None:
     instance.CONCURRENCY_LEVEL = arguments.concurrency_level
     instance.MAX_REQUEST_MB = arguments.max_request_mb
     instance.ALLOWED_ORIGINS = arguments.allow_origins
+    for addon in addons():
+        addon.apply(arguments.flags)
     if is_package():
         # Imported here: a clone has its configuration.
         from Middleware.cli import shipped_configuration
@@ -460,7 +402,7 @@ def apply_arguments(arguments: LaunchArguments) -> None:
         shipped_configuration.provide()
 
 
-def _directory(value: str | None, keep_trailing: bool = False) -> str | None:
+def given_directory(value: str | None, keep_trailing: bool = False) -> str | None:
     """Return a typed directory in usable form; None if it is empty, or a path of another operating system."""
     text = config_utils.clean_directory(value, keep_trailing=keep_trailing)
     # Taken literally, it would become a folder of this name in the working directory.
@@ -505,13 +447,6 @@ def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
         parser.error("--concurrency-timeout must be > 0")
     if raw.max_request_mb < 0:
         parser.error("--max-request-mb must be >= 0")
-    if raw.workers < 1:
-        parser.error("--workers must be >= 1")
-    if raw.workers > 1 and not (raw.database or database_of_environment()):
-        parser.error(
-            "--workers needs --database when there are several: the processes share conversations, the limit "
-            f"on requests and stops by a PostgreSQL database, see {page_shown('User/several-workers.md')}"
-        )
     # Also refuses nan.
     if not 0 <= raw.drain_seconds < float("inf"):
         parser.error("--drain-seconds must be >= 0")
@@ -526,6 +461,8 @@ def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
             f"--listen takes an address, and '{address}' is a directory: put --listen after the directory, "
             "or name the directory with --ConfigDirectory"
         )
+    for addon in addons():
+        addon.check_flags(raw, parser.error)
 
 
 def _check_origins(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:

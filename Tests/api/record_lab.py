@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from wsgiref.types import WSGIApplication
 
 import pytest
+from flask import Flask
 from werkzeug.test import Client
 
+from Middleware.addons.console.addon import mount
+from Middleware.addons.console.application import PREFIX
 from Middleware.addons.console.sign_in import make_code
 from Middleware.addons.records.model import RunDocument, Span
 from Middleware.addons.records.records import RunRecords, build_records
@@ -23,6 +27,11 @@ from Middleware.models.process import Process
 from Tests.api.api_lab import CHAT, ApiLab
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import until, user
+
+
+def console_site(records: RunRecords, app: Flask | None = None) -> WSGIApplication:
+    """Return the application of a server that records its runs and has a console."""
+    return build_wsgi_application(app, 100, [records.recorder], {PREFIX: mount(records)})
 
 
 class RecordLab(ApiLab):
@@ -43,7 +52,7 @@ class RecordLab(ApiLab):
 
     def served(self) -> Client:
         """Return a client of a new application, for other settings of the process."""
-        return Client(build_wsgi_application(create_app(), threads=100, records=self.records))
+        return Client(console_site(self.records, create_app()))
 
     def ask(
         self,

@@ -10,6 +10,8 @@ import pytest
 
 from Middleware.api.edge.access_keys import KEY_FILE, AccessKeys
 from Middleware.cli import announcement
+from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.launch import Launch
 from Middleware.cli.serving import listening
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
@@ -67,7 +69,7 @@ def test_a_private_network_is_no_reason_for_alarm(monkeypatch, caplog):
 def test_the_address_counts_and_not_its_name(address, name, warned, monkeypatch):
     """A computer's own name often leads to 127.0.1.1, and a name that begins with 127. to anywhere."""
     monkeypatch.setattr(instance, "LOGGING_DIRECTORY", "")
-    lines = announcement.describe(name, 5000, address)
+    lines = announcement.describe(Launch(LaunchArguments(), host=name, port=5000, address=address))
     assert (announcement.RULE in lines) == warned
     assert any("Only programs on this machine" in line for line in lines) != warned
 
@@ -77,7 +79,7 @@ def test_other_devices_are_told_what_to_type(address, monkeypatch):
     monkeypatch.setattr(instance, "LOGGING_DIRECTORY", "")
     monkeypatch.setattr(listening, "in_container", lambda: False)
     monkeypatch.setattr(listening, "outward_addresses", lambda ipv6: ["192.168.1.5"])
-    lines = announcement.describe(address, 5000, address)
+    lines = announcement.describe(Launch(LaunchArguments(), host=address, port=5000, address=address))
     assert any(line.endswith(": http://127.0.0.1:5000") for line in lines)
     assert ("  Other devices:  http://192.168.1.5:5000" in lines) == (address == "0.0.0.0")
 

@@ -122,7 +122,7 @@ def test_a_launcher_says_so() -> None:
 def test_help_lists_every_command() -> None:
     told = [run_launcher("server.py", *words) for words in (["help"], ["--help"], ["help", "keys"], ["help", "chek"])]
     assert [ended.returncode for ended in told] == [0, 0, 0, 2]
-    for name, command in commands.COMMANDS.items():
+    for name, command in commands.all_commands().items():
         assert all(f"  {name} " in ended.stdout and command.summary in ended.stdout for ended in told[:2])
     assert "keys add" in told[2].stdout
     assert told[3].stderr == "ERROR: There is no command 'chek'. Did you mean 'check'?\n"

@@ -42,7 +42,7 @@ def application(environ, start_response):
 stopping, sent = [], threading.Event()
 sent.set()
 app = types.ModuleType("Middleware.api.app")
-app.build_wsgi_application = lambda app=None, threads=None, listeners=(), records=None: application
+app.build_wsgi_application = lambda *_: application
 shutdown = types.ModuleType("Middleware.api.running.shutdown")
 shutdown.shut_down = lambda seconds: (stopping.append(1), sent.wait(3), time.sleep(0.3))
 if "SLOW_START" in os.environ:

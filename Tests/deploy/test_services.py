@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.arguments import DATABASE_VARIABLE, build_parser
+from Middleware.addons.postgres.addresses import DATABASE_VARIABLE
+from Middleware.cli.arguments import build_parser
 from Middleware.cli.serving.limits import SHUTDOWN_SECONDS
 
 PROJECT = Path(__file__).resolve().parents[2]

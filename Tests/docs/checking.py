@@ -15,7 +15,7 @@ import pytest
 
 from Middleware.addons.check.files import KINDS, check_content
 from Middleware.addons.check.findings import Finding
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config.check import KeyCheck, Severity
 from Middleware.utilities.config.declarations import KeyTable
@@ -132,7 +132,7 @@ class Checker:
         with own_process(), pytest.MonkeyPatch.context() as patch:
             patch.chdir(self._sandbox.folder)
             with contextlib.redirect_stdout(io.StringIO()) as output:
-                COMMANDS["check"].run(["--json", "--PublicDirectory", str(self._sandbox.public)])
+                all_commands()["check"].run(["--json", "--PublicDirectory", str(self._sandbox.public)])
         findings = json.loads(output.getvalue())["findings"]
         found = [Diagnostic(told["file"], told["line"] or 0, _text(told)) for told in findings]
         return [told for told in found if told not in self.before]

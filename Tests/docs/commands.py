@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from Middleware.cli.arguments import build_parser
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Middleware.workflows.tools.curl.options import Argument
 from Tests.docs.markdown import Page
 from Tests.integration.launcher import PROJECT, clean_environment
@@ -90,7 +90,7 @@ def _problems(use: Use) -> Iterator[str]:
     if use.name.endswith(".sh") and _TO_PYTEST.search((PROJECT / use.name).read_text(encoding="utf-8")):
         return  # its options are those of pytest
     for option in _OPTION.findall(" " + " ".join(use.words)):
-        if option not in options(use.name, next((word for word in use.words[:1] if word in COMMANDS), "")):
+        if option not in options(use.name, next((word for word in use.words[:1] if word in all_commands()), "")):
             yield f"{use.name} has no option {option}"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from Middleware.cli.arguments import build_parser
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Tests.docs.commands import LAUNCHERS, SHELLS, uses
 from Tests.docs.markdown import Page
 from Tests.docs.pages import all_pages
@@ -80,6 +80,6 @@ def _up_to_quote(words: tuple[str, ...]) -> Iterator[str]:
 def _starts_server(words: tuple[str, ...]) -> bool:
     """Return whether a launcher is called with flags or nothing, or with a folder and a user: else it is a command, or
     a sentence in which it stands."""
-    if _ENDS.intersection(words) or (words and words[0] in COMMANDS):
+    if _ENDS.intersection(words) or (words and words[0] in all_commands()):
         return False
     return not words or words[0].startswith("--") or len(words) == 2

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config.json_source import decode
 from Middleware.utilities.config.lookup import reset_config_store
@@ -74,7 +74,7 @@ def lab(world: Lab) -> Iterator[Lab]:
 def findings(lab: Lab, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     """What ``check --json`` finds."""
     public = str(lab.tree.public)
-    COMMANDS["check"].run(["--json", "--PublicDirectory", public, "--LoggingDirectory", public])
+    all_commands()["check"].run(["--json", "--PublicDirectory", public, "--LoggingDirectory", public])
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["findings"]
     return found
 
@@ -82,7 +82,7 @@ def findings(lab: Lab, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any
 def report(lab: Lab, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The lines that ``check`` prints."""
     reset_config_store()
-    COMMANDS["check"].run(["--PublicDirectory", str(lab.tree.public), "--LoggingDirectory", str(lab.tree.public)])
+    all_commands()["check"].run(["--PublicDirectory", str(lab.tree.public), "--LoggingDirectory", str(lab.tree.public)])
     return capsys.readouterr().out.splitlines()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Middleware.cli.standard_streams import READER_GONE
 from Tests.integration.launcher import (
     LAUNCHERS,
@@ -95,7 +95,7 @@ def command_line(name: str, words: str, tree: ConfigTree, backend: Backend) -> l
         for piece in (place if word == "{place}" else [word.format(backend=backend.url, public=tree.public)])
     ]
     program = ["-m", f"Scripts.{Path(name).stem}"] if name in SCRIPTS else [str(PROJECT / "run_waitress.py")]
-    return [sys.executable, *program, *filled, *(place if name in COMMANDS and name != "help" else [])]
+    return [sys.executable, *program, *filled, *(place if name in all_commands() and name != "help" else [])]
 
 
 def run(command: list[str], stdout: int, **options: object) -> tuple[int, str]:
@@ -120,7 +120,7 @@ def without_notes(errors: str) -> str:
 
 
 def test_every_command_and_script_has_a_row() -> None:
-    assert sorted(LINES) == sorted({*COMMANDS, *SCRIPTS}.difference(SERVERS))
+    assert sorted(LINES) == sorted({*all_commands(), *SCRIPTS}.difference(SERVERS))
 
 
 @table("name", LINES)

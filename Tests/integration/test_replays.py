@@ -13,11 +13,11 @@ from werkzeug.test import Client
 
 from Middleware.addons.console.sign_in import make_code
 from Middleware.addons.records.records import build_records
-from Middleware.api.app import build_wsgi_application
 from Middleware.api.running.running_requests import RunningRequests, running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext
+from Tests.api.record_lab import console_site
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend
 from Tests.workflows.engine_lab import EngineLab, llm, reply_to, static, until
 
@@ -38,7 +38,7 @@ class ConsoleLab(EngineLab):
         monkeypatch.setattr("Middleware.models.process._process", Process())
         monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", str(root / "Console"))
         self.records = build_records("edit")
-        self.client = Client(build_wsgi_application(records=self.records))
+        self.client = Client(console_site(self.records))
         self.headers = {"Authorization": f"Bearer {KEY}"}
 
     def call(self, method: str, path: str, body: Any = None, status: int = 200) -> Any:

@@ -21,7 +21,6 @@ from Middleware.addons.records.texts import normalised
 from Middleware.addons.workflow_tests.reading import read_tests
 from Middleware.addons.workflow_tests.running import Result, run_tests
 from Middleware.addons.workflow_tests.sandbox import sandbox_folder
-from Middleware.api.app import build_wsgi_application
 from Middleware.api.requests.messages import without_user_options
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
@@ -29,6 +28,7 @@ from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.workflows.handlers.registry import node_types
+from Tests.api.record_lab import console_site
 from Tests.integration.shipped_users import USERS, Model, copy_of_shipped
 from Tests.stub_backend import RecordedRequest, Reply, status_reply
 from Tests.workflows.engine_lab import until
@@ -45,7 +45,7 @@ class Server:
 
     def __init__(self, public: Path, model: Model, records: RunRecords) -> None:
         self.public, self.model, self.records = public, model, records
-        self.client = Client(build_wsgi_application(records=records))
+        self.client = Client(console_site(records))
 
     def serve(self, user: str) -> None:
         instance.USERS = [user]

@@ -19,7 +19,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from Middleware.cli.commands import COMMANDS
+from Middleware import addons
+from Middleware.cli.commands import all_commands
 from Middleware.cli.shipped_configuration import cannot_fill, fill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 1 if the folder cannot be filled, else that of what was started."""
     words = list(sys.argv[1:] if argv is None else argv)
     public = ROOT / "Public"
+    addons.load()
     try:
         fill(public, ROOT / "Defaults")
     except OSError as error:
@@ -47,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def is_program(words: Sequence[str]) -> bool:
     """Return whether a command line names a program of the container rather than flags or a sub-command."""
-    return bool(words) and words[0] not in COMMANDS and shutil.which(words[0]) is not None
+    return bool(words) and words[0] not in all_commands() and shutil.which(words[0]) is not None
 
 
 def launcher_words(words: Sequence[str], port: str) -> list[str]:
     """The launcher's command line. A server listens where the container's network reaches it, on a known port."""
-    if words and words[0] in COMMANDS:
+    if words and words[0] in all_commands():
         return list(words)
     added = {"--listen": "0.0.0.0", "--port": port}
     return [f"{flag}={value}" for flag, value in added.items() if not _has(words, flag)] + list(words)

@@ -36,6 +36,7 @@ from Middleware.addons.console.calls import (
 )
 from Middleware.addons.console.sessions import Session, Sessions
 from Middleware.addons.console.static_files import StaticFiles
+from Middleware.api.app import Gate, no_gate
 from Middleware.api.dialects import api_type_of
 from Middleware.api.edge.access_keys import KEY_NAME_KEY, PERMITTED_USERS_KEY, AccessKeys
 from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MEGABYTE, admit, take_body
@@ -79,12 +80,6 @@ OWN_HEADERS: Headers = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-Gate = Callable[[WSGIApplication, WSGIEnvironment, StartResponse], Iterable[bytes]]
-
-
-def no_gate(app: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """Let a request through, where their number is not limited."""
-    return app(environ, start_response)
 
 
 class ConsoleApplication:
@@ -126,12 +121,6 @@ class ConsoleApplication:
         self._routes: Routes | None = None
         self._logged: Once[str] = Once()
         self.sessions = Sessions(records.store.index, records.folder.secret, keys, clock)
-
-    @staticmethod
-    def leads_to(environ: WSGIEnvironment) -> bool:
-        """Return whether a request is for the console."""
-        path: str = environ.get("PATH_INFO", "")
-        return path.startswith(PREFIX) and (len(path) == len(PREFIX) or path[len(PREFIX)] == "/")
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
         """Return whether a request will be refused, decided by its head alone."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -106,19 +104,3 @@ class Workflow:
     nodes: list[Node]
     findings: list[WorkflowFinding]
     hash: str = ""
-
-
-class WorkflowCatalog(Protocol):
-    """Reads the workflows from the files."""
-
-    def workflows(self) -> list[WorkflowSummary]:
-        """Return all workflows."""
-
-    def workflow(self, path: str) -> Workflow | None:
-        """Return one of them, by its path below ``Workflows`` without ``.json``; None if there is none."""
-
-
-class MakeWorkflowCatalog(Protocol):
-    """Makes a ``WorkflowCatalog`` for some users, or for all."""
-
-    def __call__(self, users: Iterable[str] | None) -> WorkflowCatalog: ...

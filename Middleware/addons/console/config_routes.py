@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from Middleware.addons.console.calls import Call, ConsoleError, Role, Routes
-from Middleware.addons.console.config_editor import ConfigEditor
+from Middleware.addons.console.editing.editor import ConfigEditor
 
 
 def register(routes: Routes) -> None:
@@ -69,10 +69,7 @@ def save(call: Call) -> object:
 
 
 def _editor(call: Call) -> ConfigEditor:
-    make = call.records.make_editor
-    if make is None:
-        raise ConsoleError(404, "This server was not started by a launcher that edits the configuration.")
-    return make(call.records)
+    return ConfigEditor(call.records.folder, call.records.store)
 
 
 def _path(call: Call) -> str:

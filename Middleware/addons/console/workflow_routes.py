@@ -8,7 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.addons.console.calls import Call, ConsoleError, Role, Routes
-from Middleware.addons.console.catalog_model import WorkflowCatalog, WorkflowSummary
+from Middleware.addons.console.catalog_model import WorkflowSummary
+from Middleware.addons.console.workflow_catalog import WorkflowCatalog
 from Middleware.addons.records.queries import RunQuery
 
 if TYPE_CHECKING:
@@ -77,10 +78,7 @@ def map_(call: Call) -> object:
 
 
 def _catalog(call: Call) -> WorkflowCatalog:
-    make = call.records.make_workflow_catalog
-    if make is None:
-        raise ConsoleError(404, "This server was not started by a launcher that reads workflows.")
-    return make(call.viewer.users)
+    return WorkflowCatalog(call.viewer.users)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -16,18 +16,17 @@ from typing import Any
 
 from Middleware.addons.discussions import catalog, output, removal
 from Middleware.addons.discussions.check import check
+from Middleware.addons.discussions.elsewhere import StoredElsewhere
 from Middleware.addons.discussions.overview import as_json, overview
 from Middleware.addons.discussions.reading import ENCRYPTED, Reader, export
+from Middleware.cli.addon import found
 from Middleware.cli.arguments import (
-    DATABASE_VARIABLE,
     LaunchArguments,
     Parser,
     accept_launch_flags,
     apply_arguments,
-    database_of_environment,
 )
 from Middleware.cli.console import StartError
-from Middleware.cli.preparation import require_database_packages
 from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
 from Middleware.services.memory_service import MemoryService
@@ -49,9 +48,8 @@ DESCRIPTION = """Shows and maintains stored conversations:
   delete ID [--yes] [--runs]                delete everything that belongs to the discussion; --runs: with its runs
 
 Discussions of clients with an API key lie in folders of their own: --api-key KEY, --ask-key or the environment variable
-WILMER_API_KEY choose that folder, and decrypt it if the user's encryptUsingApiKey is on. With --database or the
-environment variable WILMER_DATABASE_URL, the discussions are those of that state database. Exit status: 0 if all is
-well, 1 if something is wrong or was not done, 2 for wrong arguments."""
+WILMER_API_KEY choose that folder, and decrypt it if the user's encryptUsingApiKey is on.{elsewhere}
+Exit status: 0 if all is well, 1 if something is wrong or was not done, 2 for wrong arguments."""
 KEY_VARIABLE = "WILMER_API_KEY"
 OWNER_ONLY = 0o600
 Options = argparse.Namespace
@@ -244,7 +242,9 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
     options = _parser(program).parse_args(arguments)
     try:
         session = _session(options)
-        with _conversations(options.database or database_of_environment()):
+        elsewhere = _elsewhere()
+        place = elsewhere.chosen(options)
+        with elsewhere.used_by(place, "memory") if place else contextlib.nullcontext():
             return COMMANDS[options.command](session)
     except DataKeyError as error:
         output.print_error(
@@ -269,8 +269,8 @@ def _session(options: Options) -> Session:
             config_directory=clean(options.ConfigDirectory),
             public_directory=clean(options.PublicDirectory),
             discussion_directory=clean(options.DiscussionDirectory),
-            console_directory=clean(options.ConsoleDirectory),
             users=[options.User] if options.User else [],
+            flags=options,
         )
     )
     config_utils.user_settings()
@@ -279,14 +279,8 @@ def _session(options: Options) -> Session:
     return Session(options, keys, options.key_folder or (hash_api_key(key) if key else None))
 
 
-def _conversations(database: str | None) -> contextlib.AbstractContextManager[None]:
-    """Return a block in which conversations are those of a state database; without one, those in files."""
-    if not database:
-        return contextlib.nullcontext()
-    require_database_packages("--database")
-    from Middleware.addons.postgres.database_conversations import conversations_of
-
-    return conversations_of(database, "memory")
+def _elsewhere() -> StoredElsewhere:
+    return next(found(StoredElsewhere), StoredElsewhere())
 
 
 def key_of(options: Options, ask: bool) -> str:
@@ -297,7 +291,12 @@ def key_of(options: Options, ask: bool) -> str:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about = _elsewhere().about.format("the discussions are those of that state database")
+    parser = Parser(
+        prog=program,
+        description=DESCRIPTION.format(elsewhere=about),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.set_defaults(
         ConfigDirectory=None,
         PublicDirectory=None,
@@ -331,12 +330,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         ("--ConsoleDirectory", "folder of the recorded runs"),
     ):
         parser.add_argument(name, metavar="N" if name == "--User" else "P", default=argparse.SUPPRESS, help=meaning)
-    parser.add_argument(
-        "--database",
-        metavar="URL",
-        default=argparse.SUPPRESS,
-        help=f"the state database, if there is one (better: {DATABASE_VARIABLE})",
-    )
+    _elsewhere().add_flag(parser)
     parser.add_argument(
         "--api-key",
         metavar="KEY",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 
 from Middleware.utilities.http.addresses import is_loopback
 
+DATABASE_VARIABLE = "WILMER_DATABASE_URL"
 SCHEMES = ("postgresql://", "postgres://")
 
 # Everything to the last @ of the part before the path: a password may contain an @ that should have been escaped.
@@ -51,3 +54,8 @@ def is_encrypted_or_local(sslmode: str, hosts: str) -> bool:
 def _is_here(host: str) -> bool:
     # An empty host, and a folder, mean a socket of this machine; @ begins the name of an abstract one.
     return not host or host.startswith(("/", "@")) or host == "localhost" or is_loopback(host)
+
+
+def chosen_database(flags: argparse.Namespace) -> str:
+    """Return the address of the state database that a flag or the environment names; "" for files."""
+    return (getattr(flags, "database", None) or os.environ.get(DATABASE_VARIABLE, "")).strip()

@@ -16,19 +16,17 @@ from Middleware.addons.discussions.check import check
 from Middleware.addons.discussions.output import human_size, make_utf8, print_error, say
 from Middleware.addons.discussions.reading import Reader
 from Middleware.addons.discussions.spaces import as_user, discussions_in_files, spaces
-from Middleware.addons.postgres.addresses import SCHEMES
+from Middleware.addons.postgres.addresses import DATABASE_VARIABLE, SCHEMES, chosen_database
 from Middleware.addons.postgres.database import StateConnection, first_line
 from Middleware.addons.postgres.database_conversations import conversations_of, database_for_command
 from Middleware.addons.postgres.migrations import SchemaError, has_schema, migrate
 from Middleware.addons.postgres.moving import Outcome, move_in, move_out
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.cli.arguments import (
-    DATABASE_VARIABLE,
     LaunchArguments,
     Parser,
     accept_launch_flags,
     apply_arguments,
-    database_of_environment,
 )
 from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import WilmerError
@@ -97,7 +95,7 @@ def main(words: Sequence[str], program: str = "state") -> int:
     options = parser.parse_args(words)
     if options.User is not None:
         parser.error("--User has no place here: this command is about the conversations of all users")
-    options.database = (options.database or database_of_environment() or "").strip()
+    options.database = chosen_database(options)
     if not options.database.startswith(SCHEMES):
         parser.error(f"which database? Give --database postgresql://..., or set {DATABASE_VARIABLE}")
     try:

@@ -22,10 +22,7 @@ from Middleware.models.process import process
 from Middleware.utilities.config.paths import console_directory
 
 if TYPE_CHECKING:
-    from Middleware.addons.console.catalog_model import MakeWorkflowCatalog
-    from Middleware.addons.console.config_editor import MakeEditor
-    from Middleware.addons.observability.metrics import RunMetrics
-    from Middleware.addons.observability.traces import RunTraces
+    from Middleware.cli.launch import Launch
 
 # How soon a secret that was replaced on the disk is used.
 SECRET_SECONDS = 60.0
@@ -41,10 +38,6 @@ class RunRecords:
         folder: where runs are kept.
         settings: what is kept there.
         archive: the runs for everybody who looks at them.
-        make_workflow_catalog: reads the workflows, for the pages about them; it belongs to the layer above the API.
-        make_editor: shows and changes the configuration; so does it.
-        metrics: what ``/metrics`` shows; None: it is not served.
-        traces: gives requests their traces, and sends them; None: none are sent.
     """
 
     mode: str
@@ -54,22 +47,9 @@ class RunRecords:
     store: RunStore
     archive: RunArchive
     recorder: RunRecorder
-    make_workflow_catalog: MakeWorkflowCatalog | None = None
-    make_editor: MakeEditor | None = None
-    metrics: RunMetrics | None = None
-    traces: RunTraces | None = None
 
     def __post_init__(self) -> None:
         self._notes = NoteHandler(self.recorder)
-
-    @property
-    def has_console(self) -> bool:
-        return self.mode != "off"
-
-    @property
-    def listeners(self) -> list[object]:
-        """The listeners of the engine that record."""
-        return [self.recorder] if self.traces is None else [self.traces, self.recorder]
 
     def begin(self) -> None:
         """Listen to the log, of which runs keep their warnings."""
@@ -79,8 +59,6 @@ class RunRecords:
         """Write what is under way, at the end of the process."""
         logging.getLogger().removeHandler(self._notes)
         self.store.close()
-        if self.traces is not None:
-            self.traces.close()
 
 
 def console_folder() -> ConsoleFolder:
@@ -99,37 +77,30 @@ def stored_runs() -> Iterator[RunArchive]:
         store.close()
 
 
-def build_records(mode: str, record: str | None = None, metrics: bool = False, otel: bool = False) -> RunRecords:
-    """Return the records of a process whose command line says ``--console mode`` and ``--record record``.
+def recorded_runs(launch: Launch, mode: str = "off") -> RunRecords:
+    """Return what records the runs of this process, made for the first add-on that asks.
 
-    ``metrics``: runs are counted for ``/metrics``; ``otel``: they are sent as traces. Without a console that is all: no
-    run stays in memory or on disk.
+    ``mode``: that of a console, which asks first if there is one. Without it no run stays in memory or on disk.
     """
+    records = launch.shared.get(RunRecords)
+    if not isinstance(records, RunRecords):
+        records = launch.shared[RunRecords] = build_records(mode, getattr(launch.arguments.flags, "record", None))
+        launch.listeners.append(records.recorder)
+        launch.on_stop.append(records.close)
+        records.begin()
+    return records
+
+
+def build_records(mode: str, record: str | None = None) -> RunRecords:
+    """Return the records of a process whose command line says ``--console mode`` and ``--record record``."""
     # Built now: the writer's thread is a native one, which must not wait for a lock of another kind.
     process().one(Normalisation)
     process().one(ConfigVersions)
-    counted, traces = _make_metrics() if metrics else None, _make_traces() if otel else None
     folder, ring = console_folder(), RunRing() if mode != "off" else RunRing(max_runs=0)
     settings = RecordSettings(folder, record if mode != "off" else "off")
-    store = RunStore(folder, ring, settings, [one for one in (counted, traces) if one is not None])
+    store = RunStore(folder, ring, settings)
     recorder = RunRecorder(ring, store, settings, ConversationSecret(folder, settings))
-    return RunRecords(
-        mode, folder, settings, ring, store, RunArchive(ring, store), recorder, metrics=counted, traces=traces
-    )
-
-
-def _make_metrics() -> RunMetrics:
-    # Imported here: most servers count nothing.
-    from Middleware.addons.observability.metrics import RunMetrics
-
-    return RunMetrics()
-
-
-def _make_traces() -> RunTraces | None:
-    # Imported here: the packages may not be installed.
-    from Middleware.addons.observability.traces import RunTraces, is_disabled
-
-    return None if is_disabled() else RunTraces()
+    return RunRecords(mode, folder, settings, ring, store, RunArchive(ring, store), recorder)
 
 
 class NoteHandler(logging.Handler):

@@ -36,6 +36,7 @@ from Middleware.cli.arguments import (
     parse_command_arguments,
 )
 from Middleware.cli.console import StartError, program_name, say
+from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import build_application, configure
 from Middleware.cli.running_server import announced, find_server
 from Middleware.cli.signals import INTERRUPTED
@@ -174,16 +175,19 @@ def _answering_server(names: Sequence[str], key: str, terminal: TerminalWriter) 
 def _own_engine(arguments: LaunchArguments, key: str, trace: Trace | None) -> Iterator[EngineConnection]:
     demo_mode = demo.is_wanted(arguments)
     level = arguments.log_level or (None if os.environ.get(LEVEL_VARIABLE) else "WARNING")
-    configure(replace(arguments, log_level=level))
+    launch = Launch(replace(arguments, log_level=level), serves=False)
+    configure(launch)
     logging.getLogger(log_error.__module__).addFilter(_is_not_in_answer)
     if demo_mode:
         demo.start_backend()
     with announced():
-        engine = EngineConnection(build_application(None, [trace] if trace is not None else []), key)
+        launch.listeners += [trace] if trace is not None else []
+        engine = EngineConnection(build_application(launch), key)
         try:
             yield engine
         finally:
             engine.close()
+            launch.close()
 
 
 def _is_not_in_answer(record: logging.LogRecord) -> bool:

@@ -82,10 +82,7 @@ STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY
 
 
 class OwnAdmission(Protocol):
-    """A part of the server with an admission of its own, which decides which requests it accepts: the console."""
-
-    def leads_to(self, environ: WSGIEnvironment) -> bool:
-        """Return whether a request is for this part."""
+    """A part of the server with an admission of its own, which decides which requests it accepts."""
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
         """Return whether the request will be refused, decided by its head alone."""
@@ -104,7 +101,7 @@ class AdmissionMiddleware:
         browsers: the web pages that are admitted; by default those of this computer.
         private_only: refuse clients with public addresses.
         listeners: get the events of each request.
-        console: answers the requests for the console; None without one.
+        mounts: answer the requests for their path and all below it.
         worker: returns the number of this process among several, which answers to POST name; None without others.
     """
 
@@ -115,7 +112,7 @@ class AdmissionMiddleware:
         keys: AccessKeys | None = None,
         browsers: BrowserSafety | None = None,
         private_only: bool = False,
-        console: OwnAdmission | None = None,
+        mounts: Mapping[str, OwnAdmission] | None = None,
         listeners: Observer | None = None,
         worker: Callable[[], int] | None = None,
     ) -> None:
@@ -127,7 +124,7 @@ class AdmissionMiddleware:
         self._keys = keys
         self._browsers = browsers or BrowserSafety()
         self._private_only = private_only
-        self._console = console
+        self._mounts = tuple((mounts or {}).items())
         # The addresses that were refused. Scanners come back for hours, and would fill the log.
         self._strangers: Once[str] = Once()
 
@@ -143,8 +140,8 @@ class AdmissionMiddleware:
         # the check of a load balancer is answered.
         if self._worker is not None and os.getpid() != self._process:
             return _turn_away(FORKED, environ, start_response)
-        if self._console is not None and self._console.leads_to(environ):
-            return self._console(environ, _with_headers(start_response, id_headers(environ), True))
+        if (mounted := self._mounted(environ)) is not None:
+            return mounted(environ, _with_headers(start_response, id_headers(environ), True))
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
         decision = self._browsers.decide(environ)
@@ -180,10 +177,18 @@ class AdmissionMiddleware:
         """Return whether the request will be refused, decided by its head alone; for servers that read bodies first."""
         if self._private_only and public_address(environ) is not None:
             return True
-        if self._console is not None and self._console.leads_to(environ):
-            return self._console.refuses(environ)
+        if (mounted := self._mounted(environ)) is not None:
+            return mounted.refuses(environ)
         decision = self._browsers.decide(environ)
         return not decision.preflight and (decision.refusal or self._check_key(environ)) is not None
+
+    def _mounted(self, environ: WSGIEnvironment) -> OwnAdmission | None:
+        """Return the part of the server that a request is for; None for the rest of it."""
+        path: str = environ.get("PATH_INFO", "")
+        for prefix, mounted in self._mounts:
+            if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
+                return mounted
+        return None
 
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._keys is None or _is_health_check(environ):

@@ -35,7 +35,7 @@ from Middleware.cli.signals import StopSignals
 from Middleware.utilities.daemon_threads import run_in_pool
 
 if TYPE_CHECKING:
-    from Middleware.cli.startup import Launch
+    from Middleware.cli.launch import Launch
 
 logger = logging.getLogger(__name__)
 
@@ -303,13 +303,11 @@ def serve(launch: Launch) -> None:
     slow_clients = SlowClients()
     # The signals are caught before the first request is taken.
     with StopSignals(wake=server.pull_trigger) as signals:
-        launch.announce()
-        if launch.parent is not None:
-            launch.parent.report_serving(signals.request)
+        launch.announce(signals.request)
         while not signals.requested:
             turn(channels)
             slow_clients.sweep(channels.values())
-        _stop(server, channels, signals, launch.drain_seconds)
+        _stop(server, channels, signals, launch.arguments.drain_seconds)
 
 
 def _stop(server: Server, channels: dict[int, Any], signals: StopSignals, drain_seconds: float) -> None:

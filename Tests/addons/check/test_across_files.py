@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Middleware.utilities import config_utils
 from Tests.addons.check.config_tree import (
     API_TYPE,
@@ -336,7 +336,7 @@ def found_by(
     """Return what the command says, of everything or of one user."""
     tree.result(*mistakes)
     config_utils.reset_config_store()
-    COMMANDS["check"].run(["--json", "--PublicDirectory", str(tree.public), *filter(None, [word])])
+    all_commands()["check"].run(["--json", "--PublicDirectory", str(tree.public), *filter(None, [word])])
     findings: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["findings"]
     return [one for one in findings if "upper and lower case" not in one["message"]]
 

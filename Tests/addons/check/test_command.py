@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from Middleware.addons.check import directories
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Tests.addons.check.config_tree import ENDPOINT, SPARE, USER, changed, llm, nodes, put, write_tree
 from Tests.integration.launcher import LAUNCHERS, run_launcher
 
-check = COMMANDS["check"].run
+check = all_commands()["check"].run
 
 WRONG = changed(USER, routingConfig="rutes")
 BOB = "Users/bob.json"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from Middleware.addons.check import command
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Middleware.utilities import config_utils
 from Tests.addons.check.config_tree import ENDPOINT, changed, write_tree
 from Tests.stub_backend import Reply, StubBackend
@@ -37,7 +37,7 @@ def findings(
 ) -> list[dict[str, Any]]:
     write_tree(tmp_path, changed(ENDPOINT, endpoint=server.url, **endpoint), changed("ApiTypes/Chat.json", type=type_))
     config_utils.reset_config_store()
-    COMMANDS["check"].run(["--PublicDirectory", str(tmp_path), "--online", "--json"])
+    all_commands()["check"].run(["--PublicDirectory", str(tmp_path), "--online", "--json"])
     found = json.loads(capsys.readouterr().out)["findings"]
     return [one for one in found if server.url in one["message"]]
 
@@ -136,7 +136,7 @@ def test_a_server_is_asked_once_for_several_files(tmp_path: Path, capsys: pytest
         files = {f"Endpoints/home/{name}.json": endpoint for name in ("a", "b", "c")}
         for name, content in files.items():
             (configs / name).write_text(json.dumps(content), "utf-8")
-        COMMANDS["check"].run(["--PublicDirectory", str(tmp_path), "--online", "--json"])
+        all_commands()["check"].run(["--PublicDirectory", str(tmp_path), "--online", "--json"])
         capsys.readouterr()
         assert [request.path for request in server.requests].count("/v1/models") == 1
 

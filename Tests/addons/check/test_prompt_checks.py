@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Middleware.utilities import config_utils
 from Tests.addons.check.config_tree import (
     API_TYPE,
@@ -584,7 +584,7 @@ def test_the_template_that_a_server_has_loaded(
         again = put("Endpoints/home/Again.json", {"endpoint": server.url, "apiTypeConfigFileName": "Chat", **endpoint})
         write_tree(tmp_path, changed(ENDPOINT, endpoint=server.url, **endpoint), changed(API_TYPE, type=type_), again)
         config_utils.reset_config_store()
-        COMMANDS["check"].run(["--PublicDirectory", str(tmp_path), "--online", "--json"])
+        all_commands()["check"].run(["--PublicDirectory", str(tmp_path), "--online", "--json"])
         found = [one for one in json.loads(capsys.readouterr().out)["findings"] if "in turn" in one["message"]]
         # Both files name the server, which is asked once, and once more with its key.
         asked = [request.headers.get("authorization") for request in server.requests if request.path == "/props"]

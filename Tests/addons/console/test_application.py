@@ -59,7 +59,9 @@ class Lab:
         routes.add("PUT", "things/NAME", Role.OPERATOR, self.thing, edit=True)
         routes.add("GET", "all", Role.ALL, self.thing)
         routes.add("POST", "things", Role.OWN, lambda call: call.body)
-        self.application = AdmissionMiddleware(self.app, 1, keys, browsers, console=self.console_app, **options)
+        self.application = AdmissionMiddleware(
+            self.app, 1, keys, browsers, mounts={console_module.PREFIX: self.console_app}, **options
+        )
 
     @staticmethod
     def thing(call: Call) -> object:
@@ -247,7 +249,7 @@ def lab_of(lab: Lab) -> Lab:
         modules=("session_routes",),
         clock=lambda: lab.now,
     )
-    copy.application = AdmissionMiddleware(lab.app, console=copy.console_app)
+    copy.application = AdmissionMiddleware(lab.app, mounts={console_module.PREFIX: copy.console_app})
     return copy
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from Middleware.addons.console.api import load_routes
-from Middleware.addons.console.application import ConsoleApplication
+from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.console.calls import Role
+from Middleware.addons.records.records import build_records
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
-from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.preparation import build_records
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import Process
 from Middleware.utilities import config_utils
@@ -38,13 +37,12 @@ class Consoles:
         )
         self.records, self.browsers = [], {}
         for mode in ("on", "edit"):
-            records = build_records(LaunchArguments(console=mode, record="texts"))
-            assert records is not None
+            records = build_records(mode, "texts")
             self.records.append(records)
             records.store.finished(run(id=RUN, user="alice"))
             records.store.flush()
             console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])
-            application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
+            application = AdmissionMiddleware(lambda environ, start: [], 1, keys, mounts={PREFIX: console_app})
             for role, key in KEYS.items():
                 self.browsers[role, mode] = Browser(application).sign_in_with(key)
             self.browsers["operator", mode] = Browser(application).sign_in(time.time(), records.folder.secret())

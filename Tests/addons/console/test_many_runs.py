@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from Middleware.addons.console.application import ConsoleApplication
+from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.addons.records.model import RunDocument, RunFacts, Span
@@ -84,9 +84,9 @@ class Console:
             archive=RunArchive(self.ring, self.store),
         )
         console_app = ConsoleApplication(records, None, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
-        self.browser = Browser(AdmissionMiddleware(lambda environ, start: [], 1, None, console=console_app)).sign_in(
-            time.time(), console.secret()
-        )
+        self.browser = Browser(
+            AdmissionMiddleware(lambda environ, start: [], 1, None, mounts={PREFIX: console_app})
+        ).sign_in(time.time(), console.secret())
 
     def get(self, path: str, **words: str) -> Any:
         began = time.monotonic()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.console.application import ConsoleApplication
+from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.discussions import editing
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.folder import ConsoleFolder
@@ -50,10 +50,9 @@ class Lab:
             ring=self.ring,
             store=self.store,
             archive=RunArchive(self.ring, self.store),
-            make_workflow_catalog=None,
         )
         console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
-        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
+        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, mounts={PREFIX: console_app})
         self.own = Browser(application).sign_in_with(KEY)
         self.all = Browser(application).sign_in_with(ALL_KEY)
         self.operator = Browser(application).sign_in(time.time(), self.console.secret())

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from Middleware.addons.console.api import load_routes
-from Middleware.addons.console.application import ConsoleApplication
+from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.console.calls import Role
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.folder import ConsoleFolder
@@ -83,7 +83,7 @@ class Lab:
             archive=self.archive,
         )
         console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
-        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
+        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, mounts={PREFIX: console_app})
         self.browsers = {
             "own": Browser(application).sign_in_with(OWN_KEY),
             "all": Browser(application).sign_in_with(ALL_KEY),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from Middleware.addons.console.application import ConsoleApplication
+from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.console.catalog_model import WorkflowSummary, WorkflowUse
-from Middleware.addons.console.workflow_catalog import WorkflowCatalog
 from Middleware.addons.console.workflow_routes import MOST_BOXES, map_of
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.folder import ConsoleFolder
@@ -47,19 +46,14 @@ class Console:
             folder=console,
             archive=RunArchive(ring, store),
             settings=settings,
-            make_workflow_catalog=make_workflow_catalog,
             store=store,
         )
         console_app = ConsoleApplication(records, keys, BrowserSafety(), lambda environ, start: [])  # type: ignore[arg-type]
-        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, console=console_app)
+        application = AdmissionMiddleware(lambda environ, start: [], 1, keys, mounts={PREFIX: console_app})
         self.own, self.all, self.other = (
             Browser(application).sign_in_with(key) for key in (OWN_KEY, ALL_KEY, OTHER_KEY)
         )
         self.operator = Browser(application).sign_in(time.time(), console.secret())
-
-
-def make_workflow_catalog(users: Iterable[str] | None) -> WorkflowCatalog:
-    return WorkflowCatalog(users)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from Middleware.addons.init import command, output, probing, servers, writing
 from Middleware.addons.init.plan import port_for
 from Middleware.addons.init.probing import KEY_VARIABLE
 from Middleware.addons.workflow_tests.command import main as run_tests
-from Middleware.cli.commands import COMMANDS
+from Middleware.cli.commands import all_commands
 from Middleware.utilities import config_utils
 from Middleware.utilities.config import paths
 from Tests.addons.init import llm_servers
@@ -130,7 +130,7 @@ def test_every_server_gets_a_configuration_without_a_finding(lab: Lab, kind: str
         assert {**endpoint, "endpoint": backend.url, "apiKey": ""}.items() <= written.items()
     assert content(lab, "Users/_current-user.json")["currentUser"] == "me"
     assert content(lab, "Users/me.json")["contextLengthForClients"] == endpoint["maxContextTokenSize"]
-    assert COMMANDS["check"].run(["--ConfigDirectory", str(lab.configs)]) == 0
+    assert all_commands()["check"].run(["--ConfigDirectory", str(lab.configs)]) == 0
     assert "nothing wrong found" in lab.capture.readouterr().out
 
 
@@ -765,7 +765,7 @@ def test_a_name_that_differs_in_case_is_the_same_user(
     assert lab.init("--backend", ollama.url)[0] == 0
     assert {path for path in lab.files() if ".bak" not in path} == before
     assert content(lab, "Users/_current-user.json")["currentUser"] == "me"
-    assert COMMANDS["check"].run(["--ConfigDirectory", str(lab.configs)]) == 0
+    assert all_commands()["check"].run(["--ConfigDirectory", str(lab.configs)]) == 0
 
 
 @pytest.mark.parametrize("typed", ["qwen3-8b-Q4.gguf", "QWEN3-8B-q4.gguf"])

@@ -102,10 +102,6 @@ class OddConsole:
     """Refuses by all that an environ says, and not only by its path."""
 
     @staticmethod
-    def leads_to(environ: dict[str, Any]) -> bool:
-        return bool(environ["PATH_INFO"].startswith("/console"))
-
-    @staticmethod
     def refuses(environ: dict[str, Any]) -> bool:
         return not environ["QUERY_STRING"] or environ.get("CONTENT_TYPE") == "text/plain"
 
@@ -151,7 +147,7 @@ class Door:
 
     def __init__(self, **options: Any) -> None:
         self.bodies: list[bytes] = []
-        self.admission = Compared(self._answer, max_request_mb=1, console=OddConsole(), **options)
+        self.admission = Compared(self._answer, max_request_mb=1, mounts={"/console": OddConsole()}, **options)
         self.running = Running(self.admission)
         accept = self.running.server.accept
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from Middleware.addons.discussions.elsewhere import StoredElsewhere
 from Middleware.addons.discussions.output import make_utf8, print_error, say
 from Middleware.addons.discussions.rekey import journal as rekey_journal
 from Middleware.addons.discussions.rekey.folder import Result, change_all, stored_files
@@ -18,16 +19,14 @@ from Middleware.addons.discussions.rekey.keys import KeyChange
 from Middleware.addons.discussions.rekey.roots import DiscussionRoots, print_other_folders
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import keys
+from Middleware.cli.addon import found
 from Middleware.cli.arguments import (
-    DATABASE_VARIABLE,
     LaunchArguments,
     Parser,
     accept_launch_flags,
     apply_arguments,
-    database_of_environment,
 )
 from Middleware.cli.console import StartError
-from Middleware.cli.preparation import require_database_packages
 from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
@@ -44,8 +43,7 @@ one. Without a new key, everything is decrypted. --User is the user that the ser
 The command changes everything that the server encrypts: JSON files, the state document, their backups, and the
 searchable memories; what is still unencrypted is encrypted with the new key. It works whatever the user's
 encryptUsingApiKey is. At the end, the folder gets the name that belongs to the new key. If the command is interrupted,
-run it again: it continues where it stopped. With --database or the environment variable WILMER_DATABASE_URL, it
-changes the conversations in that state database.
+run it again: it continues where it stopped.{elsewhere}
 
 Exit status: 0 if everything is done, 1 if something is left to do, 2 for wrong arguments."""
 OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
@@ -72,8 +70,9 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
     try:
         change = _change(options, parser)
         _use_configuration(options)
-        if database := options.database or database_of_environment():
-            return _run_in_database(database, change, options)
+        elsewhere = _elsewhere()
+        if place := elsewhere.chosen(options):
+            return _run_elsewhere(elsewhere, place, change, options)
         roots = DiscussionRoots.of(is_one_named=_names_a_folder(options))
         print_other_folders(roots, change)
         _require_no_server(roots.selected)
@@ -96,17 +95,18 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about = _elsewhere().about.format("it changes the conversations in that state database")
+    parser = Parser(
+        prog=program,
+        description=DESCRIPTION.format(elsewhere=about),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--User", dest="user", required=True, metavar="NAME", help="the user whose client has the key")
     add("--api-key", metavar="OLD", help=f"the present API key (better: {OLD_VARIABLE})")
     add("--new-api-key", metavar="NEW", help=f"the key from now on (better: {NEW_VARIABLE}); without one: decrypt")
     add("--yes", action="store_true", help="do not ask whether there is a backup")
-    add(
-        "--database",
-        metavar="URL",
-        help=f"change the conversations in this state database, not files (better: {DATABASE_VARIABLE})",
-    )
+    _elsewhere().add_flag(parser)
     add(
         "--accepted-keys-file",
         metavar="P",
@@ -200,17 +200,18 @@ def _require_no_server(roots: list[str]) -> None:
 # -- what is done ------------------------------------------------------------------------------------------------------
 
 
-def _run_in_database(database: str, change: KeyChange, options: Options) -> int:
-    """Change the conversations in a state database; return the exit status. Raises NotDoneError."""
-    require_database_packages("--database")
-    from Middleware.addons.postgres.rekeying import change_in_database
+def _elsewhere() -> StoredElsewhere:
+    return next(found(StoredElsewhere), StoredElsewhere())
 
+
+def _run_elsewhere(elsewhere: StoredElsewhere, place: str, change: KeyChange, options: Options) -> int:
+    """Change the conversations in a state database; return the exit status. Raises NotDoneError."""
     if not options.yes:
         say("STOP ALL WILMERAI SERVERS before you go on, and make a backup of the database, for example with pg_dump.")
         print("Is there a backup of it? [Y] yes, go on  [N] no, stop\n> ", end="", flush=True)
         if input().strip().upper() != "Y":
             raise NotDoneError("Nothing was changed.")
-    count, result = change_in_database(database, change)
+    count, result = elsewhere.rekey(place, change)
     if not count:
         raise NotDoneError(
             "In the state database, nothing is stored for this API key. Check the key, and the user; if "

@@ -72,14 +72,12 @@ class RunStore:
 
     Args:
         ring: the runs in memory, of which the long ones are written before they end.
-        observers: see each finished run, whatever is kept.
     """
 
-    def __init__(
-        self, folder: ConsoleFolder, ring: RunRingView, settings: RecordSettings, observers: Sequence[RunObserver] = ()
-    ) -> None:
+    def __init__(self, folder: ConsoleFolder, ring: RunRingView, settings: RecordSettings) -> None:
         self.folder, self.settings = folder, settings
-        self._ring, self._observers = ring, tuple(observers)
+        self._ring = ring
+        self._observers: list[RunObserver] = []
         self._queue: SimpleQueue[_Item] = SimpleQueue()
         # The writer will not look at the ring by itself: it must be woken when a run begins.
         self._resting = True
@@ -101,6 +99,10 @@ class RunStore:
         self._is_suspect = False
 
     # -- from requests -----------------------------------------------------------------------------------------------
+    def observe(self, observer: RunObserver) -> None:
+        """Let ``observer`` see each finished run, whatever is kept. Call it before the first."""
+        self._observers.append(observer)
+
     def began(self) -> None:
         """Note that a run has begun, which is in the ring already."""
         if self._resting:

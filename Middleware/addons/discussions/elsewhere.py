@@ -1,0 +1,36 @@
+"""Conversations that are not in files, as the commands ``memory`` and ``rekey`` ask another add-on for them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from Middleware.addons.discussions.rekey.folder import Result
+    from Middleware.addons.discussions.rekey.keys import KeyChange
+
+
+class StoredElsewhere:
+    """A place of conversations. This one is none: everything is in files.
+
+    Attributes:
+        about: a sentence for the description of a command, with ``{}`` in place of what the command then does.
+    """
+
+    about = ""
+
+    def add_flag(self, parser: argparse.ArgumentParser) -> None:
+        """Add the flag that names the place."""
+
+    def chosen(self, options: argparse.Namespace) -> str:
+        """Return the name of the place in the options or the environment; "" for files."""
+        return ""
+
+    def used_by(self, name: str, command: str) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which all conversations are those of the place. Raises StartError and WilmerError."""
+        raise NotImplementedError
+
+    def rekey(self, name: str, change: KeyChange) -> tuple[int, Result]:
+        """Change the conversations of the old key; return how many it has, and what was done. Raises WilmerError."""
+        raise NotImplementedError
