@@ -32,7 +32,9 @@ except ImportError:
 
 import logging
 
-if eventlet is not None:  # native threads log, too, and whoever waits for a cooperative lock of theirs is never woken
+if (
+    eventlet is not None
+):  # native threads log, too, and a thread that waits for a cooperative lock of theirs is never woken
     logging.threading = eventlet.patcher.original("threading")  # type: ignore[attr-defined]
     logging._lock = logging.threading.RLock()  # type: ignore[attr-defined]
 

@@ -220,7 +220,7 @@ def _of_file(path: str) -> Iterator[tuple[SearchableMemories, Lock]]:
         raise CannotStartError("there is no such file")
     with contextlib.closing(schema.connect(path)) as database:
         if "memories" not in schema.table_names(database):
-            raise CannotStartError("this is no memory database: it has no table 'memories'")
+            raise CannotStartError("this is not a memory database: it has no table 'memories'")
         newest = database.execute("SELECT memory_text FROM memories WHERE substr(memory_text, 1, 5) = 'gAAAA'")
         if any(is_token(row[0]) for row in newest):
             raise CannotStartError(_ENCRYPTED)

@@ -40,7 +40,7 @@ class ConcurrencyLimitMiddleware:
     its client still waits needs no slot: the application runs nothing for it, and answers in its dialect. What
     front-ends ask for on their own waits behind all chats.
 
-    A request that waits for long is handed over to the application, which sends heartbeats if it is to be streamed,
+    A request that waits for long is handed over to the application, which sends heartbeats if the answer is streamed,
     and calls ``wait_for_slot`` before it starts the engine.
 
     Args:

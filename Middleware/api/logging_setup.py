@@ -203,7 +203,7 @@ class LogFile(RotatingFileHandler):
         # With one look at the file, where the inherited method takes six, at every line.
         try:
             file = os.stat(self.baseFilename)
-        # It is not there yet, or somebody has deleted it.
+        # It is not there yet, or it was deleted.
         except OSError:
             return False
         # In its place there may be a link to a device, which cannot be renamed.
@@ -272,7 +272,7 @@ def set_up_logging(
         directory: the folder of the log files, ``~`` expanded; None for no files. OSError if it cannot be written.
         users: the configured users; two or more get a file each.
         level: name of the lowest level logged; None for the environment's ``WILMER_LOG_LEVEL``, else INFO.
-        terminal: the form of the short log for a person, in place of the lines on stderr. It has no effect at DEBUG,
+        terminal: the form of the short log for a terminal, in place of the lines on stderr. It has no effect at DEBUG,
             which is asked for by people who want to see everything.
     """
     handlers: list[logging.Handler] = [LineHandler(sys.stderr)]

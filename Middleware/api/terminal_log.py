@@ -1,4 +1,4 @@
-"""The log as a person at a terminal sees it: a line or two for each request, and what is wrong.
+"""The log as a terminal shows it: a line or two for each request, and what is wrong.
 
 A record with the attribute ``terminal`` is shown whatever its level: a text replaces its message there. The optional
 ``terminal_level`` replaces its level for the colour.

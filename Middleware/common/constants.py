@@ -65,6 +65,6 @@ VALID_NODE_TYPES = [
     "WriteCurrentSummaryToFileAndReturnIt",
 ]
 
-# In the environment of a process that another one has started beside others: it reads its sockets from its standard
+# In the environment of a process that another one has started with others: it reads its sockets from its standard
 # input.
 CHILD_VARIABLE = "WILMER_WORKER_PROCESS"

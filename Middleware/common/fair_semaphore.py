@@ -46,14 +46,14 @@ class Slots(Protocol):
     def enqueue(self, behind: bool = False) -> Waiting:
         """Return a waiter at the end of the queue, with a slot immediately if one is free.
 
-        ``behind``: it gets its slot only when no other waiter is left, and nobody gives way to it.
+        ``behind``: it gets its slot only when no other waiter is left, and no waiter gives way to it.
         """
 
     def offer(self, stop: Callable[[], object]) -> None:
         """Offer the slot of the caller: ``stop`` is called once, at once or when a waiter comes that needs a slot."""
 
     def withdraw(self, stop: Callable[[], object]) -> bool:
-        """Take an offer back; return False if there is none because it was taken."""
+        """Take an offer back; return False if it was taken."""
 
 
 class OfferedSlots(ABC):
@@ -80,7 +80,7 @@ class OfferedSlots(ABC):
         stop()
 
     def withdraw(self, stop: Callable[[], object]) -> bool:
-        """Take an offer back; return False if there is none because it was taken."""
+        """Take an offer back; return False if it was taken."""
         with self._lock:
             return self._offers.pop(stop, False) is None
 
@@ -135,7 +135,7 @@ class FairSemaphore(OfferedSlots):
     def enqueue(self, behind: bool = False) -> Waiter:
         """Return a waiter at the end of the queue, with a slot immediately if one is free.
 
-        ``behind``: it gets its slot only when no other waiter is left, and nobody gives way to it.
+        ``behind``: it gets its slot only when no other waiter is left, and no waiter gives way to it.
         """
         waiter, stop = Waiter(self), None
         with self._lock:

@@ -164,7 +164,7 @@ class ClientError(WilmerError):
         status: the HTTP status to answer with.
         param: the JSON path of the field that is wrong, such as ``input[3].content``, where the dialect names it.
         code: a word for programs, such as ``unsupported_parameter``, where the dialect has one.
-        details: what Anthropic's clients read beside the message, by name.
+        details: what Anthropic's clients read in addition to the message, by name.
     """
 
     def __init__(
@@ -215,5 +215,5 @@ class StateUnavailableError(WilmerError, OSError):
 class StateConflictError(StateUnavailableError):
     """Another worker has changed what was to be replaced since it was read. Nothing was written."""
 
-    def __init__(self, message: str = "another worker has changed it meanwhile") -> None:
+    def __init__(self, message: str = "another worker has changed it in the meantime") -> None:
         super().__init__(message)

@@ -38,11 +38,11 @@ PAUSE_SECONDS = 3.0
 BETWEEN_CALLS_SECONDS = 10.0
 # The next node of an answer calls within milliseconds, as a rule with the model that is loaded.
 NEXT_CALL_SECONDS = 0.3
-# Changing the model for work that nobody waits for, and back again for the next message, costs more than it brings.
+# Changing the model for work that no client waits for, and back again for the next message, costs more than it brings.
 IDLE_SECONDS = 10.0
 # Where messages leave no such rest, this work is done along with calls of its model, before it forces a change.
 BACKGROUND_WAIT_SECONDS = 30.0
-# Work that nobody waits for is not put off for ever by messages that come one after the other.
+# Work that no client waits for is not put off for ever by messages that come one after the other.
 LONGEST_WAIT_BEHIND = 120.0
 # A call that is stopped again and again would never end.
 MOST_RESTARTS = 2
@@ -129,7 +129,7 @@ class _Obstacle:
     """Why a call cannot run now.
 
     Attributes:
-        reason: for the log; "" for a wait that is no news.
+        reason: for the log; "" for a wait that is not worth a line.
         key: the same for calls that wait for the same places.
         holders: the running calls that have the places, and ``all_needed``, whether all of them must end.
     """
@@ -233,7 +233,7 @@ class CallQueue:
     def _adjust_slots(self) -> None:
         """Have as many slots of a shared gate, or places in its queue, as calls run that need one or could run."""
         gate = self._shared_gate()
-        # Looked at without the lock: whoever changes the numbers comes here afterwards.
+        # Looked at without the lock: a thread that changes the numbers comes here afterwards.
         if gate is None or self._wanted == len(self._slots) + self._asked:
             return
         while True:
@@ -297,7 +297,7 @@ class CallQueue:
         return gate if gate is not None and gate.shared else None
 
     def _slots_now(self) -> int | None:
-        """Return the number of slots that this process has of a shared gate; None if there is none."""
+        """Return the number of slots that this process has of a shared gate, or None."""
         return sum(slot.wait(0) for slot in self._slots) if self._shared_gate() is not None else None
 
     def _obstacle(self, turn: Turn, view: _View, now: float, slots: int | None) -> _Obstacle | None:
@@ -325,7 +325,7 @@ class CallQueue:
         return other
 
     def _needs_now(self, turn: Turn) -> Needs:
-        """Return what a call needs now: that of the endpoint that stands in for its own while its model is loaded."""
+        """Return what a call needs now: that of the endpoint named by ``swapStandIn`` while its model is loaded."""
         other = turn.stand_in
         if other is None:
             return turn.needs
@@ -439,7 +439,7 @@ def _making_room(obstacle: _Obstacle, wanted: int) -> list[Callable[[], object]]
     stopping = sum(one.is_stopping for one in obstacle.holders)
     able = [one for one in obstacle.holders if one.stop is not None and not one.is_stopping]
     if obstacle.all_needed:
-        # One that runs to its end would keep the model loaded, and the others would have been stopped in vain.
+        # One that runs to its end would keep the model loaded, and the others would have been stopped without effect.
         chosen = able if len(able) + stopping == len(obstacle.holders) else []
     else:
         # Those of tasks first, and of equal calls the one that has run for the shortest time.
@@ -468,7 +468,7 @@ class Turn:
         reason: why it waits, for the log.
         stop: stops the running call so that it can begin again; None if it must not be stopped.
         needs: what the call needs; while it runs, the endpoint in it is the one to call.
-        stand_in: what it needs at the endpoint that may stand in for its own; None if there is none.
+        stand_in: what it needs at the endpoint that may stand in for its own, or None.
     """
 
     def __init__(
@@ -550,7 +550,7 @@ class Turn:
         self.restarts += 1
         logger.info(
             "Request %s: a call of endpoint '%s' behind its answer gives way to a message; it begins again "
-            "when nobody waits (%d of %d times)",
+            "when no client waits (%d of %d times)",
             self._request_id,
             self.needs.endpoint,
             self.restarts,
@@ -575,7 +575,7 @@ class Turn:
         """Wait for the turn. Yields once per second, so that a stream can send heartbeats.
 
         Raises GateTimeoutError if a slot of the gate does not become free in time, and EarlyTerminationException when
-        cancelled meanwhile.
+        cancelled during the wait.
         """
         self._queue.enter(self)
         try:

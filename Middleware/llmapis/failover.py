@@ -94,7 +94,7 @@ def next_state(failed: EndpointFile, state: FailoverState, scope: CancelScope | 
     """Return the state for the backup of ``failed``; ``state`` is that of ``failed`` itself.
 
     Waits while the backup's host name is resolved. Raises FailoverError if the backup has already failed or is not
-    allowed, ConfigurationError if its files are invalid, EarlyTerminationException when cancelled meanwhile.
+    allowed, ConfigurationError if its files are invalid, EarlyTerminationException when cancelled during that time.
     """
     name, visited = backup_name(failed.config), (*state.visited, failed.name)
     if name in visited:
@@ -170,7 +170,7 @@ def must_stay_local(backup: EndpointFile, scope: CancelScope | None) -> bool:
 def find_location(url: str, scope: CancelScope | None) -> Location:
     """Classify the host of ``url``: ``unknown`` after RESOLVE_SECONDS, and for every name where no server is called.
 
-    Raises EarlyTerminationException when ``scope`` is cancelled meanwhile.
+    Raises EarlyTerminationException when ``scope`` is cancelled during that time.
     """
     resolve = current_outside().calls_servers
     try:

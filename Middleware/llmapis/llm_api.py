@@ -269,7 +269,7 @@ class LlmApiService:
                 return self._handler.handle_non_streaming(sent)
             # Its place is free again before a backup is called; holding two could block both queues.
             return turn.run(lambda scope: self._generate_in_turn(turn, scope, call, sent))
-        # A full gate is no failure of the back-end, and the backup would wait at the same gate.
+        # A full gate is not a failure of the back-end, and the backup would wait at the same gate.
         except (EarlyTerminationException, GateTimeoutError):
             raise
         # Any error of this back-end is a reason to use the backup.
@@ -314,7 +314,7 @@ class LlmApiService:
                 if self._backup_name:
                     begun = yield from failover.up_to_visible(chunks)
                 yield from chunks
-        # A full gate is no failure of the back-end, and the backup would wait at the same gate.
+        # A full gate is not a failure of the back-end, and the backup would wait at the same gate.
         except (EarlyTerminationException, GateTimeoutError):
             raise
         # Any error of this back-end is a reason to use the backup.

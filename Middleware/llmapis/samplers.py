@@ -111,7 +111,7 @@ def _added_preset(name: str, preset_type: str, endpoint_name: str) -> Mapping[st
 
 
 def _donor_samplers(name: str) -> Mapping[str, object]:
-    """Return the sampler block of the endpoint ``name``, empty if there is none."""
+    """Return the sampler block of the endpoint ``name``, empty without one."""
     if not is_flat_name(name):
         return NOTHING
     donor = config_utils.endpoint_exists_with_samplers(name)

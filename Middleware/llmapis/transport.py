@@ -57,7 +57,7 @@ class BackendRequest:
             processing a long prompt on a slow computer can take that long.
         single_attempt: no retry and no second attempt to connect, because the caller has a backup.
         local_only: refuse a connected peer that is neither this machine nor in its local network.
-        watch: what reports each attempt to send it; None for a request that nobody watches.
+        watch: what reports each attempt to send it; None for a request without listeners.
     """
 
     endpoint_name: str

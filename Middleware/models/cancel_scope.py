@@ -10,7 +10,7 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 GAVE_WAY = "a chat needs its slot"
-"""The reason of the cancellation of work that is done again later, because somebody waits for other work."""
+"""The reason of the cancellation of work that is done again later, because a client waits for other work."""
 SERVER_STOPS = "the server stops"
 """The reason of the cancellation of all that is under way when the server ends."""
 

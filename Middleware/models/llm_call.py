@@ -22,7 +22,7 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class AnswerParts:
-    """The uncleaned answer of one call, as it arrives; it may be read from other threads meanwhile.
+    """The uncleaned answer of one call, as it arrives; other threads may read it while it grows.
 
     Attributes:
         texts: the pieces of text. An answer that does not stream is one piece.
@@ -109,7 +109,7 @@ class Attempt:
         operation: ``chat``, ``text_completion`` or ``embeddings``.
         api_type: the type of the endpoint's API, as API type files name it.
         url: where it is sent; may contain a password.
-        payload: the JSON that is sent, which nobody changes.
+        payload: the JSON that is sent. It must not be changed.
         endpoint_config: the file of the endpoint, shared and read-only.
         stands_in_for: the endpoint that had failed, or whose model is not loaded; "" for none.
         status: that of HTTP; None if none has arrived.
@@ -138,7 +138,7 @@ class LlmOutcome:
     """The metadata of an answer.
 
     Attributes:
-        usage: token counts in OpenAI's form; None if there were none.
+        usage: token counts in OpenAI's form; None if the server sent none.
         reported: the object in which the back-end reported times, or counts that ``usage`` has no name for; in its
             own form. None if it reported none.
         model: the name of the model that answered, as the back-end gives it; "" if it does not.

@@ -35,7 +35,7 @@ class Process:
             return cast(T, self._objects[factory])
 
     def built(self, factory: Callable[[], T]) -> T | None:
-        """Return the object that ``factory`` has made, or None if nobody has asked for it yet."""
+        """Return the object that ``factory`` has made, or None before its first use."""
         return cast("T | None", self._objects.get(factory))
 
     def put(self, factory: Callable[[], T], made: T) -> None:

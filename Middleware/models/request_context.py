@@ -25,7 +25,7 @@ class SentRequest(NamedTuple):
 
 
 def new_request_id() -> str:
-    # Random, because whoever knows the id can cancel the request.
+    # Random, because a client that knows the id can cancel the request.
     return str(uuid.uuid4())
 
 
@@ -46,7 +46,7 @@ class RequestContext:
         outcome: the outcome of the responder's LLM call.
         counts: the tokens of all LLM calls.
         model: the name of the model that answers, as clients see it.
-        key_name: the note beside the client's key in the list of accepted keys.
+        key_name: the note next to the client's key in the list of accepted keys.
         waited: seconds in the queue of the concurrency gate, for the request itself, and in the queue of calls.
         paused: seconds in which calls after the answer waited for their turn, up to ``paused_until``.
         route, endpoint: the chosen route and the endpoint of the last call before the end of the answer, for the log.
@@ -64,15 +64,15 @@ class RequestContext:
         on_end: is called once when no work of the request is left, however it ended.
         leave_gate: gives up the request's place at the concurrency gate; None if it has none.
         give_way: stops a front-end's own request, which runs again later; None if it must not be stopped (again).
-        kind: what made the request if it was no client: ``playground``, ``replay`` or ``again``.
+        kind: what made the request if it was not a client: ``playground``, ``replay`` or ``again``.
         origin: the run that it repeats, and a span of that run.
         asked_model: the model that the client has named; "" for none.
-        misspelt_model: that there is none of this name, with the nearest one, in words; "" if it is not nearly one.
+        misspelt_model: in words that there is no model of this name, and the nearest one; "" if it is not nearly one.
         body_bytes: the length of its body.
         traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
         trace: that trace, or one of its own; None where none are sent.
-        files: the configuration files that were used, by path, each with its name below the config root; None if
-            nobody wants to know.
+        files: the configuration files that were used, by path, each with its name below the config root; None if they
+            are not recorded.
     """
 
     request_id: str = field(default_factory=new_request_id)

@@ -1,4 +1,4 @@
-"""The pieces of a node's work that are no LLM calls, as listeners see them."""
+"""The pieces of a node's work that are not LLM calls, as listeners see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Step:
 
     Attributes:
         name: of the tool, or of the store.
-        attributes: what is no text of the conversation.
+        attributes: what is not text of the conversation.
         texts: the text that goes in and comes out. Both may be changed until the end of the block.
     """
 

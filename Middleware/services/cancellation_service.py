@@ -37,7 +37,7 @@ class CancellationService:
 
     Attributes:
         relay: passes the cancellation of an unknown request on to other processes, with its id, a reason, and the users
-            whose request it may be (None: anybody's). None if there are no others. It may raise StateUnavailableError.
+            whose request it may be (None: any user's). None if there are no others. It may raise StateUnavailableError.
     """
 
     relay: Callable[[str, str, frozenset[str] | None], object] | None = None
@@ -100,8 +100,8 @@ class CancellationService:
     def request_cancellation(self, request_id: str, reason: str = "", users: frozenset[str] | None = None) -> None:
         """Cancel a request, known or not; a second call does nothing.
 
-        ``users``: whose requests other processes may cancel; None for everybody's. Who may cancel one of this process
-        is asked before.
+        ``users``: whose requests other processes may cancel; None for those of all users. Who may cancel one of this
+        process is asked before.
 
         Raises StateUnavailableError if other processes may have it and cannot be reached.
         """

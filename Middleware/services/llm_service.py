@@ -60,7 +60,7 @@ def response_limit(value: object) -> int | None:
     # True would be a limit of one token.
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    # JSON files may contain NaN and Infinity, which are no numbers of tokens.
+    # JSON files may contain NaN and Infinity, which are not numbers of tokens.
     if isinstance(value, float) and math.isfinite(value):
         return int(value)
     if isinstance(value, str):

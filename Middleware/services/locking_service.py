@@ -101,7 +101,7 @@ class LockingService:
 
         Return False if any run has it, including the same one, or if the database is busy. Return True, with a warning,
         if the database cannot be created or its disk is full. Raises EarlyTerminationException when ``scope`` is
-        cancelled meanwhile, ``sqlite3.Error`` for a database that fails in another way.
+        cancelled during that time, ``sqlite3.Error`` for a database that fails in another way.
         """
         from Middleware.services.lock_database import CannotOpenDatabaseError, DatabaseBusyError
 

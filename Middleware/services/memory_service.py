@@ -81,7 +81,7 @@ class MemoryService:
     def get_current_memories(
         self, discussion_id: str | None, *, encryption_key: bytes | None = None, api_key_hash: str | None = None
     ) -> list[str]:
-        """Return all memories, oldest first; if there are none, a text that says so."""
+        """Return all memories, oldest first; without any, a text that says so."""
         if not discussion_id:
             return [NO_MEMORIES]
         return _texts(_read(_store(discussion_id, encryption_key, api_key_hash).read_memories)) or [NO_MEMORIES]
@@ -101,7 +101,7 @@ class MemoryService:
     def find_how_many_new_memories_since_last_summary(
         summary_pairs: Sequence[Pair], memory_pairs: Sequence[Pair]
     ) -> int:
-        """Return how many memories are newer than the summary; -1 if there are none, or it refers to none of them."""
+        """Return how many memories are newer than the summary; -1 without memories, or if it refers to none of them."""
         if not memory_pairs:
             return -1
         if not summary_pairs:
@@ -194,7 +194,7 @@ def memories_and_covered(store: MemoryStore) -> tuple[list[Pair], int]:
 
 
 def summary_lag(store: MemoryStore) -> int:
-    """Return how many memories are newer than the summary; -1 if there are none, or it refers to none of them."""
+    """Return how many memories are newer than the summary; -1 without memories, or if it refers to none of them."""
     return _lag(store, store.memories())
 
 

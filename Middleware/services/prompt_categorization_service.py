@@ -62,7 +62,7 @@ class PromptCategorizationService:
             name = config_utils.user_name_setting("routingConfig")
             failure = ConfigNotFoundError(
                 f"workflow '{config_utils.categorization_workflow_name()}' answered "
-                f"'{shortened(self.unmatched.strip(), MAX_ANSWER)}', which is none of the categories of the routing "
+                f"'{shortened(self.unmatched.strip(), MAX_ANSWER)}', which is not one of the categories of the routing "
                 f"'{name}' ({', '.join(config_utils.load_routing(name))}), and there is no workflow "
                 f"'{config_utils.DEFAULT_WORKFLOW}', which would run for every other answer",
                 tried=error.tried,

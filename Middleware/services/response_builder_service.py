@@ -141,7 +141,7 @@ class ResponseBuilderService:
         if reasoning:
             message["reasoning_content"] = reasoning
         if tool_calls:
-            # OpenAI sends null, not an empty text, beside tool calls.
+            # OpenAI sends null, not an empty text, with tool calls.
             message["content"] = text or None
             message["tool_calls"] = list(tool_calls)
         choice = {

@@ -30,7 +30,7 @@ IN_MEMORY, NOT_KEPT = "memory", "none"
 MAX_RESPONSES = 1000
 MAX_BYTES = 64 * 1024 * 1024
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
-# What the id of an item takes in memory, beside the JSON: a string, and its place in a set.
+# What the id of an item takes in memory, in addition to the JSON: a string, and its place in a set.
 ITEM_ID_BYTES = 160
 CLIENT_CANCELLED = "its client cancelled the response"
 NOT_FOUND = "previous_response_not_found"
@@ -166,7 +166,7 @@ class _OwnerUsage:
 
 @dataclass
 class AwaitedResponse:
-    """A response whose end somebody waits for. ``response`` is None if its client left before."""
+    """A response that other requests may wait for. ``response`` is None if its client left before."""
 
     response: ResponseObject | None = None
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -206,7 +206,7 @@ class RunningResponse:
         self.kept = kept
         self.caller = caller
         self.user = caller.users[0]
-        # Read here: the end of a stream is no place for mistakes in the settings.
+        # Read here: at the end of a stream, a mistake in the settings could not be reported any more.
         self.encrypted = kept and bool(caller.api_key) and flag_in(settings_for(self.user), ENCRYPT_KEY, self.user)
         self.so_far: Callable[[], ResponseObject] | None = None
         self._store = store
@@ -279,7 +279,7 @@ class ResponseStore:
     ) -> RunningResponse:
         """Register the response to a request of the caller's only user.
 
-        Whoever runs the request calls ``discard`` when it ends in any way.
+        The caller that runs the request calls ``discard`` when it ends in any way.
         """
         running = RunningResponse(self, caller, request_id, items, previous, keep and not caller.keep_none)
         with self._lock:
@@ -292,7 +292,7 @@ class ResponseStore:
             return
         entry = self._entry(running, response) if response is not None and running.kept else None
         with self._lock:
-            # Another thread may have ended or deleted it meanwhile.
+            # Another thread may have ended or deleted it in the meantime.
             ended = self._running.pop(running.id, None)
             if ended is not None and entry is not None and running.kept:
                 self._put(running.id, entry)
@@ -360,7 +360,7 @@ class ResponseStore:
         return True
 
     def running(self, caller: Caller, response_id: str) -> RunningResponse | None:
-        """Return a response of the caller that is under way, kept or not; None if there is none with this id."""
+        """Return a response of the caller that is under way, kept or not; None for another id."""
         running = self._running.get(response_id)
         theirs = running is None or running.user not in caller.users or running.caller.key_hash != caller.key_hash
         return None if theirs else running

@@ -298,7 +298,7 @@ def get_config_path(sub_directory: str, file_name: str) -> str:
 
 
 def get_workflow_path(workflow_name: str, user_folder_override: str | None = None) -> str:
-    """Return the file of a workflow; if there is none, the first path it could have."""
+    """Return the file of a workflow, or the first path that it could have."""
     return _existing_or_first(*workflow_candidates(workflow_name, user_folder_override))
 
 

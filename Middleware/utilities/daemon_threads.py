@@ -46,12 +46,12 @@ def start_daemon(target: Callable[[], object], name: str, without: str) -> threa
 class _PooledThread:
     """A thread of the pool: its next piece of work, and the lock that it waits for while it is idle."""
 
-    __slots__ = ("turn", "work")
+    __slots__ = ("wake", "work")
 
     def __init__(self, work: tuple[Callable[[], object], str] | None = None) -> None:
         self.work = work
-        self.turn = threading.Lock()
-        self.turn.acquire()
+        self.wake = threading.Lock()
+        self.wake.acquire()
 
 
 class DaemonThreadPool:
@@ -68,7 +68,7 @@ class DaemonThreadPool:
         self._missed = 0
 
     def start(self, target: Callable[[], object], name: str) -> None:
-        """Run ``target`` on a thread that has this name meanwhile, in an empty context as on a new thread.
+        """Run ``target`` on a thread that has this name during the run, in an empty context as on a new thread.
 
         Raises RuntimeError if none is idle and the system cannot start another.
         """
@@ -79,7 +79,7 @@ class DaemonThreadPool:
             self._add(_PooledThread((target, name)), name)
             return
         worker.work = target, name
-        worker.turn.release()
+        worker.wake.release()
 
     def _add(self, worker: _PooledThread, name: str) -> None:
         threading.Thread(target=self._run, args=(worker,), name=name, daemon=True).start()
@@ -98,7 +98,7 @@ class DaemonThreadPool:
             if worker.work is not None:
                 self._do(worker)
             self._idle.append(worker)
-            if not worker.turn.acquire(timeout=IDLE_SECONDS) and self._ends(worker):
+            if not worker.wake.acquire(timeout=IDLE_SECONDS) and self._ends(worker):
                 return
 
     def _do(self, worker: _PooledThread) -> None:
@@ -112,7 +112,7 @@ class DaemonThreadPool:
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
         # An idle thread must not keep the last request alive.
         worker.work, thread.name = None, IDLE_NAME
-        # More work is likely to come. Here nobody waits for the start of the threads, unlike in the server's loop.
+        # More work is likely to come. Here no client waits for the start of the threads, unlike in the server's loop.
         if self._missed >= BURST:
             self._add_spares()
 
@@ -121,7 +121,7 @@ class DaemonThreadPool:
             self._idle.remove(worker)
         # It has just been chosen for another piece of work.
         except ValueError:
-            worker.turn.acquire()
+            worker.wake.acquire()
             return False
         self._missed = 0
         return True

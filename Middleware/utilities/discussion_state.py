@@ -45,13 +45,13 @@ class DiscussionState(Protocol):
         """Return the name of a document in messages."""
 
     def read(self, name: str) -> bytes | None:
-        """Return a document as it is stored, which may be encrypted; None if there is none."""
+        """Return a document as it is stored, which may be encrypted, or None."""
 
     def together(self, *names: str) -> contextlib.AbstractContextManager[None]:
         """Return a block in which these documents may be read at one moment, the first time that one is wanted.
 
         So a database is asked once for all of them. What is written inside the block is read there; what others write
-        meanwhile may not be, so nothing inside may wait for an LLM. Taking a lock inside begins another moment.
+        during that time may not be, so nothing inside may wait for an LLM. Taking a lock inside begins another moment.
         """
 
     def write(self, name: str, content: bytes) -> None:

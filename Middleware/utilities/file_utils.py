@@ -62,7 +62,7 @@ _BOM = "\ufeff"
 
 
 def read_plain_text_file(path: str, cipher: Cipher = NO_CIPHER, *, encryption_key: bytes | None = None) -> str:
-    """Return the text of this file; empty if there is none. A key selects its cipher.
+    """Return the text of this file; empty without one. A key selects its cipher.
 
     Raises OSError, and DataKeyError for a token of another key, and for a part of any token.
     """

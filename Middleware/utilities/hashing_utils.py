@@ -46,7 +46,7 @@ def hash_messages(messages: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def recognition_keys(messages: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return for each message the hash of what is said in it, without the role or the speaker before it.
+    """Return for each message the hash of its text, without the role or the speaker before it.
 
     A client may begin, or cease, to write names before the messages of a conversation. A name counts as a speaker if
     it stands before several of ``messages``. The key of a message without either is its hash.

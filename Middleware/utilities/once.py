@@ -35,7 +35,7 @@ class BoundedCache(Generic[K, V]):
         self._weight = 0
 
     def get(self, key: K) -> V | None:
-        """Return the value of ``key``, which counts as used now; None if there is none."""
+        """Return the value of ``key``, which counts as used now, or None."""
         with self._lock:
             if key not in self._entries:
                 return None
@@ -52,7 +52,7 @@ class BoundedCache(Generic[K, V]):
                 self.pop(next(iter(self._entries)))
 
     def pop(self, key: K) -> V | None:
-        """Remove ``key`` and return its value; None if there is none."""
+        """Remove ``key`` and return its value, or None."""
         with self._lock:
             if key not in self._entries:
                 return None
@@ -82,8 +82,8 @@ class Once(Generic[K]):
 
     Args:
         max_keys: the number of keys.
-        quiet_seconds: how long after a report ``first`` does not report the same key again, even if it was over
-            meanwhile.
+        quiet_seconds: how long after a report ``first`` does not report the same key again, even if it was over in the
+            meantime.
         clock: counts seconds (tests replace it).
     """
 
@@ -96,7 +96,7 @@ class Once(Generic[K]):
         self._lock = threading.RLock()
 
     def first(self, key: K) -> bool:
-        """Note ``key`` and return whether it is to be reported: neither known nor reported a moment ago."""
+        """Note ``key`` and return whether the caller has to report it: neither known nor reported a moment ago."""
         with self._lock:
             # A key that is not over was reported already, so the time since then does not matter.
             if self._quiet_seconds and key not in self._counts:

@@ -100,7 +100,7 @@ def outside_exchange(messages: Sequence[Message], index: int, least: int | None 
     """Return where a conversation can be cut instead of before ``index``: never between a tool call and its results.
 
     That is before the message with the calls. With ``least`` there is no room for it, and the cut is behind the
-    results, if at least so many messages are left there. A result whose call the client does not send is no reason.
+    results, if at least so many messages are left there. A result whose call the client does not send is not a reason.
     """
     if not 0 < index < len(messages) or messages[index].get("role") != "tool":
         return index

@@ -68,7 +68,7 @@ def _without_speakers(messages: Sequence[Message], keywords: str) -> str:
 
 
 def _readable(messages: Sequence[Message]) -> list[Message]:
-    """Return copies with real braces: a sentinel would merge with the words beside it."""
+    """Return copies with real braces: a sentinel would merge with the words next to it."""
     return [{**message, "content": restore_braces(message_text(message))} for message in messages]
 
 

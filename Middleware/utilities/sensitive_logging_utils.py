@@ -145,7 +145,7 @@ def mask_data(text: str) -> str:
 
 
 def host_in(url: str) -> str | None:
-    """Return the host of ``url``; None if there is none."""
+    """Return the host of ``url``, or None."""
     try:
         return urlsplit(url).hostname
     except ValueError:

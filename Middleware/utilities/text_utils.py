@@ -239,7 +239,7 @@ def json_field(text: str, field: str) -> str:
 
 
 def tagged_text(text: str, tag: str) -> str:
-    """Return the trimmed text between the first ``<tag>`` and the next ``</tag>``; empty if there is none."""
+    """Return the trimmed text between the first ``<tag>`` and the next ``</tag>``; empty without one."""
     _, opening, rest = text.partition(f"<{tag}>")
     inside, closing, _ = rest.partition(f"</{tag}>")
     return inside.strip() if tag and opening and closing else ""

@@ -41,7 +41,7 @@ def initialize_vector_db(
 def get_db_connection(
     discussion_id: str, api_key_hash: str | None = None, *, encryption_key: bytes | None = None
 ) -> sqlite3.Connection | None:
-    """Return a connection to the existing database file, to be closed by the caller; None if there is none.
+    """Return a connection to the existing database file, to be closed by the caller, or None.
 
     Rows are found by column name, ``recency_score(date)`` is known, and statements commit by themselves. Under a key,
     texts and vectors are tokens here.

@@ -39,7 +39,7 @@ def schemas() -> dict[str, Schema]:
     )
     made[WORKFLOW_FOLDER] = _file(
         "Workflow or settings",
-        "A workflow, memory settings or compactor settings, told apart by what the file holds.",
+        "A workflow, memory settings or compactor settings, distinguished by what the file contains.",
         folder,
     )
     return made
@@ -71,7 +71,7 @@ def associations(config_root: str, schema_folder: str) -> list[Entry]:
     """Which files have which schema, as ``json.schemas`` of VS Code says it.
 
     ``config_root``: relative to the opened folder, "." for the folder itself; ``schema_folder``: a URL, or a path that
-    begins with ``./``. Files of the older layout, and all workflows, are told apart by what they hold.
+    begins with ``./``. Files of the older layout, and all workflows, are distinguished by what they contain.
     """
     begin = "" if config_root == "." else f"/{config_root}"
     entries: list[Entry] = []
@@ -107,7 +107,7 @@ def set_up_vscode(folder: Path) -> Path:
         text = path.read_bytes().decode("utf-8") if path.is_file() else ""
         text = with_schemas(text, associations(root, FOLDER.as_uri()), is_own)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; mend it, or delete it") from None
+        raise ValueError(f"{path}: {error}; correct it, or delete it") from None
     atomic_write(str(path), text.encode("utf-8"))
     return path
 

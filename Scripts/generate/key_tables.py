@@ -91,7 +91,7 @@ def values(key: ConfigKey) -> str:
 
 
 def meaning(key: ConfigKey) -> str:
-    """What the key is for. Tags in it are no tags of the page."""
+    """What the key is for. Tags in it are not tags of the page."""
     return key.meaning.replace("<", "&lt;")
 
 

@@ -125,7 +125,7 @@ class Locked:
     index: Pylock
 
     def packages(self, system: System, python: tuple[int, int]) -> Iterator[tuple[Package, PackageWheel | None]]:
-        """Each package that is installed there, with the wheel that pip takes; None if there is none."""
+        """Each package that is installed there, with the wheel that pip takes, or None."""
         environment = system.environment(python)
         best = create_compatible_tags_selector(system.tags(python))
         for package in self.index.packages:
@@ -188,7 +188,7 @@ def _takes(about: About, python: tuple[int, int]) -> bool:
 
 
 def _all_about(locks: Iterable[Locked]) -> dict[str, About]:
-    """What is said by every package that is installed on a promised system, by its name and version."""
+    """What every package says that is installed on a promised system, by its name and version."""
     about: dict[str, About] = {}
     for lock in locks:
         for system in SYSTEMS:

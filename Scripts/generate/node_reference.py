@@ -28,7 +28,7 @@ GROUPS = (
     "Memory: read and write in one, the old way",
 )
 _LISTED = re.compile(r'^<!-- listed under "([^"]+)"(?:, (\d+))?: (.+) -->$', re.MULTILINE)
-"""In a page: the group of its type, the place in that group (last if there is none), and what the type is for."""
+"""In a page: the group of its type, the place in that group (last without one), and what the type is for."""
 INTRODUCTION = """\
 # Node types
 
@@ -72,7 +72,7 @@ ACTS: Mapping[Acts, str] = {
 
 
 def files(pages: Path) -> dict[Path, str]:
-    """The index beside the folder of pages, and the pages with current tables."""
+    """The index next to the folder of pages, and the pages with current tables."""
     each = {pages / f"{node_type}.md": _page(pages, node_type) for node_type in node_types()}
     return {pages.with_suffix(".md"): index(each), **each}
 

@@ -1,4 +1,4 @@
-"""What the configuration reference says of each kind of file beside its keys: where it lies, and an example."""
+"""What the configuration reference says of each kind of file in addition to its keys: where it lies, and an example."""
 
 from __future__ import annotations
 

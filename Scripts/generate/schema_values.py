@@ -116,8 +116,7 @@ def caseless(choices: Iterable[str]) -> str:
 
 
 def values(key: ConfigKey, of_node: bool) -> Schema:
-    """The rules for a value of the key's kinds. Each rule is about one JSON type only, so that they can stand beside
-    each other."""
+    """The rules for a value of the key's kinds. Each rule is about one JSON type only, so that they can be combined."""
     if "any" in key.also:
         return {}
     schema: Schema = {}
@@ -179,7 +178,7 @@ def _object(key: ConfigKey, of_node: bool) -> Schema:
 
 
 def _entry(key: ConfigKey, of_node: bool) -> Schema:
-    """One entry of a list or object. A number counts as a text; in an object null is no entry."""
+    """One entry of a list or object. A number counts as a text; in an object null is not an entry."""
     if key.keys and key.kind == "list":
         return of_object(key.keys, key.is_open)
     if key.entries not in TYPES:

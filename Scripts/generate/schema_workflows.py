@@ -70,7 +70,7 @@ def _type(node_type: str, node: type[BaseHandler], special: set[str]) -> Schema:
     declared = {key.name: key for key in node.KEYS[node_type]}
     schema = schema_values.of_object({**keys, **declared}.values(), is_open=True, of_node=True)
     schema["description"] = summary(node).replace("`", "")
-    schema.pop("type")  # which is said once, of every node
+    schema.pop("type")  # which is described once, for every node
     if node.needs_endpoint:
         schema["required"] = [*schema.get("required", []), "endpointName"]
     return schema
@@ -80,7 +80,7 @@ def _type(node_type: str, node: type[BaseHandler], special: set[str]) -> Schema:
 
 
 def of_folder(settings: Mapping[str, Iterable[ConfigKey]], workflow: str, shared: Iterable[ConfigKey]) -> Schema:
-    """A workflow or a settings file, told apart by what they hold.
+    """A workflow or a settings file, distinguished by what they contain.
 
     ``settings``: the file of each schema of settings, with its keys; ``workflow``: the file of that of workflows;
     ``shared``: keys that both can have.

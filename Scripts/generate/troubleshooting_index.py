@@ -69,7 +69,7 @@ def _texts(paragraph: str) -> Iterator[tuple[str, bool]]:
 
 
 def _in_table(lines: Sequence[str]) -> Iterator[str]:
-    """The messages of a table; a key alone, which has no blank, is none."""
+    """The messages of a table; a key alone, which has no blank, is not a message."""
     titles, *rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in lines)
     if "Message" in titles:
         column = titles.index("Message")

@@ -46,7 +46,7 @@ def with_schemas(text: str, entries: Sequence[Entry], is_own: Callable[[str], bo
     """The settings file with ``entries`` in the list of schemas, in place of those whose ``url`` ``is_own`` accepts.
 
     Entries that other people made are kept behind them. A blank ``text`` counts as an empty file. Raises ValueError
-    for what is no settings file.
+    for what is not a settings file.
     """
     if not text.strip("\ufeff \t\r\n"):
         return f"{{\n{INDENT}{_member(entries, [])}\n}}\n"
@@ -118,7 +118,7 @@ def _last_of_value(tokens: Sequence[_Token], place: int) -> int:
 def _items(text: str) -> list[str]:
     """The items of a list as they are written, with the comments around them."""
     if not isinstance(_loads(text), list):
-        raise ValueError(f"'{KEY}' is no list")
+        raise ValueError(f"'{KEY}' is not a list")
     items, depth, start = [], 0, 1
     for token in _tokens(text):
         depth += (token.text in ("{", "[")) - (token.text in ("}", "]"))

@@ -90,8 +90,8 @@ def test_no_match_without_a_default(routed: EngineLab, answer: str, shown: str) 
     with pytest.raises(ConfigNotFoundError) as caught:
         ask(routed)
     assert str(caught.value) == (
-        f"workflow 'Categorize' {shown}, which is none of the categories of the routing 'routes' (RECIPES, OTHER), and "
-        "there is no workflow '_DefaultWorkflow', which would run for every other answer. Looked for: "
+        f"workflow 'Categorize' {shown}, which is not one of the categories of the routing 'routes' (RECIPES, OTHER), "
+        "and there is no workflow '_DefaultWorkflow', which would run for every other answer. Looked for: "
         "Workflows/tester/_DefaultWorkflow.json."
     )
     # The answer may quote the conversation.

@@ -135,7 +135,10 @@ def test_tabs_pages_and_search(page: Page, scripted: ScriptedServer) -> None:
 
 
 def test_editing_and_deleting(page: Page, scripted: ScriptedServer) -> None:
-    changes = [Failure(409, "It has been changed meanwhile; nothing was changed now."), {"key": "memory-130-11111111"}]
+    changes = [
+        Failure(409, "It has been changed in the meantime; nothing was changed now."),
+        {"key": "memory-130-11111111"},
+    ]
     path = "discussions/mill/memories/memory-130-00000000"
     scripted.world.script(
         {

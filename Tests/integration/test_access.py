@@ -433,7 +433,7 @@ def test_a_key_of_a_user_who_is_not_served(tmp_path: Path, backend: Backend) -> 
     with Launcher(
         "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--accepted-keys-file", keys
     ) as server:
-        server.wait_output("so this key lets nobody in. Did you mean 'ann'?")
+        server.wait_output("so this key admits no client. Did you mean 'ann'?")
         for method, path in (("GET", "/v1/models"), ("GET", "/"), ("DELETE", "/v1/chat/completions/x")):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
             connection.request(method, path, headers={"Authorization": f"Bearer {KEY}"})

@@ -160,7 +160,7 @@ def test_work_behind_an_answer_gives_way_and_is_done_later(busy: Launcher, backe
     backend.wait_call("after", AT_ONCE)
     assert backend.nodes() == ["answer", "memory", "single", "memory", "single", "memory", "single", "after"]
     output = busy.output()
-    assert "gives way to a message; it begins again when nobody waits (2 of 2 times)" in output
+    assert "gives way to a message; it begins again when no client waits (2 of 2 times)" in output
     # Both calls that gave way are counted.
     assert busy.wait_output("5 calls", AT_ONCE)
 

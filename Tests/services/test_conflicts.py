@@ -27,7 +27,7 @@ def test_a_faster_worker_is_one_warning_for_a_request(
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
 
     def conflict(*_: object, **more: object) -> None:
-        raise StateConflictError("another worker has changed k1/x.json meanwhile")
+        raise StateConflictError("another worker has changed k1/x.json in the meantime")
 
     for method in ("read", "write", "change"):
         monkeypatch.setattr(DiscussionFolder, method, conflict)
@@ -45,7 +45,7 @@ def test_a_faster_worker_is_one_warning_for_a_request(
         (
             "WARNING",
             "Something of this turn is not stored, as another worker has changed k1/x.json "
-            "meanwhile; the next message makes up for it",
+            "in the meantime; the next message makes up for it",
         )
     ]
     assert not any(record.exc_info for record in caplog.records)

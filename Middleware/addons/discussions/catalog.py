@@ -2,7 +2,7 @@
 
 In a state database, documents stand for files. Otherwise, conversations are stored in folders below the discussions
 root, those of clients with an API key one level deeper. Old installations have further locations:
-``Public/DiscussionIds`` in the install directory, files named after the conversation beside the folders, and databases
+``Public/DiscussionIds`` in the install directory, files named after the conversation next to the folders, and databases
 in ``Public``. Scanning creates and changes nothing.
 """
 
@@ -81,7 +81,7 @@ class StoredDiscussion:
     """One conversation.
 
     Attributes:
-        root: the folder that contains its folder and the older files beside it.
+        root: the folder that contains its folder and the older files next to it.
         folders: its folders; the server uses the first one.
         files: all its files, including those outside its folders.
     """
@@ -111,7 +111,7 @@ class StoredDiscussion:
         return f"{self.discussion_id}/{name}"
 
     def data(self, name: str) -> str | None:
-        """Return the file that the server reads as ``name``; None if there is none."""
+        """Return the file that the server reads as ``name``, or None."""
         if self.folders:
             found = self._file_in(self.folders[0], name)
             if found or name not in JSON_FILES:
@@ -128,7 +128,7 @@ class StoredDiscussion:
         return file.name[len(self.discussion_id) + 1 :] if outside else file.name
 
     def database(self) -> str | None:
-        """Return the file of its searchable memories; None if there is none."""
+        """Return the file of its searchable memories, or None."""
         inside = self.data(VECTOR_DATABASE)
         # Elsewhere there are only databases of conversations without an API key.
         if inside or self.key_hash:
@@ -282,7 +282,7 @@ def _scan_databases(folder: str, found: dict[DiscussionIdentity, _Found]) -> Non
 
 
 def _share_flat_files(found: dict[DiscussionIdentity, _Found], roots: list[str]) -> None:
-    """Add older files beside the folders to all ids that match: the server ignores the case of their names."""
+    """Add older files next to the folders to all ids that match: the server ignores the case of their names."""
     alike: dict[str, list[str]] = {}
     for key_hash, name in found:
         if key_hash is None:
@@ -348,7 +348,7 @@ def choose(stored: Iterable[StoredDiscussion], discussion_id: str, key_folder: s
     Args:
         key_folder: the folder of an API key that contains it, ``none`` for outside of such folders; None for any.
 
-    Raises NoSuchDiscussionError if there is none, or more than one.
+    Raises NoSuchDiscussionError unless there is exactly one.
     """
     known = list(stored)
     same_id = [one for one in known if one.discussion_id == discussion_id]

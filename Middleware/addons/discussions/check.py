@@ -76,7 +76,7 @@ def _read(reader: Reader, file: StoredFile) -> None:
 
 
 def _is_one_of(name: str, known: tuple[str, ...]) -> bool:
-    # Beside the folders, older files have the discussion's name before it.
+    # Next to the folders, older files have the discussion's name before it.
     return name in known or name.endswith(tuple(f"_{one}" for one in known))
 
 

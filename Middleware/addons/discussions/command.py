@@ -154,7 +154,7 @@ def rebuild_index(session: Session) -> int:
         raise NotDoneError(f"Discussion '{reader.discussion.discussion_id}' has no searchable memories.")
     with reader.state.memories(write=True) as memories:
         count = memories.rebuild_index()
-    output.say(f"The index was made anew from {count} memories.")
+    output.say(f"The index was made again from {count} memories.")
     return 0
 
 

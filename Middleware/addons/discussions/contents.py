@@ -42,7 +42,7 @@ class Entry(TypedDict, total=False):
 class Page(TypedDict):
     """Some texts of a part, newest first.
 
-    ``next``: the number before which older ones follow; None if there are none. ``problem``: why the part cannot be
+    ``next``: the number before which older ones follow; None at the oldest. ``problem``: why the part cannot be
     shown, "" if it can; ``locked``: because it is encrypted.
     """
 
@@ -140,7 +140,7 @@ def _times(reader: Reader) -> dict[str, str]:
     """Return the times of the messages that memories end with, if they are stored."""
     try:
         return {key: value for key, value in reader.object(TIMESTAMPS_FILE).items() if isinstance(value, str)}
-    # Dates are no reason to show no memories.
+    # Without dates, memories can still be shown.
     except (StoredDataError, OSError):
         return {}
 
@@ -182,4 +182,4 @@ def find(reader: Reader, key: MemoryKey) -> Entry:
     for entry in read[key.kind]():
         if entry["key"] == str(key):
             return entry
-    raise NoSuchMemoryError("It has been changed meanwhile. Load the page again.")
+    raise NoSuchMemoryError("It has been changed in the meantime. Load the page again.")

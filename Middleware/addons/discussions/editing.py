@@ -1,4 +1,4 @@
-"""Changes by hand in a stored conversation: a memory, the summary or the state document, one at a time, or all anew.
+"""Changes by hand in a stored conversation: a memory, the summary or the state document, one at a time, or all again.
 
 They go through the server's own locks and writers. Hashes stay, so that no message is remembered twice, and the file as
 it was before is in its ``.bak``.
@@ -21,14 +21,14 @@ from Middleware.utilities.conversations.vector_memory import SearchableMemories
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.text_utils import restore_braces
 
-# Seconds. A pass of the server holds the lock for as long as its LLM calls take; nobody waits for that at a page.
+# Seconds. A pass of the server holds the lock for as long as its LLM calls take; too long for a page to wait.
 LOCK_SECONDS = 2.0
 Kind = Literal["memory", "searchable", "summary", "state"]
 _KEY = re.compile(f"({'|'.join(get_args(Kind))})-([0-9]{{1,9}})-([0-9a-f]{{8}})")
 
 
 class NoSuchMemoryError(LookupError):
-    """There is no such memory, or it has been changed meanwhile; the message says which."""
+    """There is no such memory, or it has been changed in the meantime; the message says which."""
 
 
 class DiscussionBusyError(Exception):
@@ -98,7 +98,9 @@ class DiscussionEditor:
     def delete(self, key: MemoryKey) -> None:
         """Delete a memory. Raises ValueError for the summary and the state document, which are one text each."""
         if key.kind not in ("memory", "searchable"):
-            raise ValueError("The summary and the state document can be changed, or be written anew with all memories.")
+            raise ValueError(
+                "The summary and the state document can be changed, or be written again with all memories."
+            )
         with self._lock():
             if key.kind == "memory":
                 self._delete_memory(self._memories(key), key.number - 1)
@@ -107,7 +109,7 @@ class DiscussionEditor:
                     memories.delete(key.number)
 
     def delete_all(self) -> None:
-        """Delete all that the next message writes anew; the files as they were stay in their backups.
+        """Delete all that the next message writes again; the files as they were stay in their backups.
 
         Times of messages, descriptions of images and the compacted conversation stay.
         """
@@ -205,4 +207,4 @@ def _require(key: MemoryKey, text: str | None) -> None:
     if text is None:
         raise NoSuchMemoryError("It is no longer there; nothing was changed.")
     if MemoryKey.of(key.kind, key.number, restore_braces(text)).version != key.version:
-        raise NoSuchMemoryError("It has been changed meanwhile; nothing was changed now. Load the page again.")
+        raise NoSuchMemoryError("It has been changed in the meantime; nothing was changed now. Load the page again.")

@@ -61,7 +61,7 @@ def overview(discussion: StoredDiscussion, keys: DiscussionKeys = NO_KEYS) -> Ov
 
 
 def as_json(row: Overview) -> dict[str, Any]:
-    """A row for other programs. Sizes in bytes, times in ISO 8601; null is what cannot be told."""
+    """A row for other programs. Sizes in bytes, times in ISO 8601; null is what is not known."""
     last = row.discussion.last_change
     changed = None if last is None else datetime.fromtimestamp(last).astimezone()
     vectors = {model: {"with": count, "without": (row.searchable or 0) - count} for model, count in row.vectors.items()}

@@ -31,7 +31,7 @@ from Middleware.utilities.terminal import printable
 
 DESCRIPTION = """Looks for an LLM server on this computer, or at the address that --backend names, and writes a user for
 it: plain chat, an assistant that chooses a route for each message, and a conversation that is remembered. Asks at most
-four questions; with --yes none. Files that exist are never replaced without a yes, and stay beside the new ones."""
+four questions; with --yes none. Files that exist are never replaced without a yes, and stay next to the new ones."""
 
 
 OFFER = "No LLM is connected yet. Look for one on this computer now?"
@@ -67,7 +67,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     word = next(iter(options.positionals), "")
     if word and not os.path.isdir(word):
         parser.error(
-            f"'{printable(word)}' is no configuration folder. A server's address goes with --backend, a model "
+            f"'{printable(word)}' is not a configuration folder. A server's address goes with --backend, a model "
             "with --model, a new user's name with --user."
         )
     if options.port is not None and not 1 <= options.port <= 65535:

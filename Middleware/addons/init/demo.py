@@ -27,7 +27,7 @@ DEMO_PORT = 5055
 ENDPOINT = "Endpoints/demo/Demo-LLM.json"
 # Between two attempts to take the port of another server's demo back-end; a refused LLM call waits for longer.
 PAUSE_SECONDS = 0.2
-# A demo back-end that answers later, or still has the port after this time, is none that is starting or ending.
+# A demo back-end that answers later, or still has the port after this time, is not one that is starting or ending.
 PATIENCE_SECONDS = 5.0
 
 

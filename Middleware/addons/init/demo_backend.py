@@ -1,8 +1,8 @@
 """A stub of an LLM server, so that a fresh clone answers before any model is connected.
 
-It speaks enough of two dialects for a workflow and for a person with curl: OpenAI (``/v1/chat/completions``,
+It speaks enough of two dialects for a workflow and for a user with curl: OpenAI (``/v1/chat/completions``,
 ``/v1/completions``, ``/v1/models``) and Ollama (``/api/chat``, ``/api/generate``, ``/api/tags``). There is no model
-behind it: answers are a fixed function of the request, and each answer to a person says so. Standard library only,
+behind it: answers are a fixed function of the request, and each answer to a user says so. Standard library only,
 loopback only. ``Scripts/demo_backend.py`` runs it by itself.
 """
 
@@ -39,7 +39,7 @@ MAX_TEXT = 20_000
 # Nothing here knows the prompts of any workflow; it reacts to common ways of asking.
 
 CHOOSE = re.compile(r"\b(choose|pick|select|classif\w*|categor\w*|decide|which (?:of|route))\b", re.I)
-# Names in capitals with a description need no bullet; what a conversation is labelled with is no option.
+# Names in capitals with a description need no bullet; the label of a conversation is not an option.
 BULLET = re.compile(
     r"^[ \t]*(?:[-*\u2022][ \t]+|\d+[.)][ \t]+|(?!(?:USER|ASSISTANT|SYSTEM|HUMAN):)(?=[A-Z]{3,20}:))"
     r"([\w /-]{1,40}?)[ \t]*(?::[ \t]*(.*))?$",
@@ -70,7 +70,7 @@ def _quote(text: str, limit: int) -> str:
 
 
 def _choose(options: dict[str, str], lines: list[str]) -> str:
-    """Return the option with most words in the newest line that has words of any; the last option if there is none."""
+    """Return the option with most words in the newest line that has words of any; the last option without one."""
     offered = {name: set(_words(f"{name} {description}")) for name, description in options.items()}
     seen_in = Counter(word for own in offered.values() for word in own)
     for line in reversed(lines):
@@ -368,7 +368,7 @@ class DemoServer(ThreadingHTTPServer):
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A client that leaves during a stream is no error.
+        # A client that leaves during a stream is not an error.
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

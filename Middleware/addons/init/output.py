@@ -139,7 +139,7 @@ def summary(choice: Choice, written: Written) -> list[str]:
     lines += [f"  {path} (as shipped; it was missing)" for path in written.shipped]
     if written.kept:
         more = f" and {len(written.kept) - 1} others" if len(written.kept) > 1 else ""
-        lines.append(f"  What was there before is kept beside them: {written.kept[0]}{more}")
+        lines.append(f"  What was there before is kept next to them: {written.kept[0]}{more}")
     if choice.smaller:
         lines += _proposal(choice.smaller, choice.user)
     if choice.server.key_variable:

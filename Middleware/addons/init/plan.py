@@ -1,4 +1,4 @@
-"""The files of a new user, made from the templates beside this module, and how they share out the context window."""
+"""The files of a new user, made from the templates next to this module, and how they share out the context window."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _PLACEHOLDER = re.compile(r"@(\w+)@")
 
 # What is assumed of a server that does not say how large its context window is.
 UNKNOWN_WINDOW = 8192
-# What a server loads a model with unless it was told otherwise.
+# What a server loads a model with by default.
 UNKNOWN_WINDOWS = {"LM Studio": 4096}
 # Below this the prompts of the workflows and a useful answer do not fit together.
 SMALLEST_WINDOW = 2048
-# Ollama reserves memory for the whole window when it loads a model, and this fits beside common models.
+# Ollama reserves memory for the whole window when it loads a model, and this fits in addition to common models.
 OLLAMA_WINDOW = 16384
 # Clients such as Open WebUI describe dozens of tools with each message, which takes thousands of tokens.
 WINDOW_FOR_TOOLS = 16384
@@ -195,7 +195,7 @@ def _worker_samplers(server: Server, model: Model) -> dict[str, object]:
 
 
 def _loading(server: Server) -> dict[str, object]:
-    # By default, Ollama unloads a model after five minutes, in which a person may read and think.
+    # By default, Ollama unloads a model after five minutes, in which a user may read and think.
     return {"keep_alive": "30m"} if server.kind == "Ollama" else {}
 
 
@@ -259,7 +259,7 @@ def window_of(server: Server, model: Model) -> tuple[int, str]:
         return OLLAMA_WINDOW, (
             f"The model can take {known} tokens, but Ollama reserves memory for all of "
             "maxContextTokenSize when it loads a model: raise it if your GPU has room, with the "
-            "same number in Main and Worker, or Ollama loads the model anew for each."
+            "same number in Main and Worker, or Ollama loads the model again for each."
         )
     if known < SMALLEST_WINDOW:
         return SMALLEST_WINDOW, (
@@ -275,9 +275,9 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
     ``thinks``: the model may reason before it answers, and not every server lets that be switched off. Then short
     answers have room for it, or they would be cut off before they begin.
 
-    ``answerTokens``: the longest answer. ``roomTokens``: the messages, and what a system prompt says besides the words
-    of the workflow. ``sharedTokens``: the same where memories, or a plan, stand in front of the newest message; the
-    workflows that share a beginning must count alike. ``notesTokens``: a plan. The rest is memory.
+    ``answerTokens``: the longest answer. ``roomTokens``: the messages, and the parts of a system prompt that are not
+    words of the workflow. ``sharedTokens``: the same where memories, or a plan, stand in front of the newest message;
+    the workflows that share a beginning must count alike. ``notesTokens``: a plan. The rest is memory.
     """
     answer = _between(window // 4, 256, 8000)
     memory = _between(window // 16, 150, 400)

@@ -80,7 +80,7 @@ class Reply:
     server: str = ""
 
     def part(self, name: str) -> object:
-        """Return a value of the JSON object; None if there is none, or no object."""
+        """Return a value of the JSON object; None without one, or if the answer is not an object."""
         return self.data.get(name) if isinstance(self.data, dict) else None
 
 
@@ -203,7 +203,7 @@ def probe(address: str, named: bool = False) -> Found:
             return found
         # A header cannot hold other characters, and the error about it would show the key.
         if not (key.isascii() and key.isprintable()):
-            return NoServer(address, f"wants an API key, and what the environment variable {variable} holds is none")
+            return NoServer(address, f"wants an API key, and what the environment variable {variable} holds is not one")
         return _look(Questions(address, seconds, key), variable)
     except Unreachable as error:
         return NoServer(address, str(error), silent=error.silent)
@@ -215,7 +215,7 @@ def _look(questions: Questions, variable: str) -> Found:
     if kind is not None and kind in NO_LLM:
         return NoServer(address, NO_LLM[kind], known_as=kind)
     list_status = questions.ask("/v1/models").status
-    # llama.cpp shows its list of models to everybody, but answers nothing else without its key.
+    # llama.cpp shows its list of models without a key, but answers nothing else without its key.
     if list_status in REFUSALS or (kind == "llama.cpp" and questions.ask("/props").status in REFUSALS):
         return NoServer(
             address,
@@ -281,7 +281,7 @@ def _places(kind: str, address: str, ask: Ask) -> int:
         # It does not say. More at once need OLLAMA_NUM_PARALLEL and memory for a window each.
         return 1
     slots = (_number(ask("/props").part("total_slots")) or 0) if kind == "llama.cpp" else 0
-    # A memory that is written meanwhile would take the processor away from the answer.
+    # A memory that is written at the same time would take the processor away from the answer.
     return min(slots, 1) if is_loopback(urlsplit(address).hostname or "") and not _may_have_gpu() else slots
 
 

@@ -134,7 +134,7 @@ def confirm(question: str, default: bool) -> bool:
 
 def no_address(text: str, error: ValueError) -> str:
     """Return the sentence about a text that ``normal_address`` has refused."""
-    return f"'{printable(text)}' is no address of a server: {error}. One looks like http://192.168.1.20:11434."
+    return f"'{printable(text)}' is not an address of a server: {error}. One looks like http://192.168.1.20:11434."
 
 
 def _user_name(question: str, default: str) -> str:

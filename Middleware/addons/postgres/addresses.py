@@ -47,7 +47,7 @@ def problem_of(url: str) -> str:
 
 
 def is_encrypted_or_local(sslmode: str, hosts: str) -> bool:
-    """Return whether nobody on the way can read what is sent: TLS is required, or nothing leaves this machine."""
+    """Return whether no machine on the way can read what is sent: TLS is required, or nothing leaves this machine."""
     return sslmode in ("require", "verify-ca", "verify-full") or all(map(_is_here, hosts.split(",")))
 
 

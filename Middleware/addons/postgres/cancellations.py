@@ -14,7 +14,7 @@ from Middleware.utilities.text_utils import storable
 if TYPE_CHECKING:
     from Middleware.addons.postgres.database import Database
 
-# An id with more characters is none of ours, and a notification has a limited size.
+# An id with more characters is not one of ours, and a notification has a limited size.
 MAX_ID = 200
 _TIDY_SECONDS = 600.0
 

@@ -1,4 +1,4 @@
-"""The state database: its connections, how long anybody waits for it, and what happens when it does not answer.
+"""The state database: its connections, how long a caller waits for it, and what happens when it does not answer.
 
 The database is either up or down. It is down when a statement was given up, when no connection could be had, or when
 the second attempt of a statement failed as the first did. Then every use fails at once, and one thread of its own tries
@@ -64,15 +64,15 @@ _CONNECT: dict[str, Any] = {
 
 
 class StatementAbortedError(psycopg.OperationalError):
-    """A statement took too long, or the database went down meanwhile. Its connection is closed."""
+    """A statement took too long, or the database went down during it. Its connection is closed."""
 
 
 class AddressError(psycopg.ProgrammingError):
-    """The address of the database is none. The text says why, and quotes nothing of it."""
+    """The address of the database cannot be read. The text says why, and quotes nothing of it."""
 
 
 class StateConnection(psycopg.Connection[TupleRow]):
-    """A connection that waits for its socket in slices, and is closed when nobody wants to wait for it any longer.
+    """A connection that waits for its socket in slices, and is closed when its caller no longer waits.
 
     Attributes:
         scope: the request that waits for the present statement.
@@ -91,11 +91,11 @@ class StateConnection(psycopg.Connection[TupleRow]):
         cls,
         conninfo: str = "",
         *,
-        told: Callable[[psycopg.Error], object] | None = None,
+        report: Callable[[psycopg.Error], object] | None = None,
         seconds: float = _STATEMENT_SECONDS,
         **settings: Any,
     ) -> Self:
-        """Return a new connection with this program's settings; ``told`` gets the error if that fails."""
+        """Return a new connection with this program's settings; ``report`` gets the error if that fails."""
         try:
             connection = super().connect(conninfo, **settings)
             try:
@@ -105,8 +105,8 @@ class StateConnection(psycopg.Connection[TupleRow]):
                 connection.close()
                 raise
         except psycopg.Error as error:
-            if told is not None:
-                told(error)
+            if report is not None:
+                report(error)
             raise
         connection.opened = time.monotonic()
         return connection
@@ -118,7 +118,7 @@ class StateConnection(psycopg.Connection[TupleRow]):
         return super().wait(self._watched(gen), _SLICE_SECONDS)
 
     def _watched(self, waiting: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Pass on what ``waiting`` waits for, until it is to be given up."""
+        """Pass on what ``waiting`` waits for, until it must be given up."""
         ends = None if self.seconds is None else time.monotonic() + self.seconds
         try:
             wanted = next(waiting)
@@ -153,7 +153,7 @@ class Database:
     EarlyTerminationException when ``scope`` is cancelled.
 
     Attributes:
-        application_name: what the server's administrator sees beside each connection.
+        application_name: what the server's administrator sees next to each connection.
     """
 
     # Tests wait longer for a busy machine.
@@ -161,7 +161,7 @@ class Database:
     checkout_seconds = _CHECKOUT_SECONDS
 
     def __init__(self, url: str, application_name: str = "wilmer") -> None:
-        """Connects nobody yet. Raises AddressError for an address that libpq does not understand."""
+        """Does not connect yet. Raises AddressError for an address that libpq does not understand."""
         if problem := problem_of(url):
             raise AddressError(problem)
         self._url = url
@@ -208,7 +208,7 @@ class Database:
                 self._pool = self._new_pool()
 
     def close(self) -> None:
-        """Close the connections. Whoever uses the database from now on gets StateUnavailableError."""
+        """Close the connections. A caller that uses the database from now on gets StateUnavailableError."""
         with self._lock:
             self._closed.set()
             pool, self._pool = self._pool, None
@@ -241,7 +241,7 @@ class Database:
             "autocommit": True,
             "client_encoding": "UTF8",
             "application_name": self.application_name,
-            "told": self._note,
+            "report": self._note,
             "seconds": self.statement_seconds,
         }
 
@@ -354,11 +354,11 @@ class Database:
         self._probe_if_down()
 
     def _probe_if_down(self) -> None:
-        """Start the thread that looks whether the database is back, if there is none."""
+        """Start the thread that looks whether the database is back, unless it runs."""
         with self._lock:
             if self._pool is None and self._prober is None and not self._closed.is_set():
                 self._prober = start_daemon(
-                    self._probe, "state-database", "Nobody can look whether the state database is back"
+                    self._probe, "state-database", "No thread can check whether the state database is back"
                 )
 
     def _probe(self) -> None:
@@ -408,7 +408,7 @@ def _refusal(error: psycopg.Error) -> StateUnavailableError:
 def call_back(event: str, function: Callable[..., object], *arguments: object) -> None:
     """Call what follows an event. An error of it is logged, so that others learn of the event, too."""
     try:
-        # The database has reported it, and whoever needs its answer tries again.
+        # The database has reported it, and a caller that needs its answer tries again.
         with contextlib.suppress(StateUnavailableError):
             function(*arguments)
     except Exception:

@@ -30,12 +30,12 @@ def database_for_command(url: str, name: str) -> Database:
 def conversations_of(url: str, name: str) -> Iterator[None]:
     """Let everything that reads or changes conversations use the database in this block.
 
-    ``name``: of the command, which the database shows beside its connections. Raises StateUnavailableError.
+    ``name``: of the command, which the database shows next to its connections. Raises StateUnavailableError.
     """
     before = process().one(discussions)
     try:
         database = database_for_command(url, name)
-        # What is wrong with the address is said here; later, nobody asks why.
+        # A mistake in the address is reported here; later, the reason is not asked for.
         database.connect().close()
     except psycopg.Error as error:
         raise StateUnavailableError(f"The state database cannot be used: {first_line(error)}") from None

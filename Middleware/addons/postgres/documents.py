@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # The bytes of the documents that this worker has read last, so that a document of megabytes is not sent at each turn.
 _CACHED_BYTES = 64 * 1024 * 1024
 _CACHED_DOCUMENTS = 100_000
-# What an entry costs beside its bytes.
+# What an entry costs in addition to its bytes.
 _ENTRY_BYTES = 500
 _CHANGES, _LONGEST_PAUSE = 20, 0.02
 _NEVER_READ = -1
@@ -50,7 +50,7 @@ SELECT d.id, known.name, c.version, CASE WHEN c.version <> known.version THEN c.
 FROM wilmer.discussions d CROSS JOIN unnest(%s::text[], %s::bigint[]) AS known (name, version)
 LEFT JOIN wilmer.documents c ON c.discussion = d.id AND c.name = known.name
 WHERE d.space = %s AND d.key_hash = %s AND d.discussion_id = %s"""
-# If somebody else was faster, what is there now comes back, unless that was at this moment.
+# If another worker was faster, what is there now comes back, unless that was at this moment.
 _REPLACE = """\
 WITH replaced AS (
     UPDATE wilmer.documents SET content = %(content)s, version = version + 1, changed_at = now()
@@ -80,7 +80,7 @@ class _Document:
     """A document as it was read.
 
     Attributes:
-        discussion: the row of its discussion; None if there is none yet.
+        discussion: the row of its discussion; None before it is stored.
         version: 0 if there is no document.
     """
 
@@ -224,7 +224,7 @@ class DatabaseDiscussion:
         timeout: float | None = None,
     ) -> None:
         ends = None if timeout is None else time.monotonic() + timeout
-        # The threads of this worker take turns, so that only other workers can be faster.
+        # The threads of this worker wait for each other, so that only other workers can be faster.
         with process().one(PathLocks).named(f"{self.place}\0{name}", scope, timeout):
             # What this worker has read last usually is the present document, and writing compares it.
             document, is_present = self._known(name), False
@@ -298,7 +298,7 @@ class DatabaseDiscussion:
                 self._during_lock = None
 
     def _conflict(self, name: str) -> StateConflictError:
-        return StateConflictError(f"another worker has changed {self.display(name)} meanwhile")
+        return StateConflictError(f"another worker has changed {self.display(name)} in the meantime")
 
     # -- statements ----------------------------------------------------------------------------------------------------
     def _known(self, name: str) -> _Document | None:
@@ -365,7 +365,7 @@ class DatabaseDiscussion:
                 return connection.execute(_ADD_FIRST, [*self._names, name, stored]).fetchall()
             try:
                 return connection.execute(_ADD, [before.discussion, name, stored]).fetchall()
-            # Somebody has removed the discussion since.
+            # The discussion has been removed since.
             except errors.ForeignKeyViolation:
                 return []
 

@@ -33,8 +33,8 @@ _AGAIN = "SELECT wilmer.enter_gate_again(%s, %s, %s, %s)"
 _LEAVE = "SELECT wilmer.leave_gate(%s, %s, %s)"
 _LOOK = "SELECT ticket, before FROM wilmer.look_at_gate(%s, %s, %s)"
 _OWN = "SELECT id FROM wilmer.gate WHERE worker = %s"
-# Each ticket leaves a dead row, over which everybody counts while all others wait. Autovacuum looks once a minute, when
-# a busy gate has a hundred thousand of them. A vacuum takes a few milliseconds and is in nobody's way.
+# Each ticket leaves a dead row, over which each worker counts while all others wait. Autovacuum looks once a minute,
+# when a busy gate has a hundred thousand of them. A vacuum takes a few milliseconds and blocks no request.
 TIDY_TICKETS = 1000
 _TIDY = "VACUUM (SKIP_LOCKED, TRUNCATE false) wilmer.gate"
 _COUNT_WORKERS = "SELECT count(*) FROM wilmer.live_workers()"
@@ -74,7 +74,8 @@ class SharedGate(OfferedSlots):
     on_look: Callable[[], object] | None = None
 
     shared = True
-    # Whoever is certain of a slot need not look whether the request is a front-end's own. Nobody is.
+    # A request that is certain of a slot need not look whether the request is a front-end's own. Here, no slot is
+    # certain.
     free = False
 
     def __init__(self, database: Database, number: Callable[[], int], size: int) -> None:
@@ -89,14 +90,14 @@ class SharedGate(OfferedSlots):
         self._was_renewed, self._enter_from = False, 0.0
         self._renewing = threading.Lock()
         self._watcher: threading.Thread | None = None
-        # Soon there is something to look at; and the table may have tickets of this worker that nobody knows.
+        # Soon there is something to look at; and the table may have tickets of this worker that it does not know.
         self._noticed = self._must_reenter = False
         self._cleaned = 0.0
         # The workers that were alive when they were last counted, and when that was.
         self._workers, self._counted = 1, 0.0
         # The tickets that were given back since the table was tidied.
         self._given_back = 0
-        # Tickets of this worker that belonged to nobody then.
+        # Tickets of this worker that had no request then.
         self._strange: set[int] = set()
 
     @property
@@ -162,7 +163,7 @@ class SharedGate(OfferedSlots):
         finally:
             with self._changed:
                 waiter.is_entering = False
-                # It may have left meanwhile, or all tickets were entered again.
+                # It may have left in the meantime, or all tickets were entered again.
                 is_wanted = ticket is not None and waiter in self._waiters and waiter.ticket is None
                 if is_wanted:
                     waiter.ticket, waiter.worker = ticket, worker
@@ -194,7 +195,7 @@ class SharedGate(OfferedSlots):
             self._changed.notify_all()
 
     def _watch(self) -> None:
-        """Start the thread that looks, if there is none. The lock is held."""
+        """Start the thread that looks, unless it runs. The lock is held."""
         if self._watcher is None:
             self._watcher = start_daemon(self._run, "gate", "Requests that wait for a slot of all workers wait longer")
 
@@ -204,7 +205,7 @@ class SharedGate(OfferedSlots):
                 self._changed.wait_for(lambda: self._noticed, LOOK_SECONDS)
                 self._noticed = False
                 if not self._must_reenter and all(waiter.granted.is_set() for waiter in self._waiters):
-                    # Under the lock, so that whoever waits next starts a new thread.
+                    # Under the lock, so that the next waiter starts a new thread.
                     self._watcher = None
                     return
             try:
@@ -262,7 +263,7 @@ class SharedGate(OfferedSlots):
         """Enter the tickets of this worker again: those of running requests now, those of waiting ones a bit later.
 
         Call it when the worker has got its number, and when the database is back: the tickets may be lost, and
-        requests may have come and gone meanwhile.
+        requests may have come and gone in the meantime.
         """
         with self._renewing:
             with self._changed:
@@ -304,8 +305,8 @@ class SharedGate(OfferedSlots):
     def beat(self) -> None:
         """Do now and then what keeps the gate right; call it once a second.
 
-        The workers are counted, for the time when the database does not answer; tickets of this worker that belong to
-        nobody are given back: one would be in the way for as long as the worker lives; and dead rows are removed.
+        The workers are counted, for the time when the database does not answer; tickets of this worker without a
+        request are given back: one would be in the way for as long as the worker lives; and dead rows are removed.
         """
         if self._given_back >= TIDY_TICKETS and not self._database.down:
             self._given_back = 0

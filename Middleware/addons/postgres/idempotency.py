@@ -18,7 +18,7 @@ _RELEASE = "DELETE FROM wilmer.idempotency WHERE key_hash = %s AND request_id = 
 
 
 class SharedIdempotency(IdempotencyService):
-    """The registry of this worker, and beside it the one of all workers; alone while the database does not answer.
+    """The registry of this worker, and the one of all workers; alone while the database does not answer.
 
     ``number``: returns the number of this worker.
     """

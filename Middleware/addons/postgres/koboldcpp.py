@@ -57,14 +57,14 @@ class SharedCallCounter(CallCounter):
 
     def renew(self) -> None:
         """Take the locks again, soon after the worker has lost its session and got another."""
-        # Whoever noticed the loss may be about to take or free one of them.
+        # The thread that noticed the loss may be about to take or free one of them.
         run_in_pool(self._renew, "koboldcpp-locks")
 
     def _renew(self) -> None:
         with self._changing:
             for server in list(self._calls):
                 taken = self._try_lock(server)
-                # It was not lost, or was taken meanwhile.
+                # It was not lost, or was taken in the meantime.
                 if taken and taken == self._held.get(server):
                     self._session.unlock(_key(server), taken, shared=True)
                 elif taken:

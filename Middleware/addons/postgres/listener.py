@@ -14,7 +14,7 @@ from Middleware.utilities.daemon_threads import start_daemon
 
 CHANNEL = "wilmer"
 CANCEL, CANCEL_FOR, GATE = "cancel", "cancel-for", "gate"
-"""The first words of notifications: a request is to be stopped, whose id follows; the same, but the users whose request
+"""The first words of notifications: a request must be stopped, whose id follows; the same, but the users whose request
 it must be stand before the id; a place at the gate is free."""
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %s)"
 """Sends a notification: a word, then perhaps a space and something of at most 7,900 bytes. Never in a transaction that
@@ -66,7 +66,7 @@ class Listener:
     def start(self) -> None:
         """Listen from now on. Raises psycopg.Error, and RuntimeError if the system cannot start a thread."""
         self._listen()
-        self._thread = start_daemon(self._run, "state-listener", "Nobody can listen to the state database")
+        self._thread = start_daemon(self._run, "state-listener", "No thread can listen to the state database")
         if self._thread is None:
             self._close()
             raise RuntimeError("cannot start the thread that listens to the state database")

@@ -1,8 +1,8 @@
 """The searchable memories of a conversation in the state database: the statements for PostgreSQL.
 
-Each write locks the row of the discussion, so that ids follow each other without gaps and whoever reads rows with
-higher ids misses none. ``memory_version`` counts the writes; ``index_generation`` those after which an index over the
-rows must be rebuilt.
+Each write locks the row of the discussion, so that ids follow each other without gaps and a reader of rows with higher
+ids misses none. ``memory_version`` counts the writes; ``index_generation`` those after which an index over the rows
+must be rebuilt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 _START = -1 << 63
 # Vectors have some kilobytes each, and a statement has to be answered within four seconds.
 _VECTORS = 1_000
-# Another write takes milliseconds; one that changes the key of all rows may take longer than anybody waits.
+# Another write takes milliseconds; one that changes the key of all rows may take longer than a client waits.
 _LOCK_MILLISECONDS = 2_000
 
 _MEMORY = "id, memory_text, date_added, metadata_json"
@@ -42,7 +42,7 @@ SELECT d.id, d.memory_version, d.index_generation,
        (SELECT memory_text FROM wilmer.memories WHERE discussion = d.id ORDER BY id LIMIT 1)
 FROM wilmer.discussions d WHERE d.space = %s AND d.key_hash = %s AND d.discussion_id = %s"""
 CREATE = "INSERT INTO wilmer.discussions (space, key_hash, discussion_id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
-# Other transactions may add rows that refer to this one meanwhile, such as documents.
+# Other transactions may add rows that refer to this one in the meantime, such as documents.
 _LOCK = "SELECT memory_version, index_generation FROM wilmer.discussions WHERE id = %s FOR NO KEY UPDATE"
 _COUNT_UP = (
     "UPDATE wilmer.discussions SET memory_version = memory_version + 1, index_generation = index_generation + "
@@ -61,7 +61,7 @@ INSERT INTO wilmer.memory_hash_log (discussion, id, message_hash, timestamp, pla
 SELECT %(discussion)s, coalesce(max(id), 0) + 1, %(hash)s,
        greatest(%(time)s COLLATE "C", max(timestamp COLLATE "C")), %(place)s
 FROM wilmer.memory_hash_log WHERE discussion = %(discussion)s"""
-# Vectors above the highest id belong to memories that somebody deleted by hand.
+# Vectors above the highest id belong to memories that were deleted by hand.
 _INSERT_MEMORIES = """\
 WITH newest AS (SELECT coalesce(max(id), 0) AS id FROM wilmer.memories WHERE discussion = %(discussion)s),
      strays AS (DELETE FROM wilmer.memory_embeddings
@@ -102,9 +102,9 @@ class PostgresMemories(SearchableMemories):
     Opened for reading, a missing discussion is one without memories, and nothing is created. Opened for writing, its
     row is made, and memories in clear become tokens if the cipher is active.
 
-    No connection is held between two methods. A chunk is refused with StateConflictError if anybody has written since
-    the log was read: the worker of another request has then worked on the same messages. Every write is refused if the
-    rows were changed, perhaps to another key.
+    No connection is held between two methods. A chunk is refused with StateConflictError if another worker has written
+    since the log was read: the worker of another request has then worked on the same messages. Every write is refused
+    if the rows were changed, perhaps to another key.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class PostgresMemories(SearchableMemories):
             with connection.transaction():
                 found = _locked(connection, known.id)
                 if found.generation != known.generation or (compare and found.version != known.version):
-                    raise StateConflictError("another worker has changed the memories meanwhile")
+                    raise StateConflictError("another worker has changed the memories in the meantime")
                 self._connection, self._generation_step = connection, generation_step
                 try:
                     result = action()
@@ -309,7 +309,7 @@ class PostgresMemories(SearchableMemories):
         return None
 
     def _rows_state(self) -> RowsState:
-        # A discussion that was deleted, and perhaps began again, is none of the known generations.
+        # A discussion that was deleted, and perhaps began again, is not one of the known generations.
         for version, generation, newest in self._read(_STATE, ()):
             return RowsState((version, newest), (self._row.id, generation))
         return RowsState(None, (self._row.id, -1))
@@ -394,7 +394,7 @@ class PostgresMemories(SearchableMemories):
 def convert_rows(connection: StateConnection, discussion: int, source: Codec, target: Codec) -> None:
     """Store the memories of a discussion as ``target`` does, inside a transaction. Raises DataKeyError.
 
-    Whoever calls it counts the generation of the index up.
+    The caller counts the generation of the index up.
     """
     after = _START
     while rows := connection.execute(
@@ -437,7 +437,7 @@ def _locked(connection: StateConnection, number: int) -> _Discussion:
     except errors.LockNotAvailable:
         raise StateConflictError("another worker is changing all the memories just now") from None
     if row is None:
-        raise StateConflictError("the discussion was deleted meanwhile")
+        raise StateConflictError("the discussion was deleted in the meantime")
     return _Discussion(number, row[0], row[1])
 
 

@@ -58,13 +58,13 @@ def migrate(connection: StateConnection) -> list[str]:
     """
     if not _missing(connection):
         return []
-    # What a migration fills may take its time, as nobody is served yet.
+    # What a migration fills may take its time, as no client is served yet.
     connection.seconds = None
     connection.execute("SET statement_timeout = 0")
     try:
         _wait_for_lock(connection)
         try:
-            # Another worker may have done it meanwhile.
+            # Another worker may have done it in the meantime.
             return [_apply(connection, migration) for migration in _missing(connection)]
         finally:
             if not connection.closed:

@@ -130,7 +130,7 @@ def _locked(folder: str) -> Iterator[None]:
         for name in LOCK_FILES:
             try:
                 stack.enter_context(process_lock(os.path.join(folder, name), timeout=LOCK_SECONDS, mode=PRIVATE_FILE))
-            # Nobody writes to a disk that is mounted for reading, such as a backup.
+            # No process writes to a disk that is mounted for reading, such as a backup.
             except OSError as error:
                 if error.errno != errno.EROFS:
                     raise
@@ -148,7 +148,7 @@ def move_out(
     *,
     replace: bool = False,
 ) -> Outcome | None:
-    """Write a discussion below ``root`` as a server in file mode does; return what was done, None if there is none.
+    """Write a discussion below ``root`` as a server in file mode does; return what was done, or None.
 
     Args:
         present: what is there of the discussion.

@@ -49,7 +49,7 @@ class Presence:
 
     Args:
         number: returns the number of this worker.
-        settings: what must be the same on all workers beside the configuration, as text.
+        settings: what must be the same on all workers in addition to the configuration, as text.
     """
 
     def __init__(self, database: Database, number: Callable[[], int], settings: str = "") -> None:
@@ -123,7 +123,7 @@ def configuration_hash() -> str:
     for path in sorted(root.rglob("*.json"), key=lambda found: found.relative_to(root).as_posix()):
         try:
             content = path.read_bytes()
-        # Nobody may read it, or it was removed a moment ago.
+        # It may be unreadable, or it was removed a moment ago.
         except OSError:
             content = b""
         name = path.relative_to(root).as_posix().encode("utf-8", "surrogateescape")

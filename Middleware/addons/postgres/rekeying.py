@@ -21,7 +21,7 @@ from Middleware.utilities.text_utils import counted, storable
 def change_in_database(url: str, change: KeyChange) -> tuple[int, Result]:
     """Change the conversations of the old key; return how many it has, and what was done.
 
-    A conversation of which a part cannot be changed stays as it is, under the old key. Whoever was interrupted starts
+    A conversation of which a part cannot be changed stays as it is, under the old key. After an interruption, start
     again: the others are under the new key already. Raises StateUnavailableError.
     """
     result = Result()

@@ -2,7 +2,7 @@
 
 A worker is alive if and only if the lock of its number is held. PostgreSQL frees all locks of a connection when that
 ends, so that nothing of a killed worker has to be cleaned up. If the connection is lost while the worker lives, the
-holders of its locks are not told: what they write is compared with what they have read.
+holders of its locks are not notified: what they write is compared with what they have read.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class WorkerSession:
     def try_lock(self, key: int, *, shared: bool = False, scope: CancelScope | None = None) -> int:
         """Return what ``unlock`` needs, or 0 if another worker holds the lock.
 
-        This worker's own locks are no obstacle. Raises StateUnavailableError and EarlyTerminationException.
+        This worker's own locks do not count. Raises StateUnavailableError and EarlyTerminationException.
         """
         statement = "SELECT pg_try_advisory_lock_shared(%s)" if shared else "SELECT pg_try_advisory_lock(%s)"
 

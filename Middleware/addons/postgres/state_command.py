@@ -217,7 +217,7 @@ def _warn_of_servers(connection: StateConnection, roots: Sequence[str]) -> None:
             if server.pid and server.pid not in workers:
                 print_error(
                     f"A server without a database uses {root} ({server}). Stop it and run this again: what it "
-                    "writes meanwhile is not moved."
+                    "writes in the meantime is not moved."
                 )
 
 

@@ -68,7 +68,7 @@ def claim(connection: StateConnection, name: DiscussionName) -> StoredRows:
 
 
 def find(connection: StateConnection, name: DiscussionName) -> StoredRows | None:
-    """Return the discussion; None if there is none."""
+    """Return the discussion, or None."""
     row = connection.execute(_FIND, name).fetchone()
     return None if row is None else StoredRows(connection, row[0])
 

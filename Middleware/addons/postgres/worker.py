@@ -66,7 +66,7 @@ class StateWorker:
     """
 
     def __init__(self, url: str) -> None:
-        """Connects nobody yet. Raises StateStartError for an address that cannot be right."""
+        """Does not connect yet. Raises StateStartError for an address that cannot be right."""
         try:
             self.database = Database(url)
         except AddressError as error:
@@ -80,7 +80,7 @@ class StateWorker:
         """Connect, bring the schema up to date, take a number and listen. Raises StateStartError.
 
         Args:
-            tell: says to whoever waits for the start what it waits for.
+            tell: reports what the start waits for.
             timeout: for how many seconds a database that does not answer is tried again.
         """
         try:

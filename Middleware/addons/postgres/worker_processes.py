@@ -1,8 +1,8 @@
 """Several server processes on one listening socket: the parent, which starts and watches them, and its children.
 
 The parent holds the socket and starts every child with its own command line. It imports next to nothing, so that it
-needs little memory beside its children: ``become_parent`` replaces the launcher, which has read and checked everything,
-where the system can.
+needs little memory of its own: ``become_parent`` replaces the launcher, which has read and checked everything, where
+the system can.
 
 Parent and child are connected by a pair of sockets. A child writes to it when it serves, and ends in an orderly way
 when the other end is closed, which also happens when the parent is killed. Children have sessions of their own: Ctrl-C
@@ -175,7 +175,7 @@ class _Child:
             with contextlib.suppress(OSError), process.stdin:
                 process.stdin.write(json.dumps(message).encode("ascii") + b"\n")
         finally:
-            # The child has its own copy. If it was not started, nobody writes to the other end.
+            # The child has its own copy. If it was not started, the other end gets no bytes.
             if sys.platform != "win32" or self.process is None:
                 theirs.close()
             if self.process is None:
@@ -216,7 +216,7 @@ class _Child:
 
 
 class WorkerProcesses:
-    """The parent: it keeps ``count`` processes of one command alive until it is told to stop.
+    """The parent: it keeps ``count`` processes of one command alive until a signal to stop.
 
     The first signal asks all to end, a further one makes them end at once. SIGUSR1 replaces one after the other, each
     when the one before it serves again.
@@ -261,7 +261,7 @@ class WorkerProcesses:
         self._selector.register(woken, selectors.EVENT_READ)
 
     def _note_stop(self, number: int, frame: FrameType | None) -> None:
-        # A terminal that is closed may say so twice: that is no second request.
+        # A terminal that is closed may say so twice: that is not a second request.
         if number != _HANG_UP or not self._stops:
             self._stops += 1
 
@@ -333,7 +333,7 @@ class WorkerProcesses:
         if self._stops == self._stops_seen:
             return
         first, self._stops_seen = not self._stops_seen, self._stops
-        # No child accepts connections any more, so nobody may be kept waiting for one that does.
+        # No child accepts connections any more, so no client may be kept waiting for one that does.
         self._listener.close()
         for child in self._children:
             if first:

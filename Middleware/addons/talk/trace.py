@@ -127,7 +127,7 @@ def _depth(record: RunRecord) -> int:
 
 
 def _called_with(arguments: object) -> str:
-    """Return the arguments of a tool as a person reads them: a request by its method and address, else as JSON."""
+    """Return the arguments of a tool for a reader: a request by its method and address, else as JSON."""
     if isinstance(arguments, str):
         return arguments
     if isinstance(arguments, dict) and {"method", "url"} <= arguments.keys():

@@ -60,7 +60,7 @@ def _files_of(path: str, root: str) -> Iterable[str]:
         if os.path.isfile(name + ".json"):
             raise NoSuchTestsError(
                 f"{path}: this workflow has no tests; they would be in "
-                f"{os.path.basename(name)}{TEST_SUFFIX} beside it; {GUIDE}"
+                f"{os.path.basename(name)}{TEST_SUFFIX} next to it; {GUIDE}"
             )
     if any(os.path.exists(place + ending) for place in places for ending in ("", ".json", TEST_SUFFIX)):
         raise NoSuchTestsError(f"{path}: lies outside of {root}; --ConfigDirectory names another configuration")
@@ -158,7 +158,7 @@ def _test_file_to_be(path: str) -> str:
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=program_name("test"),
-        description="Runs the tests of workflows, which lie beside them as <workflow>.test.json. No LLM is called.",
+        description="Runs the tests of workflows, which are next to them as <workflow>.test.json. No LLM is called.",
     )
     add = parser.add_argument
     add(

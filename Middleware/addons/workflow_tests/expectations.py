@@ -14,7 +14,7 @@ from Middleware.addons.workflow_tests.suites import Condition, Pattern, Workflow
 MAX_SHOWN_LINES = 40
 MAX_SHOWN_CHARACTERS = 300
 NEAREST_LINES = 3
-# Less like the wanted text, a line is no help.
+# Less like the wanted text, a line does not help.
 NEAREST_CUTOFF = 0.3
 # The lines that difflib shows around a change.
 CONTEXT_LINES = 3

@@ -186,7 +186,7 @@ class _Reader:
         if workflow not in beside:
             self._wrong(
                 "",
-                f"there is no workflow '{workflow}.json' beside this file",
+                f"there is no workflow '{workflow}.json' next to this file",
                 expected="the name of a workflow before .test.json",
                 suggestion=nearest(workflow, beside),
             )
@@ -340,7 +340,7 @@ class _Reader:
         return ()
 
     def _files(self, value: Mapping[str, Any], path: str) -> dict[str, str]:
-        """Return the texts of files; what is no text is written as JSON."""
+        """Return the texts of files; other values are written as JSON."""
         for name, entry in value.items():
             if not isinstance(entry, (str, list, Mapping)):
                 self._wrong(
@@ -421,7 +421,7 @@ class _Reader:
 
     def _condition(self, operation: str, text: str, path: str) -> Condition:
         if not text and operation != "equals":
-            self._wrong(path, "an empty text is found in every text", expected='{"equals": ""} if it is to be empty')
+            self._wrong(path, "an empty text is found in every text", expected='{"equals": ""} if it has to be empty')
         if operation == "matches":
             try:
                 re.compile(text)

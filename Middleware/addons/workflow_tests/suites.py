@@ -105,7 +105,7 @@ class Suite:
 
     Attributes:
         display: its path relative to the config root, with forward slashes.
-        workflow: the name of the workflow beside it.
+        workflow: the name of the workflow next to it.
         folder: the folder of both below ``Workflows``, with forward slashes; "" for ``Workflows`` itself.
         user: the user whose settings apply.
     """

@@ -120,7 +120,7 @@ class WholeAnswer:
                 raise ServerStoppingError
         except BaseException as error:
             self._request.failed = True
-            # Before the end of the run, which the listeners are told of next.
+            # Before the end of the run, of which the listeners learn next.
             report_failure(error, self._request)
             finish_run(self._request, self._context, self._items)
             if is_cut_off(self._request):
@@ -342,7 +342,7 @@ class StreamingAnswer:
 
     def _complete(self) -> None:
         """Note that all of the stream is made, before its last pieces are sent."""
-        # An engine that is left behind cannot be told to end; whoever runs it does that.
+        # An engine that is left behind cannot be closed from here; the thread that runs it does that.
         if self._ready:
             self._run_ended = complete_answer(self._request, self._context, self._items)
         else:

@@ -22,8 +22,8 @@ from Middleware.models.messages import ToolCall, Usage, cached_tokens
 from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object, read_fragment
 from Middleware.utilities.text_utils import encode_text
 
-# The packages' types require a signature, and clients turn thinking without one into text. Nobody checks it: thinking
-# that comes back is not read.
+# The packages' types require a signature, and clients turn thinking without one into text. No server checks it:
+# thinking that comes back is not read.
 SIGNATURE = "wilmer-"
 STOP_REASONS: Mapping[str, str] = {"length": "max_tokens", "content_filter": "refusal"}
 # Ids of other characters are refused by clients, and by Anthropic itself when the conversation moves there.

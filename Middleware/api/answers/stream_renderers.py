@@ -39,8 +39,8 @@ class StreamRenderer(Protocol):
         content_type: the content type of the response.
         joins: several pieces may be sent in one write; False where each must be a separate HTTP chunk.
         wants_usage: ``ending`` needs token counts.
-        tells_failures: a failure of the server or of a back-end is told in the stream even if it comes within the first
-            second; False where it gets its own HTTP status then. A mistake of the client always has its status.
+        tells_failures: a failure of the server or of a back-end is reported in the stream even if it comes within the
+            first second; False where it gets its own HTTP status then. A mistake of the client always has its status.
         fingerprint: the fingerprint that the back-end sent, if any, for all following chunks.
     """
 

@@ -179,14 +179,14 @@ class AccessKeys:
         return found
 
     def _adopt(self, keys: Sequence[AcceptedKey]) -> None:
-        # A key of a user who is not served lets nobody in: with one user, some routes look at no user.
+        # A key of a user who is not served admits no client: with one user, some routes look at no user.
         self.keys = tuple(key for key in keys if key.served)
         self._unserved = tuple(key for key in keys if not key.served)
 
     def _warnings_of_unserved(self) -> list[str]:
         return [
-            f"{self.path}, line {key.line}: '{key.user}' is none of the users that are served "
-            f"({', '.join(self._users())}), so this key lets nobody in."
+            f"{self.path}, line {key.line}: '{key.user}' is not one of the users that are served "
+            f"({', '.join(self._users())}), so this key admits no client."
             + did_you_mean(key.user or "", self._users(), cutoff=0.6)
             for key in self._unserved
         ]

@@ -264,7 +264,7 @@ def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment)
 def _is_health_check(environ: WSGIEnvironment) -> bool:
     """Return whether a request is one of a load balancer or monitor, which need no key.
 
-    One with a body is none: nothing is read for a client without a key.
+    One with a body does not count: nothing is read for a client without a key.
     """
     return (
         environ.get("PATH_INFO", "").rstrip("/") == HEALTH_PATH
@@ -313,7 +313,7 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
 
     Returns the refusal of an incomplete body, or of one with more than ``limit`` bytes; its rest has not been read.
     """
-    # Waitress has asked about the head, and since then the list of keys has changed, or somebody has signed in.
+    # Waitress has asked about the head, and since then the list of keys has changed, or a browser has signed in.
     if BODY_LEFT_KEY in environ:
         return ADMITTED_TOO_LATE
     try:

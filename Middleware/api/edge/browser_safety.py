@@ -62,7 +62,7 @@ class BrowserSafety:
     """Decides about requests by the headers in which browsers name the page that makes them.
 
     Args:
-        allowed: origins that are accepted besides local ones, as ``normal_origin`` spells them, or ``*``.
+        allowed: origins that are accepted in addition to local ones, as ``normal_origin`` spells them, or ``*``.
         machine: this computer's name; by default the system's host name.
     """
 

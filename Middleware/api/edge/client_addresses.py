@@ -1,7 +1,7 @@
 """Refuse clients outside the local network while no key is required.
 
-The peer of the connection decides. The headers in which a proxy names its client can only take the right away: whoever
-sends them himself gains nothing by it.
+The peer of the connection decides. The headers in which a proxy names its client can only take the right away: a client
+that sends them itself gains nothing by it.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def is_waiting_task(environ: WSGIEnvironment) -> bool:
         return False
     try:
         body = json.loads(stream.read())
-    # Whatever is wrong with it is reported when it is its turn.
+    # A mistake in it is reported when the handler reads it.
     except (ValueError, RecursionError):
         return False
     finally:

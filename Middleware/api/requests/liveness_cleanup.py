@@ -38,7 +38,7 @@ def clean_up(messages: Sequence[Message], liveness: LivenessCall) -> list[Messag
 
 @dataclass(frozen=True)
 class _Call:
-    """A well-formed call. ``arguments`` is the string as received, an object as JSON, or "" if there were none."""
+    """A well-formed call. ``arguments`` is the string as received, an object as JSON, or "" without any."""
 
     id: str
     name: str

@@ -73,7 +73,7 @@ def read_request(body: Fields) -> MessagesRequest:
 
 def _refuse_not_offered(body: Fields) -> None:
     if body.get("thread") is not None:
-        # The tool runners of Anthropic's packages send only new messages in a thread. Told so, they send them all.
+        # The tool runners of Anthropic's packages send only new messages in a thread. After this error, they send all.
         raise ClientError(
             "thread: WilmerAI keeps no threads; send the whole conversation in 'messages'.",
             details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
@@ -239,7 +239,7 @@ class _Turn(_Parts):
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
 def _blocks(content: object, path: str) -> Iterator[tuple[str, Fields]]:
-    """Yield the blocks of a content, each with its place; a text is one block, null is none."""
+    """Yield the blocks of a content, each with its place; a text is one block, null has no blocks."""
     if content is None:
         return
     if isinstance(content, str):

@@ -93,7 +93,7 @@ class OfferedTools:
 
 
 def log_not_offered(kinds: Sequence[str]) -> None:
-    """Log the tools of a request that only the provider of the original API can run, so that the LLM is not told."""
+    """Log the tools of a request that only the provider of the original API can run, so the LLM does not get it."""
     if kinds:
         # Whatever else a client writes there must not get into the log.
         names = ", ".join(kind if _KIND.fullmatch(kind) else "an unknown type" for kind in kinds)

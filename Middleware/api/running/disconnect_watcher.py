@@ -73,7 +73,7 @@ def has_ended(connection: socket.socket) -> bool:
 
 
 def _receive(connection: socket.socket, size: int, flags: int = 0) -> bytes | None:
-    """Return the received bytes: None if there are none yet, empty at the connection's end or if it was reset."""
+    """Return the received bytes: None before the first, empty at the connection's end or if it was reset."""
     try:
         if hasattr(socket, "MSG_DONTWAIT"):
             return connection.recv(size, flags | socket.MSG_DONTWAIT)

@@ -132,7 +132,7 @@ class RunningRequests:
             request.cancel_scope.cancel(reason)
 
     def find(self, request_id: str) -> RequestContext | None:
-        """Return the running request with this id; None if there is none."""
+        """Return the running request with this id, or None."""
         return self._requests.get(request_id)
 
     def of_client(self, api_type: str, api_key: str | None) -> list[RequestContext]:

@@ -21,7 +21,7 @@ from Middleware.utilities.streaming_utils import remove_thinking_from_text
 logger = logging.getLogger(__name__)
 
 KEY = "answerChoices"
-# Long enough to read an answer and to ask for another one, short enough for whoever exchanges the model on the server.
+# Long enough to read an answer and to ask for another one, short enough when the model on the server is exchanged.
 REMEMBERED_SECONDS = 600.0
 # About 150 bytes each.
 MAX_REMEMBERED = 1000

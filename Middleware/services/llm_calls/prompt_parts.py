@@ -1,4 +1,4 @@
-"""The texts of a node that stand beside its system prompt and its prompt or conversation.
+"""The texts of a node that it has in addition to its system prompt and its prompt or conversation.
 
 What is the same from one call to the next belongs at the beginning of a prompt, so that a back-end finds it in its
 cache; what changes belongs as near to the end as possible.
@@ -39,7 +39,7 @@ class PromptParts:
     Attributes:
         late_system: stands in front of the newest user message.
         late_instruction: stands behind it.
-        examples: messages of users and assistants in turn, which stand before all others but the system prompt.
+        examples: alternating messages of users and assistants, which stand before all others but the system prompt.
         node: the node of a discussion whose ``late_system`` stays where it first stood; None if it moves on.
     """
 
@@ -51,7 +51,7 @@ class PromptParts:
     @staticmethod
     def of(node: Mapping[str, object], fill: Callable[[str], str]) -> PromptParts:
         """Return the parts of ``node``; ``fill`` fills in the variables. Raises ConfigValueError for other shapes."""
-        # Nearly every call is one of a node without parts, so this is no loop.
+        # Nearly every call is one of a node without parts, so this is not a loop.
         if not (node.get(LATE_SYSTEM) or node.get(LATE_INSTRUCTION) or node.get(EXAMPLES)):
             return NO_PARTS
         system, instruction = (
@@ -115,7 +115,7 @@ class PromptParts:
     def in_conversation(self, messages: Sequence[Message], alternate: bool) -> list[Message]:
         """Return the messages for a chat back-end, which begin with the node's system prompt if it has one.
 
-        ``alternate``: the endpoint's template accepts only users and assistants in turn.
+        ``alternate``: the endpoint's template accepts only alternating messages of users and assistants.
         """
         out = self.in_newest_user_message(messages)
         if self.examples:

@@ -67,7 +67,7 @@ def fallback_notices() -> Once[str]:
 
 
 def search_memories_fully(state: DiscussionState, search: VectorSearch) -> str:
-    """Return the texts of the best matches, or a text that says that there are none. Creates nothing.
+    """Return the texts of the best matches, or a text that says that there was no match. Creates nothing.
 
     Raises DataKeyError for data of another API key, and EarlyTerminationException for a cancelled request.
     """

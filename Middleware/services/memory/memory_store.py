@@ -60,7 +60,7 @@ class MemoryStore:
         needed for a first memory."""
         pairs = self.memories()
         if not pairs:
-            # The node needs only the text; whoever writes the first memory creates the file otherwise.
+            # The node needs only the text; otherwise the writer of the first memory creates the file.
             with contextlib.suppress(OSError, UnreadableDataError, TimeoutError):
                 return self.open_memories(timeout=1)[0]
         return pairs
@@ -146,7 +146,7 @@ class MemoryStore:
         return found if type(found) is int else None
 
     def save_summary_position(self, covered: int | None) -> None:
-        """Store the ``summary_position``, beside the summary, whose file has a fixed form; None removes it."""
+        """Store the ``summary_position``, next to the summary, whose file has a fixed form; None removes it."""
         tracker = read_object(self.state, TRACKER_FILE)
         if tracker.get(SUMMARIZED) == covered:
             return

@@ -38,7 +38,7 @@ def calls_as_text(calls: Iterable[ToolCall], before: str = "") -> str:
 
 
 def arguments_object(arguments: object) -> dict[str, object] | None:
-    """Return the arguments of a call as an object; None if they are none. Models also write what is not JSON."""
+    """Return the arguments of a call as an object, or None: models also write what is not a JSON object."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)

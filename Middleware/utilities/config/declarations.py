@@ -166,7 +166,7 @@ class KeyTable(dict[str, ConfigKey]):
         return self[name].default
 
     def text(self, config: Mapping[str, object], name: str) -> str:
-        """Return the string in ``config``; the default if there is none or the value is not a string."""
+        """Return the string in ``config``; the default without one, or if the value is not a string."""
         default = self[name].default or ""
         found = config.get(name)
         return found if isinstance(found, str) else str(default)

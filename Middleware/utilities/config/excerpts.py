@@ -25,7 +25,7 @@ _SECRET_HOLDERS = frozenset({"args", "arguments", "env", "headers"})
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?|\'(?:[^\'\\]|\\.)*\'?|[^\s,:{}\[\]"\']+')
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"']+")
 _MARKED = re.compile(r'"(?:[^"\\]|\\.)*"?|[\w.+-]+|.')
-# What is no secret under any key: a number, and a placeholder alone.
+# What is not a secret under any key: a number, and a placeholder alone.
 _PLAIN = re.compile(r"true|false|null|[-+]?\d[\d.eE+-]{0,15}|([\"'])\{\w+\}\1")
 
 Paint = Callable[[str, str], str]

@@ -214,7 +214,7 @@ class JsonSource:
         return OffsetContext(around, key, start, end, is_string)
 
     def string_at(self, path: str) -> str | None:
-        """Return the string at a JSON path, also of a text with mistakes elsewhere; None if there is none."""
+        """Return the string at a JSON path, also of a text with mistakes elsewhere, or None."""
         offset = self._scan.offsets.get(path)
         key = _TOKEN.match(self.text, offset) if offset is not None else None
         value = _VALUE_OF_KEY.match(self.text, key.end()) if key else None

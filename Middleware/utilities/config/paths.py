@@ -142,7 +142,7 @@ def missing_folder(root: str) -> tuple[str, str]:
 def meant_folder(root: str) -> str:
     """Return the folder that the flag of this config root should name, if a configuration is one level up or down.
 
-    It is an absolute path; empty if ``root`` itself holds a configuration, or if there is none nearby.
+    It is an absolute path; empty if ``root`` itself holds a configuration, or without one nearby.
     """
     if holds_users(root):
         return ""

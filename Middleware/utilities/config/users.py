@@ -242,7 +242,7 @@ def int_in(settings: Mapping[str, Any], key: str, user: str) -> int:
 
 
 def choice_in(settings: Mapping[str, object], key: str, user: str, otherwise: str) -> str:
-    """Return one of the declared choices of a key. A value that is none counts as ``otherwise``, with a warning.
+    """Return one of the declared choices of a key. Any other value counts as ``otherwise``, with a warning.
 
     Raises KeyError for a key that user files do not declare.
     """

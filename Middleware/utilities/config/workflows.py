@@ -37,7 +37,7 @@ T = TypeVar("T")
 _SHARED_FOLDER = USER["sharedWorkflowsSubDirectoryOverride"]
 
 TEST_SUFFIX = ".test.json"
-"""The suffix of files that contain tests of the workflow beside them; they are not workflows."""
+"""The suffix of files that contain tests of the workflow next to them; they are not workflows."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def shared_workflow_folder(user: str | None = None) -> str:
 
 
 def shared_selection(name: object, user: str | None = None) -> tuple[str, str] | None:
-    """Return workflow name and folder (below ``Workflows``) of the model ``name``; None if there is none.
+    """Return workflow name and folder (below ``Workflows``) of the model ``name``, or None.
 
     The workflow is ``_DefaultWorkflow`` in a sub-folder of the shared folder, else a file directly in it. ``name``
     comes from a request: it must be a flat name, spelled exactly.
@@ -187,7 +187,7 @@ def shared_selection(name: object, user: str | None = None) -> tuple[str, str] |
     folder = shared_workflow_folder(user)
     names, file = _shared_names(folder, user), f"{name}.json"
     is_file = names.get(file) is False and not _is_test(file)
-    # A folder beside a file of the same name may contain only what the file calls; then the file is the workflow.
+    # A folder next to a file of the same name may contain only what the file calls; then the file is the workflow.
     if names.get(name) and not _is_test(name) and not (is_file and not _has_default(folder, name)):
         return DEFAULT_WORKFLOW, f"{folder}/{name}"
     return (name, folder) if is_file else None

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
-    """Return the content of the file at ``path``; None if there is none. ``display`` names it in messages.
+    """Return the content of the file at ``path``, or None. ``display`` names it in messages.
 
     Raises UnreadableDataError with file and line, DataKeyError, and OSError.
     """
@@ -123,7 +123,7 @@ def if_readable(read: Callable[[], T], otherwise: T) -> T:
 def logged_as_conflict(error: BaseException) -> bool:
     """Return whether an error only says that another worker was faster; log that then, once per request.
 
-    It is no fault: nothing was overwritten, and the work is done again.
+    It is not an error: nothing was overwritten, and the work is done again.
     """
     if not isinstance(error, StateConflictError):
         return False
@@ -176,7 +176,7 @@ def texts_in(content: object, display: str) -> dict[str, object]:
 
 
 def read_pairs(state: DiscussionState, name: str) -> list[Pair] | None:
-    """Return the texts and hashes in the document ``name`` of a conversation; None if there is none.
+    """Return the texts and hashes in the document ``name`` of a conversation, or None.
 
     Raises UnreadableDataError for other content, DataKeyError, and OSError.
     """
@@ -185,15 +185,15 @@ def read_pairs(state: DiscussionState, name: str) -> list[Pair] | None:
 
 
 def read_object(state: DiscussionState, name: str) -> dict[str, object]:
-    """Return the object in the document ``name``; empty if there is none. Raises like ``read_pairs``."""
+    """Return the object in the document ``name``; empty without one. Raises like ``read_pairs``."""
     content = read_content(state, name)
     return {} if content is None else texts_in(content, state.display(name))
 
 
 def read_content(state: DiscussionState, name: str) -> Any:
-    """Return the JSON in the document ``name``; None if there is none.
+    """Return the JSON in the document ``name``, or None.
 
-    Raises UnreadableDataError for a document that is no JSON, DataKeyError, and OSError.
+    Raises UnreadableDataError for a document that is not JSON, DataKeyError, and OSError.
     """
     return _content_of(state, name, state.read(name))
 
@@ -208,7 +208,7 @@ def write_content(state: DiscussionState, name: str, content: object) -> None:
 
 
 def read_text(state: DiscussionState, name: str) -> str:
-    """Return the text of the document ``name``; empty if there is none.
+    """Return the text of the document ``name``; empty without one.
 
     Raises OSError, and DataKeyError for a token of another key, and for a part of any token.
     """
@@ -317,7 +317,7 @@ def update_chunks_with_hashes(
 
 
 def _read_object(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
-    """Return the object in the file; empty if there is none. Raises UnreadableDataError for other content."""
+    """Return the object in the file; empty without one. Raises UnreadableDataError for other content."""
     content = read_json(path, cipher_for(encryption_key))
     return {} if content is None else texts_in(content, os.path.basename(path))
 

@@ -51,7 +51,7 @@ _MOST_ROOTS = 16
 
 
 class FlatFiles:
-    """Finds files of old installations, which are beside the folders of discussions, ignoring case."""
+    """Finds files of old installations, which are next to the folders of discussions, ignoring case."""
 
     # A folder may have thousands of sub-folders and no such file, so possible names are kept until it changes.
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class DiscussionFolder:
         )
 
     def _path(self, name: str) -> str:
-        # Only JSON files stood beside the folders in old installations.
+        # Only JSON files were next to the folders in old installations.
         return self.file(name) if name.endswith(".json") else self.plain_file(name)
 
     # -- paths -----------------------------------------------------------------------------------------------------
@@ -167,7 +167,8 @@ class DiscussionFolder:
         return older if not os.path.isdir(folder) and os.path.isdir(older) else folder
 
     def file(self, name: str) -> str:
-        """Return the JSON file ``name``: the one in the folder, else an older one beside it, else the one to create."""
+        """Return the JSON file ``name``: the one in the folder, else an older one next to it, else the one to
+        create."""
         path = os.path.join(self.folder, name)
         found = find_file_ignoring_case(path)
         if found is None and not self.key_hash:
@@ -288,8 +289,8 @@ def holds_data_of_a_key(discussion_id: str) -> bool:
 
 # -- for users' scripts ------------------------------------------------------------------------------------------------
 # Each takes a discussion id and, for the conversation of a client with an API key, the hash of that key. It returns the
-# path of the existing file, which may be an older one beside the folder, else the path of a new one. Raises WilmerError
-# if conversations are not in files.
+# path of the existing file, which may be an older one next to the folder, else the path of a new one. Raises
+# WilmerError if conversations are not in files.
 
 
 def _json_file(name: str, discussion_id: str, api_key_hash: str | None = None) -> str:
@@ -302,7 +303,7 @@ def get_discussion_state_document_file_path(discussion_id: str, api_key_hash: st
 
 def _folder(discussion_id: str, key_hash: str | None) -> DiscussionFolder:
     folder = used_discussions().folder(discussion_id, key_hash)
-    # The path of a file that nobody reads or writes would mislead the script.
+    # The path of a file that is never read or written would mislead the script.
     if folder is None:
         raise WilmerError(
             "This server stores conversations in a database, so they have no files. Scripts can use "

@@ -15,7 +15,7 @@ OPEN_TAG, _CLOSE_TAG = "[DiscussionId]", "[/DiscussionId]"
 
 
 def extract_discussion_id(messages: Iterable[Mapping[str, object]]) -> str | None:
-    """Return the id in the first complete tag of a message; None if there is none or it is unsafe."""
+    """Return the id in the first complete tag of a message; None without one, or if the id is unsafe."""
     for message in messages:
         content = message.get("content")
         # The result of a tool comes from outside and must not select the data of another conversation.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 CONTEXT = 8
 # The number of messages after it that are stored: enough that some survive edits of the newest ones.
 _AFTER = 4
-# In characters. People say "go on" and the like again and again, but nobody writes a text of this length twice.
+# In characters. People say "go on" and the like again and again, but a text of this length is not written twice.
 _DISTINCTIVE = 40
 # With fewer unique messages a match would be a coincidence in conversations with repetitions.
 _MIN_UNIQUE = 3
@@ -169,7 +169,7 @@ def _fit(noted: Sequence[str], actual: Sequence[str]) -> int:
 
 
 def _has_a_neighbour(index: int, hashes: Sequence[str], place: MessagePlace, alone: bool) -> bool:
-    """Return whether a message beside this one was near the stored one, and has a text of its own.
+    """Return whether a message next to this one was near the stored one, and has a text of its own.
 
     Whatever was deleted between the two, nothing new stands there, so nothing is passed over.
     """
@@ -177,7 +177,7 @@ def _has_a_neighbour(index: int, hashes: Sequence[str], place: MessagePlace, alo
     def is_known(at: int, near: Sequence[str]) -> bool:
         return 0 <= at < len(hashes) and near.count(hashes[at]) == 1 == hashes.count(hashes[at])
 
-    # An equal message further up may have been beside the ones before it as well.
+    # An equal message further up may have been next to the ones before it as well.
     return is_known(index + 1, place.after) or (alone and is_known(index - 1, place.before))
 
 
@@ -201,7 +201,7 @@ def _half_unmoved(unique: Sequence[str], noted: Sequence[str], actual: Sequence[
 
 
 def _near_the_same(found: Sequence[int], hashes: Sequence[str], noted: Sequence[str]) -> int | None:
-    """Return the message that closely follows the messages before the stored one; None if there is none.
+    """Return the message that closely follows the messages before the stored one, or None.
 
     There may be further messages between them, which a client inserts at each request.
     """

@@ -23,11 +23,11 @@ from Middleware.utilities.files.file_access import (
 )
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
-"""The permission bits of what is new: conversations are no business of the computer's other users."""
+"""The permission bits of what is new: the computer's other users must not read conversations."""
 
 
 def read_stored(path: str) -> bytes | None:
-    """Return the content of the file at ``path`` as it is; None if there is none. Raises OSError."""
+    """Return the content of the file at ``path`` as it is, or None. Raises OSError."""
     found = existing_file(path)
     if ordinary_file(found) is None:
         return None
@@ -78,7 +78,7 @@ def cipher_of(data: bytes, cipher: Cipher, name: str) -> Cipher:
 
 
 def existing_file(path: str) -> str:
-    """Return the path of the file with this name, in whichever case; ``path`` if there is none."""
+    """Return the path of the file with this name, in whichever case; ``path`` without one."""
     path = resolve_file_path(path)
     return find_file_ignoring_case(path) or path
 

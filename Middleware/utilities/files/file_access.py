@@ -1,6 +1,6 @@
 """Looking up files, replacing them in one step, and locking them.
 
-No file is changed in place: the new content is written to a file beside it, which is then renamed. A reader sees the
+No file is changed in place: the new content is written to a file next to it, which is then renamed. A reader sees the
 old or the new content, and after a full disk or a crash the old content is still there. A killed process may leave a
 file named ``.<random>.tmp``, which is never read, and which the next write in its folder removes.
 """
@@ -55,7 +55,7 @@ def resolve_file_path(path: str) -> str:
 
 
 def find_file_ignoring_case(path: str) -> str | None:
-    """Return the file at ``path``, else one in the same folder whose name differs only in case; None if there is none.
+    """Return the file at ``path``, else one in the same folder whose name differs only in case, or None.
 
     Of several files the first in alphabetical order is returned.
     """
@@ -71,7 +71,7 @@ def find_file_ignoring_case(path: str) -> str | None:
 
 
 def ordinary_file(path: str) -> os.stat_result | None:
-    """Return the status of the file at ``path``; None if there is none. Raises OSError for anything but a file."""
+    """Return the status of the file at ``path``, or None. Raises OSError for anything but a file."""
     # Opening a pipe or a device may wait forever, and replacing it destroys it.
     try:
         known = os.stat(path)
@@ -215,7 +215,7 @@ else:
     def _remove_if_abandoned(path: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            # Its writer holds this lock. On a file system without locks nobody can tell, and the file stays.
+            # Its writer holds this lock. On a file system without locks this cannot be known, and the file stays.
             _lock(descriptor)
             os.unlink(path)
         finally:
@@ -268,7 +268,7 @@ class PathLocks:
 
     @contextlib.contextmanager
     def named(self, key: str, scope: CancelScope | None = None, timeout: float | None = None) -> Iterator[None]:
-        """Hold the lock of something that is no file. Raises like ``held``."""
+        """Hold the lock of something that is not a file. Raises like ``held``."""
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         pause = _SLICE if timeout is None else max(0.0, min(_SLICE, timeout))

@@ -220,7 +220,8 @@ def _limit_by_system(sock: socket.socket) -> bool:
 
 
 class _ChosenAddresses:
-    """Mixin that connects to ``addresses`` in turn if there are any, and through the proxy ``socks`` if given."""
+    """Mixin that connects to ``addresses`` one after the other if there are any, and through the proxy ``socks`` if
+    given."""
 
     addresses: tuple[str, ...] = ()
     socks: Url | None = None

@@ -116,7 +116,7 @@ class Route:
         local_only: refuse a connected peer that is neither this machine nor in its local network.
         proxy: URL of the proxy; None for that of the environment.
         environment: use the proxies of the environment.
-        addresses: IP addresses to try in turn, instead of resolving the host again.
+        addresses: IP addresses to try one after the other, instead of resolving the host again.
         tls: settings for https; None for the default settings.
     """
 

@@ -25,7 +25,7 @@ _GIVEN_WORK = 10
 # A product of larger numbers takes Python seconds, in which it looks at no clock.
 MAX_INTEGER_BITS = 100_000
 
-# What an item of a container counts besides its own text: the space of one reference.
+# What an item of a container counts in addition to its own text: the space of one reference.
 ITEM_SIZE = 8
 
 CONTAINERS: tuple[type, ...] = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))

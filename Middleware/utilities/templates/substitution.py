@@ -4,7 +4,7 @@ A lookup function gives each name its value and says whether it came from the co
 contain further placeholders; everything else (users, models, tools) is inserted with its braces as sentinels, so
 that no later pass can take it for a template. Callers restore the sentinels when the last pass is done.
 
-For a text in which inserted values must be told from what its author wrote, each is put between two marks.
+For a text in which inserted values must be distinguished from what its author wrote, each is put between two marks.
 """
 
 from __future__ import annotations

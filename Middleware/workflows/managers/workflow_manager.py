@@ -152,7 +152,7 @@ class WorkflowManager:
         tools: list[dict[str, Any]] | None = None,
         tool_choice: Any = None,
     ) -> Any:
-        """Run to the end (streaming: return the iterator). The result is the last item; None if there was none."""
+        """Run to the end (streaming: return the iterator). The result is the last item, or None."""
         with contextlib.ExitStack() as until_the_end:
             items = self.start(
                 request_at_work(request_id, until_the_end),

@@ -308,7 +308,7 @@ class WorkflowProcessor:
         config = self._node(index)
         config["type"] = node_type
         is_responder = index == self.responder_index
-        # The outputs are copied: nodes that run beside this one go on adding theirs.
+        # The outputs are copied: nodes that run at the same time go on adding theirs.
         context = ExecutionContext(
             request_id=run.request.request_id,
             workflow_id=run.workflow_id,

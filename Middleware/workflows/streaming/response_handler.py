@@ -67,7 +67,7 @@ class StreamingResponseHandler:
         self._request_id = request_id
         self._on_unoffered = on_unoffered
         self._unoffered = ToolCallAssembler()
-        # The delivered text. In a list, each piece would hold 60 bytes besides its text, which is often short.
+        # The delivered text. In a list, each piece would hold 60 bytes in addition to its text, which is often short.
         self._delivered = io.StringIO()
         self._state = _READING
         self._begun = self._plain = self._calls_withheld = False

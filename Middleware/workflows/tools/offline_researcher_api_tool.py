@@ -29,7 +29,7 @@ class OfflineResearcherApiClient:
     def search(
         self, query: str, mode: str, *, timeout: float, max_iterations: int | None = None, include_sources: bool = False
     ) -> str:
-        """Return the answer of the service to ``query``, or a text that explains why there is none.
+        """Return the answer of the service to ``query``, or a text that explains why it is missing.
 
         ``timeout`` is the longest silence of the service in seconds. Raises EarlyTerminationException when the scope
         is cancelled, and nothing else.

@@ -123,7 +123,7 @@ class _Work:
                 return
 
     def _take(self) -> int | None:
-        """Return the next chunk; None if there is none left, and none that could come back."""
+        """Return the next chunk; None when no chunk is left or could come back."""
         with self._changed:
             # A chunk that fails elsewhere comes back. A cancellation does not notify, so it is looked for.
             while not self.queue and self._running and not self._scope.cancelled:

@@ -253,7 +253,7 @@ ROWS = (
         "tests[0].replies.Far",
         "no workflow that a request can lead to has a node 'Far'",
     ),
-    Row("a test of nothing", (suite(STRAY),), STRAY, "", "there is no workflow 'Gone.json' beside this file", "error"),
+    Row("a test of nothing", (suite(STRAY),), STRAY, "", "there is no workflow 'Gone.json' next to this file", "error"),
     # -- presets
     Row(
         "no folder of presets",

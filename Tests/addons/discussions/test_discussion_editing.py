@@ -108,7 +108,7 @@ def test_a_changed_text(lab: DiscussionLab, api_key: str | None, part: Part) -> 
         name = {"summary": "chat_summary.json", "memories": "memories.json", "state": "state_document.md"}[part]
         assert Path(folder.file(name) + ".bak").is_file()
     # It is another text now.
-    with pytest.raises(NoSuchMemoryError, match="meanwhile"):
+    with pytest.raises(NoSuchMemoryError, match="in the meantime"):
         editor(lab, api_key).change(key, "no")
     with pytest.raises(ValueError, match="blank"):
         editor(lab, api_key).change(changed, " \n")
@@ -228,5 +228,5 @@ def test_what_is_no_key(text: str) -> None:
 @pytest.mark.parametrize("part", ["summary", "state"])
 def test_single_texts_are_not_deleted(lab: DiscussionLab, part: Part) -> None:
     lab.store("mill")
-    with pytest.raises(ValueError, match="written anew"):
+    with pytest.raises(ValueError, match="written again"):
         editor(lab).delete(key_of(lab, part, 0))

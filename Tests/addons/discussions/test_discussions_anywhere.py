@@ -185,7 +185,7 @@ def test_the_command_memory(lab: DiscussionLab, tmp_path: Path, capsys: pytest.C
     assert run("search", "plain", "ledger") == (0, "Mara hid the ledger.\n")
     status, out = run("check")
     assert status == 0 and out.endswith("3 discussions checked, no problems.\n")
-    assert run("rebuild-index", "plain") == (0, "The index was made anew from 2 memories.\n")
+    assert run("rebuild-index", "plain") == (0, "The index was made again from 2 memories.\n")
     assert run("export", "plain", "--output", str(tmp_path / "out.json"))[0] == 0
     assert b"Mara hid the ledger." in (tmp_path / "out.json").read_bytes()
     status, out = run("delete", "plain", "--yes")

@@ -445,7 +445,7 @@ NO_ADDRESSES = {
 def test_what_is_no_address(lab: Lab, address: str, reason: str) -> None:
     status, output = lab.init("--yes", "--backend", address)
     assert (status, lab.files()) == (1, {})
-    assert f"is no address of a server: {reason}" in output and output.endswith("Nothing was written.\n")
+    assert f"is not an address of a server: {reason}" in output and output.endswith("Nothing was written.\n")
 
 
 def test_an_address_is_asked_for_until_there_is_a_server(
@@ -458,7 +458,7 @@ def test_an_address_is_asked_for_until_there_is_a_server(
         asked = answers(*wrong, "127.0.0.1:1", backend.url, "me")
         status, output = lab.init()
     assert status == 0 and len(asked) == len(wrong) + 3, output
-    assert output.count("is no address of a server") == len(wrong) and "nothing runs there" in output
+    assert output.count("is not an address of a server") == len(wrong) and "nothing runs there" in output
     assert content(lab, "Endpoints/me/Main.json")["endpoint"] == backend.url
 
 
@@ -634,7 +634,7 @@ def test_four_questions_at_most(lab: Lab, usual: Callable[..., None], answers: C
     assert lab.files()["Endpoints/me/Main.json.bak"] == before["Endpoints/me/Main.json"]
     kept = [path for path in lab.files() if path.endswith(".bak")]
     assert [line for line in output.splitlines() if ".bak" in line] == [
-        f"  What was there before is kept beside them: Endpoints/me/Main.json.bak and {len(kept) - 1} others"
+        f"  What was there before is kept next to them: Endpoints/me/Main.json.bak and {len(kept) - 1} others"
     ]
 
 

@@ -205,7 +205,7 @@ def test_an_absolute_path(two, capsys):
         ("tester/Onne", "there is no such workflow, test file or folder. Did you mean 'tester/One'?"),
         ("nowhere", "there is no such workflow, test file or folder."),
         ("mee", "there is no such workflow, test file or folder. Did you mean 'me'?"),
-        ("tester/Bare", "they would be in Bare.test.json beside it; Docs/User/workflow-tests.md"),
+        ("tester/Bare", "they would be in Bare.test.json next to it; Docs/User/workflow-tests.md"),
         ("empty", "no file below this folder ends with .test.json; Docs/User/workflow-tests.md"),
     ],
     ids=["near", "far", "a folder of folders", "untested", "empty"],

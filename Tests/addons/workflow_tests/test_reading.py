@@ -278,7 +278,7 @@ def test_the_workflow_must_lie_beside_the_file(lab):
 
     [finding] = _findings(lab.suite("Mian", test()))
 
-    assert "there is no workflow 'Mian.json' beside this file" in finding.message
+    assert "there is no workflow 'Mian.json' next to this file" in finding.message
     assert finding.suggestion == "Main"
 
 

@@ -247,23 +247,23 @@ def test_mistakes_are_named_with_file_and_line_and_without_the_key(
 @pytest.mark.parametrize(
     ("user", "hint"), [("anne", " Did you mean 'ann'?"), ("ANN", " Did you mean 'ann'?"), ("zzz", "")]
 )
-def test_a_key_of_a_user_who_is_not_served_lets_nobody_in(
+def test_a_key_of_a_user_who_is_not_served_admits_no_client(
     file: KeyFile, caplog: pytest.LogCaptureFixture, user: str, hint: str
 ) -> None:
     """The other keys of the list are good, and the start goes on with a warning."""
     keys = file.load(f"{OTHER}\n# x\n{LONG} user={user}")
     assert grant(keys, OTHER) == EVERYONE and grant(keys, LONG) is None and len(keys.keys) == 1
-    (text,) = (text for text in keys.warnings() if "none of the users" in text)
+    (text,) = (text for text in keys.warnings() if "one of the users" in text)
     assert text == (
-        f"{file.path}, line 3: '{user}' is none of the users that are served ({', '.join(USERS)}), so this "
-        f"key lets nobody in.{hint}"
+        f"{file.path}, line 3: '{user}' is not one of the users that are served ({', '.join(USERS)}), so this "
+        f"key admits no client.{hint}"
     )
     file.edit(f"{OTHER}\n{LONG} user={user}")
     assert grant(keys, LONG) is None and [record.levelname for record in caplog.records] == []
     file.edit(f"{OTHER}\n{LONG} user=ann")
     assert grant(keys, LONG) == Grant(frozenset(["ann"])) and not keys.warnings()[1:]
     file.edit(f"{OTHER}\n{LONG} user={user}x")
-    assert grant(keys, LONG) is None and f"line 2: '{user}x' is none" in caplog.text
+    assert grant(keys, LONG) is None and f"line 2: '{user}x' is not one" in caplog.text
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_an_edit_that_changes_no_time_stamp_counts_too(file: KeyFile, monkeypatc
 
 
 @pytest.mark.parametrize("text", ["", f"# {LONG}\n"], ids=["empty", "comments"])
-def test_a_list_whose_last_key_was_taken_away_lets_nobody_in(
+def test_a_list_whose_last_key_was_taken_away_admits_no_client(
     file: KeyFile, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     keys = file.load(LONG)

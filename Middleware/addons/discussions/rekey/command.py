@@ -48,7 +48,7 @@ run it again: it continues where it stopped.{elsewhere}
 Exit status: 0 if everything is done, 1 if something is left to do, 2 for wrong arguments."""
 OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
 BACKUP_SUFFIX, UNFINISHED = "_backup", ".unfinished"
-RENAME_TIMEOUT = 2.0 if os.name == "nt" else 0.0  # seconds; Windows refuses while anybody has a file of it open
+RENAME_TIMEOUT = 2.0 if os.name == "nt" else 0.0  # seconds; Windows refuses while a program has a file of it open
 Options = argparse.Namespace
 
 
@@ -188,7 +188,7 @@ def _names_a_folder(options: Options) -> bool:
 
 
 def _require_no_server(roots: list[str]) -> None:
-    """Raise NotDoneError while a process uses one of the folders: what it writes meanwhile would be lost."""
+    """Raise NotDoneError while a process uses one of the folders: what it writes in the meantime would be lost."""
     for root in roots:
         if servers := servers_in(root):
             raise NotDoneError(
@@ -267,9 +267,9 @@ def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
         return 0
     _announce(folder, change, len(paths), len(journal.completed))
     say(
-        "The server must be stopped. What it writes meanwhile may be lost."
+        "The server must be stopped. What it writes in the meantime may be lost."
         if sure
-        else "STOP THE WILMERAI SERVER before you go on: what it writes meanwhile may be lost."
+        else "STOP THE WILMERAI SERVER before you go on: what it writes in the meantime may be lost."
     )
     if not sure:
         _ask_for_backup(folder)
@@ -278,7 +278,7 @@ def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
     _report(result, change)
     if result.skipped:
         raise NotDoneError(
-            f"{len(result.skipped)} file(s) stay as they are, and {folder} keeps its name. Mend those "
+            f"{len(result.skipped)} file(s) stay as they are, and {folder} keeps its name. Correct those "
             "files or move them elsewhere, then run this again to finish."
         )
     status = _finish(folder, change)

@@ -163,7 +163,7 @@ def _require_plain(name: str, data: bytes) -> None:
 
 
 def _change_database(path: str, change: KeyChange) -> tuple[bool, str | None]:
-    """As for a file. Raises SkippedError, DataKeyError, sqlite3.Error: then nothing was changed, or it is to be done
+    """As for a file. Raises SkippedError, DataKeyError, sqlite3.Error: then nothing was changed, or it must be done
     again."""
     with VectorMemories(path, cipher=change.source) as memories:
         if not memories.exists:
@@ -171,7 +171,7 @@ def _change_database(path: str, change: KeyChange) -> tuple[bool, str | None]:
         target, owner = change.target(memories.cipher.mark), change.owner(memories.cipher.mark)
         memories.change_cipher(target)
     if target.active and _holds_old_pages(path):
-        raise SkippedError("holds deleted texts in clear, as somebody reads it just now")
+        raise SkippedError("holds deleted texts in clear, as it is being read just now")
     return True, owner
 
 

@@ -72,7 +72,7 @@ class Journal:
 
 
 def read(folder: str) -> Mapping[str, Any]:
-    """What the journal in a folder holds; empty if there is none. Raises OtherOperationError for one that is damaged,
+    """What the journal in a folder holds; empty without one. Raises OtherOperationError for one that is damaged,
     and OSError."""
     try:
         with open(os.path.join(folder, NAME), encoding="utf-8") as file:

@@ -14,7 +14,7 @@ from Middleware.utilities.config.paths import own_public_directory
 
 @dataclass(frozen=True)
 class DiscussionRoots:
-    """The folders of discussions that are worked on, and those in which the server may look besides."""
+    """The folders of discussions that are worked on, and the others in which the server may look."""
 
     selected: list[str]
     others: list[str]

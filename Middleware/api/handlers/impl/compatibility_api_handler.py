@@ -47,13 +47,13 @@ class CompatibilityApiHandler(BaseApiHandler):
 
     @staticmethod
     def health() -> Response:
-        # A database that does not answer is no reason to take the server out: it chats on without stored memories.
+        # A database that does not answer is not a reason to take the server out: it chats on without stored memories.
         database = process().one(discussions).health
         return json_response({"status": "ok", "database": database} if database else {"status": "ok"})
 
 
 def _front_page() -> FrontPage:
-    # A proxy that ends HTTPS says so. Whoever sends this header without one only gets another text to read.
+    # A proxy that ends HTTPS says so. A client that sends this header without one only gets another text to read.
     scheme = "https" if http.headers.get("X-Forwarded-Proto") == "https" else http.scheme
     address = f"{scheme}://{http.host}"
     local_only = is_loopback(instance.LISTEN_ADDRESS)

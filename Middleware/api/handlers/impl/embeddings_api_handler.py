@@ -182,7 +182,7 @@ def _encoding(name: object) -> Callable[[list[float]], list[float] | str]:
 
 
 def as_base64(vector: Sequence[float]) -> str:
-    """Return little-endian 32-bit floats as base64, which OpenAI's packages request unless told otherwise."""
+    """Return little-endian 32-bit floats as base64, which OpenAI's packages request by default."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
 
 

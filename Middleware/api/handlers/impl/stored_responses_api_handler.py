@@ -78,7 +78,7 @@ class StoredResponsesApiHandler(BaseApiHandler):
 
     def _answer(self, build: Callable[[ResponseStore, Caller, str], Mapping[str, object]], name: str) -> Response:
         response = self.listing(lambda: build(get_response_store(), _caller(), name))
-        # Of all that can be read by GET, only this holds what somebody said.
+        # Of all that can be read by GET, only this contains text of a conversation.
         response.headers["Cache-Control"] = "no-store"
         return response
 

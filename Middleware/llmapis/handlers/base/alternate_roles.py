@@ -1,4 +1,5 @@
-"""The form of a conversation that strict chat templates accept: users and assistants in turn, the user first."""
+"""The form of a conversation that strict chat templates accept: messages of users and assistants alternate, the user's
+first."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ BLANK_LINE = "\n\n"
 
 
 def alternate_roles(messages: Sequence[BackendMessage]) -> list[BackendMessage]:
-    """Return the messages with their roles in turn, for templates that raise an error for anything else.
+    """Return the messages with alternating roles, for templates that raise an error for anything else.
 
     Adjacent messages of one role are joined, empty assistant messages are left out, system messages after the first
     user message move into user messages, and assistant messages before it are left out.
     """
     kept = list(_without_empty_answers(messages))
     first = next((index for index, message in enumerate(kept) if message.get("role") == "user"), None)
-    # Without a user message there is no turn to begin with, and nothing else that could be sent.
+    # Without a user message there is no message to begin with, and nothing else that could be sent.
     if first is not None:
         opening = [message for message in kept[:first] if message.get("role") == "system"]
         kept = [*opening, *_with_systems_in_user_turns(kept[first:])]
@@ -38,7 +39,7 @@ def alternate_roles(messages: Sequence[BackendMessage]) -> list[BackendMessage]:
 def alternating_turns(
     system: str, messages: Sequence[Message], template: templates.Template | None
 ) -> tuple[str, list[Message]]:
-    """Return a system prompt and messages for a completion back-end with a prompt template, with the roles in turn."""
+    """Return a system prompt and messages for a completion back-end with a prompt template, with alternating roles."""
     turns = cast(list[Message], alternate_roles(cast(Sequence[BackendMessage], messages)))
     if turns and turns[0].get("role") == "user":
         system, text = templates.system_in_user_turn(system, message_text(turns[0]), template)

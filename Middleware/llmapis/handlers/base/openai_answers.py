@@ -84,7 +84,7 @@ class OpenAiAnswers(BaseLlmApiHandler):
         return choice or {}
 
     def choice(self, body: Mapping[str, object], failed: bool = False) -> Mapping[str, object] | None:
-        """Return the first choice, None if there is none. Raises BackendResponseError for an error object.
+        """Return the first choice, or None. Raises BackendResponseError for an error object.
 
         ``failed`` means that the name of the event is ``error``.
         """

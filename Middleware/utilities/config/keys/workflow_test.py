@@ -1,4 +1,4 @@
-"""The keys of a file with tests of a workflow, ``<workflow>.test.json`` beside it."""
+"""The keys of a file with tests of a workflow, ``<workflow>.test.json`` next to it."""
 
 from __future__ import annotations
 

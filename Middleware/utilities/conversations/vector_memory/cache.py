@@ -71,7 +71,7 @@ def raise_if_cancelled(scope: CancelScope | None) -> None:
 
 
 @contextlib.contextmanager
-def turn(lock: threading.Lock, scope: CancelScope | None) -> Iterator[None]:
+def held(lock: threading.Lock, scope: CancelScope | None) -> Iterator[None]:
     """Hold ``lock``. Raises EarlyTerminationException when ``scope`` is cancelled while it is another thread's."""
     while not lock.acquire(timeout=_LOOK):
         raise_if_cancelled(scope)
@@ -164,8 +164,8 @@ class CachedVectors:
 
         Raises EarlyTerminationException when ``scope`` is cancelled while another thread loads them.
         """
-        with turn(self._lock, scope):
-            # Taken before the vectors are read, so that what is written meanwhile is noticed next time.
+        with held(self._lock, scope):
+            # Taken before the vectors are read, so that what is written during the read is noticed next time.
             found = state()
             if self._vectors is None or found != self._state:
                 if self._vectors and self._state and found.generation == self._state.generation is not None:

@@ -2,8 +2,8 @@
 
 Nothing in clear may stay behind where tokens are wanted. ``secure_delete`` blanks what is overwritten or freed; the
 index of words is dropped and rebuilt, because deleting its rows leaves their words in its segments; pages that were
-freed by others before are dropped by VACUUM, at a later write if somebody reads just then; and the write-ahead log,
-which holds old pages, is cut to nothing.
+freed by others before are dropped by VACUUM, at a later write if the database is being read just then; and the
+write-ahead log, which holds old pages, is cut to nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The index of words in memory, for databases that have none beside the rows, as those that are encrypted."""
+"""The index of words in memory, for databases without one in the file, which are those with encrypted rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities.conversations.vector_memory import schema
-from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, RowsState, raise_if_cancelled, turn
+from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, RowsState, held, raise_if_cancelled
 from Middleware.utilities.conversations.vector_memory.keyword_search import KeywordSearch, search_ids
 from Middleware.utilities.conversations.vector_memory.schema import Codec
 from Middleware.utilities.encryption_utils import Cipher
@@ -54,7 +54,7 @@ class EncryptedIndex:
         self._generation: Hashable | None = None
 
     def __del__(self) -> None:
-        # Nobody searches any more.
+        # No search is under way any more.
         if self._database is not None:
             self._database.close()
 
@@ -67,8 +67,8 @@ class EncryptedIndex:
         scope: CancelScope | None = None,
     ) -> list[int]:
         """Return what ``search_ids`` returns; read rows only if their state differs from last time."""
-        with turn(self._lock, scope):
-            # Taken before the rows are read, so that what is written meanwhile is noticed next time.
+        with held(self._lock, scope):
+            # Taken before the rows are read, so that what is written during the read is noticed next time.
             found = state()
             if self._database is None or found != self._state:
                 self._refresh(found.generation, rows, codec, scope)

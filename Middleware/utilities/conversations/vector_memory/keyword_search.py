@@ -11,7 +11,7 @@ second memory next to no weight. So:
 
 A ranking that used up ``CPU_SECONDS`` all the same is given up for one within ``RARE_MATCHES``.
 
-The constants were chosen with ``python benchmarks/memory_search.py``; the figures beside them are what it prints for
+The constants were chosen with ``python benchmarks/memory_search.py``; the figures next to them are what it prints for
 20,000 memories.
 """
 
@@ -80,7 +80,7 @@ class KeywordSearch:
 
 
 def split_query(query: str) -> list[str]:
-    """Return the terms of a query, separated by ``;``, or by line breaks where there is none; at most 60.
+    """Return the terms of a query, separated by ``;``, or by line breaks where it does not occur; at most 60.
 
     Lines may be the items of a list; their bullets and numbers are dropped.
     """

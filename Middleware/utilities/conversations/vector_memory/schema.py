@@ -141,7 +141,7 @@ def connect(path: str, *, create: bool = False, mode: int | None = None) -> sqli
 
     Args:
         create: create a missing file; otherwise it raises ``sqlite3.OperationalError``.
-        mode: permission bits of a new file, and of the files that SQLite creates beside it.
+        mode: permission bits of a new file, and of the files that SQLite creates next to it.
     """
     if create:
         # SQLite would create the file with the umask's bits, readable by others.

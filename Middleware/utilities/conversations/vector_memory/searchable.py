@@ -23,7 +23,7 @@ from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 
 T = TypeVar("T")
 
-# SQLite's numbers end at 63 bits, and nobody has that many memories.
+# SQLite's numbers end at 63 bits, more than memories ever get.
 MOST_ROWS = 1 << 31
 
 
@@ -256,7 +256,7 @@ class SearchableMemories(ABC):
         self._cipher, self._codec = cipher, target
 
     def _in_clear(self, row: MemoryRow) -> MemoryRow:
-        # There may be more columns, which somebody added.
+        # There may be more columns, which a user or a tool has added.
         decode = self._codec.decode_text
         return {**row, "memory_text": decode(row["memory_text"]), "metadata_json": decode(row["metadata_json"])}
 
@@ -332,7 +332,7 @@ class SearchableMemories(ABC):
     # -- statements: searching -----------------------------------------------------------------------------------
     @abstractmethod
     def _search_stored_index(self, search: KeywordSearch) -> list[int] | None:
-        """Return what ``search_ids`` returns, from an index beside the rows; None if there is no such index."""
+        """Return what ``search_ids`` returns, from an index outside of the rows; None if there is no such index."""
 
     @abstractmethod
     def _rows_state(self) -> RowsState:

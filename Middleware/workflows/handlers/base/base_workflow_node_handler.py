@@ -33,7 +33,7 @@ class BaseHandler(ABC):
     them may do anything.
 
     Attributes:
-        acts: the side effects, which decide whether a node may run twice, or beside others.
+        acts: the side effects, which decide whether a node may run twice, or at the same time as others.
         pure: the nodes of a workflow with ``parallelNodes`` may run in any order with this one.
         barrier: with ``parallelNodes`` everything before the node is done and nothing behind it begun when it runs,
             because it ends the run or changes the conversation.

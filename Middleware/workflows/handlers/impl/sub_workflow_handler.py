@@ -150,7 +150,7 @@ class ConditionalCustomWorkflowHandler(CustomWorkflowHandler):
         return _run_child(context, str(default), overrides.get(value) or overrides.get("default"))
 
     def _no_route(self, context: ExecutionContext) -> ConfigNotFoundError:
-        """Return the error for a value that is none of the keys. The value may be a whole answer of an LLM."""
+        """Return the error for a value that is not one of the keys. The value may be a whole answer of an LLM."""
         value = shortened(self.text(context, "conditionalKey").strip(), MAX_VALUE)
         table = self.value(context, "conditionalWorkflows")
         keys = [f"'{key}'" for key, name in table.items() if name] if isinstance(table, Mapping) else []
@@ -248,7 +248,7 @@ class ConversationChunkProcessorHandler(CustomWorkflowHandler):
         name = str(self.value(context, "id") or "").strip()
         if not name:
             _refuse(context, "id", "a name for the progress")
-        # The path is checked before any work is done in vain.
+        # The path is checked before any work that would be lost.
         self._return_path(context)
         count = self._process(context, self._settings(context, name)) if context.discussion_id else 0
         path = self._return_path(context)
@@ -351,7 +351,7 @@ class ChunkCursor:
         """Add a hash and rewrite the file in one step. A failure to write is logged."""
         self.hashes.append(message_hash)
         try:
-            # Another process may have added some meanwhile, which must stay.
+            # Another process may have added some in the meantime, which must stay.
             save_custom_file(self._path, f"{self._gap}{message_hash}\n", "append")
             self._gap = ""
         # A ValueError means that no file can have this name.
@@ -364,6 +364,6 @@ class ChunkCursor:
         except (OSError, ValueError) as error:
             logger.warning("The cursor file %s cannot be read (%s); it counts as empty.", self._path, error)
             return []
-        # Somebody edited the file by hand.
+        # The file was edited by hand.
         self._gap = "\n" if text and not text.endswith("\n") else ""
         return [line.strip() for line in text.splitlines() if line.strip()]

@@ -113,7 +113,7 @@ class _Run:
     """A running curl. Each output is read on a thread of its own, the only way that works with pipes everywhere.
 
     Attributes:
-        wake: set when it has ended, wrote too much, or is to be killed.
+        wake: set when it has ended, wrote too much, or must be killed.
         full: it wrote more than ``max_bytes``.
     """
 

@@ -39,7 +39,7 @@ TERMINATE_SECONDS = 0.15
 KILL_SECONDS = 0.6
 # A call whose time is up ends on the event loop. After this time the loop itself must be blocked.
 STUCK_SECONDS = 5.0
-# More turns of the event loop than the end of a pipe needs to travel through all layers.
+# More rounds of the event loop than the end of a pipe needs to travel through all layers.
 _TURNS = 25
 # Characters of an error in a message: servers send whole pages.
 LONGEST = 500

@@ -44,7 +44,7 @@ class ChatSummarizer:
         least: the number of new memories from which a call is worthwhile.
         most: the size of a batch; more memories take several calls.
         room: a summary of up to this many tokens is made without the LLM: the memories are appended as they are. Of
-            a longer one, the LLM writes the older two thirds anew.
+            a longer one, the LLM writes the older two thirds again.
     """
 
     def __init__(

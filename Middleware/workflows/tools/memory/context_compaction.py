@@ -123,7 +123,7 @@ def _ends_of(messages: Sequence[Message], folded: FoldedMessages) -> list[int]:
 
 
 def folded_mark(messages: Sequence[Message], count: int, oldest: Pair | None) -> FoldedMessages | None:
-    """Return the record that ``oldest`` covers the first ``count`` messages; None if there is none."""
+    """Return the record that ``oldest`` covers the first ``count`` messages, or None."""
     if oldest is None or not 0 < count <= len(messages):
         return None
     previous = _hash(messages[count - 2]) if count > 1 else ""
@@ -178,7 +178,7 @@ class ContextCompaction:
         self._sections = cut_sections(self._messages, settings.lookback, settings.recent_budget, settings.old_budget)
 
     def run(self) -> str:
-        """Return the summaries in tags; "" if there are none.
+        """Return the summaries in tags; "" without any.
 
         Raises EarlyTerminationException if the request is cancelled, DataKeyError for files of another API key, and
         GateTimeoutError.

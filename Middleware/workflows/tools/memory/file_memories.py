@@ -158,7 +158,7 @@ class MemoryWriter:
             self._anchors.note(chunk.hash, chunk.place, {stored for _, stored in self._store.memories()})
 
     def _memory(self, chunk: Chunk, known: DiscussionMemory) -> str | None:
-        """Return the memory; "" if the answer only repeats earlier ones, None if there is none for another reason."""
+        """Return the memory; "" if the answer only repeats earlier ones, None without one for another reason."""
         try:
             answer = self._ask(restore_braces(chunk.text), known)
         except DataKeyError:

@@ -25,7 +25,7 @@ _ABBREVIATION = re.compile(
     r"(?:\b(?:Dr|Mr|Mrs|Ms|St|Prof|Capt|Gen|Col|Sgt|Lt|Rev|No|Nr|vs|ca|approx|[A-Z])|\.\w+)\.\s+\Z"
 )
 _CLOSED = re.compile(r"[.!?…。！？][\"'”’)\]」』）]*\s*\Z")
-# Without a full stop: in fewer words little is said.
+# Without a full stop: fewer words contain too little.
 _WORDS_OF_A_SENTENCE = 4
 _LIST_MARK = re.compile(r"(?:[-*•–]|\d{1,3}[.)])\s+")
 _NOT_SAID = re.compile(r"[\W_]+")

@@ -99,7 +99,7 @@ class KnownMessages:
         Args:
             stored: its hash.
             place: its position, if that was stored. Otherwise the last such message with an index below ``before``
-                counts; if there is none, the last of all.
+                counts; else the last of all.
         """
         if place is not None and place.key:
             found: Sequence[int] = sorted({*self._by_key.get(place.key, ()), *self._by_hash.get(stored, ())})
@@ -123,7 +123,7 @@ def _indexes(hashes: Sequence[str]) -> dict[str, list[int]]:
 
 
 def first_new(messages: KnownMessages, stored: Sequence[str], end: int, places: Mapping[str, MessagePlace]) -> int:
-    """Return the index of the first message that no memory covers; ``end`` if there is none among the first ``end``.
+    """Return the index of the first message that no memory covers; ``end`` without one among the first ``end``.
 
     The newest memory whose message is still in the conversation decides. Of several equal messages, the one at the
     memory's position counts; if the position was not recorded, the last one up to the index ``end``. If the message
@@ -183,7 +183,7 @@ class DiscussionMemory:
     summary: str = NO_SUMMARY
 
     def followed_by(self, memory: str) -> DiscussionMemory:
-        # A blank answer is no memory, so the next block must not be shown one.
+        # A blank answer is not a memory, so the next block must not be shown one.
         return dataclasses.replace(self, memories=(*self.memories, memory)) if memory.strip() else self
 
     @property

@@ -109,7 +109,7 @@ class RunningScripts(set[ScriptProcesses]):
 
     def end_processes(self) -> None:
         """Kill all processes that the scripts have started."""
-        # A copy, since scripts end meanwhile.
+        # A copy, since scripts end during the loop.
         for call in self.copy():
             call.end()
 

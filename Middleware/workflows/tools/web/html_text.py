@@ -29,7 +29,7 @@ _ATTRIBUTE = re.compile(
 )
 _TAG_END = re.compile(r"[ \t\n\r\f/]*>")
 _HEAD_END = re.compile(r"</head(?=[ \t\n\r\f/>])|<body(?=[ \t\n\r\f/>])", re.IGNORECASE | re.ASCII)
-# What is in these elements is no markup, up to the end tag of the element.
+# What is in these elements is not markup, up to the end tag of the element.
 _ENDS_WITHOUT_MARKUP = {
     name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])", re.IGNORECASE | re.ASCII)
     for name in ("script", "style", "iframe", "xmp", "textarea", "title")

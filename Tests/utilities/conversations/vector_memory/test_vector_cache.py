@@ -13,7 +13,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.vector_memory import VectorMemories, cache, store
-from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, turn
+from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, held
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, opened
@@ -84,12 +84,12 @@ def test_a_cancelled_request_does_not_wait_for_the_reading_of_another(
 
 
 @pytest.mark.parametrize("scope", [None, CancelScope()])
-def test_a_turn_comes_when_the_one_before_ends(scope: CancelScope | None) -> None:
+def test_a_lock_is_held_when_the_one_before_ends(scope: CancelScope | None) -> None:
     lock, order = threading.Lock(), []
     lock.acquire()
 
     def wait() -> None:
-        with turn(lock, scope):
+        with held(lock, scope):
             order.append("second")
 
     thread = threading.Thread(target=wait)

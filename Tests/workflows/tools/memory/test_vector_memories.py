@@ -723,7 +723,7 @@ def test_what_another_worker_has_written_ends_the_pass_with_one_warning(
         patch.setattr(VectorMemories, "store_chunk", conflict)
         run_pass(chat, numbered(13))
     told = [(record.levelname, record.message) for record in caplog.records if record.levelno > logging.INFO]
-    assert [level for level, _ in told] == ["WARNING"] and "another worker has changed it meanwhile" in told[0][1]
+    assert [level for level, _ in told] == ["WARNING"] and "another worker has changed it in the meantime" in told[0][1]
     run_pass(chat, numbered(13))
     assert len(chat.texts) == 3
 
