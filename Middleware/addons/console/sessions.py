@@ -148,11 +148,12 @@ class SessionTable:
         # Another process on the same folder may have let the code in. Without the disk only this one is asked.
         return self._on_disk(store, unless=True)
 
-    def is_spent(self, nonce: bytes) -> bool:
-        """Return whether ``spend`` has had this, here or in another process on the same folder."""
+    def is_spent(self, nonce: bytes) -> bool | None:
+        """Return whether ``spend`` has had this, in whichever process on the folder; None if the disk does not say."""
+        unreadable: bool | None = None
         return nonce in self._spent or self._on_disk(
             lambda index: index.execute("SELECT 1 FROM spent WHERE nonce = ?", (nonce,)).fetchone() is not None,
-            unless=False,
+            unless=unreadable,
         )
 
     def begin(self, token: str, label: str) -> Session:
@@ -315,7 +316,11 @@ class KeySessions:
     def find(self, token: str) -> Session | None:
         """Return the session of a token; None if it has ended, or is no token of a key."""
         digest, known = _hash(token), self._opened(token)
-        if known is None or self._table.is_spent(digest):
+        if known is None:
+            return None
+        ended = self._table.is_spent(digest)
+        # A disk that fails ends no session, and revives none that may have ended before this process saw it.
+        if ended or (ended is None and digest not in self._seen):
             self._seen.pop(digest)
             return None
         session = self._session(digest, known)

@@ -462,6 +462,12 @@ def test_a_key_signs_in_on_a_disk_that_fails(lab: Lab, monkeypatch: pytest.Monke
     for browser in (before, after):
         assert browser.get("session").status == 200
         assert browser.call("DELETE", "session").status == 200 and browser.get("session").status == 401
+    # A session that may have ended, and which this process has not seen, is none while nobody can look.
+    other = lab_of(lab)
+    ended, unseen = lab.browser(), other.browser()
+    ended.token = unseen.token = before.token
+    monkeypatch.setattr(other.console_app.sessions.operators, "_index", broken)
+    assert (ended.get("session").status, unseen.get("session").status) == (401, 401)
     # Without a secret that was ever read, the process has one that nobody can guess.
     other = lab_of(lab)
     monkeypatch.setattr(other.console_app.sessions.keys, "_secret", broken)
