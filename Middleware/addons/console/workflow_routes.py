@@ -8,8 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.addons.console.calls import Call, ConsoleError, Role, Routes
-from Middleware.addons.console.catalog_model import WorkflowSummary
-from Middleware.addons.console.workflow_catalog import WorkflowCatalog
+from Middleware.addons.console.workflow_catalog import WorkflowCatalog, WorkflowSummary
 from Middleware.addons.records.queries import RunQuery
 
 if TYPE_CHECKING:

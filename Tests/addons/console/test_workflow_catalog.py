@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.console.catalog_model import Child, WorkflowSummary, WorkflowUse
-from Middleware.addons.console.workflow_catalog import WorkflowCatalog
+from Middleware.addons.console.workflow_catalog import Child, WorkflowCatalog, WorkflowSummary, WorkflowUse
 from Middleware.common import instance_global_variables as instance
 from Tests.llmapis.lab import Lab
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from Middleware.addons.console.application import PREFIX, ConsoleApplication
-from Middleware.addons.console.catalog_model import WorkflowSummary, WorkflowUse
+from Middleware.addons.console.workflow_catalog import WorkflowSummary, WorkflowUse
 from Middleware.addons.console.workflow_routes import MOST_BOXES, map_of
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.folder import ConsoleFolder
