@@ -25,6 +25,7 @@ ADD_ONS = {page.name.split("/")[2]: page for page in all_pages().values() if pag
 GLOSSARY = all_pages()["Docs/Developer/glossary.md"]
 EXPLAINED = [PAGE, *INSIDE, *ADD_ONS.values()]
 MOST_LINES_OF_AN_ADD_ON = 15
+NAMES_OF_ADD_ONS = sorted(path.parent.name for path in (PROJECT / "Middleware/addons").glob("*/__init__.py"))
 FILES = sorted(
     {code.text for page in (*EXPLAINED, GLOSSARY, INDEX) for code in page.codes if _FILE.fullmatch(code.text)}
 )
@@ -93,11 +94,9 @@ def test_the_spine_is_there_and_stays_short() -> None:
         assert [name for name in row if not re.search(rf"\b{name}\b", text)] == []
 
 
-@table(
-    "name", sorted(path.name for path in (PROJECT / "Middleware/addons").iterdir() if (path / "__init__.py").is_file())
-)
+@table("name", NAMES_OF_ADD_ONS)
 def test_the_page_of_an_add_on_names_its_modules(name: str) -> None:
-    """Its rows about modules name each module but ``addon``, without its ending, and nothing else that looks like one."""
+    """Its rows about modules name each module but ``addon``, without its ending, and no module that is not there."""
     page = ADD_ONS[name]
     named = {code for row in _rows(page, "Modules") for code in re.findall(r"`(\w+)`", row)}
     paths = [path for path in sources() if path.startswith(f"Middleware/addons/{name}/")]
@@ -106,6 +105,21 @@ def test_the_page_of_an_add_on_names_its_modules(name: str) -> None:
     assert modules - named == set()
     assert [code for code in named - modules if not any(code in sources()[path] for path in paths)] == []
     assert PAGE.source.count(f"addons/{name}/README.md)") == 1
+
+
+@table("name", NAMES_OF_ADD_ONS)
+def test_the_page_of_an_add_on_links_to_its_neighbours(name: str) -> None:
+    """Those that it imports, and those that cannot do without it."""
+    (may,), (away,) = _rows(ADD_ONS[name], "May import"), _rows(ADD_ONS[name], "To take it away")
+    assert set(re.findall(r"\.\./(\w+)/README", may)) == imported_by(name)
+    assert set(re.findall(r"\.\./(\w+)/README", away)) == {one for one in NAMES_OF_ADD_ONS if name in imported_by(one)}
+
+
+@cache
+def imported_by(name: str) -> set[str]:
+    """The other add-ons that an add-on imports, also in functions and for types."""
+    texts = [text for path, text in sources().items() if path.startswith(f"Middleware/addons/{name}/")]
+    return {found for text in texts for found in re.findall(r"\bMiddleware\.addons\.(\w+)", text)} - {name}
 
 
 def _rows(page: Page, first: str) -> list[str]:
