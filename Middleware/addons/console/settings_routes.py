@@ -17,8 +17,8 @@ def show(call: Call) -> dict[str, object]:
     records = call.records
     return {
         **records.settings.values(),
-        "used": records.archive.used(),
-        "dropped": records.archive.dropped(),
+        "used": records.store.reader.used(),
+        "dropped": records.store.dropped(),
         "version": VERSION,
         "changes": _changes(call),
         "folder": records.folder.path,

@@ -6,6 +6,7 @@ What a viewer may see of a run is decided here and nowhere else.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
@@ -13,8 +14,9 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Literal, TypeAlias, cast
 
-from Middleware.addons.records.model import Mark, RunDocument, RunFacts, RunRingView, StoredRun
+from Middleware.addons.records.model import Mark, RunDocument, RunFacts, StoredRun
 from Middleware.addons.records.queries import Key, RunQuery, key_of, key_text, searched_of
+from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.addons.records.texts import normalised
 from Middleware.addons.records.viewers import Viewer
@@ -59,7 +61,7 @@ class RunPage:
 class RunArchive:
     """All runs that this server knows: those in memory, and those on disk."""
 
-    def __init__(self, ring: RunRingView, store: RunStore) -> None:
+    def __init__(self, ring: RunRing, store: RunStore) -> None:
         self._ring, self._store = ring, store
 
     # -- lists -------------------------------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ class RunArchive:
     def _candidates(
         self, query: RunQuery, viewer: Viewer, known: Mapping[str, RunDocument], without: Sequence[str] | None = None
     ) -> Iterator[RunDocument | StoredRun]:
-        """Yield the runs that fit, newest first; of those on disk, all that are not in ``without`` (or ``known``)."""
+        """Return the runs that fit, newest first; of those on disk, all that are not in ``without`` (or ``known``)."""
         fitting = sorted(
             (
                 document
@@ -132,15 +134,7 @@ class RunArchive:
         )
         left_out = list(known) if without is None else without
         stored = self._store.reader.each(query, viewer, left_out)
-        one = next(stored, None)
-        for document in fitting:
-            while one is not None and key_of(one.facts) > key_of(document.facts):
-                yield one
-                one = next(stored, None)
-            yield document
-        while one is not None:
-            yield one
-            one = next(stored, None)
+        return heapq.merge(fitting, stored, key=lambda run: key_of(run.facts), reverse=True)
 
     def _count(self, query: RunQuery, viewer: Viewer, known: Mapping[str, RunDocument]) -> int:
         count = sum(
@@ -238,14 +232,6 @@ class RunArchive:
                 if body is not None:
                     return body
         return self._store.reader.config_body(config_hash)
-
-    def used(self) -> dict[str, int | None]:
-        """Return the space that the runs on disk take, their number, and when the oldest began."""
-        return self._store.reader.used()
-
-    def dropped(self) -> dict[str, int]:
-        """Return how many runs lost their texts on the way to the disk, and how many were not written at all."""
-        return self._store.dropped()
 
     # -- changes -----------------------------------------------------------------------------------------------------
     def pin(self, run_id: str, viewer: Viewer, pinned: bool) -> None:

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
 if TYPE_CHECKING:
     from Middleware.models.trace_context import TraceContext
@@ -237,19 +237,3 @@ class StoredRun:
     segment: int = 0
     # The encrypted short texts of a private run.
     sealed: str | None = field(default=None, repr=False)
-
-
-class RunRingView(Protocol):
-    """The newest runs, in memory."""
-
-    def documents(self) -> list[RunDocument]:
-        """Return the runs, newest first, with those that have not ended."""
-
-    def get(self, run_id: str) -> RunDocument | None:
-        """Return one of them."""
-
-    def remove(self, run_ids: Collection[str]) -> None:
-        """Forget some of them."""
-
-    def clear(self) -> None:
-        """Forget all that have ended."""

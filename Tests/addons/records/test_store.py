@@ -88,7 +88,7 @@ def lab(tmp_path):
 
 
 def test_nothing_is_made_before_the_first_run(lab):
-    assert lab.ids() == [] and lab.archive.used() == {"bytes": 0, "runs": 0, "oldest": None}
+    assert lab.ids() == [] and lab.store.reader.used() == {"bytes": 0, "runs": 0, "oldest": None}
     assert not os.path.exists(lab.folder.path)
 
 
@@ -229,7 +229,7 @@ def test_a_long_run_is_written_before_its_end_and_interrupted_by_a_crash(tmp_pat
     lab.ring.all = []
     lab.record(ended(at_work, status="ok"))
     assert lab.archive.run(at_work.facts["id"], OPERATOR).facts["status"] == "ok"
-    assert lab.archive.used()["runs"] == 1
+    assert lab.store.reader.used()["runs"] == 1
     lab.close()
 
 
@@ -530,8 +530,8 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_tried_again(tmp_path, 
             time.sleep(0.03)
         assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
         os.unlink(tmp_path / "Console")
-        assert eventually(lambda: lab.archive.used()["runs"] == 20)
-    assert lab.archive.dropped() == {"texts": 0, "runs": 0}
+        assert eventually(lambda: lab.store.reader.used()["runs"] == 20)
+    assert lab.store.dropped() == {"texts": 0, "runs": 0}
     assert "again" in caplog.records[-1].getMessage()
     lab.close()
 
@@ -559,10 +559,10 @@ def test_what_waits_for_the_disk_is_limited(tmp_path, monkeypatch, caplog):
     all_runs = [run(messages=[message("user", "z" * 6000)]) for _ in range(8)]
     for one in all_runs:
         lab.record(one)
-    assert lab.archive.dropped() == {"texts": 7, "runs": 3}
+    assert lab.store.dropped() == {"texts": 7, "runs": 3}
     assert len([record for record in caplog.records if "More runs wait" in record.getMessage()]) == 1
     os.unlink(tmp_path / "Console")
-    assert eventually(lambda: lab.archive.used()["runs"] == 5)
+    assert eventually(lambda: lab.store.reader.used()["runs"] == 5)
     texts = [lab.archive.run(one.facts["id"], OPERATOR).facts["texts"] for one in all_runs[3:]]
     assert texts == ["none"] * 4 + ["kept"]
     lab.close()
@@ -581,7 +581,7 @@ def test_what_waits_for_the_disk_without_its_texts_does_not_keep_them_in_memory(
         ),
     )
     lab.record(run(messages=[message("user", "z" * 6000)]))
-    assert taken and taken[-1] == [{}] * 4 and lab.archive.dropped() == {"texts": 0, "runs": 0}
+    assert taken and taken[-1] == [{}] * 4 and lab.store.dropped() == {"texts": 0, "runs": 0}
     lab.close()
 
 
@@ -600,13 +600,13 @@ _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
 for _ in range(10):
     lab.record(run(messages=[message("user", os.urandom(60_000).hex())]))
-stuck = lab.archive.used()["runs"]
+stuck = lab.store.reader.used()["runs"]
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 end = time.monotonic() + 20
-while lab.archive.used()["runs"] < 11 and time.monotonic() < end:
+while lab.store.reader.used()["runs"] < 11 and time.monotonic() < end:
     time.sleep(0.1)
 sound = all(lab.archive.run(one, OPERATOR).spans for one in lab.ids())
-print(stuck < 11, lab.archive.used()["runs"], sound)
+print(stuck < 11, lab.store.reader.used()["runs"], sound)
 lab.close()
 """
 

@@ -275,23 +275,24 @@ class Disk:
         files.truncate_log(database)
 
     def _forget(self, segment: int, numbers: Sequence[int]) -> None:
-        """Remove trees and their own texts from a file, if it is still there and can be read."""
-        path = self._folder.file(files.segment_name(segment))
         if segment == self._number and self._segment is not None:
             self._segment.forget_known()
-        if os.path.exists(path):
-            try:
-                with contextlib.closing(files.open_segment(path)) as database:
-                    files.forget_runs(database, numbers)
-            except (*files.UNREADABLE, files.OtherVersionError) as error:
-                # A full disk, for example, is told to whoever wants to delete.
-                if isinstance(error, sqlite3.Error) and sqlite.error_code(error) not in _DAMAGED:
-                    raise
-                logger.warning(
-                    "%s of the run console is damaged, so nothing is removed from it: %s",
-                    files.segment_name(segment),
-                    error,
-                )
+        _forget(self._folder.path, segment, numbers)
+
+
+def _forget(folder: str, segment: int, numbers: Sequence[int]) -> None:
+    """Remove trees and their own texts from a file, if it is still there and can be read. Raises sqlite3.Error."""
+    name = files.segment_name(segment)
+    if not numbers or not os.path.exists(os.path.join(folder, name)):
+        return
+    try:
+        with contextlib.closing(files.open_segment(os.path.join(folder, name))) as database:
+            files.forget_runs(database, numbers)
+    except (*files.UNREADABLE, files.OtherVersionError) as error:
+        # The user who wants to delete sees that the disk is full, for example.
+        if isinstance(error, sqlite3.Error) and sqlite.error_code(error) not in _DAMAGED:
+            raise
+        logger.warning("%s of the run console is damaged, so nothing is removed from it: %s", name, error)
 
 
 def open_sound_index(folder: ConsoleFolder) -> sqlite3.Connection:
@@ -451,21 +452,13 @@ class Retention:
             rows = self._database.execute(
                 f"SELECT n, segment FROM run WHERE {condition} LIMIT {PORTION}", values
             ).fetchall()
-            self._forget_unpinned([n for n, segment in rows if segment == UNPINNED])
+            # On a full disk, their texts stay in the file of the pinned runs; removing rows and segments goes on.
+            with contextlib.suppress(sqlite3.Error):
+                _forget(self._folder, UNPINNED, [n for n, segment in rows if segment == UNPINNED])
             with sqlite.transaction(self._database):
                 self._database.executemany("DELETE FROM run WHERE n = ?", [(n,) for n, _ in rows])
             if len(rows) < PORTION:
                 return
-
-    def _forget_unpinned(self, numbers: list[int]) -> None:
-        """Remove runs that were pinned once from the file of the pinned ones."""
-        path = os.path.join(self._folder, PINNED_FILE)
-        if numbers and os.path.exists(path):
-            try:
-                with contextlib.closing(files.open_segment(path)) as database:
-                    files.forget_runs(database, numbers)
-            except (*files.UNREADABLE, files.OtherVersionError) as error:
-                logger.debug("%s: %s", path, error)
 
     def _remove_set_aside(self, before: float) -> None:
         """Remove old indexes, which hold texts too."""

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from Middleware.addons.records.model import Mark, RunDocument, RunFacts, StoredRun
 from Middleware.addons.records.queries import RunQuery, key_of, searched_of, strings_in
@@ -41,38 +41,18 @@ Value: TypeAlias = "str | int | bytes | None"
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of ``run``, the fact in it, and how that is written and read."""
+    """A column of ``run``, the fact in it, and how a fact that is not None is written and read."""
 
     name: str
     fact: str
-    write: Callable[[object], Value] | None = None
-    read: Callable[[object], object] | None = None
-
-
-def _to_json(value: object) -> Value:
-    return None if value is None else json_of(value)
-
-
-def _from_json(value: object) -> object:
-    return None if value is None else json.loads(str(value))
-
-
-def _to_blob(value: object) -> Value:
-    return None if value is None else bytes.fromhex(str(value))
-
-
-def _from_blob(value: object) -> object:
-    return None if value is None else cast(bytes, value).hex()
-
-
-def _names(value: object) -> object:
-    return json.loads(str(value)) if value else []
+    write: Callable[[Any], Value] | None = None
+    read: Callable[[Any], object] | None = None
 
 
 COLUMNS = (
     _Column("id", "id"),
     _Column("kind", "kind"),
-    _Column("origin", "origin", _to_json, _from_json),
+    _Column("origin", "origin", json_of, json.loads),
     _Column("status", "status"),
     _Column("error_type", "error.type"),
     _Column("user", "user"),
@@ -85,7 +65,7 @@ COLUMNS = (
     _Column("route", "route"),
     _Column("reason", "route.reason"),
     _Column("discussion", "discussion"),
-    _Column("conversation", "conversation", _to_blob, _from_blob),
+    _Column("conversation", "conversation", bytes.fromhex, bytes.hex),
     _Column("started", "started"),
     _Column("queued", "queued"),
     _Column("first_token", "first_token"),
@@ -93,7 +73,7 @@ COLUMNS = (
     _Column("ended", "ended"),
     _Column("nodes", "nodes"),
     _Column("calls", "calls"),
-    _Column("endpoints", "endpoints", _to_json, _names),
+    _Column("endpoints", "endpoints", json_of, json.loads),
     _Column("tokens_in", "usage.input_tokens"),
     _Column("tokens_out", "usage.output_tokens"),
     _Column("tokens_cached", "usage.cache_read.input_tokens"),
@@ -124,7 +104,8 @@ def put_run(
     """
     values = list(_IN_ORDER(facts))
     for position, write in _WRITTEN:
-        values[position] = write(values[position])
+        if values[position] is not None:
+            values[position] = write(values[position])
     values[_TEXTS] = texts
     try:
         return _put(database, values, segment, moved)
@@ -152,18 +133,16 @@ def _put(
 
 
 def _run_of(row: Sequence[object]) -> StoredRun:
-    values = dict(zip(_NAMES, row, strict=False))
-    n, segment, note = cast("tuple[int, int, str | None]", tuple(row[len(_NAMES) :]))
-    kept = values["question"] is not None
-    sealed = None
-    if values["private"]:
-        sealed, values["question"] = cast("str | None", values["question"]), None
     facts = {
-        column.fact: values[column.name] if column.read is None else column.read(values[column.name])
-        for column in COLUMNS
+        column.fact: value if column.read is None or value is None else column.read(value)
+        for column, value in zip(COLUMNS, row, strict=False)
     }
     # They stand in the tree, with the spans.
     facts["config"] = []
+    n, segment, note = cast("tuple[int, int, str | None]", tuple(row[len(COLUMNS) :]))
+    kept, sealed = facts["question"] is not None, None
+    if facts["private"]:
+        sealed, facts["question"] = cast("str | None", facts["question"]), None
     return StoredRun(cast(RunFacts, facts), Mark(segment == PINNED, note), kept, n, segment, sealed)
 
 
@@ -227,7 +206,7 @@ class Reader:
                 for name in ("workflow", "user")
             }
             rows = database.execute(f"SELECT DISTINCT endpoints FROM run WHERE {condition} LIMIT 1000", values)
-            return {**found, "endpoint": sorted({name for row in rows for name in cast("list[str]", _names(row[0]))})}
+            return {**found, "endpoint": sorted({name for row in rows for name in json.loads(row[0])})}
 
         return self._read(read, {})
 
@@ -387,7 +366,7 @@ class _Search:
         stored = cast("dict[str, list[list[object]]]", from_json(body))
         short = (strings_in(row[8]) for row in stored["spans"])
         return any(self._query.found_in(texts) for texts in short) or any(
-            self._has(number, database) for number in text_ids(body)
+            self._has(number, database) for number in text_ids(stored)
         )
 
     def _has(self, number: int, database: sqlite3.Connection) -> bool:

@@ -268,12 +268,11 @@ def unpacked(reference: Reference, load: Load) -> object:
 def kept_ids(body: bytes) -> set[int]:
     """Return the numbers of all texts that a tree refers to, and of what is stored like one."""
     stored = cast("dict[str, Any]", from_json(body))
-    return text_ids(body) | {stored[name] for name in ("sealed", "config") if name in stored}
+    return text_ids(stored) | {stored[name] for name in ("sealed", "config") if name in stored}
 
 
-def text_ids(body: bytes) -> set[int]:
-    """Return the numbers of all texts in clear that a tree refers to."""
-    stored = cast("dict[str, Any]", from_json(body))
+def text_ids(stored: Mapping[str, Any]) -> set[int]:
+    """Return the numbers of all texts in clear that a tree, as JSON, refers to."""
     found: set[int] = set()
     for row in stored["spans"]:
         for reference in row[8].values():

@@ -16,7 +16,8 @@ from queue import Empty
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from Middleware.addons.records.folder import ConsoleFolder
-from Middleware.addons.records.model import RunDocument, RunRingView
+from Middleware.addons.records.model import RunDocument
+from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordMode, RecordSettings
 from Middleware.addons.records.texts import completed, normalised, without_texts
 from Middleware.utilities.native_threads import SimpleQueue, new_lock, start_native
@@ -74,7 +75,7 @@ class RunStore:
         ring: the runs in memory, of which the long ones are written before they end.
     """
 
-    def __init__(self, folder: ConsoleFolder, ring: RunRingView, settings: RecordSettings) -> None:
+    def __init__(self, folder: ConsoleFolder, ring: RunRing, settings: RecordSettings) -> None:
         self.folder, self.settings = folder, settings
         self._ring = ring
         self._observers: list[RunObserver] = []
