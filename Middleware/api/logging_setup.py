@@ -284,14 +284,8 @@ def set_up_logging(
         root.removeHandler(old)
         old.close()
     for handler in handlers:
-        handler.wilmer = True  # type: ignore[attr-defined]
-        handler.addFilter(UserFilter())
-        handler.addFilter(PrivacyFilter())
-        # After the one that reads the arguments of the message.
-        handler.addFilter(NodeFilter())
         # A line that has one reader need not be kept for another.
-        handler.setFormatter(LineFormatter() if directory else logging.Formatter(LINE_FORMAT, DATE_FORMAT))
-        root.addHandler(handler)
+        _add(handler, LineFormatter() if directory else logging.Formatter(LINE_FORMAT, DATE_FORMAT))
     if terminal is not None and log_level(level) > logging.DEBUG:
         handlers[0].setFormatter(terminal)
         handlers[0].addFilter(TerminalFilter())
@@ -309,6 +303,16 @@ def set_up_logging(
             LEVEL_VARIABLE,
             os.environ[LEVEL_VARIABLE],
         )
+
+
+def _add(handler: logging.Handler, formatter: logging.Formatter) -> None:
+    handler.wilmer = True  # type: ignore[attr-defined]
+    handler.addFilter(UserFilter())
+    handler.addFilter(PrivacyFilter())
+    # After the one that reads the arguments of the message.
+    handler.addFilter(NodeFilter())
+    handler.setFormatter(formatter)
+    logging.getLogger().addHandler(handler)
 
 
 def log_level(name: str | None = None) -> int:

@@ -234,9 +234,20 @@ def _add_directory_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
-    def add(*names: str, **options: Any) -> None:
-        parser.add_argument(*names, **{**options, **replaced})
+    flags = Flags(parser, **replaced)
+    _add_access_flags(flags.add)
+    _add_limits(flags.add)
+    flags.add(
+        "--log-level",
+        type=str.upper,
+        choices=LOG_LEVELS,
+        help="DEBUG writes conversation text to the log (default: environment WILMER_LOG_LEVEL, else INFO)",
+    )
+    for addon in addons():
+        addon.add_flags(flags)
 
+
+def _add_access_flags(add: Callable[..., None]) -> None:
     add("--file-logging", action="store_true", default=None, help="also write the log to a file")
     add("--port", type=int, metavar="N", help="port to listen on (default: the user's, else 5000; several users: 5050)")
     add(
@@ -265,6 +276,9 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
         action="store_true",
         help="with --listen and without --accepted-keys-file: let in clients with public addresses, too",
     )
+
+
+def _add_limits(add: Callable[..., None]) -> None:
     add(
         "--concurrency",
         type=int,
@@ -300,14 +314,6 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
         help="seconds that requests may go on after Ctrl-C or SIGTERM, while no new ones are accepted "
         "(default: %(default)s, they are cancelled)",
     )
-    add(
-        "--log-level",
-        type=str.upper,
-        choices=LOG_LEVELS,
-        help="DEBUG writes conversation text to the log (default: environment WILMER_LOG_LEVEL, else INFO)",
-    )
-    for addon in addons():
-        addon.add_flags(Flags(parser, **replaced))
 
 
 def parse_arguments(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 
@@ -24,6 +25,7 @@ INSIDE = [
 ADD_ONS = {page.name.split("/")[2]: page for page in all_pages().values() if page.name.startswith("Middleware/addons/")}
 GLOSSARY = all_pages()["Docs/Developer/glossary.md"]
 EXPLAINED = [PAGE, *INSIDE, *ADD_ONS.values()]
+MOST_LINES_OF_A_FUNCTION = 48
 MOST_LINES_OF_AN_ADD_ON = 15
 NAMES_OF_ADD_ONS = sorted(path.parent.name for path in (PROJECT / "Middleware/addons").glob("*/__init__.py"))
 FILES = sorted(
@@ -135,3 +137,19 @@ def test_every_floor_is_named() -> None:
 
 def test_there_is_something_to_look_at() -> None:
     assert len(FILES) > 40 and len(NAMES) > 20 and "Middleware/cli" in FILES and "access_keys.py" in FILES
+
+
+def test_functions_are_short() -> None:
+    functions = [
+        (path, node)
+        for path, text in sources().items()
+        if not path.startswith("Scripts/")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    long = [
+        f"{path}: {node.name}"
+        for path, node in functions
+        if (node.end_lineno or 0) - node.lineno >= MOST_LINES_OF_A_FUNCTION
+    ]
+    assert len(functions) > 5000 and long == []

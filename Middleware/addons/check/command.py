@@ -68,25 +68,8 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
 
     ``check_test_files``: the check of the files with tests of workflows.
     """
-    parser = build_command_parser(program_name("check"), DESCRIPTION)
-    describe_positionals(parser, "NAME|FILE|FOLDER", "users, and files or folders of the configuration; default: all")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--errors", action="store_true", help="print only errors; the rest is counted")
-    which.add_argument(
-        "--notes",
-        action="store_true",
-        help="also print the notes about what LLM servers read again, which are counted otherwise",
-    )
-    parser.add_argument(
-        "--online",
-        action="store_true",
-        help="also ask the LLM servers whether they answer: those of the users that are named, else "
-        "those of the current one",
-    )
-    parser.add_argument("--strict", action="store_true", help="warnings, too, make the exit status 1")
     try:
-        arguments, options = parse_command_arguments(parser, words, _take_scope)
+        arguments, options = parse_command_arguments(_parser(), words, _take_scope)
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
         return 1
@@ -117,6 +100,27 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
         else human_text(result.findings, summary, wants_colour(sys.stdout), selection)
     )
     return 1 if count_of(result.findings, "error") or (options.strict and count_of(result.findings, "warning")) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = build_command_parser(program_name("check"), DESCRIPTION)
+    describe_positionals(parser, "NAME|FILE|FOLDER", "users, and files or folders of the configuration; default: all")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--errors", action="store_true", help="print only errors; the rest is counted")
+    which.add_argument(
+        "--notes",
+        action="store_true",
+        help="also print the notes about what LLM servers read again, which are counted otherwise",
+    )
+    parser.add_argument(
+        "--online",
+        action="store_true",
+        help="also ask the LLM servers whether they answer: those of the users that are named, else "
+        "those of the current one",
+    )
+    parser.add_argument("--strict", action="store_true", help="warnings, too, make the exit status 1")
+    return parser
 
 
 def _take_scope(options: argparse.Namespace) -> None:

@@ -100,7 +100,7 @@ class Postgres(AddOn):
 class InDatabase(StoredElsewhere):
     """The state database, if it is chosen."""
 
-    about = f" With --database or the environment variable {DATABASE_VARIABLE}, {{}}."
+    about = f"\nWith --database or the environment variable {DATABASE_VARIABLE}, {{}}."
 
     def add_flag(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict, TypeVar, cast
 
 from Middleware.addons.records.model import (
@@ -299,17 +299,8 @@ class LiveRun(RunDocument):
         if self.key_hash is None and request.api_key:
             self.key_hash = hash_api_key(request.api_key)
         route, reason = self._route(request)
-        read = written = cached = None
-        estimated, endpoints = False, dict[str, None]()
-        for call in list(self._answered):
-            endpoints[call.endpoint] = None
-            output = _reported_output(call)
-            read, written, cached = (
-                _sum(read, call.prompt_tokens),
-                _sum(written, output),
-                _sum(cached, call.cached_tokens),
-            )
-            estimated = estimated or (output is None and call.chunks > 0)
+        calls = list(self._answered)
+        read, written, cached = _usage(calls)
         facts: RunFacts = {
             "id": self.id,
             "kind": self._kind(request),
@@ -334,11 +325,11 @@ class LiveRun(RunDocument):
             "ended": self._ended,
             "nodes": self.node_count,
             "calls": self.call_count,
-            "endpoints": list(endpoints),
+            "endpoints": list(dict.fromkeys(call.endpoint for call in calls)),
             "usage.input_tokens": read,
             "usage.output_tokens": written,
             "usage.cache_read.input_tokens": cached,
-            "estimated": estimated,
+            "estimated": any(_reported_output(call) is None and call.chunks > 0 for call in calls),
             "config": [],
             "question": None,
             "answer": None,
@@ -411,6 +402,15 @@ def _reported_output(call: LlmCallRecord) -> int | None:
     """Return the tokens of an answer as its back-end counted them."""
     usage = call.outcome.usage if call.outcome is not None else None
     return call.completion_tokens if usage and "completion_tokens" in usage else None
+
+
+def _usage(calls: Iterable[LlmCallRecord]) -> tuple[int | None, int | None, int | None]:
+    """Return the tokens that were read, written and read from a cache; None for a number that no server reported."""
+    read = written = cached = None
+    for call in calls:
+        read, written = _sum(read, call.prompt_tokens), _sum(written, _reported_output(call))
+        cached = _sum(cached, call.cached_tokens)
+    return read, written, cached
 
 
 def _sum(known: int | None, more: int | None) -> int | None:

@@ -208,11 +208,7 @@ class WorkflowManager:
         listeners.emit("workflow_loaded", loaded)
         chain = (*(_chain_around(request) if chain is None else chain), f"{loaded.folder}/{loaded.name}")
         if len(chain) > MAX_NESTING:
-            circle = " (they run each other in a circle)" if len(set(chain)) < len(chain) else ""
-            raise ConfigValueError(
-                f"workflows are nested more than {MAX_NESTING} deep: "
-                f"{' -> '.join(chain[:3])} -> ... -> {' -> '.join(chain[-2:])}{circle}"
-            )
+            raise _nested_too_deep(chain)
         keys = discussion_keys(run_fields.get("api_key"))
         run = RunRequest(
             request=request,
@@ -303,6 +299,14 @@ def then_close(items: Iterator[Any], stack: contextlib.ExitStack) -> Iterator[An
     """Yield ``items``; close the stack at their end, or when the iterator is closed."""
     with stack:
         yield from items
+
+
+def _nested_too_deep(chain: tuple[str, ...]) -> ConfigValueError:
+    circle = " (they run each other in a circle)" if len(set(chain)) < len(chain) else ""
+    return ConfigValueError(
+        f"workflows are nested more than {MAX_NESTING} deep: "
+        f"{' -> '.join(chain[:3])} -> ... -> {' -> '.join(chain[-2:])}{circle}"
+    )
 
 
 def _chain_around(request: RequestContext) -> tuple[str, ...]:

@@ -168,8 +168,7 @@ class WorkflowProcessor:
     def _run_node(self, index: int) -> Generator[Any, None, NodeExecutionInfo]:
         """Run one node and keep its output. Yields only what the responder delivers."""
         self._raise_if_cancelled()
-        started = time.perf_counter()
-        run = self.run
+        run, started = self.run, time.perf_counter()
         node_type, name = self._node_type(index), name_of(run.nodes[index])
         self.listeners.emit("node_started", self.record, index + 1, node_type, name)
         site = NodeSite(
@@ -203,11 +202,7 @@ class WorkflowProcessor:
             leave_node(site, before)
         self.agent_outputs[f"agent{index + 1}Output"] = output
         if logger.isEnabledFor(logging.DEBUG):
-            log_prompt_content(
-                logger,
-                f"Request {run.request_id}: workflow {run.where}, output of node {index + 1} '{name}'",
-                restore_braces(str(output)),
-            )
+            self._log_output(index, name, output)
         self.listeners.emit("node_delivered", self.record, index + 1, output)
         return NodeExecutionInfo(
             index + 1,
@@ -218,6 +213,10 @@ class WorkflowProcessor:
             site.counts,
             context.replaced,
         )
+
+    def _log_output(self, index: int, name: str, output: object) -> None:
+        where = f"Request {self.run.request_id}: workflow {self.run.where}, output of node {index + 1} '{name}'"
+        log_prompt_content(logger, where, restore_braces(str(output)))
 
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
         """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""

@@ -316,9 +316,8 @@ class BaseLlmApiHandler(ABC):
             if not self.asks_again(error):
                 raise
         except LineTooLongError as error:
-            raise BackendResponseError(
-                f"{self._endpoint_label()}: the answer is too large ({error}).", endpoint=self.settings.endpoint_name
-            ) from None
+            reason = f"{self._endpoint_label()}: the answer is too large ({error})."
+            raise BackendResponseError(reason, endpoint=self.settings.endpoint_name) from None
         finally:
             self._connection = None
             connection.close()
