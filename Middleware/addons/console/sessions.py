@@ -56,6 +56,8 @@ MAX_PEERS = 1000
 MAX_LABEL = 120
 # In place of the time of the last use.
 _UNREADABLE = -1
+_SPEND = "INSERT OR IGNORE INTO spent VALUES (?, ?)"
+_END = "DELETE FROM session WHERE lower(substr(hex(hash), 1, 16)) = ?"
 
 Index = Callable[[], AbstractContextManager["sqlite3.Connection"]]
 
@@ -118,7 +120,7 @@ class SessionTable:
     """What the index knows of sessions: those of operators, and which sign-in codes and tokens of keys were used up.
 
     A session that could not be written, or read again, lives in memory: a full disk must not keep its owner from
-    looking why.
+    looking why. The end of a session holds at once, and is written as soon as the disk takes it.
     """
 
     def __init__(self, index: Index, clock: Callable[[], float] = time.time) -> None:
@@ -130,6 +132,8 @@ class SessionTable:
         self._unstored: dict[bytes, SessionLine] = {}
         # When sessions were used last, as far as they were looked for.
         self._seen: dict[bytes, int] = {}
+        # Statements that the disk did not take, with their values.
+        self._late: set[tuple[str, tuple[object, ...]]] = set()
         self._failures: Once[str] = Once(1)
 
     def spend(self, nonce: bytes, until: int) -> bool:
@@ -143,10 +147,10 @@ class SessionTable:
 
         def store(index: sqlite3.Connection) -> bool:
             index.execute("DELETE FROM spent WHERE until < ?", (now,))
-            return index.execute("INSERT OR IGNORE INTO spent VALUES (?, ?)", (nonce, until)).rowcount > 0
+            return index.execute(_SPEND, (nonce, until)).rowcount > 0
 
         # Another process on the same folder may have let the code in. Without the disk only this one is asked.
-        return self._on_disk(store, unless=True)
+        return self._on_disk(store, unless=True, late=(_SPEND, (nonce, until)))
 
     def is_spent(self, nonce: bytes) -> bool | None:
         """Return whether ``spend`` has had this, in whichever process on the folder; None if the disk does not say."""
@@ -176,6 +180,8 @@ class SessionTable:
         digest, now = _hash(token), self._now()
         if digest in self._unstored:
             return self._session(digest, now)
+        if self._ends(digest):
+            return None
 
         def look(index: sqlite3.Connection) -> int | None:
             row = index.execute("SELECT used FROM session WHERE hash = ?", (digest,)).fetchone()
@@ -205,7 +211,9 @@ class SessionTable:
             ).fetchall(),
             unless=[],
         )
-        found = [_line(digest, label or "", created, used) for digest, label, created, used in rows]
+        found = [
+            _line(digest, label or "", created, used) for digest, label, created, used in rows if not self._ends(digest)
+        ]
         return sorted([*found, *self._unstored.values()], key=lambda line: -line["used"])
 
     def end(self, name: str) -> bool:
@@ -215,13 +223,12 @@ class SessionTable:
         unstored = [digest for digest in list(self._unstored) if _id(digest) == name]
         for digest in unstored:
             del self._unstored[digest]
-        gone = self._on_disk(
-            lambda index: (
-                index.execute("DELETE FROM session WHERE lower(substr(hex(hash), 1, 16)) = ?", (name,)).rowcount
-            ),
-            unless=0,
-        )
+        gone = self._on_disk(lambda index: index.execute(_END, (name,)).rowcount, unless=1, late=(_END, (name,)))
         return bool(unstored) or gone > 0
+
+    def _ends(self, digest: bytes) -> bool:
+        """Return whether a session has ended that is still on the disk."""
+        return (_END, (_id(digest),)) in self._late
 
     def end_all(self) -> int:
         """End every session; return how many there were."""
@@ -241,8 +248,16 @@ class SessionTable:
     def _session(digest: bytes, used: int) -> Session:
         return Session(Role.OPERATOR, expires=used + OPERATOR_SECONDS * MICROSECONDS, id=_id(digest))
 
-    def _on_disk(self, action: Callable[[sqlite3.Connection], T], unless: T) -> T:
-        """Return the result of ``action`` on the index, which may be done twice; ``unless`` if the disk is at fault."""
+    def _on_disk(
+        self,
+        action: Callable[[sqlite3.Connection], T],
+        unless: T,
+        late: tuple[str, tuple[object, ...]] | None = None,
+    ) -> T:
+        """Return the result of ``action`` on the index, which may be done twice; ``unless`` if the disk is at fault.
+
+        ``late`` is the statement that a later call executes in that case.
+        """
         # Imported here: a server whose console nobody opens needs no SQLite for it.
         import sqlite3
 
@@ -251,10 +266,17 @@ class SessionTable:
         try:
             with self._index() as index:
                 result = when_free(lambda: action(index))
+                # The disk may take no writes yet.
+                with contextlib.suppress(sqlite3.Error):
+                    for statement in list(self._late):
+                        index.execute(*statement)
+                        self._late.discard(statement)
         except (sqlite3.Error, OSError) as error:
             # Open pages ask twice a second.
             if self._failures.first(type(error).__name__):
                 logger.warning("The sessions of the console could not be read or written: %s", type(error).__name__)
+            if late is not None:
+                self._late.add(late)
             return unless
         if self._failures.keys():
             self._failures.clear()

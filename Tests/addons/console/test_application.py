@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hmac
 import json
 import logging
+import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +314,36 @@ def test_a_session_outlives_a_disk_that_fails(
     assert [browser.get("session").status for _ in range(3)] == [200] * 3 and other.get("session").status == 401
     assert len([record for record in caplog.records if "could not be read" in record.getMessage()]) == 1
     assert browser.call("DELETE", "session").status == 200 and browser.get("session").status == 401
+
+
+def test_signing_out_holds_on_a_disk_that_takes_no_writes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there, other = (lab.operator() for _ in range(3))
+    phone, desk = (lab.browser().sign_in_with(key) for key in "ab")
+    of_other = next(line["id"] for line in other.get("sessions").json["sessions"] if line["current"])
+    table = lab.console_app.sessions.operators
+    index = table._index
+
+    @contextlib.contextmanager
+    def full() -> Iterator[sqlite3.Connection]:
+        with index() as connection:
+            connection.execute("PRAGMA query_only = ON")
+            yield connection
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "_index", full)
+        for browser in (here, phone):
+            assert browser.call("DELETE", "session").status == 200
+        assert there.call("DELETE", f"sessions/{of_other}").status == 200
+        statuses = [browser.get("session").status for browser in (here, other, phone, there, desk)]
+        assert statuses == [401, 401, 401, 200, 200]
+        assert [line["current"] for line in there.get("sessions").json["sessions"]] == [True, False]
+    # It is written as soon as the disk takes it, so that a restart changes nothing.
+    assert there.get("session").status == 200
+    restarted = lab_of(lab)
+    for browser, status in ((here, 401), (other, 401), (phone, 401), (there, 200), (desk, 200)):
+        again = restarted.browser()
+        again.token = browser.token
+        assert again.get("session").status == status
 
 
 def test_signing_out_and_ending_sessions(lab: Lab) -> None:
