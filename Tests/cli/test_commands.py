@@ -197,12 +197,14 @@ def test_what_is_no_command(words: str, told: str, tmp_path: Path) -> None:
         "chat x",
     ],
 )
-def test_every_command_takes_the_flags_of_a_launcher_before_it(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_every_command_takes_the_flags_of_a_launcher(command: str, place: str, tmp_path: Path) -> None:
     """What they refuse, if anything, is not a flag."""
     (tmp_path / "Configs" / "Users").mkdir(parents=True)
     (tmp_path / "Configs" / "Users" / "ann.json").write_text("{}", encoding="utf-8")
     user = [] if command.startswith("state") else ["--user=ann"]
     flags = ("--PublicDirectory", tmp_path, "--port", "5001", "-v", *user, "--log-level", "info")
-    ended = run_launcher("server.py", *flags, *command.split())
+    words = command.split()
+    ended = run_launcher("server.py", *((*flags, *words) if place == "before" else (*words, *flags)))
     assert ended.stderr.count("option") == 0 and "unrecognized" not in ended.stderr, ended.stderr
     assert "Listening on" not in ended.stdout

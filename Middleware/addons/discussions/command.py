@@ -316,6 +316,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         if name != "list":
             command.add_argument("id", metavar="ID", nargs="?" if name == "check" else None)
         _OWN_ARGUMENTS.get(name, _no_more)(command)
+        accept_launch_flags(command)
     accept_launch_flags(parser)
     return parser
 

@@ -308,6 +308,7 @@ def _parser(program: str) -> Parser:
             command.add_argument("ids", nargs="*", metavar="ID", help="only these conversations")
         if name in ("import", "export"):
             command.add_argument("--replace", action="store_true", help="replace what is there and different")
+        accept_launch_flags(command)
     parser.add_argument("--User", help=argparse.SUPPRESS)
     accept_launch_flags(parser)
     return parser
