@@ -54,8 +54,6 @@ FAILURES, FAILURE_SECONDS = 10, 60.0
 # Peers whose failures are remembered. Forgetting one costs an attacker with so many addresses nothing anyway.
 MAX_PEERS = 1000
 MAX_LABEL = 120
-# In place of the time of the last use.
-_UNREADABLE = -1
 _SPEND = "INSERT OR IGNORE INTO spent VALUES (?, ?)"
 _END = "DELETE FROM session WHERE lower(substr(hex(hash), 1, 16)) = ?"
 
@@ -98,10 +96,6 @@ class Session:
 
         roles: dict[Role, ViewerRole] = {Role.OWN: "own", Role.ALL: "all", Role.OPERATOR: "operator"}
         return Viewer(roles[self.role], hash_api_key(self.key) if self.key else None, self.users, self.key)
-
-
-def new_token() -> str:
-    return TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def _hash(token: str) -> bytes:
@@ -154,14 +148,14 @@ class SessionTable:
 
     def is_spent(self, nonce: bytes) -> bool | None:
         """Return whether ``spend`` has had this, in whichever process on the folder; None if the disk does not say."""
-        unreadable: bool | None = None
         return nonce in self._spent or self._on_disk(
             lambda index: index.execute("SELECT 1 FROM spent WHERE nonce = ?", (nonce,)).fetchone() is not None,
-            unless=unreadable,
+            unless=None,
         )
 
-    def begin(self, token: str, label: str) -> Session:
-        """Store a new session."""
+    def begin(self, label: str) -> tuple[str, Session]:
+        """Begin a session of an operator; return its token and it."""
+        token = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
         digest, now = _hash(token), self._now()
 
         def store(index: sqlite3.Connection) -> bool:
@@ -173,7 +167,7 @@ class SessionTable:
 
         if not self._on_disk(store, unless=False):
             self._unstored[digest] = _line(digest, label, now, now)
-        return self._session(digest, now)
+        return token, self._session(digest, now)
 
     def find(self, token: str) -> Session | None:
         """Return the session of a token; None if there is none, or not any more."""
@@ -187,10 +181,7 @@ class SessionTable:
             row = index.execute("SELECT used FROM session WHERE hash = ?", (digest,)).fetchone()
             return None if row is None else int(row[0])
 
-        unreadable: int | None = _UNREADABLE
-        used = self._on_disk(look, unless=unreadable)
-        if used == _UNREADABLE:
-            used = self._seen.get(digest)
+        used = self._on_disk(look, unless=self._seen.get(digest))
         if used is None or used < self._oldest():
             self._seen.pop(digest, None)
             return None
@@ -475,17 +466,14 @@ class Sessions:
         """Return a new token with its session, for a code or a key. Raises ConsoleError."""
         self._refuse_after_failures(peer)
         try:
-            if code is not None:
-                token = new_token()
-                return token, self._begin_operator(token, code, label)
-            return self.keys.begin(key or "", label)
+            return self.keys.begin(key or "", label) if code is None else self._begin_operator(code, label)
         except ConsoleError as error:
             # A key that is good for something else was not guessed.
             if error.status == HTTPStatus.UNAUTHORIZED:
                 self._failed.add(peer)
             raise
 
-    def _begin_operator(self, token: str, code: str, label: str) -> Session:
+    def _begin_operator(self, code: str, label: str) -> tuple[str, Session]:
         read = read_code(self._secret(), code, self._clock())
         if read is None or not self.operators.spend(*read):
             raise ConsoleError(
@@ -494,7 +482,7 @@ class Sessions:
                 "'python server.py console' (installed from a wheel: 'wilmerai console') prints "
                 "a new one.",
             )
-        return self.operators.begin(token, label)
+        return self.operators.begin(label)
 
     def of_call(self, peer: str, authorization: str | None, count: bool = True) -> Session:
         """Return the session of a call. Raises ConsoleError.
