@@ -24,6 +24,7 @@ from types import CodeType, FrameType
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, PROJECT)
 
+from Middleware import addons  # noqa: E402
 from Middleware.cli.launch import Launch  # noqa: E402
 from Middleware.cli.serving import limits  # noqa: E402
 from Middleware.cli.serving.serve_waitress import serve  # noqa: E402
@@ -196,6 +197,7 @@ def main(argv: Sequence[str]) -> int:
         counter.thread_begins(True)
         serve(launch)
 
+    addons.load()
     return run(counted, arguments, limits.WORKER_THREADS)
 
 
