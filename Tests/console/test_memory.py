@@ -156,7 +156,7 @@ def test_editing_and_deleting(page: Page, scripted: ScriptedServer) -> None:
     expect(memory.get_by_role("button", name="Save")).to_be_disabled()
     text.fill("<b>Fact</b> 131.")
     memory.get_by_role("button", name="Save").click()
-    expect(memory.get_by_role("alert")).to_contain_text("changed meanwhile")
+    expect(memory.get_by_role("alert")).to_contain_text("changed in the meantime")
     memory.get_by_role("button", name="Save").click()
     # Shown as it is written: a text is never markup.
     expect(memory).to_contain_text("<b>Fact</b> 131.")
