@@ -140,7 +140,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        # What a test or a program without a console puts in the place of stderr may have none.
+        # What a test or a program without a terminal puts in the place of stderr may have none.
         self._raw = getattr(getattr(stream, "buffer", None), "raw", None)
 
     def handle(self, record: logging.LogRecord) -> bool:

@@ -111,7 +111,7 @@ def log_access(host: str) -> None:
         )
     elif not is_loopback(host):
         logger.warning(
-            "Listening on %s without --accepted-keys-file: whoever reaches this address can use every "
+            "Listening on %s without --accepted-keys-file: anyone who reaches this address can use every "
             "configured user and LLM",
             host,
         )
@@ -123,7 +123,7 @@ def _warning() -> list[str]:
     return [
         "",
         RULE,
-        "!!  WARNING: there is no password. Whoever reaches this address can use every configured user,",
+        "!!  WARNING: there is no password. Anyone who reaches this address can use every configured user,",
         "!!  workflow and LLM, and what conversations have left in their memories.",
         "!!",
         "!!  To end this, make a key. It is shown once; give it to your clients as their API key:",

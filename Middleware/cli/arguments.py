@@ -167,7 +167,7 @@ def build_command_parser(program: str, description: str, positionals: bool = Tru
 def first_positional(parser: argparse.ArgumentParser, words: Sequence[str]) -> int | None:
     """Return the position of the first word that is neither an option nor the value of one.
 
-    None if there is none, behind ``--``, and if an option before it is not known or ends the program, as
+    None without one, behind ``--``, and if an option before it is not known or ends the program, as
     ``--version`` does.
     """
     options = {option: action for action in parser._actions for option in action.option_strings}

@@ -74,7 +74,7 @@ def same_configuration() -> list[str]:
 
 
 def say(text: str, error_stream: bool = False) -> None:
-    """Print a line at once. A closed console does not end the server."""
+    """Print a line at once. A closed terminal does not end the server."""
     stream = sys.stderr if error_stream else sys.stdout
     with contextlib.suppress(OSError, ValueError):
         print(text, file=stream, flush=True)

@@ -79,7 +79,7 @@ def _run(command: Sequence[str], progress: Progress) -> int:
             return process.wait()
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
-            # pip has got the same Ctrl-C, unless only this process was told, and undoes what it has begun.
+            # pip has got the same Ctrl-C, unless only this process got it, and undoes what it has begun.
             try:
                 process.communicate(timeout=10)
             except subprocess.TimeoutExpired:
@@ -231,6 +231,6 @@ class Progress:
 
 
 if __name__ == "__main__":
-    # The installation goes on when nobody reads what it prints: the start waits for it.
+    # The installation goes on when its output is not read: the start waits for it.
     prepare_streams()
     sys.exit(main(sys.argv[1:]))

@@ -173,7 +173,7 @@ def _accept_console_words(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, user: str | None, path: str) -> None:
     if user is not None:
-        # The name of a user who does not exist would make a key that lets nobody in.
+        # The name of a user who does not exist would make a key that admits no client.
         users.require_user_file(user)
     if options.action == "list":
         print_list(path)

@@ -63,7 +63,7 @@ def configure(launch: Launch) -> None:
 
 
 def _terminal_log(verbose: bool) -> TerminalFormatter | None:
-    """Return the form of the log for a person at a terminal; None for the whole log, which programs and files get."""
+    """Return the form of the log for a terminal; None for the whole log, which programs and files get."""
     return None if verbose or not sys.stderr.isatty() else TerminalFormatter(wants_colour(sys.stderr))
 
 

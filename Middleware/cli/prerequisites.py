@@ -52,7 +52,7 @@ def _start_command() -> str:
 
 
 def _environment_hint() -> str:
-    """Return a line with the Python that the start scripts have set up, or "" if there is none."""
+    """Return a line with the Python that the start scripts have set up, or "" without one."""
     python = os.path.join(_in_project("venv"), "Scripts\\python.exe" if sys.platform == "win32" else "bin/python")
     return f"\nOr use the Python that has them: {_quoted(python)}" if os.path.exists(python) else ""
 

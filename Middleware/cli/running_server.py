@@ -1,7 +1,7 @@
 """The files by which commands find a running server, and learn that a folder of conversations is in use.
 
 A process that uses a folder of conversations holds a lock on ``.server-<id>.lock`` in it for as long as it lives; the
-system frees the lock of a process that was killed. ``.server-<id>.json`` beside it contains what the process serves.
+system frees the lock of a process that was killed. ``.server-<id>.json`` next to it contains what the process serves.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def announced(url: str = "") -> Iterator[None]:
 
 
 def announce_until_exit() -> None:
-    """Leave the files until the process ends, for servers of other programs, whose end nobody reports."""
+    """Leave the files until the process ends, for servers of other programs, whose end is not reported."""
     left = contextlib.ExitStack()
     left.enter_context(announced())
     # The workers of a server that loads the program before it forks end earlier than the process that holds the locks.
@@ -89,7 +89,7 @@ def _announced_in(root: str, server: RunningServer) -> Iterator[None]:
 
 
 def _remove(name: str) -> None:
-    # The lock goes last: without it, nobody looks for the other file.
+    # The lock goes last: without it, the other file is not looked for.
     for ending in (".json", ".lock"):
         with contextlib.suppress(OSError):
             os.unlink(name + ending)
@@ -132,7 +132,7 @@ def _read(path: str) -> RunningServer:
 
 
 def find_server(names: Sequence[str]) -> RunningServer | None:
-    """Return a running server of this configuration that serves all users in ``names``; None if there is none."""
+    """Return a running server of this configuration that serves all users in ``names``, or None."""
     wanted = names or _served_users()
     return next(
         (

@@ -144,7 +144,7 @@ def _exit() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        # The console has been closed.
+        # The terminal has been closed.
         except (OSError, ValueError):
             pass
     os._exit(0)

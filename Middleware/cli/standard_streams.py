@@ -78,7 +78,7 @@ def _safe(stream: TextIO) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="backslashreplace")
-    # A terminal has no other reader; that of Windows is no plain file either.
+    # A terminal has no other reader; that of Windows is not a plain file either.
     if type(_file_below(stream)) is not io.FileIO or stream.isatty():
         return stream
     stream.flush()

@@ -59,7 +59,7 @@ def run(
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
         return error.status
-    # The outermost boundary: a bug needs its traceback on the console.
+    # The outermost boundary: a bug needs its traceback on the terminal.
     except Exception:
         traceback.print_exc()
         return 1

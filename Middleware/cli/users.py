@@ -84,7 +84,7 @@ def second_user(folder: str | None) -> str:
 
 
 def existing_users_hint(user: str) -> str:
-    """Return a line with the existing users, the most similar first, or with the reason why there are none."""
+    """Return a line with the existing users, the most similar first, or with the reason why there are not any."""
     problem, known = _folder_problem(), config_utils.existing_users()
     if problem:
         return f"\n{problem}"
@@ -103,7 +103,7 @@ def served_users() -> list[str]:
 
 
 def read_access_keys(path: str | None) -> AccessKeys | None:
-    """Return the list of keys that clients need; None if there is none. Raises StartError if it cannot be used."""
+    """Return the list of keys that clients need, or None. Raises StartError if it cannot be used."""
     if path is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What is stored of one conversation, wherever it is stored."""
+"""A discussion: what is stored of one conversation, wherever that is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DiscussionState(Protocol):
 
     @property
     def place(self) -> str:
-        """Where it is stored: the same for each object of one conversation, and for no other."""
+        """Where it is stored: the same for each object of one discussion, and for no other."""
 
     @property
     def cipher(self) -> Cipher:
@@ -103,7 +103,7 @@ class ListedDocument:
 
 @dataclass(frozen=True)
 class Searchable:
-    """The searchable memories of a conversation, as far as they can be counted without a key.
+    """The searchable memories of a discussion, as far as they can be counted without a key.
 
     Attributes:
         vectors: for each embedding model, the number of memories with a vector.
@@ -117,11 +117,11 @@ class Searchable:
 
 @dataclass(frozen=True)
 class ListedDiscussion:
-    """A conversation in a list.
+    """A discussion in a list.
 
     Attributes:
-        place: the same for conversations with the same owner.
-        remove: deletes the conversation and returns how many documents it had; all its searchable memories count as
+        place: the same for discussions with the same owner.
+        remove: deletes the discussion and returns how many documents it had; all its searchable memories count as
             one.
     """
 
@@ -134,23 +134,23 @@ class ListedDiscussion:
 
 
 class Discussions(Protocol):
-    """All stored conversations, wherever they are stored: the one object that knows."""
+    """All discussions, wherever they are stored: the one object that knows."""
 
     @property
     def worker(self) -> int:
-        """The number of this process among those that share the conversations in a database; 0 with files."""
+        """The number of this process among those that share the discussions in a database; 0 with files."""
 
     @property
     def health(self) -> str:
         """Whether the database answers: ``ok`` or ``unreachable``; empty with files."""
 
     def listed(self) -> list[ListedDiscussion] | None:
-        """Return all conversations of the current user; None if they are files, which are found in folders."""
+        """Return all discussions of the current user; None if they are files, which are found in folders."""
 
     def state(
         self, discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
     ) -> DiscussionState:
-        """Return what is stored of a conversation; nothing is looked up yet.
+        """Return a discussion; nothing is looked up yet.
 
         ``key_hash`` and ``encryption_key`` belong to the client's API key. Raises ValueError for an id or hash that is
         not usable as the name of a folder.
@@ -159,7 +159,7 @@ class Discussions(Protocol):
     def folder(
         self, discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
     ) -> DiscussionFolder | None:
-        """Return the folder of a conversation, for scripts that open its files; None if no files are used."""
+        """Return the folder of a discussion, for scripts that open its files; None if no files are used."""
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
         """Return whether this id, without a key, is the hash of a client's key that has conversations."""

@@ -18,7 +18,7 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) ->
         return False
     if sys.platform != "win32":
         return True
-    # Older consoles of Windows show escape sequences as text until ENABLE_VIRTUAL_TERMINAL_PROCESSING (4) is set.
+    # Older terminals of Windows show escape sequences as text until ENABLE_VIRTUAL_TERMINAL_PROCESSING (4) is set.
     import ctypes
 
     console = ctypes.windll.kernel32

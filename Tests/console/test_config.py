@@ -247,7 +247,7 @@ def test_what_others_saved_meanwhile_is_not_lost(tab: Page, console: Console) ->
     box = opened(tab, console, GENERAL)
     expect(box).to_contain_text('"Ponder"')
     save(tab)
-    dialog = tab.get_by_role("dialog", name="The file has changed meanwhile")
+    dialog = tab.get_by_role("dialog", name="The file has changed in the meantime")
     expect(dialog.get_by_role("group", name="Difference")).to_contain_text("Muse")
     assert console.read(GENERAL) == theirs
     dialog.get_by_role("button", name="Cancel").click()

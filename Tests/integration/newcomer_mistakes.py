@@ -42,7 +42,7 @@ def condition(name: str, text: str, *says: str, at: str, nearest: str = "") -> M
 
 
 CONDITIONS = (
-    condition("one-equals-sign", "{agent1Output} = yes", "'=' is no part of a condition", nearest="==", at="} |= yes"),
+    condition("one-equals-sign", "{agent1Output} = yes", "'=' is not part of a condition", nearest="==", at="} |= yes"),
     condition("not", "({agent1Output} NOT", "there is no NOT", at="} |NOT"),
     condition("open-parenthesis", "({agent1Output} == yes", "a parenthesis is not closed", at='"|({agent1Output} =='),
     condition("no-comparison", "{agent1Output} yes", "a comparison, AND or OR is missing before this", at="} |yes"),
@@ -95,7 +95,12 @@ TEMPLATES = (
 
 SCHEMAS = (
     Mistake(
-        "schema-type", SCHEMA, '"type": "object"', '"type": "objct"', ("'objct' is no type of JSON Schema",), "object"
+        "schema-type",
+        SCHEMA,
+        '"type": "object"',
+        '"type": "objct"',
+        ("'objct' is not a type of JSON Schema",),
+        "object",
     ),
     Mistake(
         "schema-list",

@@ -193,7 +193,7 @@ def _check(
 
 
 def _served(result: CheckResult) -> Sequence[str]:
-    """Return the users that a start with the same arguments serves: the current user, or all users if there is none."""
+    """Return the users that a start with the same arguments serves: the current user, or all users without one."""
     current = (users.current_user() or "").casefold()
     return [user for user in result.users if user.casefold() == current] or result.users
 
@@ -333,7 +333,7 @@ def _list(url: str, headers: Mapping[str, str]) -> tuple[int, list[Mapping[str, 
 
 
 def _get(url: str, headers: Mapping[str, str]) -> tuple[int, object]:
-    """Return the status and the JSON of a server's answer; 0 if there is none, None for anything but JSON."""
+    """Return the status and the JSON of a server's answer; 0 without one, None for anything but JSON."""
     try:
         request = HttpRequest(
             parse_target(url),

@@ -203,7 +203,7 @@ class SourceCheck:
     """The result of checking a file's text.
 
     Attributes:
-        content: the parsed JSON, read-only; None if there is none.
+        content: the parsed JSON, read-only; None if it cannot be parsed.
         source: the text, for the positions of further findings; None if the file is not JSON.
     """
 
@@ -447,7 +447,13 @@ def _invalid(display: str, error: Any) -> Finding:
     if error.absolute_path and error.absolute_path[-1] == "type":
         near = nearest(error.instance, TYPES, CHOICE_CUTOFF) if isinstance(error.instance, str) else ""
         return Finding(
-            "error", display, path, None, f"{quoted(error.instance)} is no type of JSON Schema", ", ".join(TYPES), near
+            "error",
+            display,
+            path,
+            None,
+            f"{quoted(error.instance)} is not a type of JSON Schema",
+            ", ".join(TYPES),
+            near,
         )
     return Finding("error", display, path, None, f"this is not a JSON Schema: {shortened(error.message, MAX_SAID)}")
 

@@ -74,7 +74,7 @@ class Value:
         source: what gives the value, for a message.
         is_open: an LLM writes it, so that it may be any text.
         lists_categories: that LLM is shown the categories of the routing.
-        time: the first variable in it that changes with the time; empty if there is none.
+        time: the first variable in it that changes with the time; empty without one.
         writer: the first node in it whose output changes from call to call: the file of its workflow, and its label.
     """
 
@@ -310,7 +310,7 @@ def messages_first(view: NodeView) -> int:
 
 
 def passed_text(view: NodeView, number: int) -> object:
-    """Return the text of a node that becomes the input ``number`` of the workflows it runs; None if there is none."""
+    """Return the text of a node that becomes the input ``number`` of the workflows it runs, or None."""
     index = number - 1 - messages_first(view)
     values = passed(view)
     return values[index] if 0 <= index < len(values) else None

@@ -263,7 +263,7 @@ class Lookups:
         return answer
 
     def misspelt_user_key(self, key: str, known: Collection[str]) -> str:
-        """Return the key of the user's file that was probably meant to be ``key``; empty if there is none."""
+        """Return the key of the user's file that was probably meant to be ``key``; empty without one."""
         answer: str = self._answer(
             ("misspelt", key),
             lambda: next(

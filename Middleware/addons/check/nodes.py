@@ -384,7 +384,7 @@ def check_curl_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 
 
 def _risky_placeholder(argument: Argument, node: Mapping[str, object], variables: Mapping[str, Any]) -> str:
-    """Return the first foreign placeholder that may make a file name of the argument's value; empty if there is none.
+    """Return the first foreign placeholder that may make a file name of the argument's value; empty without one.
 
     Cookie files are left out: curl sends none of the cookies in them that are for another server.
     """

@@ -438,7 +438,7 @@ def check_condition(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
             view.finding(
                 "warning",
                 "condition",
-                f"{quoted(signs)} is no part of a condition and is left out",
+                f"{quoted(signs)} is not part of a condition and is left out",
                 expected=GRAMMAR,
                 suggestion=_FOREIGN.get(signs, ""),
             ),
@@ -453,7 +453,7 @@ def _unreadable(
     # A character that fits nowhere explains what goes wrong after it, and what seems to be unfinished.
     if skipped:
         start, signs = skipped[0]
-        cause = "there is no NOT" if signs == "!" else f"{quoted(signs)} is no part of a condition"
+        cause = "there is no NOT" if signs == "!" else f"{quoted(signs)} is not part of a condition"
         return _at(
             view,
             start,

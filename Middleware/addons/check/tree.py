@@ -297,7 +297,7 @@ def _existing(word: str, root: str) -> str:
 
 
 def _root_of(path: str, root: str, is_given: bool) -> str:
-    """Return the folder of the configuration around a path, or the path itself; "" if there is none."""
+    """Return the folder of the configuration around a path, or the path itself; "" without one."""
     # The second spelling is for a root that is named through a link, such as /tmp on macOS.
     for above in (os.path.abspath(root), os.path.realpath(root)):
         if path == above or path.startswith(above + os.sep):
@@ -313,7 +313,7 @@ def _root_of(path: str, root: str, is_given: bool) -> str:
 
 
 def _require_configuration(path: str, home: str) -> None:
-    """Raise StartError for a file that is no part of a configuration."""
+    """Raise StartError for a file that is not part of a configuration."""
     if not home:
         raise StartError(
             f"{path} is in no configuration folder, that is one with a folder 'Users'. Copy the file "

@@ -293,7 +293,7 @@ class UserCheck:
             )
 
     def _misspelt(self) -> str:
-        """Return the misspelt key because of which the user has no workflow to run; empty if there is none."""
+        """Return the misspelt key because of which the user has no workflow to run; empty without one."""
         if (
             any(self._name(key) for key in ("routingConfig", "customWorkflow"))
             or self._shares()

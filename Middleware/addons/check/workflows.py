@@ -254,7 +254,7 @@ def check_type(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 
 
 def check_tools(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    """Yield a finding if a node offers the client's tools to its model in vain."""
+    """Yield a finding if a node offers the client's tools to its model without effect."""
     if "allowTools" not in view.keys or not NODE.flag(view.node, "allowTools"):
         return
     nodes = view.loaded.nodes
@@ -295,7 +295,7 @@ def _never_honoured(view: NodeView) -> Finding:
 
 
 def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[list[int], str]:
-    """Return the indexes of the nodes that an entry of ``dependsOn`` names; if there is none, the nearest title."""
+    """Return the indexes of the nodes that an entry of ``dependsOn`` names; without any, the nearest title."""
     if isinstance(entry, int) and not isinstance(entry, bool):
         return ([entry - 1] if 1 <= entry <= len(nodes) else []), ""
     if not isinstance(entry, str):
@@ -433,7 +433,7 @@ def _check_fixed(
 
 
 def _check_categories(view: NodeView, keys: Mapping[str, str], lookups: Lookups) -> Iterator[Finding]:
-    """Yield keys that are no categories although the LLM chooses among the categories of the routing."""
+    """Yield keys that are not categories although the LLM chooses among the categories of the routing."""
     name = lookups.user_name("routingConfig") if lookups.has_user else ""
     routing = lookups.routing(name) if isinstance(name, str) and name else {}
     if isinstance(routing, Problem) or not routing:

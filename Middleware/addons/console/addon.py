@@ -68,7 +68,7 @@ def _address(url: str, records: RunRecords) -> str:
     from Middleware.addons.console.sign_in import PATH, sign_in_link
 
     if sys.stdout.isatty():
-        # Without its folder, nobody can be signed in; the page says how to go on.
+        # Without its folder, no user can be signed in; the page says how to go on.
         with contextlib.suppress(OSError):
             return sign_in_link(url, records.folder)
     return f"{url}{PATH}"

@@ -65,7 +65,7 @@ def _stream(
 
 
 class _Events:
-    """The events of a request; closing them ends it as a run, also if nobody has asked for the first of them."""
+    """The events of a request; closing them ends it as a run, also before the first of them was read."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _Events:
                     name: chunk[name] for name in ("reasoning", "tool_calls") if chunk.get(name)
                 }
                 if not (value or chunk["token"]):
-                    # Nothing is said yet.
+                    # Nothing is sent yet.
                     yield None
                     continue
                 if request.first_token_at is None:

@@ -162,7 +162,7 @@ class ConsoleApplication:
 
     def _log_refusal(self, environ: WSGIEnvironment, error: ConsoleError) -> None:
         peer = environ.get("REMOTE_ADDR", "-")
-        # Pages ask again every few seconds, so each kind is said once; nothing of what was sent is in the line.
+        # Pages ask again every few seconds, so each kind is logged once; nothing of what was sent is in the line.
         if error.status in (401, 403, 429) and self._logged.first(f"{peer} {error.status}"):
             logger.warning(
                 "The console refused a call of %s with %d (%s)", peer, error.status, error_type(error.status)
@@ -200,7 +200,7 @@ class ConsoleApplication:
         try:
             route, parts = find()
         except ConsoleError:
-            # Which calls there are is told only to those who may make one.
+            # Only a caller that may make a call learns which calls there are.
             authenticate()
             raise
         if route.least is Role.ANONYMOUS:
@@ -314,7 +314,7 @@ class ConsoleApplication:
         return admit(partial(self._gate, partial(self._guarded, answer)), request, environ, start_response)
 
     def run_in_background(self, environ: WSGIEnvironment, request: RequestContext, app: WSGIApplication) -> None:
-        """Let ``app`` answer a request that nobody reads, on a thread of its own. It passes the gate as any other."""
+        """Let ``app`` answer a request without a reader, on a thread of its own. It passes the gate as any other."""
         request.listeners = self._listeners
         # What tells whether the client of this call is still there would end the request when it has its answer.
         copy: WSGIEnvironment = {
@@ -384,7 +384,7 @@ def _words(environ: WSGIEnvironment) -> tuple[str, ...]:
 
 
 def _require_small_body(environ: WSGIEnvironment) -> None:
-    """Refuse a large body of a client that nobody knows yet."""
+    """Refuse a large body of a client that has not signed in."""
     length = environ.get("CONTENT_LENGTH") or "0"
     if "HTTP_TRANSFER_ENCODING" in environ or not length.isdigit() or int(length[:10]) > SIGN_IN_BYTES:
         raise ConsoleError(413, "The body is too large for a sign-in.")
@@ -400,7 +400,7 @@ def _way_to(role: Role) -> str:
 
 
 def _as_api(start_response: StartResponse) -> StartResponse:
-    """Return a ``start_response`` that lets no answer of the API be stored or shared, whoever made it."""
+    """Return a ``start_response`` that forbids storing and sharing answers of the API, whichever code made them."""
 
     def start(status: str, headers: list[tuple[str, str]], *exc_info: OptExcInfo | None) -> Callable[[bytes], object]:
         names = {"cache-control", *(name.lower() for name, _ in OWN_HEADERS)}

@@ -1,6 +1,6 @@
 """Ask an LLM server how it is, by questions that load no model and cost it nothing.
 
-Nobody is asked unless somebody looks at the page Back-ends and asks for it.
+A server is asked only when a user of the page Back-ends wants it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from Middleware.utilities.http.wire import HttpRequest, parse_target
 
 Health: TypeAlias = Literal["healthy", "slow", "loading", "stopped", "refusing"]
 
-# A server at home answers within milliseconds; whoever looks at the page does not wait longer for all together.
+# A server at home answers within milliseconds; the page does not wait longer for all together.
 ASK_SECONDS = 2.0
 # A healthy server that needs so long is busy with something.
 SLOW_SECONDS = 1.0
@@ -87,7 +87,7 @@ class _Answer:
             return None
 
     def part(self, name: str) -> object:
-        """Return a value of the JSON object; None if there is none, or no object."""
+        """Return a value of the JSON object; None without one, or if the answer is not an object."""
         content = self.json
         return content.get(name) if isinstance(content, Mapping) else None
 
@@ -156,7 +156,7 @@ class _ServerQueries:
     def _llama_cpp(self) -> BackendStatus:
         props, slots = self._get("/props"), self._get("/slots").json
         alias, path = props.part("model_alias"), props.part("model_path")
-        # Of a path only the file's name: where it lies is nobody's business here.
+        # Of a path only the file's name: its folder must not be shown here.
         model = alias or (path.replace("\\", "/").rpartition("/")[2] if isinstance(path, str) else None)
         busy = None
         if isinstance(slots, list):
@@ -214,7 +214,7 @@ class _ServerQueries:
 
 
 def _names(entries: object, field_name: str) -> str | None:
-    """Return the printable names in a list of objects, with commas; None if there are none."""
+    """Return the printable names in a list of objects, with commas, or None."""
     if not isinstance(entries, list):
         return None
     names = [

@@ -50,7 +50,7 @@ class ConsoleError(Exception):
 
     Args:
         status: the HTTP status, which also gives the type.
-        message: one or two sentences for a person.
+        message: one or two sentences for a user.
         where: the field, query name or file that is wrong; "" for the whole call.
     """
 

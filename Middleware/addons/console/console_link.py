@@ -1,6 +1,6 @@
 """``python server.py console``: prints a link that signs in to the run console of the running server.
 
-Whoever can read the secret in the console's folder is its operator; the link proves that. It is good once, for ten
+A user who can read the secret in the console's folder is its operator; the link proves that. It is good once, for ten
 minutes, and its code stands behind a ``#``, which browsers do not send.
 """
 

@@ -1,7 +1,7 @@
 """The live stream: what has changed of the runs that a viewer may see.
 
-Nobody tells the stream anything: twice a second it looks at the runs in memory for what has a higher number than what
-it has sent. A request pays nothing for it, and only while somebody looks does anything happen.
+The stream is not notified: twice a second it looks at the runs in memory for what has a higher number than what
+it has sent. A request pays nothing for it, and without a viewer nothing runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LiveStreams:
         self._lock = threading.Lock()
 
     def enter(self) -> bool:
-        """Take a place; return False if there is none."""
+        """Take a place; return False if all are taken."""
         with self._lock:
             if self._open >= MAX_STREAMS:
                 return False
@@ -67,7 +67,7 @@ def events(call: Call) -> object:
     if not process().one(LiveStreams).enter():
         raise ConsoleError(
             503,
-            f"There are {MAX_STREAMS} open live streams already. Ask with wait=0 meanwhile.",
+            f"There are {MAX_STREAMS} open live streams already. Ask with wait=0 in the meantime.",
             headers=(("Retry-After", str(RETRY_SECONDS)),),
         )
     return Events(LiveStream(feed, call))
@@ -99,7 +99,7 @@ class Feed:
         self._begun_again = after is not None and after > 0 and not self._ring.first <= after <= now
         self.number = now if after is None or self._begun_again else after
         self._said_hello = False
-        # The tokens last told of, by run and span.
+        # The tokens last sent, by run and span.
         self._tokens: dict[tuple[str, int], int] = {}
 
     def news(self) -> Iterator[Event]:

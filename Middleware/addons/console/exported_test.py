@@ -236,7 +236,7 @@ class _Export:
         return {"content": content, "tool_calls": list(calls)}
 
     def _line_of(self, call: Span) -> str | None:
-        """Return a line of a call's prompt that no other prompt has; None if there is none."""
+        """Return a line of a call's prompt that no other prompt has, or None."""
         payload = payload_of(self._tree, call)
         if payload is None:
             return None
@@ -257,7 +257,7 @@ class _Export:
                 if output is not None and not isinstance(output, str):
                     self._omit(
                         f"stubs[{self._name(node)!r}]",
-                        f"the output of '{self._name(node)}' is no text, and the test has its JSON in its place",
+                        f"the output of '{self._name(node)}' is not a text, and the test has its JSON in its place",
                     )
                 found.setdefault(self._name(node), []).append(output_text(output))
         return {name: outputs[0] if len(set(outputs)) == 1 else outputs for name, outputs in found.items()}

@@ -1,4 +1,4 @@
-"""The calls that make a workflow test of a recorded run, run it, and save it beside its workflow."""
+"""The calls that make a workflow test of a recorded run, run it, and save it next to its workflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.managers.variable_table import VARIABLES
 
 MOST_NAME = 200
-# Each round leaves out what fails; what fails then is no matter of expectations.
+# Each round leaves out what fails; what fails then does not depend on expectations.
 MOST_ROUNDS = 4
 TEST_SECONDS = 120.0
 # Their values depend on the clock.
@@ -58,7 +58,7 @@ def run(call: Call) -> dict[str, object]:
 
 
 def save(call: Call) -> dict[str, object]:
-    """Append the test to the file beside its workflow."""
+    """Append the test to the file next to its workflow."""
     test = _exported(call)
     why = _why_not_writable(call, test)
     if why:
@@ -212,7 +212,7 @@ def _text_of(path: str) -> str | None:
 def _why_not_writable(call: Call, test: ExportedTest) -> str:
     """Return why the test cannot be saved; "" if it can."""
     if call.role < Role.OPERATOR:
-        return "Only somebody who is signed in with a link can save a test."
+        return "Only a user who is signed in with a link can save a test."
     if call.records.mode != "edit":
         return "Saving is off: start WilmerAI with --console edit."
     path = _file_of(test)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from Middleware.addons.records.viewers import Viewer
 
 MAX_LIMIT, LIMIT = 200, 100
-# Of the file of an export, which the owner of the computer may open, and nobody else.
+# Of the file of an export, which only the owner of the computer may open.
 OWNER_ONLY = 0o600
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 # Which of several discussions with one id is meant: the folder of the key, and a user among several roots.
@@ -71,7 +71,7 @@ class _Found:
 
     def as_json(self) -> dict[str, object]:
         row = as_json(overview(self.discussion, self.keys))
-        # Where it lies on the disk is no business of a client.
+        # A client must not learn where it is on the disk.
         del row["folders"]
         return {**row, "user": self.user}
 
@@ -134,7 +134,7 @@ def delete_memory(call: Call) -> object:
 
 
 def rebuild(call: Call) -> object:
-    """Export everything, and then delete what the next message writes anew."""
+    """Export everything, and then delete what the next message writes again."""
     with _one(call) as found:
         saved = _save_export(call, found)
         DiscussionEditor(found.reader).delete_all()

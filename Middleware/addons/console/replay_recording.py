@@ -69,7 +69,7 @@ class Recording:
         return next((node for node in self.nodes if node.place == place), None)
 
     def take(self, chain: Iterable[str], index: int, title: str, node_type: str) -> RecordedNode | None:
-        """Return the next recorded run of a node, which is not returned again; None if there is none left.
+        """Return the next recorded run of a node, which is not returned again; None after the last.
 
         A node that has moved since within its workflow is recognised by its title and type.
         """

@@ -231,7 +231,7 @@ def _whole(body: Mapping[str, object], name: str, default: int | None, least: in
 
 
 def compare(call: Call) -> dict[str, object]:
-    """Return the nodes of two runs beside each other, and the configuration files in which they differ."""
+    """Return the nodes of two runs next to each other, and the configuration files in which they differ."""
     a, b = known_run(call, call.parts["A"]), known_run(call, call.parts["B"])
     body_of = call.records.archive.config_body
 

@@ -50,7 +50,7 @@ def start_replay(
             trial = ReplayTrial(recording, folder / "trial", user, start, also)
             _copy_times(known, trial.discussions_root)
         request.outside = trial
-        # Read now, so that what is wrong with it is told to the caller.
+        # Read now, so that the caller gets an error about it.
         sent = recorded_request(document)
         messages: Any = [dict(message) for message in sent.messages]
         tools: Any = [dict(tool) for tool in sent.tools] or None
@@ -115,7 +115,7 @@ def _copy_times(known: tuple[bytes, Path] | None, discussions: str) -> None:
 
 
 def _answer(request: RequestContext, environ: WSGIEnvironment, begin: Any) -> Iterable[bytes]:
-    """Run the engine as for a client whose answer nobody reads; nodes behind the answer run when it is closed."""
+    """Run the engine as for a client that does not read its answer; nodes behind the answer run when it is closed."""
     place = place_of(environ)
 
     def start() -> Iterator[object]:
@@ -130,7 +130,7 @@ def _answer(request: RequestContext, environ: WSGIEnvironment, begin: Any) -> It
             return StreamingAnswer(request, start, renderer, lambda text: estimated_usage(request, [], text)).begin(0)
         answer = WholeAnswer(request, start)
         answer.value()
-    # Whoever looks at the run is told; nobody waits for an answer.
+    # The run shows the error; no client waits for an answer.
     except BaseException as error:
         log_error(error, request, "before the answer")
         return []

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from Middleware.addons.records.model import RunDocument
 
 STOPPED = "it was stopped in the console"
-# A longer text is sent by reference: a page of a run with fifty prompts would have megabytes that nobody opens.
+# A longer text is sent by reference: a page of a run with fifty prompts would have megabytes that are never opened.
 INLINE_CHARACTERS = 2048
 START_CHARACTERS = 200
 FORMAT = "wilmer-run/1"
-# The note is the user's own, and says perhaps what was said.
+# The note is the user's own, and may quote the conversation.
 _FACTS_WITH_TEXT = ("question", "answer", "error", "note")
 
 
@@ -43,7 +43,7 @@ def register(routes: Routes) -> None:
 
 def listed(call: Call) -> dict[str, object]:
     archive, query = call.records.archive, RunQuery.parse(call.query)
-    # Taken before the runs are read: what changes meanwhile comes as an event, too, and nothing is missed.
+    # Taken before the runs are read: what changes during that time comes as an event, too, and nothing is missed.
     event = next(call.records.ring.counter)
     page = archive.runs(query, call.viewer)
     answer: dict[str, object] = {"runs": page.runs, "next": page.next, "total": page.total, "event": event}
@@ -100,7 +100,7 @@ def export(call: Call) -> Download:
         row = span.as_row()
         inline = {name: shortened(value) for name, value in span.texts.items()} if wanted == "1" else {}
         row[-1] = inline
-        # Long texts stand beside the rows, as the API has them.
+        # Long texts stand next to the rows, as the API has them.
         if inline != span.texts and inline:
             kept[str(span.id)] = span.texts
         spans.append(row)

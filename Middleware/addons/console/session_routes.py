@@ -10,7 +10,7 @@ from Middleware.common.constants import VERSION
 
 
 class SessionFacts(TypedDict):
-    """A session, as it is told to the page."""
+    """A session, as the page gets it."""
 
     role: str
     users: list[str] | None
@@ -62,7 +62,7 @@ def listed(call: Call) -> dict[str, list[SessionLine]]:
 
 def end(call: Call) -> dict[str, bool]:
     if not call.application.sessions.end_by_id(call.parts["ID"]):
-        raise ConsoleError(404, "There is no such session; it may have ended meanwhile.", where="ID")
+        raise ConsoleError(404, "There is no such session; it may have ended in the meantime.", where="ID")
     return {"ended": True}
 
 

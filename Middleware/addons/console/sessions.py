@@ -1,5 +1,5 @@
 """Who is signed in to the console: operators, by a hash in the index, and clients' keys, by a token that contains the
-session. Both outlive the server, and are known to every process on the console's folder."""
+session. Both outlive the server, and are known to every process that uses the console's folder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OPERATOR_SECONDS = OPERATOR_DAYS * 24 * 3600
 KEY_SECONDS = 12 * 3600
 # The time of the last use is written at most so often, so that reading a page is not a write.
 TOUCH_SECONDS = 3600
-# By it a token that has expired is told from a guessed key, and does not count as a failed sign-in.
+# It distinguishes a token that has expired from a guessed key, and does not count as a failed sign-in.
 TOKEN_PREFIX = "wilmer-console-"
 TOKEN_BYTES = 32
 # Listed at most. Far more than there are browsers of one household; the one not used for longest is not listed.
@@ -79,7 +79,7 @@ class Session:
         users: whose runs may be seen; None for all.
         expires: microseconds since 1970; None for a key that is sent in place of a token.
         key: of the client; None for an operator.
-        key_name: the note beside the key, for the log.
+        key_name: the note next to the key, for the log.
         id: names the session in lists; "" for a key that is sent in place of a token.
     """
 
@@ -170,7 +170,7 @@ class SessionTable:
         return token, self._session(digest, now)
 
     def find(self, token: str) -> Session | None:
-        """Return the session of a token; None if there is none, or not any more."""
+        """Return the session of a token; None without one, or if it has ended."""
         digest, now = _hash(token), self._now()
         if digest in self._unstored:
             return self._session(digest, now)
@@ -208,7 +208,7 @@ class SessionTable:
         return sorted([*found, *self._unstored.values()], key=lambda line: -line["used"])
 
     def end(self, name: str) -> bool:
-        """End the session with this id; return False if there is none."""
+        """End the session with this id; return False without one."""
         for digest in [digest for digest in list(self._seen) if _id(digest) == name]:
             del self._seen[digest]
         unstored = [digest for digest in list(self._unstored) if _id(digest) == name]
@@ -249,7 +249,7 @@ class SessionTable:
 
         ``late`` is the statement that a later call executes in that case.
         """
-        # Imported here: a server whose console nobody opens needs no SQLite for it.
+        # Imported here: a server whose console is never opened needs no SQLite for it.
         import sqlite3
 
         from Middleware.utilities.sqlite import when_free
@@ -313,7 +313,7 @@ class KeySessions:
             return Session(Role.OWN, key=key)
         grant = self._keys.grant(BEARER + key)
         if grant is None:
-            raise ConsoleError(401, "This is none of the keys that the server accepts.")
+            raise ConsoleError(401, "This is not one of the keys that the server accepts.")
         return _granted(grant, key)
 
     def begin(self, key: str, label: str) -> tuple[str, Session]:
@@ -327,7 +327,7 @@ class KeySessions:
         return token, _timed(session, digest, known)
 
     def find(self, token: str) -> Session | None:
-        """Return the session of a token; None if it has ended, or is no token of a key."""
+        """Return the session of a token; None if it has ended, or is not a token of a key."""
         digest, known = _hash(token), self._opened(token)
         if known is None:
             return None
@@ -516,7 +516,7 @@ class Sessions:
             )
 
     def end_by_id(self, name: str) -> bool:
-        """End the session with this id; return False if there is none."""
+        """End the session with this id; return False without one."""
         ended = self.keys.end(name)
         return self.operators.end(name) or ended
 

@@ -53,7 +53,7 @@ class StaticFiles:
         return hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:12]
 
     def find(self, version: str, name: str) -> StaticFile | None:
-        """Return the file ``name``; None if there is none."""
+        """Return the file ``name``, or None."""
         # Only listed names are compared with what the client sent, so no spelling of a path leads out of the folder.
         path = dict(self._files()).get(name)
         if path is None or name == PAGE:

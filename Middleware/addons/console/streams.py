@@ -67,7 +67,7 @@ class EventBody:
             yield HEARTBEAT if event is None else event.framed()
 
     def _run(self, request: RequestContext) -> Iterator[bytes]:
-        # Started here and not by the first step of the body: a body that nobody reads must end, too.
+        # Started here and not by the first step of the body: a body without a reader must end, too.
         running_requests().begin(request, self._probe)
         try:
             run_in_pool(lambda: self._context.run(self._make, request), "console-run")

@@ -145,7 +145,7 @@ class Workflow:
 
 
 class WorkflowCatalog:
-    """Answers for some users, or for all and for the files that nobody uses."""
+    """Answers for some users, or for all and for the files that no user uses."""
 
     def __init__(self, users: Iterable[str] | None = None) -> None:
         self._known = list(config_utils.configured_users() or [config_utils.get_current_username()])
@@ -331,7 +331,7 @@ def _add_json(nodes: Sequence[Node], path: str) -> str:
         written = content["nodes"] if isinstance(content, dict) else content
         for node, own in zip(nodes, written, strict=True):
             node.json = own
-    # The file has changed since, or its secrets were no strings.
+    # The file has changed since, or its secrets were not strings.
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     return version.hash

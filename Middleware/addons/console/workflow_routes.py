@@ -56,7 +56,7 @@ def workflow(call: Call) -> object:
     found = _catalog(call).workflow(path)
     if found is None:
         raise ConsoleError(
-            404, f"There is no workflow {path[:200]!r}, or nobody whose runs you may see uses it.", where="NAME"
+            404, f"There is no workflow {path[:200]!r}, or is not used by a user whose runs you may see.", where="NAME"
         )
     runs, figures = figures_of(call.records.archive, call.viewer, path)
     nodes = [{**asdict(node), "figures": figures.get(node.index)} for node in found.nodes]

@@ -1,1 +1,1 @@
-"""The stored conversations of all clients, for their owner: what there is, its content, changes and removal."""
+"""The discussions of all clients, for their owner: what there is, its content, changes and removal."""

@@ -1,8 +1,8 @@
-"""The stored conversations, and the files that belong to each.
+"""The discussions, and the files that belong to each.
 
-In a state database, documents stand for files. Otherwise, conversations are stored in folders below the discussions
+In a state database, documents stand for files. Otherwise, discussions are stored in folders below the discussions
 root, those of clients with an API key one level deeper. Old installations have further locations:
-``Public/DiscussionIds`` in the install directory, files named after the conversation next to the folders, and databases
+``Public/DiscussionIds`` in the install directory, files named after the discussion next to the folders, and databases
 in ``Public``. Scanning creates and changes nothing.
 """
 
@@ -78,7 +78,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class StoredDiscussion:
-    """One conversation.
+    """One discussion.
 
     Attributes:
         root: the folder that contains its folder and the older files next to it.
@@ -130,7 +130,7 @@ class StoredDiscussion:
     def database(self) -> str | None:
         """Return the file of its searchable memories, or None."""
         inside = self.data(VECTOR_DATABASE)
-        # Elsewhere there are only databases of conversations without an API key.
+        # Elsewhere there are only databases of discussions without an API key.
         if inside or self.key_hash:
             return inside
         name = f"{self.discussion_id}_{VECTOR_DATABASE}"
@@ -153,7 +153,7 @@ class StoredDiscussion:
 
 @dataclass(frozen=True)
 class DiscussionWithoutFiles(StoredDiscussion):
-    """A conversation in the state database: each of its files is a document, whose path is its name.
+    """A discussion in the state database: each of its files is a document, whose path is its name.
 
     Attributes:
         remove: deletes it and returns how many documents it had.

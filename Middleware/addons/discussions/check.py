@@ -1,4 +1,4 @@
-"""Check the stored data of a conversation."""
+"""Check the stored data of a discussion."""
 
 from __future__ import annotations
 

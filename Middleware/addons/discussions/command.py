@@ -1,4 +1,4 @@
-"""``python server.py memory``: looks after stored conversations."""
+"""``python server.py memory``: looks after discussions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The texts of one stored conversation, a page at a time."""
+"""The texts of one discussion, a page at a time."""
 
 from __future__ import annotations
 

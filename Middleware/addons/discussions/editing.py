@@ -1,4 +1,4 @@
-"""Changes by hand in a stored conversation: a memory, the summary or the state document, one at a time, or all again.
+"""Changes by hand in a discussion: a memory, the summary or the state document, one at a time, or all again.
 
 They go through the server's own locks and writers. Hashes stay, so that no message is remembered twice, and the file as
 it was before is in its ``.bak``.

@@ -1,4 +1,4 @@
-"""Conversations that are not in files, as the commands ``memory`` and ``rekey`` ask another add-on for them."""
+"""Discussions that are not in files, as the commands ``memory`` and ``rekey`` ask another add-on for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class StoredElsewhere:
-    """A place of conversations. This one is none: everything is in files.
+    """A place of conversations. This one is empty: everything is in files.
 
     Attributes:
         about: a sentence for the description of a command, with ``{}`` in place of what the command then does.
@@ -28,9 +28,9 @@ class StoredElsewhere:
         return ""
 
     def used_by(self, name: str, command: str) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which all conversations are those of the place. Raises StartError and WilmerError."""
+        """Return a block in which all discussions are those of the place. Raises StartError and WilmerError."""
         raise NotImplementedError
 
     def rekey(self, name: str, change: KeyChange) -> tuple[int, Result]:
-        """Change the conversations of the old key; return how many it has, and what was done. Raises WilmerError."""
+        """Change the discussions of the old key; return how many it has, and what was done. Raises WilmerError."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""An overview of each stored conversation, fast enough for thousands of them."""
+"""An overview of each discussion, fast enough for thousands of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read one stored conversation: its files, its database, and all of it for an export.
+"""Read one discussion: its files, its database, and all of it for an export.
 
 Faults are raised as errors, not logged.
 """

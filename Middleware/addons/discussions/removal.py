@@ -1,4 +1,4 @@
-"""Deleting a stored conversation completely."""
+"""Deleting a discussion completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders of stored conversations, and what the state database calls them."""
+"""The folders of discussions, and what the state database calls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told of the runs: counts and times since the start, added up as runs end.
+"""What Prometheus gets of the runs: counts and times since the start, added up as runs end.
 
 This module is imported with ``--metrics`` only: the library takes memory.
 """
@@ -17,7 +17,7 @@ from Middleware.addons.records.texts import normalised
 from Middleware.utilities.native_threads import new_lock
 
 MICROSECONDS = 1_000_000
-# Of one family: label sets beyond this number would fill the memory of whoever stores them.
+# Of one family: label sets beyond this number would fill the memory of the server that stores them.
 MOST_SERIES = 200
 OTHER = "other"
 """The value of a label whose own value is not known, or would be one too many."""
@@ -107,7 +107,10 @@ class RunMetrics:
         )
         self._retries = self._counter("wilmer_retries_total", "Requests to an LLM server that were sent again.")
         self._failovers = self._counter(
-            "wilmer_failovers_total", "LLM calls in which a backup stood in for an endpoint.", "endpoint", "backup"
+            "wilmer_failovers_total",
+            "LLM calls in which a backup answered in place of an endpoint.",
+            "endpoint",
+            "backup",
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Series[Counter]:
@@ -130,7 +133,7 @@ class RunMetrics:
             if facts["ended"] is not None:
                 self._request_seconds.of().observe((facts["ended"] - facts["started"]) / MICROSECONDS)
             for span in run.spans:
-                # What a replay takes from its recording is no work of today.
+                # What a replay takes from its recording is not new work.
                 if span.status == "stand-in":
                     continue
                 if span.kind == "llm":

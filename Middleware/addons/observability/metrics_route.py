@@ -29,7 +29,7 @@ def add_metrics_route(app: Flask, metrics: RunMetrics, store: RunStore) -> None:
         # Prometheus asks for OpenMetrics, people get plain text.
         try:
             encode, content_type = choose_encoder(http.headers.get("Accept", ""))
-        # The library compares a version that is no number.
+        # The library compares a version that is not a number.
         except (TypeError, ValueError):
             encode, content_type = choose_encoder("")
         return Response(encode(registry), content_type=content_type, headers={"Cache-Control": "no-store"})

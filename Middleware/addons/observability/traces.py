@@ -43,7 +43,7 @@ from Middleware.utilities.daemon_threads import start_daemon
 logger = logging.getLogger(__name__)
 
 SERVICE = "wilmerai"
-# What the SDK calls a service that nobody has named.
+# What the SDK calls a service without a name.
 UNNAMED_SERVICE = "unknown_service"
 NANOSECONDS = 1_000
 MICROSECONDS = 1_000_000
@@ -99,7 +99,7 @@ class RunTraces:
         trace = document.trace
         if trace is None or not trace.sampled:
             return
-        # Of a private run, nobody but its own user sees a text.
+        # Of a private run, only its own user sees a text.
         run = normalised(document, texts=self._captures and not document.facts["private"])
         facts, started = run.facts, run.facts["started"]
         root = self._begin(
@@ -223,7 +223,7 @@ def _name_and_kind(span: Span) -> tuple[str, SpanKind]:
 
 
 def _known_id(span: Span) -> int:
-    """Return the id under which a server was told of a request; 0 for none."""
+    """Return the id under which a server got a request; 0 for none."""
     sent = span.attributes.get(names.TRACEPARENT)
     return span_id_in(sent) if isinstance(sent, str) else 0
 
@@ -340,7 +340,7 @@ def _tool_parts(calls: object) -> Iterator[dict[str, object]]:
 def _input_messages(payload: Mapping[object, object]) -> list[dict[str, object]]:
     """Return the messages of a payload in OpenTelemetry's form. A prompt of one text is a message of the user."""
     messages: list[dict[str, object]] = []
-    # Anthropic has the system prompt beside the messages.
+    # Anthropic has the system prompt next to the messages.
     for role, text in (("system", payload.get("system")), ("user", payload.get("prompt"))):
         if text:
             messages.append({"role": role, "parts": _parts("text", text)})
@@ -366,7 +366,7 @@ def _end(span: OtelSpan, at: int, failed: bool, error: object) -> None:
 
 
 def is_disabled() -> bool:
-    """Return whether OpenTelemetry's own variables say that nothing is to be sent."""
+    """Return whether OpenTelemetry's own variables say that nothing may be sent."""
     return (
         os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
         or os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none"

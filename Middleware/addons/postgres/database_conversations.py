@@ -1,4 +1,4 @@
-"""Let a command work on the conversations of a state database. Imported only where one is named."""
+"""Let a command work on the discussions of a state database. Imported only where one is named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def database_for_command(url: str, name: str) -> Database:
 
 @contextlib.contextmanager
 def conversations_of(url: str, name: str) -> Iterator[None]:
-    """Let everything that reads or changes conversations use the database in this block.
+    """Let everything that reads or changes discussions use the database in this block.
 
     ``name``: of the command, which the database shows next to its connections. Raises StateUnavailableError.
     """

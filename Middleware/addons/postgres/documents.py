@@ -1,4 +1,4 @@
-"""What is stored of conversations in the state database: documents, locks and searchable memories.
+"""Discussions in the state database: documents, locks and searchable memories.
 
 Documents are byte for byte what files would hold. Each has a version, which every write compares: a worker that has
 lost its lock without noticing can neither overwrite nor repeat what another one has written since.
@@ -94,7 +94,7 @@ def _weight(document: _Document) -> int:
 
 
 class DatabaseDiscussions:
-    """All conversations in the state database, for one worker."""
+    """All discussions in the state database, for one worker."""
 
     def __init__(self, database: Database, session: WorkerSession) -> None:
         self.database, self.session = database, session
@@ -134,7 +134,7 @@ class DatabaseDiscussions:
 
 
 class DatabaseDiscussion:
-    """What is stored of one conversation, in the state database.
+    """One discussion in the state database.
 
     The object remembers the version of each document that it has read last, and writes only if that is still the
     present one. While it holds a lock, a document must not change between two readings either: then the lock was lost,
@@ -178,7 +178,7 @@ class DatabaseDiscussion:
         return f"{self._id}/{name}"
 
     def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> SearchableMemories:
-        # Most conversations have none.
+        # Most discussions have none.
         from Middleware.addons.postgres.memory_rows import PostgresMemories
 
         return PostgresMemories(self._database, *self._names, write=write, cipher=self._cipher, scope=scope)

@@ -1,4 +1,4 @@
-"""Which conversations are in the state database, in a few statements for all of them, and their removal."""
+"""Which discussions are in the state database, in a few statements for all of them, and their removal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FROM wilmer.discussions d WHERE id = %s FOR UPDATE"""
 
 
 def list_discussions(database: Database, space: str) -> list[ListedDiscussion]:
-    """Return the conversations of a space in which anything is stored, by key and id."""
+    """Return the discussions of a space in which anything is stored, by key and id."""
     documents: dict[int, list[ListedDocument]] = {}
     for number, name, size, modified in database.read(_DOCUMENTS, [space]):
         documents.setdefault(number, []).append(ListedDocument(name, size, modified))

@@ -1,4 +1,4 @@
-"""The searchable memories of a conversation in the state database: the statements for PostgreSQL.
+"""The searchable memories of a discussion in the state database: the statements for PostgreSQL.
 
 Each write locks the row of the discussion, so that ids follow each other without gaps and a reader of rows with higher
 ids misses none. ``memory_version`` counts the writes; ``index_generation`` those after which an index over the rows
@@ -97,7 +97,7 @@ class _Discussion:
 
 
 class PostgresMemories(SearchableMemories):
-    """The memories of a conversation in the state database.
+    """The memories of a discussion in the state database.
 
     Opened for reading, a missing discussion is one without memories, and nothing is created. Opened for writing, its
     row is made, and memories in clear become tokens if the cipher is active.

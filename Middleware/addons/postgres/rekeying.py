@@ -1,4 +1,4 @@
-"""Changing the key of the conversations in a state database: each in one transaction, with its key's name."""
+"""Changing the key of the discussions in a state database: each in one transaction, with its key's name."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from Middleware.utilities.text_utils import counted, storable
 
 
 def change_in_database(url: str, change: KeyChange) -> tuple[int, Result]:
-    """Change the conversations of the old key; return how many it has, and what was done.
+    """Change the discussions of the old key; return how many it has, and what was done.
 
-    A conversation of which a part cannot be changed stays as it is, under the old key. After an interruption, start
+    A discussion of which a part cannot be changed stays as it is, under the old key. After an interruption, start
     again: the others are under the new key already. Raises StateUnavailableError.
     """
     result = Result()
@@ -62,7 +62,7 @@ def _change(connection: StateConnection, name: DiscussionName, change: KeyChange
 
 
 def _changed_owners(connection: StateConnection, name: DiscussionName, change: KeyChange) -> set[str]:
-    """Change a conversation and return whose it is. Raises SkippedError, DataKeyError."""
+    """Change a discussion and return whose it is. Raises SkippedError, DataKeyError."""
     stored, owners = claim(connection, name), set[str]()
     for document in filter(is_data, stored.document_names()):
         content, owner = changed(document, stored.document(document), change)

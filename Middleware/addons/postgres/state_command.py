@@ -1,4 +1,4 @@
-"""``python server.py state``: shows the state database, and moves stored conversations into it and back."""
+"""``python server.py state``: shows the state database, and moves discussions into it and back."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def export_all(connection: StateConnection, options: Options) -> int:
 
 
 def _warn_of_servers(connection: StateConnection, roots: Sequence[str]) -> None:
-    """Name the servers of this machine that write files into the folders while conversations are moved."""
+    """Name the servers of this machine that write files into the folders while discussions are moved."""
     workers = {
         pid
         for (pid,) in connection.execute(
@@ -254,7 +254,7 @@ def _display(key_hash: str | None, discussion_id: str) -> str:
     return f"{key_hash}/{discussion_id}" if key_hash else discussion_id
 
 
-# -- where conversations are -------------------------------------------------------------------------------------------
+# -- where discussions are -------------------------------------------------------------------------------------------
 
 
 class _Targets:

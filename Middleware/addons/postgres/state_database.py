@@ -51,7 +51,7 @@ def start_worker(url: str) -> StateWorker:
 
 
 def _names_in_files() -> set[DiscussionName]:
-    """Return the conversations in all users' folders."""
+    """Return the discussions in all users' folders."""
     # A folder that cannot be listed, or a user file with a mistake, is reported by the check.
     with contextlib.suppress(OSError, ConfigurationError):
         return {
@@ -62,7 +62,7 @@ def _names_in_files() -> set[DiscussionName]:
 
 
 def _warn_of_files(worker: StateWorker, in_files: set[DiscussionName]) -> None:
-    """Warn of conversations that were stored before there was a database, and have not been moved into it."""
+    """Warn of discussions that were stored before there was a database, and have not been moved into it."""
     if not in_files:
         return
     with contextlib.suppress(StateUnavailableError):

@@ -89,7 +89,7 @@ class RunArchive:
             names["user"].update(filter(None, [facts["user"]]))
         for name, more in self._store.reader.choices(viewer).items():
             names[name].update(more)
-        # So many names are no list to choose from.
+        # So many names are too many to choose from.
         return {name: sorted(found)[:200] for name, found in names.items()}
 
     def _fits(self, document: RunDocument, query: RunQuery, viewer: Viewer) -> bool:
@@ -155,7 +155,7 @@ class RunArchive:
 
     # -- one run -----------------------------------------------------------------------------------------------------
     def run(self, run_id: str, viewer: Viewer) -> RunDocument | None:
-        """Return a run without what the viewer may not see; None if the viewer may not see it, or there is none.
+        """Return a run without what the viewer may not see; None if the viewer may not see it, or it does not exist.
 
         Its facts are a ``ShownRun``.
         """
@@ -315,7 +315,7 @@ class RunArchive:
         raise _unknown(run_id)
 
     def _marked(self, shown: list[ShownRun], ring_ids: Collection[str]) -> list[ShownRun]:
-        """Add what was said about the runs that came from memory."""
+        """Add the marks on the runs that came from memory."""
         in_memory = set(ring_ids)
         wanted = [run["id"] for run in shown if run["id"] in in_memory]
         if wanted:
@@ -327,7 +327,7 @@ class RunArchive:
         return shown
 
     def shown(self, document: RunDocument, viewer: Viewer) -> ShownRun:
-        """Return the facts of a run in memory as the viewer may see them, without what was said about it."""
+        """Return the facts of a run in memory as the viewer may see them, without its mark."""
         facts = document.facts
         kept = self._store.keeps_texts(document)
         state: TextsState = "private" if not viewer.reads(facts) else "kept" if kept else "ring"

@@ -43,7 +43,7 @@ PROVIDERS: Mapping[str, str] = {
 LONGEST_ANSWER = ("max_tokens", "max_completion_tokens", "n_predict", "num_predict", "max_length", "max_new_tokens")
 # Texts among the samplers. Others may come from a conversation.
 TEXT_SAMPLERS = frozenset({"reasoning_effort", "service_tier", "keep_alive"})
-# The fields of a payload that are no samplers.
+# The fields of a payload that are not samplers.
 NOT_SAMPLERS = frozenset({"model", "stream", "raw"})
 CACHE_CREATION = "usage.cache_creation.input_tokens"
 USAGE = (
@@ -81,7 +81,7 @@ def complete_facts(run: LiveRun, document: RunDocument) -> None:
 
 
 def describe_attempt(span: Span, attempt: Attempt) -> None:
-    """Add the attributes of a request to a server. What the back-end does not say is None."""
+    """Add the attributes of a request to a server. What the back-end does not report is None."""
     target, outcome, payload = parse_target(attempt.url), attempt.outcome, attempt.payload
     answered = attempt.status is not None and attempt.error is None and span.status != "running"
     # This is done for each request to a server, so it is one statement after the other and few calls.

@@ -36,7 +36,7 @@ class ConsoleFolder:
         if known is not None:
             return known
         with folder_lock(self.made()):
-            # Another process may have made it meanwhile.
+            # Another process may have made it in the meantime.
             known = self._read_secret()
             if known is None:
                 known = secrets.token_bytes(SECRET_BYTES)

@@ -31,7 +31,7 @@ _PARAMETER = re.compile(rf"(?i)[?&](?:{'|'.join(sorted(SECRET_KEYS))}|key)=([^&\
 # A header written as one text, such as an argument of curl; ``Bearer`` and its like stay readable.
 _HEADER = re.compile(r"([A-Za-z][\w-]*)\s*:\s*(?:(?:Bearer|Basic|Token|Digest)\s+)?(\S.*)", re.DOTALL)
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.+))?", re.DOTALL)
-# What is no secret under any key: nothing, a word of JSON, variables alone, and references to where the key is.
+# What is not a secret under any key: nothing, a word of JSON, variables alone, and references to where the key is.
 _PLAIN = re.compile(r"\s*|true|false|null|(?:\s*\$?\{[\w.]+\}\s*)+|\s*(?:env|file):.*")
 _KEPT = re.compile(r'"<kept secret (\d+)(?: of version (\d+))?>"|<kept secret (\d+)(?: of version (\d+))?>')
 

@@ -36,7 +36,7 @@ MAX_SPANS = 5_000
 MICROSECONDS = 1_000_000
 GATE = "gate"
 """What a request waits for before it runs, as ``wait_started`` names it."""
-# What a message takes in memory besides its text, which it shares with the conversation of the client.
+# What a message takes in memory in addition to its text, which it shares with the conversation of the client.
 MESSAGE_BYTES = 64
 
 
@@ -177,7 +177,7 @@ class LiveRun(RunDocument):
             span.texts.update(texts)
 
     def close_below(self, parent: Span, status: SpanStatus) -> None:
-        """End the spans at work directly below ``parent``, of whose end nobody tells."""
+        """End the spans at work directly below ``parent``, whose end is not reported."""
         for span in list(self.spans):
             if span.parent == parent.id and span.status == "running":
                 self.end(span, status)
@@ -190,7 +190,7 @@ class LiveRun(RunDocument):
         if self.keeps_texts:
             self._sent = sent
         else:
-            # Not kept until somebody asks: what the engine lets go of, it can use again.
+            # Not kept until it is wanted: what the engine lets go of, it can use again.
             self._look_into_messages()
         self.touch()
 
@@ -255,7 +255,7 @@ class LiveRun(RunDocument):
             self.touch()
         self._note_first_tokens()
         facts = self._facts(request)
-        # The run may have ended meanwhile.
+        # The run may have ended in the meantime.
         if self._request is not None:
             self.facts = facts
 

@@ -132,7 +132,7 @@ RunFacts = TypedDict(
 
 
 def number(value: Attribute) -> int | None:
-    """Return the value of an attribute as a whole number, None for anything that is no number."""
+    """Return the value of an attribute as a whole number, None for anything that is not a number."""
     return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
@@ -220,7 +220,7 @@ class RunDocument:
 
 @dataclass(frozen=True)
 class Mark:
-    """What somebody said about a run on disk."""
+    """What users have noted about a run on disk."""
 
     pinned: bool = False
     note: str | None = None
@@ -228,7 +228,7 @@ class Mark:
 
 @dataclass
 class StoredRun:
-    """A run on disk: its facts without texts, or with those that are in clear, and what was said about it."""
+    """A run on disk: its facts without texts, or with those that are in clear, and the mark on it."""
 
     facts: RunFacts
     mark: Mark

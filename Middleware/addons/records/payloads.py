@@ -13,7 +13,7 @@ class PromptPart(NamedTuple):
     """A piece of a prompt in the order in which a server puts it before its model.
 
     Attributes:
-        number: counts the messages from 1; 0 for what is no message.
+        number: counts the messages from 1; 0 for anything but a message.
         name: for people, such as ``message 1 (system)``.
     """
 
@@ -35,7 +35,7 @@ def prompt_parts(payload: Mapping[str, object]) -> Iterator[PromptPart]:
                     0, name, f"the {name} prompt" if name == "system" else f"the {name}", content_text(payload[name])
                 )
         return
-    # Claude takes the system prompt beside the messages.
+    # Claude takes the system prompt next to the messages.
     if payload.get("system"):
         yield PromptPart(1, "system", "message 1 (system)", content_text(payload["system"]))
     for number, message in enumerate(messages, 2 if payload.get("system") else 1):

@@ -11,7 +11,7 @@ from Middleware.exceptions import ClientError
 from Middleware.utilities.text_utils import did_you_mean
 
 DEFAULT_LIMIT, MOST_RUNS = 50, 200
-# A longer text is certainly not what somebody looks for, and each run is compared with it.
+# A longer text is certainly not a search, and each run is compared with it.
 MOST_SEARCHED = 1000
 
 Key: TypeAlias = tuple[int, str]
@@ -144,7 +144,7 @@ def _key(text: str | None) -> Key | None:
     if text is None:
         return None
     started, point, run_id = text.partition(".")
-    # More digits are no time, and would not fit into the database.
+    # More digits are not a time, and would not fit into the database.
     if not (point and run_id and started.isascii() and started.isdigit() and len(started) <= 18):
         raise ClientError("'before' is not a place in the list. Expected: the 'next' of an answer.", param="before")
     return int(started), run_id

@@ -51,7 +51,7 @@ class KnownList(Generic[V]):
 
 
 class KnownLists(Generic[V]):
-    """The long lists that were seen last, which nobody may change.
+    """The long lists that were seen last, which must not be changed.
 
     Of two threads that add a list at the same time, one may add nothing.
     """
@@ -94,7 +94,7 @@ class SharedLists:
         self._known = KnownLists[None]()
 
     def shared(self, items: Sequence[V], characters: int) -> list[V]:
-        """Return the list with the objects of an earlier one where they are equal. Nobody may change them any more.
+        """Return the list with the objects of an earlier one where they are equal. They must not be changed any more.
 
         ``characters``: an estimate of what the list takes in memory.
         """

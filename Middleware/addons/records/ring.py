@@ -85,7 +85,7 @@ class RunRing:
         while True:
             try:
                 return list(self._runs.values())
-            # Another thread has added a run meanwhile.
+            # Another thread has added a run in the meantime.
             except RuntimeError:
                 continue
 

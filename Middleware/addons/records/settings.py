@@ -132,7 +132,7 @@ class RecordSettings:
         self._signature = signature
         try:
             self._stored = _parsed(self._path) if signature else StoredSettings()
-        # The file is ours; what somebody wrote into it by hand must not end the recording.
+        # The file is ours; what was written into it by hand must not end the recording.
         except (OSError, ValueError, ClientError) as error:
             if self._problems.first(str(error)):
                 logger.warning(

@@ -79,7 +79,7 @@ def normalised(document: RunDocument, texts: bool = True) -> RunDocument:
     if not document.normalised:
         normalisation = process().one(Normalisation)
         with normalisation.lock:
-            # Another thread may have done it meanwhile.
+            # Another thread may have done it in the meantime.
             if not document.normalised:
                 _normalise(document, normalisation.lists)
                 document.normalised = True
@@ -333,7 +333,7 @@ def _image(text: str) -> dict[str, object] | None:
 
 
 def _image_block(block: Mapping[object, object]) -> dict[str, object] | None:
-    """Return what is kept of Anthropic's source of an image, whose kind is beside its data."""
+    """Return what is kept of Anthropic's source of an image, whose kind is next to its data."""
     data, kind = block.get("data"), block.get("media_type")
     if block.get("type") != "base64" or not isinstance(data, str) or not isinstance(kind, str):
         return None

@@ -12,7 +12,7 @@ ViewerRole: TypeAlias = Literal["own", "all", "operator"]
 
 @dataclass(frozen=True)
 class Viewer:
-    """Somebody who is signed in.
+    """A user who is signed in.
 
     Attributes:
         role: ``own``: runs of this very key; ``all``: runs of the users of the key; ``operator``: all runs.
@@ -45,5 +45,5 @@ class Viewer:
 
     def _made(self, facts: RunFacts) -> bool:
         """Return whether the run was made with the viewer's key."""
-        # A run without a key belongs to nobody.
+        # A run without a key does not belong to a user.
         return self.role != "operator" and self.key_hash is not None and facts["key_hash"] == self.key_hash

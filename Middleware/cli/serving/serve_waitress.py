@@ -50,8 +50,8 @@ UNLIMITED_STACK_BYTES = 2 * 1024 * 1024
 # Of a container's control group, version 2 and version 1.
 PIDS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 
-# While the server stops, its loop turns this often, to notice the end of the requests.
-STOPPING_TURN_SECONDS = 0.05
+# While the server stops, its loop runs this often, to notice the end of the requests.
+STOPPING_ROUND_SECONDS = 0.05
 
 
 def waitress_settings() -> dict[str, object]:
@@ -81,9 +81,9 @@ def waitress_settings() -> dict[str, object]:
 
 
 class Dispatcher:
-    """Has the threads of the pool work on Waitress's tasks, at most ``count`` at a time; further tasks wait their turn.
+    """Has the threads of the pool work on Waitress's tasks, at most ``count`` at a time; further tasks wait.
 
-    Waitress's own dispatcher starts all its threads at once, and gives the work to each of them in turn. With hundreds
+    Waitress's own dispatcher starts all its threads at once, and gives the work to one after the other. With hundreds
     of threads that are seldom all needed this takes time at the start, and every thread keeps memory, all the more
     once it has worked: its stack, and what the C library sets aside for it.
     """
@@ -188,7 +188,7 @@ def _has_space(size: int) -> bool:
     if sys.platform == "win32":
         return True
     try:
-        # Nobody can write to it, so that it takes address space only: no memory is promised.
+        # It cannot be written to, so that it takes address space only: no memory is promised.
         mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ).close()
     except (OSError, MemoryError):
         return False
@@ -253,7 +253,7 @@ class Server(TcpWSGIServer):
         conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.SEND_BUFFER_BYTES)
 
     def handle_accept(self) -> None:
-        """Accept all that wait: between two turns of the loop every connection is looked at."""
+        """Accept all that wait: between two rounds of the loop every connection is looked at."""
         accepted = -1
         while accepted < self._accepted and len(self._map) < self.adj.connection_limit:
             accepted = self._accepted
@@ -311,7 +311,7 @@ def serve(launch: Launch) -> None:
 
 
 def _stop(server: Server, channels: dict[int, Any], signals: StopSignals, drain_seconds: float) -> None:
-    """Stop listening, end the requests on a helper thread, and keep writing answers meanwhile.
+    """Stop listening, end the requests on a helper thread, and keep writing answers during that time.
 
     With ``drain_seconds``, the requests get so long to come to their end before.
     """
@@ -328,10 +328,10 @@ def _stop(server: Server, channels: dict[int, Any], signals: StopSignals, drain_
     helper = threading.Thread(target=shut_down, args=(limits.SHUTDOWN_SECONDS,), name="shutdown", daemon=True)
     helper.start()
     while helper.is_alive() and not signals.forced:
-        turn(channels, STOPPING_TURN_SECONDS)
+        turn(channels, STOPPING_ROUND_SECONDS)
     deadline = time.monotonic() + limits.FLUSH_SECONDS
     while _busy(channels) and time.monotonic() < deadline and not signals.forced:
-        turn(channels, STOPPING_TURN_SECONDS)
+        turn(channels, STOPPING_ROUND_SECONDS)
     close_connections(server, channels)
 
 
@@ -354,7 +354,7 @@ def drain(server: Server, channels: dict[int, Any], signals: StopSignals, second
     is_over = False
     while not is_over and time.monotonic() < deadline and not signals.forced:
         # First of all, what has already arrived.
-        turn(channels, STOPPING_TURN_SECONDS)
+        turn(channels, STOPPING_ROUND_SECONDS)
         slow_clients.sweep(channels.values())
         connections = [channel for channel in list(channels.values()) if isinstance(channel, Channel)]
         for connection in connections:

@@ -225,7 +225,7 @@ class Channel(HTTPChannel):
         if self.connected and not self.total_outbufs_len and type(data) is bytes:
             self.outbuf_lock.acquire()
             try:
-                # Under the lock, as the loop may have closed the connection meanwhile: then there is no socket.
+                # Under the lock, as the loop may have closed the connection in the meantime: then there is no socket.
                 if self.connected and not self.total_outbufs_len:
                     try:
                         sent = self.socket.send(data)
@@ -250,7 +250,7 @@ class Channel(HTTPChannel):
         return sent
 
     def close_if_idle(self) -> None:
-        """Close the connection if no request is under way on it, and none is to be expected on a new one."""
+        """Close the connection if no request is under way on it, and none can be expected on a new one."""
         if self.requests or self.request is not None or self.total_outbufs_len or self._discards_input:
             return
         is_new = self.last_activity == self.creation_time
@@ -275,7 +275,7 @@ class SlowClients:
         self._next_sweep = 0.0
 
     def sweep(self, channels: Iterable[object]) -> None:
-        """Check all connections if the last check was ``SWEEP_SECONDS`` ago. Call it after each turn of the loop."""
+        """Check all connections if the last check was ``SWEEP_SECONDS`` ago. Call it after each round of the loop."""
         now = time.monotonic()
         if now < self._next_sweep:
             return

@@ -1,4 +1,4 @@
-"""The summaries that the context compactor keeps of one conversation, as files.
+"""The summaries that the context compactor keeps of one discussion, as files.
 
 ``context_compactor_old.json`` holds the summary of the old section with the hash of the section's last message, and
 the boundary: where the section starts. ``context_compactor_oldest.json`` holds the summary of all that came before.

@@ -1,4 +1,4 @@
-"""The memories, the summary and the state document of one conversation, as documents.
+"""The memories, the summary and the state document of one discussion, as documents.
 
 Each write replaces one in one step. A file that cannot be read is never replaced: readers log it and act as if it
 were empty, writers raise UnreadableDataError. A caller that reads and then writes holds the ``MEMORIES`` lock.

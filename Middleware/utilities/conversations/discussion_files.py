@@ -1,4 +1,4 @@
-"""The JSON files of a conversation.
+"""The JSON files of a discussion.
 
 They hold either texts with the hash of a message (``[{"text_block": ..., "hash": ...}, ...]``) or objects from hash to
 text. A file with unexpected content is never changed: readers raise an error or, if documented, treat the file as
@@ -172,11 +172,11 @@ def texts_in(content: object, display: str) -> dict[str, object]:
     return content
 
 
-# -- of a conversation -------------------------------------------------------------------------------------------------
+# -- of a discussion -------------------------------------------------------------------------------------------------
 
 
 def read_pairs(state: DiscussionState, name: str) -> list[Pair] | None:
-    """Return the texts and hashes in the document ``name`` of a conversation, or None.
+    """Return the texts and hashes in the document ``name`` of a discussion, or None.
 
     Raises UnreadableDataError for other content, DataKeyError, and OSError.
     """
@@ -203,7 +203,7 @@ def _content_of(state: DiscussionState, name: str, stored: bytes | None) -> Any:
 
 
 def write_content(state: DiscussionState, name: str, content: object) -> None:
-    """Replace the document ``name`` of a conversation by JSON. Raises OSError and DataKeyError without any change."""
+    """Replace the document ``name`` of a discussion by JSON. Raises OSError and DataKeyError without any change."""
     state.write(name, _encoded(content))
 
 

@@ -1,4 +1,4 @@
-"""The folder of a conversation's data: its path, its encryption and its locks."""
+"""The folder of a discussion's data: its path, its encryption and its locks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class DiscussionFolder:
     """The folder of one conversation. A lookup creates nothing.
 
     Attributes:
-        key_hash: the folder of a client's API key, which contains the folder of the conversation; None without a key.
+        key_hash: the folder of a client's API key, which contains the folder of the discussion; None without a key.
         encryption_key: the key that encrypts the files; None leaves them in clear.
 
     Raises ValueError for an id or hash that is not usable as the name of a folder.
@@ -146,7 +146,7 @@ class DiscussionFolder:
         hide_file(self._path(name) + suffix, self.cipher)
 
     def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> VectorMemories:
-        # Most conversations have none, so that what reads SQLite is imported here.
+        # Most discussions have none, so that what reads SQLite is imported here.
         from Middleware.utilities.conversations.vector_memory.store import VectorMemories
 
         if write:
@@ -180,7 +180,7 @@ class DiscussionFolder:
         return os.path.join(self.folder, name)
 
     def vector_database(self) -> str:
-        """Return the database of the conversation's searchable memories; an older one may be in ``Public``."""
+        """Return the database of the discussion's searchable memories; an older one may be in ``Public``."""
         path = self.plain_file(VECTOR_DATABASE)
         if self.key_hash or os.path.isfile(path):
             return path
@@ -227,7 +227,7 @@ class DiscussionFolder:
     def lock(
         self, name: str = SHORT, scope: CancelScope | None = None, timeout: float | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a lock between threads and processes on a part of the conversation's data; creates the folder.
+        """Return a lock between threads and processes on a part of the discussion's data; creates the folder.
 
         ``SHORT`` is for reading, changing and writing a file, as ``change`` does.
         Raises OSError, EarlyTerminationException, and TimeoutError after ``timeout`` seconds (0: one attempt).
@@ -236,7 +236,7 @@ class DiscussionFolder:
 
 
 class DiscussionFolders:
-    """All conversations in files."""
+    """All discussions in files."""
 
     worker, health = 0, ""
 
@@ -266,19 +266,19 @@ class DiscussionFolders:
 
 def discussions() -> Discussions:
     """Make what ``process().one(discussions)`` returns, unless the launcher has put another object there: the only one
-    that knows whether conversations are in files or in a database."""
+    that knows whether discussions are in files or in a database."""
     return DiscussionFolders()
 
 
 def used_discussions() -> Discussions:
-    """Return the conversations that the current request reads and changes."""
+    """Return the discussions that the current request reads and changes."""
     return current_outside().discussions(process().one(discussions))
 
 
 def stored_discussion(
     discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
 ) -> DiscussionState:
-    """Return what is stored of a conversation; the arguments are those of ``Discussions.state``. Raises ValueError."""
+    """Return a discussion; the arguments are those of ``Discussions.state``. Raises ValueError."""
     return used_discussions().state(discussion_id, key_hash, encryption_key)
 
 
@@ -288,9 +288,9 @@ def holds_data_of_a_key(discussion_id: str) -> bool:
 
 
 # -- for users' scripts ------------------------------------------------------------------------------------------------
-# Each takes a discussion id and, for the conversation of a client with an API key, the hash of that key. It returns the
+# Each takes a discussion id and, for the discussion of a client with an API key, the hash of that key. It returns the
 # path of the existing file, which may be an older one next to the folder, else the path of a new one. Raises
-# WilmerError if conversations are not in files.
+# WilmerError if discussions are not in files.
 
 
 def _json_file(name: str, discussion_id: str, api_key_hash: str | None = None) -> str:

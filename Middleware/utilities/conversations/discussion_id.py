@@ -1,4 +1,4 @@
-"""The tag with the id of a conversation's stored data, ``[DiscussionId]...[/DiscussionId]``."""
+"""The tag with a discussion id, ``[DiscussionId]...[/DiscussionId]``."""
 
 from __future__ import annotations
 

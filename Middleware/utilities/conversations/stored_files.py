@@ -1,4 +1,4 @@
-"""Files of conversations as bytes, which may be encrypted.
+"""Files of discussions as bytes, which may be encrypted.
 
 Each is replaced in one step, and the case of its name is ignored.
 """

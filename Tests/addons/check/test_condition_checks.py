@@ -17,10 +17,10 @@ STATIC = {"type": "StaticResponse", "content": "x"}
 @table(
     ("condition", "severity", "caret", "says", "near"),
     [
-        ("{agent1Output} = yes", "error", "=", "'=' is no part of a condition", "=="),
-        ("({agent1Output} = yes AND TRUE", "error", "=", "'=' is no part of a condition", "=="),
-        ("{agent1Output} && TRUE", "error", "&&", "'&&' is no part of a condition", "AND"),
-        ("!{agent1Output}", "warning", "!", "'!' is no part of a condition and is left out", ""),
+        ("{agent1Output} = yes", "error", "=", "'=' is not part of a condition", "=="),
+        ("({agent1Output} = yes AND TRUE", "error", "=", "'=' is not part of a condition", "=="),
+        ("{agent1Output} && TRUE", "error", "&&", "'&&' is not part of a condition", "AND"),
+        ("!{agent1Output}", "warning", "!", "'!' is not part of a condition and is left out", ""),
         ("({agent1Output} NOT", "error", "NOT", "there is no NOT", ""),
         ("NOT TRUE", "error", "NOT", "there is no NOT", ""),
         ("({agent1Output} == yes", "error", "(", "a parenthesis is not closed", ""),
@@ -29,7 +29,7 @@ STATIC = {"type": "StaticResponse", "content": "x"}
         ("AND TRUE", "error", "AND", "a value is missing", ""),
         ("{agent1Output} yes", "error", "yes", "a comparison, AND or OR is missing", ""),
         ('"\u00e4\n\u4f60" == "x" == 5', "error", "== 5", "a comparison, AND or OR is missing", ""),
-        ("{agent1Output} == 'yes", "warning", "'", "is no part of a condition and is left out", ""),
+        ("{agent1Output} == 'yes", "warning", "'", "is not part of a condition and is left out", ""),
     ],
 )
 def test_mistakes(condition: str, severity: str, caret: str, says: str, near: str) -> None:

@@ -76,8 +76,8 @@ def test_templates(content: dict[str, Any], says: str) -> None:
     ("content", "path", "says", "hint"),
     [
         ({}, "", "the schema is empty", ""),
-        ({"type": "objekt"}, "type", "no type of JSON Schema", "object"),
-        ({"type": "object", "properties": {"a": {"type": "int"}}}, "properties.a.type", "'int' is no type", "integer"),
+        ({"type": "objekt"}, "type", "not a type of JSON Schema", "object"),
+        ({"type": "object", "properties": {"a": {"type": "int"}}}, "properties.a.type", "'int' is not a type", "integer"),
         ({"type": "object", "required": "a"}, "required", "this is not a JSON Schema", ""),
         ({"properties": {"a": {"minimum": "1"}}}, "properties.a.minimum", "this is not a JSON Schema", ""),
         ({"name": "Ann", "age": 5}, "", "none of the keys is a keyword", ""),

@@ -231,7 +231,7 @@ def test_odd_things_are_told() -> None:
         "No category was matched in 2 attempts, so the default workflow ran.",
         "1 attempt at Main failed for node 2 'Answer' (Endpoint 'Main': connection refused); the next one was "
         "answered.",
-        "Worker stood in for Main for node 2 'Answer'.",
+        "Worker answered in place of Main for node 2 'Answer'.",
         "12 messages did not fit into the context window of Worker and were left out for node 2 'Answer'.",
         "The answer of Worker for node 2 'Answer' was cut at its limit of 400 tokens.",
         "Node 'Answer': unknown variable '{x}'",

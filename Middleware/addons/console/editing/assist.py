@@ -49,7 +49,7 @@ class Completion:
 
     Attributes:
         label: what is written, and replaces what stands from ``Assistance.start`` on.
-        detail: a few words beside it.
+        detail: a few words next to it.
         info: a sentence about it.
         apply: what is written in place of the label; empty for the label itself.
     """

@@ -294,7 +294,7 @@ def _located(path: str) -> tuple[str, str]:
     ):
         raise ConsoleError(
             404,
-            f"{display} is no configuration file: these are the .json files in "
+            f"{display} is not a configuration file: these are the .json files in "
             f"{', '.join(dict.fromkeys(kind.pattern.partition('/')[0] for kind in KINDS.values()))}.",
             "path",
         )

@@ -153,7 +153,7 @@ def _by_kind(unsaved: Unsaved) -> Iterator[Finding]:
 
 def _located(unsaved: Unsaved, findings: Iterator[Finding]) -> Iterator[Finding]:
     for finding in findings:
-        # Lines of a workflow's other files are not known here, and nobody asked for them.
+        # Lines of a workflow's other files are not known here, and were not asked for.
         if finding.file == unsaved.display:
             yield finding if finding.line is not None else finding.located(unsaved.source)
 

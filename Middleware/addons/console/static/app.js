@@ -20,7 +20,7 @@ const useHashChange = (action) => useEffect(() => {
   return () => window.removeEventListener("hashchange", action);
 }, []);
 
-/** Who is signed in: `session` is undefined while that is being asked, null for nobody; `reason` says why. */
+/** Who is signed in: `session` is undefined while that is being asked, null for no user; `reason` says why. */
 function useSession() {
   const [state, setState] = useState({});
   const nobody = (reason = "") => setState({ session: null, reason });

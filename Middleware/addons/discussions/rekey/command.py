@@ -1,4 +1,4 @@
-"""``python server.py rekey``: gives the stored conversations of an API key to another key, or decrypts them."""
+"""``python server.py rekey``: gives the discussions of an API key to another key, or decrypts them."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _elsewhere() -> StoredElsewhere:
 
 
 def _run_elsewhere(elsewhere: StoredElsewhere, place: str, change: KeyChange, options: Options) -> int:
-    """Change the conversations in a state database; return the exit status. Raises NotDoneError."""
+    """Change the discussions in a state database; return the exit status. Raises NotDoneError."""
     if not options.yes:
         say("STOP ALL WILMERAI SERVERS before you go on, and make a backup of the database, for example with pg_dump.")
         print("Is there a backup of it? [Y] yes, go on  [N] no, stop\n> ", end="", flush=True)

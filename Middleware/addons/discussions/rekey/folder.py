@@ -43,7 +43,7 @@ class Result:
 
 
 def stored_files(folder: str) -> list[str]:
-    """The paths of all files with data of conversations, below the folder, with forward slashes.
+    """The paths of all files with data of discussions, below the folder, with forward slashes.
 
     Links to folders are followed, as the server does, but into none twice.
     """

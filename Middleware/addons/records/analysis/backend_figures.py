@@ -1,4 +1,4 @@
-"""How the back-ends did in the last 24 hours, from the recorded calls. Nobody is asked for it."""
+"""How the back-ends did in the last 24 hours, from the recorded calls. No server is asked for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HourFigures(TypedDict):
 
 
 class EndpointFigures(TypedDict):
-    """The figures of an endpoint. Medians in microseconds and tokens per second; None where nobody said."""
+    """The figures of an endpoint. Medians in microseconds and tokens per second; None where it is not known."""
 
     calls: int
     failed: int
@@ -87,7 +87,7 @@ def _call(tree: SpanTree, attempt: Span, started: int) -> RecordedCall:
 
 
 class BackendFigures:
-    """Adds up the calls of the last 24 hours. A run is read once, whoever looks."""
+    """Adds up the calls of the last 24 hours. A run is read once for all viewers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Two runs beside each other: their nodes aligned, and the configuration files in which they differ."""
+"""Two runs next to each other: their nodes aligned, and the configuration files in which they differ."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def type_of(node: Span) -> str:
 
 
 def aligned_steps(a: RunDocument, b: RunDocument) -> list[Step]:
-    """Return the nodes of two runs, each beside the same node of the other run where that has one.
+    """Return the nodes of two runs, each next to the same node of the other run where that has one.
 
     Nodes are the same if they have the same title and type at corresponding places, so that nodes which were added or
     removed do not shift the others.

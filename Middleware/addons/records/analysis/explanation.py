@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # A sentence with more parts is not read to its end.
 MOST_PARTS = 6
-# Smaller parts of the whole are told together.
+# Smaller parts of the whole share a sentence.
 LEAST_SHARE = 0.02
 # Calls with a smaller part of the whole are not divided into reading and writing.
 CALL_IN_DETAIL = 0.15
@@ -28,7 +28,7 @@ LARGEST_REST = 0.15
 # Reading a prompt is explained if it is at least this part of the whole, and if less than this part of the prompt is
 # the same as before: most of it could have been in the cache.
 READING_MATTERS, MOSTLY_SAME = 0.2, 0.9
-# An odd thing that happened fifty times is told once, and these many different ones are enough.
+# An odd thing that happened fifty times is reported once, and these many different ones are enough.
 MOST_ODD = 20
 
 
@@ -159,7 +159,7 @@ def _of_attempt(tree: SpanTree, piece: TimeSlice, attempt: Span, endpoint: str, 
         return
     position = attempt.start
     for kind, length in phases(attempt, tree.around(attempt, "llm")):
-        # The piece may be a part of the attempt only: others ran beside it, or the client left.
+        # The piece may be a part of the attempt only: others ran at the same time, or the client left.
         us = min(position + length, piece.end) - max(position, piece.start)
         position += length
         if us > 0:
@@ -466,7 +466,7 @@ def _odd_call(tree: SpanTree, call: Span) -> Iterator[str]:
         endpoint = _endpoint(tree, attempt)
         original = attempt.attributes.get("stands_in_for")
         if original:
-            yield f"{endpoint} stood in for {original}{where}."
+            yield f"{endpoint} answered in place of {original}{where}."
         dropped = number(attempt.attributes.get("dropped_messages"))
         if dropped:
             yield (

@@ -205,7 +205,7 @@ def compare_prompts(old: Sequence[PromptPart], new: Sequence[PromptPart]) -> Dif
 
 
 def _left_out(old: Sequence[PromptPart], part: PromptPart) -> int:
-    """Return how many older parts stand before the one that is ``part``; 0 if there is none."""
+    """Return how many older parts stand before the one that is ``part``; 0 without one."""
     return next((index for index, before in enumerate(old) if (before.role, before.text) == (part.role, part.text)), 0)
 
 

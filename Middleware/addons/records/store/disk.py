@@ -82,7 +82,7 @@ class Disk:
             with sqlite.transaction(database):
                 for document in documents:
                     self._put(database, segment, document, with_texts)
-                # First the trees: a row without a tree would be a run that nobody can open.
+                # First the trees: a row without a tree would be a run that cannot be opened.
                 segment.commit()
         except BaseException:
             segment.roll_back()
@@ -119,7 +119,7 @@ class Disk:
     def open(self) -> sqlite3.Connection:
         """Return the index, opened and with the ends of runs that a crash has ended."""
         if self._index is not None and not _is_same(self._index_path, self._index_id):
-            # Somebody has deleted the folder. What was in it is lost, and a new one begins.
+            # The folder was deleted. What was in it is lost, and a new one begins.
             self.close()
         if self._index is None:
             self._index = open_sound_index(self._folder)
@@ -312,7 +312,7 @@ def open_sound_index(folder: ConsoleFolder) -> sqlite3.Connection:
 def _set_aside(folder: ConsoleFolder, ending: str) -> None:
     path = folder.file(INDEX_FILE)
     with folder_lock(folder.path):
-        # Another process may have done it meanwhile.
+        # Another process may have done it in the meantime.
         if _is_usable(path):
             return
         logger.warning(
@@ -380,7 +380,7 @@ class Retention:
 
     def __init__(self, folder: str, database: sqlite3.Connection, own: Collection[int] = ()) -> None:
         self._folder, self._database = folder, database
-        # These stay, whoever holds them: in this process no file tells that.
+        # These stay, whichever process holds them: in this process no file shows that.
         self._own = frozenset(own)
 
     def apply(self, settings: StoredSettings, now: float | None = None) -> None:
@@ -434,14 +434,14 @@ class Retention:
                 self._delete_rows("segment = ?", number)
 
     def _remove(self, number: int) -> bool:
-        """Remove a segment unless somebody writes to it; return whether it is gone."""
+        """Remove a segment unless a process writes to it; return whether it is gone."""
         if number in self._own or files.is_written(self._folder, number):
             return False
         try:
             files.remove_database(self._path(number))
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._folder, files.lock_name(number)))
-        # Windows does not remove what somebody reads. The next time will do.
+        # Windows does not remove a file that is being read. The next attempt will.
         except OSError as error:
             logger.debug("%s cannot be removed now: %s", files.segment_name(number), error.strerror)
             return False

@@ -122,7 +122,7 @@ def new_segment(folder: str, database: sqlite3.Connection) -> int:
 
 
 def remove_database(path: str) -> int:
-    """Remove a file with what SQLite keeps beside it; return the bytes that are free now. Raises OSError."""
+    """Remove a file with what SQLite keeps next to it; return the bytes that are free now. Raises OSError."""
     freed = 0
     for name in (path, f"{path}-wal", f"{path}-shm"):
         with contextlib.suppress(FileNotFoundError):
@@ -133,7 +133,7 @@ def remove_database(path: str) -> int:
 
 
 def size_of(path: str) -> int:
-    """Return the bytes of a file and of what SQLite keeps beside it."""
+    """Return the bytes of a file and of what SQLite keeps next to it."""
     size = 0
     for name in (path, f"{path}-wal"):
         with contextlib.suppress(OSError):
@@ -186,7 +186,7 @@ def _create(database: sqlite3.Connection, tables: Iterable[str]) -> None:
         return
     with sqlite.transaction(database):
         version = _version(database)
-        # Another process may have made them meanwhile.
+        # Another process may have made them in the meantime.
         if version == VERSION:
             return
         if version or database.execute("SELECT 1 FROM sqlite_master").fetchone():

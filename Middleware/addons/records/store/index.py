@@ -121,7 +121,7 @@ def _put(
     try:
         return cast(int, database.execute(_INSERT, (*values, segment)).lastrowid), True
     except sqlite3.IntegrityError:
-        # Nearly all runs are new, so nobody looks first: the row of one that was at work is there already.
+        # Nearly all runs are new, so there is no look first: the row of one that was at work is there already.
         known = database.execute("SELECT n, segment FROM run WHERE id = ?", values[:1]).fetchone()
         if known is None:
             raise
@@ -195,7 +195,7 @@ class Reader:
         condition, values = _seen_by(viewer)
 
         def read(database: sqlite3.Connection) -> dict[str, list[str]]:
-            # So many names are no list to choose from.
+            # So many names are too many to choose from.
             found = {
                 name: [
                     row[0]
@@ -246,7 +246,7 @@ class Reader:
         return self._read(read, None)
 
     def marks(self, run_ids: Sequence[str]) -> dict[str, Mark]:
-        """Return what was said about these runs, as far as they are on disk."""
+        """Return the marks on these runs, as far as they are on disk."""
         ids = json.dumps(list(run_ids))
 
         def read(database: sqlite3.Connection) -> dict[str, Mark]:
@@ -314,7 +314,7 @@ class Reader:
             return otherwise
 
     def _report(self, name: str, error: Exception) -> None:
-        # A missing segment was removed a moment ago, or by somebody who tidied up.
+        # A missing segment was removed a moment ago, or by a user who tidied up.
         if os.path.exists(os.path.join(self._folder, name)) and self._problems.first(name):
             logger.warning("%s of the run console cannot be read, and is left out: %s", name, error)
 

@@ -209,7 +209,7 @@ def tree(document: RunDocument, store: TextStore | None, sealed: int | None = No
 
 
 def _said(kind: SpanKind, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
-    """Return the attributes without those that nobody has said; ``document_of`` adds them again."""
+    """Return the attributes without those that are not known; ``document_of`` adds them again."""
     names = UNSAID.get(kind)
     if names is None or None not in attributes.values():
         return attributes

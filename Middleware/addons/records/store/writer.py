@@ -62,7 +62,7 @@ _Item: TypeAlias = "RunDocument | _Flush | None"
 
 
 class RunObserver(Protocol):
-    """Somebody who wants to see each finished run, on the writer's thread."""
+    """An observer of each finished run, on the writer's thread."""
 
     def observe(self, document: RunDocument) -> None:
         """See a run that has just ended."""
@@ -148,7 +148,7 @@ class RunStore:
             self._ended.release()
 
     def _turn(self, first: _Item) -> None:
-        """Write what has come since the last turn, and do what is due."""
+        """Write what has come since the last round, and do what is due."""
         flushes = [first] if isinstance(first, _Flush) else []
         try:
             if isinstance(first, RunDocument):
@@ -159,7 +159,7 @@ class RunStore:
             flushes += self._take_all()
             self._write()
             self._do_what_is_due()
-        # The thread must not end because of one run, or of a disk that fails in a way nobody thought of.
+        # The thread must not end because of one run, or of a disk that fails in an unforeseen way.
         except Exception:
             logger.exception("A run could not be recorded")
             self._waiting.clear()
@@ -298,7 +298,7 @@ class RunStore:
             self._retain_at = now + RETENTION_SECONDS
             self._quietly(lambda disk: disk.retain())
         if self._idle_at and now >= self._idle_at:
-            # One portion at a time: a run that comes meanwhile is not kept waiting.
+            # One portion at a time: a run that comes during it is not kept waiting.
             self._idle_at = now if self._quietly(lambda disk: disk.compress()) else 0.0
 
     def _write_long_ones(self, now: float) -> None:
@@ -403,7 +403,7 @@ class RunStore:
 
     @contextlib.contextmanager
     def disk(self) -> Iterator[Disk]:
-        """Give the block the files, which nobody else writes to until it ends. Raises sqlite3.Error, OSError."""
+        """Give the block the files, to which no other code writes until it ends. Raises sqlite3.Error, OSError."""
         with self._guard:
             if self._is_suspect and self._disk is not None:
                 # Opening looks at the whole file.

@@ -1,4 +1,4 @@
-"""The memories of a conversation that can be searched, in one SQLite file for each conversation or elsewhere."""
+"""The memories of a discussion that can be searched, in one SQLite file for each discussion or elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with the searchable memories of a conversation, wherever their rows are stored."""
+"""What is done with the searchable memories of a discussion, wherever their rows are stored."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class NewVector(TypedDict):
 
 
 class SearchableMemories(ABC):
-    """The memories of one conversation, for one pass: ``with state.memories() as memories: ...``.
+    """The memories of one discussion, for one pass: ``with state.memories() as memories: ...``.
 
     A subclass contains the statements of one kind of database. Memories come as dicts of all columns, in clear.
 
@@ -264,7 +264,7 @@ class SearchableMemories(ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where the rows are: the same for each object of one conversation, and for no other."""
+        """Where the rows are: the same for each object of one discussion, and for no other."""
 
     @property
     @abstractmethod

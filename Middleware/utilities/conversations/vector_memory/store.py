@@ -1,4 +1,4 @@
-"""The memories of a conversation in an SQLite file, read and written on one connection."""
+"""The memories of a discussion in an SQLite file, read and written on one connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/** The page Compare runs: the steps of two runs beside each other, and what changed in the configuration between them. */
+/** The page Compare runs: the steps of two runs next to each other, and what changed in the configuration between them. */
 import { url, useApi } from "../api.js";
 import { html, useState } from "../html.js";
 import { Difference } from "../parts/editor.js";

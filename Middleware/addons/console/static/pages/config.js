@@ -1,4 +1,4 @@
-/** Configuration: the files, one of them in an editor with its findings beside it, and its older versions. */
+/** Configuration: the files, one of them in an editor with its findings next to it, and its older versions. */
 import { api, url, useAction, useApi } from "../api.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Editor } from "../parts/editor.js";
@@ -54,7 +54,7 @@ function Bench({ path, data, change, line, whyNot, findings }) {
   const changed = text !== data.text;
   const checking = useAction(async (value) => {
     const found = (await api("POST", "config/check", { path, text: value })).findings;
-    // More was written meanwhile: its own check comes.
+    // More was written in the meantime: its own check comes.
     if (newest.current !== value) return;
     findings.know(path, found);
     setSaid("checked");
@@ -77,7 +77,7 @@ function Bench({ path, data, change, line, whyNot, findings }) {
   };
   const settle = (answer, done) => {
     change(answer);
-    // What was written meanwhile stays, and is not saved.
+    // What was written in the meantime stays, and is not saved.
     if (newest.current !== text) return void drafts.set(path, { text: newest.current, base: answer.base });
     drafts.delete(path);
     show(answer.text, done);

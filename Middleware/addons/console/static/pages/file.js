@@ -17,7 +17,7 @@ export default function OpenedFile() {
 
 /** @param {{file: import("../parts/run_file.js").RunFile, name: string}} props */
 function Shown({ file: { run, spans, texts, explanation }, name }) {
-  // A file keeps long texts beside the spans, as the server does.
+  // A file keeps long texts next to the spans, as the server does.
   const whole = useMemo(() => spans.map((row) => [...row.slice(0, 8), { ...row[8], ...texts?.[row[0]] }]), [spans]);
   return html`
     <div class="head"><${Title}>Run ${shortId(run.id)}<//><${State} status=${run.status} /><span class="push"><${OpenRunFile} /></span></div>

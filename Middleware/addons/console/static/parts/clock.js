@@ -16,7 +16,7 @@ export function serverNow() {
   return (Date.now() + skew) * 1000;
 }
 
-/** @param {boolean} running @returns {number} `serverNow()`, drawn anew twice a second while something runs */
+/** @param {boolean} running @returns {number} `serverNow()`, drawn again twice a second while something runs */
 export function useNow(running) {
   const [now, setNow] = useState(serverNow);
   useEffect(() => {

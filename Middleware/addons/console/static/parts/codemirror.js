@@ -10,7 +10,7 @@ import { EditorState } from "@codemirror/state";
 import { drawSelection, EditorView, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 
-// The styles below are added by script, which the policy allows to whoever knows the page's nonce.
+// The styles below are added by script, which the policy allows to code that knows the page's nonce.
 const NONCE = document.querySelector("script[nonce]")?.nonce ?? "";
 const SEVERITIES = { error: "error", warning: "warning", note: "info" };
 const WORD = /"(?:[^"\\\n]|\\.)*"?|[\w.+-]+|./uy;

@@ -49,7 +49,7 @@ export function Difference({ before, after, labels, language = "text" }) {
     <div ref=${parent}></div></div>`;
 }
 
-/** Make something of CodeMirror in an element, anew when `what` changes. */
+/** Make something of CodeMirror in an element, again when `what` changes. */
 function useMade(make, what) {
   const parent = useRef(null);
   const [made, setMade] = useState(null);

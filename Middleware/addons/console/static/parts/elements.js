@@ -80,7 +80,7 @@ export const isUnfinished = (status) => ["queued", "running", "answered"].includ
 // Tables, and terms with their values.
 
 /**
- * A table. On a phone each row is a card, in which every value stands beside the name of its column.
+ * A table. On a phone each row is a card, in which every value stands next to the name of its column.
  * @param {{label: string, rows: any[], columns: {[name: string]: (row: any) => any}, numbers?: string[],
  *   keyOf?: (row: any) => string, lookOf?: (row: any) => string, look?: string}} props `look`: classes
  */
@@ -96,7 +96,7 @@ export function Table({ label, rows, columns, numbers = [], keyOf, lookOf, look 
 }
 
 /**
- * Terms with what is known of each; what nobody knows has no line.
+ * Terms with what is known of each; what is not known has no line.
  * @param {{rows: [term: string, value: any, look?: string][], look?: string}} props
  */
 export function Facts({ rows, look = "facts" }) {

@@ -1,4 +1,4 @@
-/** Numbers as they are read: the browser's locale and time zone, short units, and words for what nobody reported. */
+/** Numbers as they are read: the browser's locale and time zone, short units, and words for what was not reported. */
 import { html } from "../html.js";
 
 export const NOT_REPORTED = "not reported";

@@ -19,7 +19,7 @@ export function switchShortcuts(on) {
   else localStorage.setItem(OFF, "1");
 }
 
-/** Whoever needs the key that has the focus: a text field, a list of choices, a dialog. */
+/** What needs the key that has the focus: a text field, a list of choices, a dialog. */
 const TAKERS = "input:not([type=checkbox]), textarea, select, [contenteditable=true], dialog";
 
 /**

@@ -18,7 +18,7 @@ export function useRun(id) {
   const [news, setNews] = useState(NO_NEWS);
   const base = useRef(null);
   if (base.current !== data) {
-    // What was read anew has all that the events told before.
+    // What was read again has all that the events told before.
     base.current = data;
     if (news !== NO_NEWS) setNews(NO_NEWS);
   }

@@ -35,7 +35,7 @@ export function MorePowers({ powers, save, onClose }) {
 
 /** @param {{error: {message: string}, text: string, mine: string, take: () => void, save: () => Promise<void>, onClose: () => void}} props */
 export function Conflict({ error, text, mine, take, save, onClose }) {
-  return html`<${Confirm} title="The file has changed meanwhile" confirm="Save over it" action=${save} onClose=${onClose}>
+  return html`<${Confirm} title="The file has changed in the meantime" confirm="Save over it" action=${save} onClose=${onClose}>
     <p>${error.message} Nothing was saved.</p>
     ${differs("On the disk", text, mine)}
     <p><button onClick=${() => { take(); onClose(); }}>Take the text on the disk</button></p>

@@ -85,7 +85,7 @@ function configuration({ config = [] }, session) {
     })}</ul></details>`;
 }
 
-/** The look of a part by its kind; the words stand beside it. */
+/** The look of a part by its kind; the words stand next to it. */
 const LOOKS = {
   gate: "wait", lock: "wait", turn: "wait", pause: "wait", load: "load", prompt: "read", write: "write", answer: "write",
   tool: "tool", embedding: "tool", memory: "tool", retry: "bad",

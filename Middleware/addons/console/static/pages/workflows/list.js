@@ -41,7 +41,7 @@ function uses({ used_by: all }) {
     all.slice(0, MOST_USES).map(useText).join(", ")}${more > 0 && ` and ${more} more`}`;
 }
 
-/** Those that somebody uses first: an installation has many examples that nobody does. */
+/** Those in use first: an installation has many examples that are not. */
 function byFolder(all) {
   const found = new Map();
   for (const one of all) found.set(one.folder, [...(found.get(one.folder) ?? []), one]);
