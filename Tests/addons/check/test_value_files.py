@@ -77,7 +77,12 @@ def test_templates(content: dict[str, Any], says: str) -> None:
     [
         ({}, "", "the schema is empty", ""),
         ({"type": "objekt"}, "type", "not a type of JSON Schema", "object"),
-        ({"type": "object", "properties": {"a": {"type": "int"}}}, "properties.a.type", "'int' is not a type", "integer"),
+        (
+            {"type": "object", "properties": {"a": {"type": "int"}}},
+            "properties.a.type",
+            "'int' is not a type",
+            "integer",
+        ),
         ({"type": "object", "required": "a"}, "required", "this is not a JSON Schema", ""),
         ({"properties": {"a": {"minimum": "1"}}}, "properties.a.minimum", "this is not a JSON Schema", ""),
         ({"name": "Ann", "age": 5}, "", "none of the keys is a keyword", ""),
