@@ -24,7 +24,7 @@ from typing import Any
 
 from Middleware import addons
 from Middleware.cli.addon import addons as all_addons
-from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.arguments import parse_arguments
 from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import build_application, configure
 from Middleware.cli.running_server import announce_until_exit
@@ -50,7 +50,7 @@ if __name__ == "__main__":
 from Middleware.cli import shipped_configuration  # noqa: E402  - of no use to the launcher, which has ended above
 
 addons.load()
-launch = Launch(LaunchArguments())
+launch = Launch(parse_arguments([]))
 shipped_configuration.provide()
 for addon in all_addons():
     addon.check(launch)
