@@ -50,7 +50,7 @@ from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MAX_DIGITS
 from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
 from Middleware.api.running.running_requests import running_requests
 from Middleware.api.running.shutdown import shut_down
-from Middleware.cli.console import say
+from Middleware.cli.program import say
 from Middleware.cli.launch import Launch
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import (

@@ -33,7 +33,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from Middleware.addons.postgres.addon import require_database_packages
 from Middleware.addons.postgres.addresses import DATABASE_VARIABLE, chosen_database
 from Middleware.cli.arguments import LaunchArguments, apply_arguments
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.cli.standard_streams import run_command
 from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.utilities import config_utils, sqlite

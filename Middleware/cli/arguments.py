@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from Middleware.api.edge.browser_safety import ANY, NULL, normal_origin
 from Middleware.cli.addon import Flags, addons
-from Middleware.cli.console import say
+from Middleware.cli.program import say
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.utilities import config_utils

@@ -27,7 +27,7 @@ def _keys(words: Sequence[str]) -> int:
 def _help(words: Sequence[str]) -> int:
     """Print the help of the launcher, or that of the command that is named."""
     from Middleware.cli.arguments import build_parser
-    from Middleware.cli.console import program_name, say
+    from Middleware.cli.program import program_name, say
 
     if not words or words[0].startswith("-"):
         build_parser(program_name(), command_list()).print_help()

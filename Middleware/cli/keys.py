@@ -34,7 +34,7 @@ from Middleware.cli.arguments import (
     describe_options,
     parse_command_arguments,
 )
-from Middleware.cli.console import StartError, program_name, say
+from Middleware.cli.program import StartError, program_name, say
 from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
 from Middleware.utilities.files.file_access import atomic_write

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.console import StartError, program_name, say
+from Middleware.cli.program import StartError, program_name, say
 from Middleware.cli.serving.listening import bind_socket, url_of
 from Middleware.cli.users import resolve_port
 from Middleware.common import instance_global_variables as instance

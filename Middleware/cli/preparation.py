@@ -14,7 +14,7 @@ from Middleware.api.logging_setup import set_up_logging
 from Middleware.api.terminal_log import TerminalFormatter
 from Middleware.cli import announcement, users
 from Middleware.cli.addon import addons
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.services.locking_service import get_locking_service

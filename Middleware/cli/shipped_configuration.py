@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from Middleware.cli.console import say
+from Middleware.cli.program import say
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.config import paths

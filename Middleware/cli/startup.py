@@ -12,9 +12,9 @@ from Middleware.cli import announcement, users
 from Middleware.cli.addon import addons
 from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.cli.commands import command_list, find_command, no_such_command
-from Middleware.cli.console import StartError, prepare_process, program_name, say
 from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import build_application, configure
+from Middleware.cli.program import StartError, prepare_process, program_name, say
 from Middleware.cli.running_server import announced
 from Middleware.cli.signals import end_orderly
 from Middleware.cli.standard_streams import run_command

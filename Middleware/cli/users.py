@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from Middleware.api.edge.access_keys import AccessKeys, AccessKeysError
-from Middleware.cli.console import StartError, say
+from Middleware.cli.program import StartError, say
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils

@@ -9,7 +9,7 @@ import pytest
 from Middleware.addons.init import demo
 from Middleware.cli import announcement, users
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config import paths as config_paths
 

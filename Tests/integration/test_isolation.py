@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.console import raise_descriptor_limit
+from Middleware.cli.program import raise_descriptor_limit
 from Tests.api.front_dialects import FRONTS, Front
 from Tests.integration.launcher import NO_MARKS, ConfigTree, Launcher, api_type, endpoint, llm_node
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply

@@ -26,7 +26,7 @@ from Middleware.cli.arguments import (
     describe_positionals,
     parse_command_arguments,
 )
-from Middleware.cli.console import StartError, program_name, say
+from Middleware.cli.program import StartError, program_name, say
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis import api_types
 from Middleware.llmapis.api_keys import resolve_api_key

@@ -21,7 +21,7 @@ from Middleware.addons.check.tree_check import TreeCheck
 from Middleware.addons.check.users import UserCheck, allowed_folders, check_current_user
 from Middleware.addons.check.workflows import all_located, check_workflow
 from Middleware.cli import users
-from Middleware.cli.console import program_name, same_configuration
+from Middleware.cli.program import program_name, same_configuration
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError, WilmerError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import WORKFLOW_FILE

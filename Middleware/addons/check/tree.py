@@ -10,7 +10,7 @@ from Middleware.addons.check.files import KINDS, FileKind, kind_of
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.lookups import FOLDER_CUTOFF
 from Middleware.addons.check.memory import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.config.check import is_remark, quoted
 from Middleware.utilities.config.keys.user import USER

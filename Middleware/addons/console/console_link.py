@@ -13,7 +13,7 @@ from Middleware.addons.console.sessions import SessionTable
 from Middleware.addons.console.sign_in import sign_in_link
 from Middleware.addons.records.folder import ConsoleFolder
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
-from Middleware.cli.console import StartError, program_name, say
+from Middleware.cli.program import StartError, program_name, say
 from Middleware.cli.running_server import find_server
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.paths import console_directory

@@ -26,7 +26,7 @@ from Middleware.cli.arguments import (
     accept_launch_flags,
     apply_arguments,
 )
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
 from Middleware.services.memory_service import MemoryService

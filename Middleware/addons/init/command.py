@@ -24,7 +24,7 @@ from Middleware.addons.init.questions import (
 from Middleware.addons.init.servers import Model, NoServer, Server, normal_address, usual_addresses
 from Middleware.addons.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
-from Middleware.cli.console import StartError, program_name, say
+from Middleware.cli.program import StartError, program_name, say
 from Middleware.cli.signals import INTERRUPTED, end_on_signals, interrupt_on_signals
 from Middleware.utilities import config_utils
 from Middleware.utilities.terminal import printable

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.console import StartError, program_name, same_configuration
+from Middleware.cli.program import StartError, program_name, same_configuration
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils

@@ -17,7 +17,7 @@ from Middleware.addons.init.servers import (
     usual_host,
 )
 from Middleware.addons.init.writing import Written
-from Middleware.cli.console import launcher
+from Middleware.cli.program import launcher
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from Middleware.addons.init.servers import Model, NoServer, Server
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE

@@ -12,7 +12,7 @@ from typing import TypeVar
 from Middleware.addons.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, listed, name_shown
 from Middleware.addons.init.servers import Model, Server, normal_address
 from Middleware.addons.init.writing import user_name_problem
-from Middleware.cli.console import StartError, say
+from Middleware.cli.program import StartError, say
 from Middleware.utilities.terminal import printable
 
 DEFAULT_USER = "me"

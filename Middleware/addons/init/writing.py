@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from Middleware.addons.init.plan import Plan, planned_paths, to_bytes
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.cli.users import current_user
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import CURRENT_USER as CURRENT_USER_KEYS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from Middleware.cli.addon import AddOn, Flags
-from Middleware.cli.console import FlagError, StartError
 from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import require_packages
+from Middleware.cli.program import FlagError, StartError
 
 if TYPE_CHECKING:
     from flask import Flask

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from Middleware.addons.discussions.elsewhere import StoredElsewhere
 from Middleware.addons.postgres.addresses import DATABASE_VARIABLE, chosen_database
 from Middleware.cli.addon import AddOn, Command, Flags
-from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import require_packages
+from Middleware.cli.program import StartError, program_name, say
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import CHILD_VARIABLE
 from Middleware.utilities.config.paths import page_shown

@@ -15,7 +15,7 @@ from Middleware.addons.postgres.presence import Presence
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.addons.postgres.worker import StateStartError, StateWorker
 from Middleware.api.running.running_requests import running_requests
-from Middleware.cli.console import StartError, say
+from Middleware.cli.program import StartError, say
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, StateUnavailableError
 from Middleware.models.process import process

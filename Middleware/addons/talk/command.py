@@ -35,9 +35,9 @@ from Middleware.cli.arguments import (
     build_command_parser,
     parse_command_arguments,
 )
-from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import build_application, configure
+from Middleware.cli.program import StartError, program_name, say
 from Middleware.cli.running_server import announced, find_server
 from Middleware.cli.signals import INTERRUPTED
 from Middleware.exceptions import WilmerError

@@ -16,7 +16,7 @@ from Middleware.addons.workflow_tests.running import DEFAULT_JOBS, Result, run_t
 from Middleware.addons.workflow_tests.sandbox import sandbox_folder
 from Middleware.addons.workflow_tests.suites import WorkflowTest
 from Middleware.cli.arguments import LaunchArguments, Parser, accept_launch_flags, apply_arguments
-from Middleware.cli.console import program_name, say
+from Middleware.cli.program import program_name, say
 from Middleware.cli.signals import INTERRUPTED
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import get_root_config_directory, meant_folder, missing_folder, page_shown

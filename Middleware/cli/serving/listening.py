@@ -12,7 +12,7 @@ from Middleware.api.edge.admission_middleware import NOT_STORED, id_headers
 from Middleware.api.edge.browser_safety import Headers
 from Middleware.api.errors import PublicError, error_body, one_line
 from Middleware.api.running.running_requests import REQUEST_ID_KEY
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.cli.serving import limits
 from Middleware.models.request_context import new_request_id
 from Middleware.services.response_builder_service import to_json

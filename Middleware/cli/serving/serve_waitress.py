@@ -27,7 +27,7 @@ from waitress.utilities import queue_logger
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.running.running_requests import running_requests
 from Middleware.api.running.shutdown import shut_down
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import DescriptorExhaustion, start_listening
 from Middleware.cli.serving.waitress_connections import UNLIMITED, Channel, SlowClients

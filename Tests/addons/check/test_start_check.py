@@ -12,7 +12,7 @@ import pytest
 from Middleware.addons.check import load_check
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.load_check import MAX_LINES, LoadCheck, short_form
-from Middleware.cli.console import program_name
+from Middleware.cli.program import program_name
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils

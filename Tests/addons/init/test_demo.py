@@ -11,7 +11,7 @@ import pytest
 
 from Middleware.addons.init import demo
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.common import instance_global_variables as instance
 from Scripts import demo_backend
 

@@ -16,7 +16,7 @@ import pytest
 
 from Middleware.api.edge.access_keys import AccessKeys
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.cli.serving import serve_waitress
 from Middleware.cli.serving.listening import bind_socket
 from Tests.amounts import amount

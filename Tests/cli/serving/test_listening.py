@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.cli.serving import listening
 from Middleware.cli.serving.listening import (
     bind_socket,

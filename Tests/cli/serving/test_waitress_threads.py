@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from waitress import wasyncore
 
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.cli.serving import limits, serve_waitress
 from Middleware.cli.serving.limits import CONNECTIONS, WORKER_THREADS
 from Middleware.cli.serving.serve_waitress import Dispatcher, allowed_threads, make_server

@@ -26,7 +26,7 @@ from Middleware.cli.arguments import (
     accept_launch_flags,
     apply_arguments,
 )
-from Middleware.cli.console import StartError
+from Middleware.cli.program import StartError
 from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY

@@ -23,7 +23,7 @@ def python(code, **environment):
 
 def test_a_console_that_is_not_utf8_does_not_crash():
     done = python(
-        "from Middleware.cli.console import prepare_process, say\n"
+        "from Middleware.cli.program import prepare_process, say\n"
         "prepare_process(); say('gr\\u00fc\\u00df \\U0001f600')",
         PYTHONIOENCODING="ascii",
     )
@@ -36,7 +36,7 @@ def test_a_low_descriptor_limit_is_raised():
         "import resource as r\n"
         "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
         "r.setrlimit(r.RLIMIT_NOFILE, (256, hard))\n"
-        "from Middleware.cli.console import raise_descriptor_limit\n"
+        "from Middleware.cli.program import raise_descriptor_limit\n"
         "raise_descriptor_limit(512)\n"
         "print(r.getrlimit(r.RLIMIT_NOFILE)[0])\n"
         "raise_descriptor_limit(300)\n"

@@ -1,4 +1,4 @@
-"""The process: the limit of open files, printed lines, and the words of command lines."""
+"""The program as its users see it: its name, what it prints, and why it does not start; its limit of open files."""
 
 from __future__ import annotations
 
