@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 from Middleware.addons.console.calls import ConsoleError, Role
 from Middleware.addons.console.sign_in import read_code
 from Middleware.addons.records.folder import SECRET_BYTES
+from Middleware.addons.records.model import MICROSECONDS
 from Middleware.api.edge.access_keys import BEARER, AccessKeys, Grant, api_key_in
 from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.utilities.once import BoundedCache, Once
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-MICROSECONDS = 1_000_000
 OPERATOR_DAYS = 30
 OPERATOR_SECONDS = OPERATOR_DAYS * 24 * 3600
 KEY_SECONDS = 12 * 3600

@@ -12,11 +12,18 @@ from typing import Generic, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import Metric
 
-from Middleware.addons.records.model import RUN_KINDS, RUN_STATUSES, SPAN_STATUSES, UNFINISHED, RunDocument, Span
+from Middleware.addons.records.model import (
+    MICROSECONDS,
+    RUN_KINDS,
+    RUN_STATUSES,
+    SPAN_STATUSES,
+    UNFINISHED,
+    RunDocument,
+    Span,
+)
 from Middleware.addons.records.texts import normalised
 from Middleware.utilities.native_threads import new_lock
 
-MICROSECONDS = 1_000_000
 # Of one family: label sets beyond this number would fill the memory of the server that stores them.
 MOST_SERIES = 200
 OTHER = "other"

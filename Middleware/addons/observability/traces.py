@@ -33,7 +33,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from Middleware.addons.observability import otel_names as names
-from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.model import MICROSECONDS, RunDocument, Span
 from Middleware.addons.records.texts import normalised
 from Middleware.common.constants import VERSION
 from Middleware.models.request_context import RequestContext
@@ -46,7 +46,6 @@ SERVICE = "wilmerai"
 # What the SDK calls a service without a name.
 UNNAMED_SERVICE = "unknown_service"
 NANOSECONDS = 1_000
-MICROSECONDS = 1_000_000
 # A valid one is much shorter, and the library would log a longer one.
 MOST_OF_HEADER = 200
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict, TypeVar, cast
 
 from Middleware.addons.records.model import (
+    MICROSECONDS,
     RUN_KINDS,
     SHORT_TEXT,
     Attribute,
@@ -33,7 +34,6 @@ T = TypeVar("T")
 
 # Five thousand rows are more than anybody reads; only workflows that run each other in loops make more.
 MAX_SPANS = 5_000
-MICROSECONDS = 1_000_000
 GATE = "gate"
 """What a request waits for before it runs, as ``wait_started`` names it."""
 # What a message takes in memory in addition to its text, which it shares with the conversation of the client.

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 if TYPE_CHECKING:
     from Middleware.models.trace_context import TraceContext
 
+MICROSECONDS = 1_000_000
+"""In a second: all times of runs are whole microseconds."""
+
 RunKind: TypeAlias = Literal["chat", "task", "playground", "replay", "again"]
 """``task`` is a front-end's own request, such as for a title."""
 

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from Middleware.addons.records.live_run import GATE, MESSAGE_BYTES, MICROSECONDS, LiveRun
-from Middleware.addons.records.model import Attribute, RunDocument, Span, SpanStatus
+from Middleware.addons.records.live_run import GATE, MESSAGE_BYTES, LiveRun
+from Middleware.addons.records.model import MICROSECONDS, Attribute, RunDocument, Span, SpanStatus
 from Middleware.addons.records.prompt_beginnings import PromptBeginnings
 from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordSettings

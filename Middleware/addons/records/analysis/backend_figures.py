@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.addons.records.analysis.critical_path import SpanTree
 from Middleware.addons.records.analysis.explanation import phases
-from Middleware.addons.records.model import RunDocument, Span, number
+from Middleware.addons.records.model import MICROSECONDS, RunDocument, Span, number
 from Middleware.addons.records.queries import RunQuery
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from Middleware.addons.records.viewers import Viewer
 
 HOURS = 24
-MICROSECONDS = 1_000_000
 HOUR = 3600 * MICROSECONDS
 # An evening has some hundreds. Figures of more would be no other ones, and reading them takes seconds.
 MOST_RUNS = 5000

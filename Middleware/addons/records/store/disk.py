@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 
 from Middleware.addons.records.folder import OWNER_ONLY, ConsoleFolder
-from Middleware.addons.records.model import UNFINISHED, RunDocument, StoredRun
+from Middleware.addons.records.model import MICROSECONDS, UNFINISHED, RunDocument, StoredRun
 from Middleware.addons.records.settings import StoredSettings
 from Middleware.addons.records.store import files
 from Middleware.addons.records.store.files import INDEX_FILE, PINNED, PINNED_FILE, UNPINNED, SegmentWriter
@@ -39,7 +39,6 @@ PORTION = 500
 VACUUM_PAGES = 500
 # A segment that a process has just made has no rows yet.
 SURELY_USED = 600.0
-MICROSECONDS = 1_000_000
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
