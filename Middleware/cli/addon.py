@@ -37,8 +37,10 @@ class Flags:
 
 
 class AddOn:
-    """Each method does nothing unless an add-on overrides it. They are called in this order.
+    """Each method does nothing unless an add-on overrides it.
 
+    A launcher calls all of them, in this order, if no command is given. A command that starts the engine, such as
+    ``try``, calls ``connect`` and ``prepare`` without a socket, and so does a WSGI host, which first calls ``check``.
     The module of an add-on's object is imported at every start, so its methods import what they need themselves.
     """
 
@@ -56,14 +58,15 @@ class AddOn:
         """Store what was given on the command line of a server or of a sub-command, which may lack flags."""
 
     def check(self, launch: Launch) -> None:
-        """Look whether the launch is possible, and ask for what is missing. The users and the keys have been read;
-        nothing is logged or bound yet. Raises StartError."""
+        """Look whether the launch is possible, and ask for what is missing. Nothing is logged or bound yet. Raises
+        StartError."""
 
     def connect(self, launch: Launch) -> None:
         """Put what several processes share in its place. Logging is set up, nothing is built yet. Raises StartError."""
 
     def prepare(self, launch: Launch) -> None:
-        """Add to the lists of the launch. The socket is bound, the application is not built yet. Raises StartError."""
+        """Add to the lists of the launch. The application is not built yet; the socket of a launcher is bound. Raises
+        StartError."""
 
     def find(self, kind: type[T]) -> T | None:
         """Return this add-on's object of a kind that another add-on asks for; None if it has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,22 +21,26 @@ if TYPE_CHECKING:
     from Middleware.api.app import Mount
 
 
+logger = logging.getLogger(__name__)
+
+
 @dataclass
 class Launch:
     """The launch of a server, or of the engine in a command.
 
     Attributes:
         threads: how many requests the server works on at a time, if that is limited.
-        native: the server's threads are those of the system.
+        native: the server's threads are those of the operating system.
         several: the launcher can start several processes.
         serves: clients are served; False for a command that starts the engine.
         bound: the socket, which does not listen yet; None before it is bound, and under a WSGI host, which has its own.
         host: what the socket is bound to, as it was given; ``address``: the same in numbers.
         port: the real one, also if 0 was asked for.
-        is_first: this process does what one of several on a socket does for all: log and check the configuration.
-        announces: so for the lines about the server.
+        is_first: of several processes on a socket, this one logs and checks the configuration for all.
+        announces: of several processes on a socket, this one prints the lines about the server for all.
         listeners: listeners to the engine's events in every request.
-        mounts: applications with an admission of their own, by the beginning of their paths.
+        mounts: applications that check requests themselves, by the beginning of their paths, without a slash at the
+            end.
         routes: functions that add routes to the application.
         lines: printed below the address of the server; ``hints``: printed last.
         on_listening: called once connections are accepted, with the function that ends the server.
@@ -81,7 +86,7 @@ class Launch:
         return url_of(self.host, self.port)
 
     def bind(self) -> socket.socket:
-        """Return the socket, bound now unless another process has done that. Raises StartError."""
+        """Return the socket, bound now unless it is already. Raises StartError."""
         if self.bound is None:
             try:
                 self.bound = bind_socket(instance.LISTEN_ADDRESS, resolve_port())
@@ -110,4 +115,8 @@ class Launch:
     def close(self) -> None:
         """Let add-ons end what they have begun."""
         while self.on_stop:
-            self.on_stop.pop()()
+            try:
+                self.on_stop.pop()()
+            # The others have something to write or to free, too.
+            except Exception:
+                logger.exception("An add-on could not end what it has begun")

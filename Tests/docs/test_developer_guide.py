@@ -69,7 +69,7 @@ def test_requests(step: Typed, server: Launcher) -> None:
 
 
 def test_each_page_is_tried() -> None:
-    assert len(PAGES) == 4
+    assert len(PAGES) == 5
     for page in PAGES:
         tests = {file.path for file in written(page) if Path(file.path).name.startswith("test_") and not file.is_change}
         lines = [step.line for step in typed(page)]

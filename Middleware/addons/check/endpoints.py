@@ -26,14 +26,14 @@ from Middleware.utilities.config.check import Severity, is_remark, quoted
 from Middleware.utilities.config.declarations import number_from
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.api_type import API_TYPE
-from Middleware.utilities.config.keys.endpoint import CANONICAL_SAMPLER_KEYS, ENDPOINT
+from Middleware.utilities.config.keys.endpoint import CANONICAL_SAMPLER_KEYS, ENDPOINT, SERVER_KEYS
 from Middleware.utilities.config.lookup import candidate, find_file
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.text_utils import nearest
 
-CANONICAL = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
+CANONICAL = frozenset(key.name for key in (*CANONICAL_SAMPLER_KEYS, *SERVER_KEYS))
 NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("int", "number"))
 # Ends of addresses that the program adds itself.
 PATHS = (

@@ -79,6 +79,8 @@ class Postgres(AddOn):
         url = chosen_database(launch.arguments.flags)
         if not url:
             return
+        # Commands that start the engine come here without a check.
+        require_database_packages("--database")
         # Imported here: most servers have files, and need nothing of it.
         from Middleware.addons.postgres.state_database import start_worker
 

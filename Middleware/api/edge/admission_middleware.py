@@ -124,7 +124,7 @@ class AdmissionMiddleware:
         self._keys = keys
         self._browsers = browsers or BrowserSafety()
         self._private_only = private_only
-        self._mounts = tuple((mounts or {}).items())
+        self._mounts = tuple((prefix.rstrip("/"), mounted) for prefix, mounted in (mounts or {}).items())
         # The addresses that were refused. Scanners come back for hours, and would fill the log.
         self._strangers: Once[str] = Once()
 

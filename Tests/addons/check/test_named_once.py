@@ -45,6 +45,12 @@ def samplers(**keys: Any) -> Mistake:
 
 WORDS = (
     Row(
+        "keep_alive",
+        (samplers(keep_alive="30m"),),
+        f"{ENDPOINT}:7:5: warning: API type 'Chat' does not take keep_alive; not sent",
+        "",
+    ),
+    Row(
         "thinkingMode",
         (samplers(thinkingMode="offf"), changed(API_TYPE, thinking={"mode": "bool", "field": "think"})),
         f"{ENDPOINT}:7:5: warning: 'thinkingMode' is 'offf', which is unknown. Expected: off,",
