@@ -377,15 +377,19 @@ class KeySessions:
             return None
 
     def _opened(self, token: str) -> _KeySession | None:
-        sealed = token.removeprefix(TOKEN_PREFIX)
         # An operator's token, so that a server with no other never loads the library.
-        if not sealed.startswith(FERNET_BEGINNING):
+        if not token.startswith(TOKEN_PREFIX + FERNET_BEGINNING):
             return None
         from cryptography.fernet import InvalidToken
 
+        sealed = token.removeprefix(TOKEN_PREFIX).encode("ascii", "replace")
         try:
-            content = self._fernet().decrypt(sealed.encode("ascii", "replace"))
-        except InvalidToken:
+            # Another spelling of the same bytes, which base64 allows, would be a token that nobody has ended.
+            if base64.urlsafe_b64encode(base64.urlsafe_b64decode(sealed)) != sealed:
+                return None
+            content = self._fernet().decrypt(sealed)
+        # The first is that of base64.
+        except (ValueError, InvalidToken):
             return None
         return _KeySession(*json.loads(content))
 

@@ -451,6 +451,47 @@ def sealed(key: bytes, content: bytes) -> str:
     return TOKEN_PREFIX + Fernet(base64.urlsafe_b64encode(key)).encrypt(content).decode("ascii")
 
 
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def respelled(token: str) -> dict[str, str]:
+    """Other spellings of what base64 reads as the same bytes."""
+    letters = token.rstrip("=")
+    # The last letter before the padding has bits that say nothing.
+    last = [letters[:-1] + one + "=" * (len(token) - len(letters)) for one in ALPHABET if one != letters[-1]]
+    plain = token.removeprefix(TOKEN_PREFIX)
+    same = [one for one in last if decoded(one) == decoded(token)]
+    return {
+        **{f"the last letter is {one[len(letters) - 1]}": one for one in same},
+        "without its beginning": plain,
+        "with its beginning twice": TOKEN_PREFIX + token,
+        "with a character that base64 passes over": f"{token[:40]}!{token[40:]}",
+        "with more padding": f"{token}==",
+        "without padding": letters,
+        "in the other alphabet": token.replace("-", "+").replace("_", "/"),
+    }
+
+
+def decoded(token: str) -> bytes:
+    return base64.urlsafe_b64decode(token.removeprefix(TOKEN_PREFIX))
+
+
+@table("padding", ["", "=", "=="])
+def test_an_ended_session_has_no_other_spelling(locked: Lab, padding: str) -> None:
+    # Labels of several lengths, for each amount of padding.
+    for length in range(40):
+        browser = locked.browser()
+        browser.token, _ = locked.console_app.sessions.keys.begin(OWN_KEY, "x" * length)
+        if len(browser.token) - len(browser.token.rstrip("=")) == len(padding):
+            break
+    token, keys = browser.token, locked.console_app.sessions.keys
+    others = {how: one for how, one in respelled(token).items() if one != token}
+    assert len(others) >= 4 and browser.get("session").status == 200
+    assert [how for how, other in others.items() if keys.find(other) is not None] == []
+    assert browser.call("DELETE", "session").status in (200, 204)
+    assert [how for how, other in {"itself": token, **others}.items() if keys.find(other) is not None] == []
+
+
 def test_a_token_cannot_be_made_or_changed(locked: Lab) -> None:
     browser = locked.browser().sign_in_with(OWN_KEY)
     token, now = browser.token, int(locked.now * 1e6)
