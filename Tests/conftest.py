@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from Middleware import addons
+from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.http.pool import ConnectionPool
 from Tests.amounts import DEEP_EXAMPLES, USUAL_EXAMPLES, amount
 from Tests.postgres_lab import database as database
@@ -143,6 +144,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+SETTINGS = [name for name in vars(instance) if name.isupper()]
+
+
+@pytest.fixture(autouse=True)
+def settings_of_the_process() -> Iterator[None]:
+    """Take back what a test has stored in the settings of the process, as each command does with its flags."""
+    before = {name: getattr(instance, name) for name in SETTINGS}
+    yield
+    for name, value in before.items():
+        setattr(instance, name, value)
 
 
 @pytest.fixture(autouse=True)

@@ -142,7 +142,8 @@ def test_another_program_at_the_port_is_an_error(monkeypatch):
 @pytest.mark.parametrize("script", ["bash run_linux.sh", "bash run_macos.sh", "run_windows.bat"])
 def test_the_instructions_begin_with_a_chat_in_a_terminal(monkeypatch, script):
     monkeypatch.setenv("WILMER_START_SCRIPT", script)
-    monkeypatch.setattr(instance, "USERS", None)
+    for name in ("USERS", "CONFIG_DIRECTORY", "PUBLIC_DIRECTORY"):
+        monkeypatch.setattr(instance, name, None)
     monkeypatch.delenv("WILMER_CONTAINER", raising=False)
     lines = demo.instructions("http://127.0.0.1:5000")
     chat = next(number for number, line in enumerate(lines) if line.endswith(f"  {script} chat demo"))
