@@ -49,8 +49,8 @@ class Row:
         pages: what pages write to start it, where that is no launcher's command line.
         needs: of ``places.py``: what is prepared.
         everywhere: every launcher takes part in what the row tests, so all are tried in each run.
-        refusals: launchers that do not take these flags, and what they say.
-        refusal_status: the exit status with it.
+        refusals: launchers that do not take these flags, and what they say. The exit status is 2 for ``NO_TRACES``,
+            else 1.
         port: where it listens.
         host: an address of it that answers on its own host.
     """
@@ -63,7 +63,6 @@ class Row:
     needs: frozenset[str] = frozenset()
     everywhere: bool = False
     refusals: Mapping[str, str] = field(default_factory=dict)
-    refusal_status: int = 1
     port: int = 5000
     host: str = "127.0.0.1"
 
@@ -303,7 +302,7 @@ FLAGS = (
     Row("--console on --record texts"),
     Row("--record off"),
     Row("--metrics"),
-    Row("--otel", refusals={EVENTLET: NO_TRACES}, refusal_status=2),
+    Row("--otel", refusals={EVENTLET: NO_TRACES}),
     Row(
         "--database DATABASE",
         needs=frozenset({"database"}),
@@ -331,7 +330,6 @@ TOGETHER = (
         port=5001,
         everywhere=True,
         refusals={EVENTLET: NO_TRACES},
-        refusal_status=2,
     ),
     Row(EVERYWHERE, with_key(HERE, NEAR6, STRANGER), name="all that go together on Eventlet", by=EVENTLET, port=5001),
     Row(
@@ -340,7 +338,7 @@ TOGETHER = (
         (HERE, NEAR, STRANGER, FORWARDED[2]),
         name="all that go with several processes",
         needs=frozenset({"database"}),
-        refusals={SERVER: "--workers is for run_waitress.py only", EVENTLET: "A state database needs native threads"},
+        refusals={SERVER: "--workers is for run_waitress.py only", EVENTLET: NO_TRACES},
     ),
 )
 ROWS = (*LISTENING, *PAGES, *FLAGS, *TOGETHER)
