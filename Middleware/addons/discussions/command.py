@@ -16,10 +16,9 @@ from typing import Any
 
 from Middleware.addons.discussions import catalog, output, removal
 from Middleware.addons.discussions.check import check
-from Middleware.addons.discussions.elsewhere import StoredElsewhere
+from Middleware.addons.discussions.elsewhere import stored_elsewhere
 from Middleware.addons.discussions.overview import as_json, overview
 from Middleware.addons.discussions.reading import ENCRYPTED, Reader, export
-from Middleware.cli.addon import found
 from Middleware.cli.arguments import (
     LaunchArguments,
     Parser,
@@ -242,7 +241,7 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
     options = _parser(program).parse_args(arguments)
     try:
         session = _session(options)
-        elsewhere = _elsewhere()
+        elsewhere = stored_elsewhere()
         place = elsewhere.chosen(options)
         with elsewhere.used_by(place, "memory") if place else contextlib.nullcontext():
             return COMMANDS[options.command](session)
@@ -279,10 +278,6 @@ def _session(options: Options) -> Session:
     return Session(options, keys, options.key_folder or (hash_api_key(key) if key else None))
 
 
-def _elsewhere() -> StoredElsewhere:
-    return next(found(StoredElsewhere), StoredElsewhere())
-
-
 def key_of(options: Options, ask: bool) -> str:
     """Return the API key that the options, the environment or the user names; "" for none."""
     if options.ask_key:
@@ -291,7 +286,7 @@ def key_of(options: Options, ask: bool) -> str:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    about = _elsewhere().about.format("the discussions are those of that state database")
+    about = stored_elsewhere().about.format("the discussions are those of that state database")
     parser = Parser(
         prog=program,
         description=DESCRIPTION.format(elsewhere=about),
@@ -331,7 +326,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         ("--ConsoleDirectory", "folder of the recorded runs"),
     ):
         parser.add_argument(name, metavar="N" if name == "--User" else "P", default=argparse.SUPPRESS, help=meaning)
-    _elsewhere().add_flag(parser)
+    stored_elsewhere().add_flag(parser)
     parser.add_argument(
         "--api-key",
         metavar="KEY",

@@ -6,6 +6,8 @@ import argparse
 import contextlib
 from typing import TYPE_CHECKING
 
+from Middleware.cli.addon import found
+
 if TYPE_CHECKING:
     from Middleware.addons.discussions.rekey.folder import Result
     from Middleware.addons.discussions.rekey.keys import KeyChange
@@ -34,3 +36,8 @@ class StoredElsewhere:
     def rekey(self, name: str, change: KeyChange) -> tuple[int, Result]:
         """Change the discussions of the old key; return how many it has, and what was done. Raises WilmerError."""
         raise NotImplementedError
+
+
+def stored_elsewhere() -> StoredElsewhere:
+    """Return the place that another add-on offers, else one that is never chosen."""
+    return next(found(StoredElsewhere), StoredElsewhere())

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from Middleware.addons.discussions.elsewhere import StoredElsewhere
+from Middleware.addons.discussions.elsewhere import StoredElsewhere, stored_elsewhere
 from Middleware.addons.discussions.output import make_utf8, print_error, say
 from Middleware.addons.discussions.rekey import journal as rekey_journal
 from Middleware.addons.discussions.rekey.folder import Result, change_all, stored_files
@@ -19,7 +19,6 @@ from Middleware.addons.discussions.rekey.keys import KeyChange
 from Middleware.addons.discussions.rekey.roots import DiscussionRoots, print_other_folders
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import keys
-from Middleware.cli.addon import found
 from Middleware.cli.arguments import (
     LaunchArguments,
     Parser,
@@ -70,7 +69,7 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
     try:
         change = _change(options, parser)
         _use_configuration(options)
-        elsewhere = _elsewhere()
+        elsewhere = stored_elsewhere()
         if place := elsewhere.chosen(options):
             return _run_elsewhere(elsewhere, place, change, options)
         roots = DiscussionRoots.of(is_one_named=_names_a_folder(options))
@@ -95,7 +94,7 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    about = _elsewhere().about.format("it changes the conversations in that state database")
+    about = stored_elsewhere().about.format("it changes the conversations in that state database")
     parser = Parser(
         prog=program,
         description=DESCRIPTION.format(elsewhere=about),
@@ -106,7 +105,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--api-key", metavar="OLD", help=f"the present API key (better: {OLD_VARIABLE})")
     add("--new-api-key", metavar="NEW", help=f"the key from now on (better: {NEW_VARIABLE}); without one: decrypt")
     add("--yes", action="store_true", help="do not ask whether there is a backup")
-    _elsewhere().add_flag(parser)
+    stored_elsewhere().add_flag(parser)
     add(
         "--accepted-keys-file",
         metavar="P",
@@ -198,10 +197,6 @@ def _require_no_server(roots: list[str]) -> None:
 
 
 # -- what is done ------------------------------------------------------------------------------------------------------
-
-
-def _elsewhere() -> StoredElsewhere:
-    return next(found(StoredElsewhere), StoredElsewhere())
 
 
 def _run_elsewhere(elsewhere: StoredElsewhere, place: str, change: KeyChange, options: Options) -> int:
