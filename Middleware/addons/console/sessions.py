@@ -384,7 +384,7 @@ class KeySessions:
 
         sealed = token.removeprefix(TOKEN_PREFIX).encode("ascii", "replace")
         try:
-            # Another spelling of the same bytes, which base64 allows, would be a token that nobody has ended.
+            # Another spelling of the same bytes, which base64 allows, would be a token that has not been ended.
             if base64.urlsafe_b64encode(base64.urlsafe_b64decode(sealed)) != sealed:
                 return None
             content = self._fernet().decrypt(sealed)
