@@ -32,11 +32,11 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from Middleware.addons.postgres.addon import require_database_packages
 from Middleware.addons.postgres.addresses import DATABASE_VARIABLE, chosen_database
-from Middleware.cli.arguments import LaunchArguments, apply_arguments
+from Middleware.cli.arguments import apply_directories
 from Middleware.cli.program import StartError
 from Middleware.cli.standard_streams import run_command
 from Middleware.exceptions import DataKeyError, WilmerError
-from Middleware.utilities import config_utils, sqlite
+from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.conversations.vector_memory import MemoryRow, SearchableMemories, VectorMemories, schema
 from Middleware.utilities.conversations.vector_memory.schema import is_token
@@ -189,15 +189,7 @@ def _of_database(options: argparse.Namespace) -> Iterator[tuple[SearchableMemori
     require_database_packages("--database")
     from Middleware.addons.postgres.database_conversations import conversations_of
 
-    clean = config_utils.clean_directory
-    apply_arguments(
-        LaunchArguments(
-            config_directory=clean(options.ConfigDirectory),
-            public_directory=clean(options.PublicDirectory),
-            discussion_directory=clean(options.DiscussionDirectory),
-            users=[options.User] if options.User else [],
-        )
-    )
+    apply_directories(options, [options.User] if options.User else [])
     with conversations_of(options.database, "backfill"):
         try:
             state = stored_discussion(options.discussion, options.key_folder)

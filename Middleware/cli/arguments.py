@@ -408,6 +408,20 @@ def apply_arguments(arguments: LaunchArguments) -> None:
         shipped_configuration.provide()
 
 
+def apply_directories(options: argparse.Namespace, users: Sequence[str] = ()) -> None:
+    """Store the directories that a sub-command got in its options, and the users it concerns."""
+    clean = config_utils.clean_directory
+    apply_arguments(
+        LaunchArguments(
+            config_directory=clean(options.ConfigDirectory),
+            public_directory=clean(options.PublicDirectory),
+            discussion_directory=clean(options.DiscussionDirectory),
+            users=list(users),
+            flags=options,
+        )
+    )
+
+
 def given_directory(value: str | None, keep_trailing: bool = False) -> str | None:
     """Return a typed directory in usable form; None if it is empty, or a path of another operating system."""
     text = config_utils.clean_directory(value, keep_trailing=keep_trailing)

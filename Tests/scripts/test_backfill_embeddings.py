@@ -209,7 +209,7 @@ def test_a_state_database_is_filled(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Lab(tmp_path / "Configs", monkeypatch)
-    monkeypatch.setattr(backfill_embeddings, "apply_arguments", lambda arguments: None)
+    monkeypatch.setattr(backfill_embeddings, "apply_directories", lambda options, users: None)
     monkeypatch.setenv("WILMER_DATABASE_URL", database_url)
 
     def fill(*more: str) -> int:

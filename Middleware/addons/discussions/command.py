@@ -20,10 +20,9 @@ from Middleware.addons.discussions.elsewhere import stored_elsewhere
 from Middleware.addons.discussions.overview import as_json, overview
 from Middleware.addons.discussions.reading import ENCRYPTED, Reader, export
 from Middleware.cli.arguments import (
-    LaunchArguments,
     Parser,
     accept_launch_flags,
-    apply_arguments,
+    apply_directories,
 )
 from Middleware.cli.program import StartError
 from Middleware.exceptions import DataKeyError, WilmerError
@@ -262,16 +261,7 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
 
 def _session(options: Options) -> Session:
     """Makes the process use the configuration that was named. Raises ConfigurationError for an unknown user."""
-    clean = config_utils.clean_directory
-    apply_arguments(
-        LaunchArguments(
-            config_directory=clean(options.ConfigDirectory),
-            public_directory=clean(options.PublicDirectory),
-            discussion_directory=clean(options.DiscussionDirectory),
-            users=[options.User] if options.User else [],
-            flags=options,
-        )
-    )
+    apply_directories(options, [options.User] if options.User else [])
     config_utils.user_settings()
     key = key_of(options, ask=True)
     keys = discussion_keys(key)

@@ -23,14 +23,12 @@ from Middleware.addons.postgres.migrations import SchemaError, has_schema, migra
 from Middleware.addons.postgres.moving import Outcome, move_in, move_out
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.cli.arguments import (
-    LaunchArguments,
     Parser,
     accept_launch_flags,
-    apply_arguments,
+    apply_directories,
 )
 from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import WilmerError
-from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import counted
 
 DESCRIPTION = """Looks after the state database, which several workers share:
@@ -118,15 +116,7 @@ def _connect(url: str) -> StateConnection:
 
 
 def _use_configuration(options: Options) -> None:
-    clean = config_utils.clean_directory
-    apply_arguments(
-        LaunchArguments(
-            config_directory=clean(options.ConfigDirectory),
-            public_directory=clean(options.PublicDirectory),
-            discussion_directory=clean(options.DiscussionDirectory),
-            users=[],
-        )
-    )
+    apply_directories(options)
 
 
 # -- commands: each returns the exit status ----------------------------------------------------------------------------

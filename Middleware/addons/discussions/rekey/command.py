@@ -20,10 +20,9 @@ from Middleware.addons.discussions.rekey.roots import DiscussionRoots, print_oth
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import keys
 from Middleware.cli.arguments import (
-    LaunchArguments,
     Parser,
     accept_launch_flags,
-    apply_arguments,
+    apply_directories,
 )
 from Middleware.cli.program import StartError
 from Middleware.cli.running_server import servers_in
@@ -157,16 +156,8 @@ def _ask_for_new_key() -> str:
 
 def _use_configuration(options: Options) -> None:
     """Raises NotDoneError if there is no such user, ConfigurationError if its file cannot be read."""
-    clean = config_utils.clean_directory
     user = options.user.strip()
-    apply_arguments(
-        LaunchArguments(
-            config_directory=clean(options.ConfigDirectory),
-            public_directory=clean(options.PublicDirectory),
-            discussion_directory=clean(options.DiscussionDirectory),
-            users=[user],
-        )
-    )
+    apply_directories(options, [user])
     root = config_utils.get_root_config_directory()
     try:
         exists = bool(user) and config_utils.user_config_exists(user)
