@@ -9,11 +9,10 @@ import time
 
 import pytest
 
-from Middleware.addons.init import demo
+from Middleware.addons.init import demo, demo_backend
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.program import StartError
 from Middleware.common import instance_global_variables as instance
-from Scripts import demo_backend
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_of_other_users_nothing_is_said(endpoint, config):
 
 def test_a_second_server_takes_over_when_the_first_goes():
     first = demo_backend.start()
-    port = first.server_port
+    port = first.port
     demo.start_backend(port)
     assert demo_backend.is_running(port)
     first.shutdown()
