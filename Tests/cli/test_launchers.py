@@ -46,9 +46,8 @@ app.build_wsgi_application = lambda *_: application
 shutdown = types.ModuleType("Middleware.api.running.shutdown")
 shutdown.shut_down = lambda seconds: (stopping.append(1), sent.wait(3), time.sleep(0.3))
 if "SLOW_START" in os.environ:
-    check = types.ModuleType("Middleware.addons.check.background_check")
-    check.BackgroundCheck = lambda: types.SimpleNamespace(begin=lambda: time.sleep(1))
-    sys.modules["Middleware.addons.check.background_check"] = check
+    begin = threading.Thread.start
+    threading.Thread.start = lambda thread: (time.sleep(thread.name == "start-check"), begin(thread))
 sys.modules.update({"Middleware.api.app": app, "Middleware.api.running.shutdown": shutdown})
 runpy.run_path(launcher + ".py", run_name="__main__")
 """
