@@ -14,7 +14,7 @@ import pytest
 from werkzeug.test import Client
 
 from Middleware.addons.console.exported_test import EXPECTATIONS, ExportedTest, exported
-from Middleware.addons.console.replay_trial import is_replaced
+from Middleware.addons.console.replays import is_replaced
 from Middleware.addons.records.model import RunDocument
 from Middleware.addons.records.records import RunRecords, build_records
 from Middleware.addons.records.texts import normalised

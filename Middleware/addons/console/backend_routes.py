@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypedDict
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, TypedDict
 
-from Middleware.addons.console.backend_status import BackendServer, BackendStatus, ask
 from Middleware.addons.console.calls import Call, Role, Routes
 from Middleware.addons.records.analysis.backend_figures import BackendFigures, HourFigures, no_figures
 from Middleware.api.gate_figures import gate_figures
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis import api_types
 from Middleware.llmapis.api_keys import resolve_api_key
+from Middleware.llmapis.handlers.impl.claude_api_handler import API_VERSION
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.http.client import HttpClient
+from Middleware.utilities.http.problems import HttpError, Kind
+from Middleware.utilities.http.wire import HttpRequest, parse_target
 
 # Servers that do not answer cost the whole time limit each, so all are asked side by side.
 PARALLEL = 16
+Health: TypeAlias = Literal["healthy", "slow", "loading", "stopped", "refusing"]
+
+# A server at home answers within milliseconds; the page does not wait longer for all together.
+ASK_SECONDS = 2.0
+# A healthy server that needs so long is busy with something.
+SLOW_SECONDS = 1.0
+# Nothing that is asked for is as long; lists of models of remote servers come close.
+MAX_BYTES = 4 * 1024 * 1024
+OLLAMA_TYPES = frozenset((api_types.OLLAMA_CHAT, api_types.OLLAMA_GENERATE, api_types.OLLAMA_EMBEDDINGS))
 
 
 class EndpointLine(TypedDict):
@@ -130,3 +143,206 @@ def _endpoint(name: str, user: str) -> _Endpoint:
         return _Endpoint(name, user, server.origin, kind, api_types.model_name(content) or None, server)
     except (ConfigurationError, OSError) as error:
         return _Endpoint(name, user, "", "", None, None, str(error))
+
+
+# -- asking a server ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BackendServer:
+    """A server, as an endpoint file names it.
+
+    Attributes:
+        url: the base URL of its calls.
+        kind: the canonical API type.
+    """
+
+    url: str
+    kind: str
+    key: str = field(default="", repr=False)
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, without a password. Raises ConfigurationError for an invalid address."""
+        target = parse_target(self.url)
+        return f"{target.scheme}://{target.host_header}"
+
+
+@dataclass(frozen=True)
+class BackendStatus:
+    """What a server has said.
+
+    Attributes:
+        model: what is loaded, where the server says so.
+        slots: how many of its slots are at work, in words.
+        problem: why it is not healthy.
+    """
+
+    status: Health
+    model: str | None = None
+    slots: str | None = None
+    problem: str | None = None
+
+
+class _NoAnswer(Exception):
+    """The server did not answer; ``status`` is what follows from it."""
+
+    def __init__(self, status: Health, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    text: str
+
+    @property
+    def json(self) -> object:
+        try:
+            return json.loads(self.text)
+        # RecursionError: JSON that nests too deeply.
+        except (ValueError, RecursionError):
+            return None
+
+    def part(self, name: str) -> object:
+        """Return a value of the JSON object; None without one, or if the answer is not an object."""
+        content = self.json
+        return content.get(name) if isinstance(content, Mapping) else None
+
+
+def ask(server: BackendServer) -> BackendStatus:
+    """Return how a server is. Takes about ``ASK_SECONDS`` at most for each of the few questions that a kind needs."""
+    asked = _ServerQueries(server)
+    try:
+        found = asked.status()
+    except _NoAnswer as error:
+        return BackendStatus(error.status, problem=str(error))
+    except ConfigurationError as error:
+        return BackendStatus("stopped", problem=str(error))
+    if found.status == "healthy" and asked.slowest >= SLOW_SECONDS:
+        return BackendStatus("slow", found.model, found.slots, f"it took {asked.slowest:.1f} s to answer")
+    return found
+
+
+class _ServerQueries:
+    """The questions to one server, which load no model and cost it nothing.
+
+    Attributes:
+        slowest: the longest that an answer has taken, in seconds.
+    """
+
+    def __init__(self, server: BackendServer) -> None:
+        self._server = server
+        self._client = HttpClient()
+        self.slowest = 0.0
+
+    def status(self) -> BackendStatus:
+        kind = self._server.kind
+        if kind in OLLAMA_TYPES:
+            return self._ollama()
+        if kind == api_types.KOBOLD_GENERATE:
+            return self._kobold()
+        if kind == api_types.CLAUDE_MESSAGES:
+            return self._models()
+        return self._openai()
+
+    def _ollama(self) -> BackendStatus:
+        answer = self._get("/api/ps")
+        return self._judged(answer) or BackendStatus("healthy", _names(answer.part("models"), "name") or "none loaded")
+
+    def _kobold(self) -> BackendStatus:
+        answer = self._get("/api/extra/perf")
+        busy = answer.part("idle") == 0
+        waiting = answer.part("queue")
+        slots = f"{'busy' if busy else 'idle'}{f', {waiting} waiting' if isinstance(waiting, int) and waiting else ''}"
+        return self._judged(answer) or BackendStatus("healthy", slots=slots)
+
+    def _openai(self) -> BackendStatus:
+        """Ask llama.cpp, llama-swap, or any other server with OpenAI's API; the first answer tells which it is."""
+        health = self._get("/health")
+        if health.status == 503:
+            return BackendStatus("loading", problem="the model is being loaded")
+        if health.status != 200:
+            return self._models()
+        if health.part("status") == "ok":
+            return self._llama_cpp()
+        running = self._get("/running")
+        entries = running.part("running")
+        if running.status != 200 or not isinstance(entries, list):
+            return self._models()
+        loading = [one for one in entries if isinstance(one, Mapping) and one.get("state") == "starting"]
+        if loading:
+            return BackendStatus("loading", _names(loading, "model"), problem="the model is being loaded")
+        return BackendStatus("healthy", _names(entries, "model") or "none loaded")
+
+    def _llama_cpp(self) -> BackendStatus:
+        props, slots = self._get("/props"), self._get("/slots").json
+        alias, path = props.part("model_alias"), props.part("model_path")
+        # Of a path only the file's name: its folder must not be shown here.
+        model = alias or (path.replace("\\", "/").rpartition("/")[2] if isinstance(path, str) else None)
+        busy = None
+        if isinstance(slots, list):
+            working = sum(bool(one.get("is_processing")) for one in slots if isinstance(one, Mapping))
+            busy = f"{working} of {len(slots)} at work"
+        elif isinstance(total := props.part("total_slots"), int):
+            busy = str(total)
+        return BackendStatus("healthy", model if isinstance(model, str) else None, busy)
+
+    def _models(self) -> BackendStatus:
+        answer = self._get("/v1/models", under_base=True)
+        return self._judged(answer) or BackendStatus("healthy")
+
+    @staticmethod
+    def _judged(answer: _Answer) -> BackendStatus | None:
+        """Return what an error status means; None for an answer, or for a server that only lacks the question."""
+        if answer.status in (401, 403):
+            return BackendStatus("refusing", problem="it does not accept the API key of the endpoint")
+        if answer.status == 503:
+            return BackendStatus("loading", problem="it says that it is not ready (503)")
+        return BackendStatus("slow", problem=f"it answers with {answer.status}") if answer.status >= 500 else None
+
+    def _get(self, path: str, under_base: bool = False) -> _Answer:
+        """Return an answer. The key is sent only if the server wants one, as the endpoint's own calls do."""
+        url = api_types.backend_url(self._server.url, path) if under_base else self._server.origin + path
+        answer = self._send(url, {})
+        if answer.status in (401, 403) and self._server.key:
+            answer = self._send(url, self._key_headers())
+        return answer
+
+    def _key_headers(self) -> dict[str, str]:
+        if self._server.kind == api_types.CLAUDE_MESSAGES:
+            return {"x-api-key": self._server.key, "anthropic-version": API_VERSION}
+        return {"Authorization": f"Bearer {self._server.key}"}
+
+    def _send(self, url: str, headers: Mapping[str, str]) -> _Answer:
+        request = HttpRequest(
+            parse_target(url),
+            "GET",
+            {"Accept": "application/json", **headers},
+            ASK_SECONDS,
+            ASK_SECONDS,
+            max_bytes=MAX_BYTES,
+        )
+        began = time.monotonic()
+        try:
+            response = self._client.call(request, seconds=ASK_SECONDS)
+        except HttpError as error:
+            kind = error.problem.kind
+            if kind is Kind.READ_TIMEOUT:
+                raise _NoAnswer("slow", f"it has not answered within {ASK_SECONDS:g} s") from error
+            raise _NoAnswer("stopped", error.problem.text) from error
+        self.slowest = max(self.slowest, time.monotonic() - began)
+        return _Answer(response.head.status, response.body.decode("utf-8", "replace"))
+
+
+def _names(entries: object, field_name: str) -> str | None:
+    """Return the printable names in a list of objects, with commas, or None."""
+    if not isinstance(entries, list):
+        return None
+    names = [
+        name
+        for one in entries
+        if isinstance(one, Mapping) and isinstance(name := one.get(field_name), str) and name.isprintable()
+    ]
+    return ", ".join(names) or None

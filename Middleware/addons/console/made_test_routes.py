@@ -13,7 +13,7 @@ from Middleware.addons.console.calls import Call, ConsoleError, Role, Routes
 from Middleware.addons.console.editing.saved_files import save_file
 from Middleware.addons.console.exported_test import EXPECTATIONS, ExportedTest, OmittedExpectation, exported
 from Middleware.addons.console.own_commands import CommandTooSlowError, run_command
-from Middleware.addons.console.replay_trial import is_replaced
+from Middleware.addons.console.replays import is_replaced
 from Middleware.addons.console.run_routes import known_run
 from Middleware.addons.records.recorded_request import NotKeptError
 from Middleware.api.requests.messages import without_user_options

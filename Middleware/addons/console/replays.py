@@ -1,20 +1,27 @@
-"""The replay of a recorded run: the same request through today's configuration, as a trial."""
+"""The replay of a recorded run: the same request through today's configuration, as a trial.
+
+In it, LLM calls are real, and what would read or change something answers from the recording.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import tempfile
+import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from Middleware.addons.console.replay_recording import RecordedNode, Recording
-from Middleware.addons.console.replay_trial import ReplayTrial
-from Middleware.addons.records.model import RunDocument
+from Middleware.addons.records.analysis.comparison import chain_of, title_of, type_of
+from Middleware.addons.records.analysis.critical_path import SpanTree
+from Middleware.addons.records.model import RunDocument, Span, number
 from Middleware.addons.records.recorded_request import recorded_request
+from Middleware.addons.workflow_tests.sandbox import FolderTrial
 from Middleware.api.answers.answer import StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.answers.stream_renderers import OpenAIChatStream
 from Middleware.api.api_helpers import parse_model_field
@@ -24,6 +31,8 @@ from Middleware.api.handlers.base.base_api_handler import is_private
 from Middleware.api.running.running_requests import running_requests
 from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.common.constants import OPENAI_CHAT
+from Middleware.exceptions import WilmerError
+from Middleware.models.llm_call import current_site
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.discussion_keys import discussion_keys
 from Middleware.services.response_builder_service import current_model_name
@@ -31,9 +40,13 @@ from Middleware.services.timestamp_service import FILE_NAME
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.models.execution_context import ExecutionContext
 
 if TYPE_CHECKING:
     from Middleware.addons.console.calls import Call
+# What a node of a replay would do, for the message about one that was not recorded.
+_ACTS = {"reads": "reads data", "writes": "writes data", "outside": "may act outside of this program"}
 
 
 def start_replay(
@@ -148,3 +161,166 @@ class _EmptyBody:
 
     def close(self) -> None:
         self._answer.close()
+
+
+# -- the recording -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """A node of a run: the workflows around it, outermost first (``me/A > me/B``), its index, and which of its runs."""
+
+    workflow: str
+    node: int
+    occurrence: int
+
+
+@dataclass(frozen=True)
+class RecordedNode:
+    """One recorded run of a node. ``inside``: the ids of the nodes around it."""
+
+    span: Span
+    place: NodePlace
+    inside: frozenset[int]
+
+    @property
+    def title(self) -> str:
+        return title_of(self.span)
+
+    @property
+    def type(self) -> str:
+        return type_of(self.span)
+
+    @property
+    def delivered(self) -> bool:
+        return self.span.status in ("ok", "stand-in")
+
+    @property
+    def output(self) -> object:
+        return self.span.texts.get("output", "")
+
+
+class Recording:
+    """The nodes of a recorded run, found again by those of its replay, each to be taken once. Thread-safe.
+
+    Attributes:
+        nodes: in the order of their starts.
+    """
+
+    def __init__(self, document: RunDocument) -> None:
+        tree = SpanTree(document.spans)
+        seen: Counter[tuple[str, int]] = Counter()
+        self.nodes: list[RecordedNode] = []
+        for span in document.spans:
+            if span.kind == "node":
+                key = chain_of(tree, span), number(span.attributes.get("node.index")) or 0
+                seen[key] += 1
+                self.nodes.append(RecordedNode(span, NodePlace(*key, seen[key]), _nodes_around(tree, span)))
+        self._lock = threading.Lock()
+        self._left = {node.span.id: node for node in self.nodes}
+
+    def at(self, place: NodePlace) -> RecordedNode | None:
+        return next((node for node in self.nodes if node.place == place), None)
+
+    def take(self, chain: Iterable[str], index: int, title: str, node_type: str) -> RecordedNode | None:
+        """Return the next recorded run of a node, which is not returned again; None after the last.
+
+        A node that has moved since within its workflow is recognised by its title and type.
+        """
+        workflow = _chain_text(chain)
+        with self._lock:
+            here = [node for node in self._left.values() if node.place.workflow == workflow]
+            same = [node for node in here if (node.title, node.type) == (title, node_type)]
+            found = next((node for node in same if node.place.node == index), same[0] if same else None)
+            if found is not None:
+                del self._left[found.span.id]
+            return found
+
+    def pass_over(self, node: RecordedNode) -> None:
+        """Take all nodes inside a node that does not run."""
+        with self._lock:
+            self._left = {key: left for key, left in self._left.items() if node.span.id not in left.inside}
+
+
+def _chain_text(chain: Iterable[str]) -> str:
+    """Return the workflows around a node as one text; those directly below ``Workflows`` have no folder."""
+    return " > ".join(name.lstrip("/") for name in chain)
+
+
+def _nodes_around(tree: SpanTree, span: Span) -> frozenset[int]:
+    found = set()
+    around = tree.parent(span)
+    while around is not None:
+        if around.kind == "node":
+            found.add(around.id)
+        around = tree.parent(around)
+    return frozenset(found)
+
+
+# -- the trial ---------------------------------------------------------------------------------------------------------
+
+
+class NotRecordedError(WilmerError):
+    """A node that acts has no recorded output."""
+
+
+class ReplayTrial(FolderTrial):
+    """The replacement for the outside world in a replay.
+
+    Args:
+        start: the node with which the replay begins; those before it answer from the recording. None: the beginning.
+        also: the names of nodes that act after all, as ``name_of_node`` gives them.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        folder: Path,
+        user: str,
+        start: RecordedNode | None = None,
+        also: Collection[str] = (),
+    ) -> None:
+        super().__init__(folder, user)
+        self._recording = recording
+        self._start = start
+        self._also = frozenset(also)
+
+    def stub(self, context: ExecutionContext) -> object | None:
+        """Return the recorded output of a node before the start, or of one that acts; None for any other.
+
+        Raises NotRecordedError for a node that acts and has none.
+        """
+        site = current_site()
+        assert site is not None
+        handler = context.node_handlers[context.node_type]
+        title = context.node_name if context.node_name != "N/A" else context.node_type
+        recorded = self._recording.take(site.chain, site.node_index, title, context.node_type)
+        if recorded is not None and recorded.delivered and self._is_before(recorded):
+            return self._output(recorded)
+        if not is_replaced(handler) or name_of_node(site.workflow_name, title) in self._also:
+            return None
+        if recorded is None or not recorded.delivered:
+            raise NotRecordedError(
+                f"the replay stops at node '{site.workflow_name}/{title}' ({context.node_type}): it "
+                f"{_ACTS.get(handler.acts, 'acts')}, and the run has no output of it. 'Also run' lets it act"
+            )
+        return self._output(recorded)
+
+    def _output(self, recorded: RecordedNode) -> object:
+        self._recording.pass_over(recorded)
+        output = recorded.output
+        return "" if output is None else output
+
+    def _is_before(self, recorded: RecordedNode) -> bool:
+        start = self._start
+        return start is not None and recorded.span.id < start.span.id and recorded.span.id not in start.inside
+
+
+def is_replaced(handler: type[BaseHandler] | BaseHandler) -> bool:
+    """Return whether a node of this type does not run in a replay: it reads or changes something beyond the run."""
+    return handler.acts != "no" and not handler.runs_workflow
+
+
+def name_of_node(workflow: str, title: str) -> str:
+    """Return the name by which ``also`` calls a node."""
+    return f"{workflow}/{title}"

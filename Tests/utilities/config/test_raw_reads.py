@@ -84,8 +84,11 @@ AS_WRITTEN = (
 
 ALLOWED = {
     # Recorded runs and the console's API have fields of these names.
-    "Middleware/addons/console/again.py": {"json_schema"},  # of OpenAI's payloads
-    "Middleware/addons/console/replay_routes.py": {"workflow", "preset"},
+    "Middleware/addons/console/replay_routes.py": {
+        "workflow",
+        "preset",
+        "json_schema",
+    },  # the last of OpenAI's payloads
     "Middleware/addons/talk/trace.py": {"body"},  # of a tool's request
     "Middleware/addons/records/archive.py": {"workflow"},
     "Middleware/addons/records/queries.py": {"workflow"},

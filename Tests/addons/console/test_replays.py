@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.console.replay_recording import NodePlace, Recording
-from Middleware.addons.console.replay_trial import NotRecordedError, ReplayTrial
+from Middleware.addons.console.replays import NodePlace, NotRecordedError, Recording, ReplayTrial
 from Middleware.addons.records.model import RunDocument
 from Middleware.models.process import Process, process
 from Middleware.models.request_context import request_scope
