@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from Middleware.addons.discussions.elsewhere import StoredElsewhere, stored_elsewhere
 from Middleware.addons.discussions.output import make_utf8, print_error, say
@@ -16,7 +17,6 @@ from Middleware.addons.discussions.rekey import journal as rekey_journal
 from Middleware.addons.discussions.rekey.folder import Result, change_all, stored_files
 from Middleware.addons.discussions.rekey.journal import Journal, OtherOperationError
 from Middleware.addons.discussions.rekey.keys import KeyChange
-from Middleware.addons.discussions.rekey.roots import DiscussionRoots, print_other_folders
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import keys
 from Middleware.cli.arguments import (
@@ -29,6 +29,8 @@ from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import own_command
+from Middleware.utilities.config.paths import own_public_directory
 from Middleware.utilities.conversations.stored_files import PRIVATE_FOLDER
 from Middleware.utilities.files.file_access import retry_while_open
 
@@ -71,8 +73,8 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
         elsewhere = stored_elsewhere()
         if place := elsewhere.chosen(options):
             return _run_elsewhere(elsewhere, place, change, options)
-        roots = DiscussionRoots.of(is_one_named=_names_a_folder(options))
-        print_other_folders(roots, change)
+        roots = _DiscussionRoots.of(is_one_named=_names_a_folder(options))
+        _print_other_folders(roots, change)
         _require_no_server(roots.selected)
         status = _run(change, roots.selected, options.yes)
         if status == 0 and change.new_key:
@@ -175,6 +177,37 @@ def _use_configuration(options: Options) -> None:
 
 def _names_a_folder(options: Options) -> bool:
     return any(map(config_utils.clean_directory, (options.DiscussionDirectory, options.PublicDirectory)))
+
+
+@dataclass(frozen=True)
+class _DiscussionRoots:
+    """The folders of discussions that are worked on, and the others in which the server may look."""
+
+    selected: list[str]
+    others: list[str]
+
+    @classmethod
+    def of(cls, is_one_named: bool) -> _DiscussionRoots:
+        """All folders in which the server looks. If one was named, only that: it may be a copy."""
+        roots = (config_utils.get_discussions_root_directory(), os.path.join(own_public_directory(), "DiscussionIds"))
+        different = list({os.path.realpath(root): root for root in reversed(roots)}.values())[::-1]
+        count = 1 if is_one_named else len(different)
+        return cls(different[:count], different[count:])
+
+
+def _print_other_folders(roots: _DiscussionRoots, change: KeyChange) -> None:
+    """Name the folders of the same key that are left alone, and how to change them."""
+    for root in roots.others:
+        folder = os.path.join(root, change.operation.old)
+        if os.path.isdir(folder):
+            configuration = os.path.abspath(config_utils.get_root_config_directory())
+            again = own_command(
+                "rekey", "--User", change.user, "--ConfigDirectory", configuration, "--DiscussionDirectory", root
+            )
+            say(
+                f"{folder} is of the same key. It is left alone, as another folder was named. To change it, too, run "
+                f"this with the same keys: {again}"
+            )
 
 
 def _require_no_server(roots: list[str]) -> None:
