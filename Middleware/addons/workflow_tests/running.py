@@ -15,8 +15,7 @@ from typing import Any
 
 from Middleware.addons.check.load_check import LoadCheck
 from Middleware.addons.workflow_tests.expectations import Failure, Outcome, failures_of
-from Middleware.addons.workflow_tests.recording import text_of
-from Middleware.addons.workflow_tests.sandbox import Sandbox
+from Middleware.addons.workflow_tests.sandbox import Sandbox, text_of
 from Middleware.addons.workflow_tests.suites import WorkflowTest
 from Middleware.api.api_helpers import parse_model_field
 from Middleware.api.errors import describe_error
